@@ -283,9 +283,10 @@ class Decoder:
                 size_bytes += len(body)
                 at = end
         except FrameError as error:
-            self._fail(error)
             if not found:
+                self._fail(error)
                 raise
+            self._at = at
         else:
             self._at = at
         finally:
