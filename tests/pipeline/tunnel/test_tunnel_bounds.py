@@ -21,6 +21,7 @@ from tests.sim.tunnel_rig import (
 from walle import protocol
 from walle.clock import ManualClock
 from walle.cloud.authority import Authority
+from walle.pipeline.tunnel.frames import Decoder
 from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 
 
@@ -123,6 +124,31 @@ async def test_few_bytes_that_unpack_to_many_do_not_stop_the_event_loop(authorit
                 await asyncio.sleep(0)
                 most = max(most, server.counts.duplicates + server.counts.requests - before)
         assert 1 <= most <= 3
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_failed_keeps_nothing_of_the_shared_buffer(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(), authenticate=authenticate, resume=nothing_acked, on_request=echo
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        (connection,) = server._connections
+        kept: list[object] = []
+
+        def fail(*_: object) -> None:
+            asyncio.get_running_loop().call_soon(lambda: kept.append(connection._decoder._buffer))
+            raise MemoryError
+
+        monkeypatch.setattr(Decoder, "records", fail)
+        device.say(upload(1))
+        await until(lambda: kept != [])
+        assert not isinstance(kept[0], memoryview)
+        await until(lambda: server.counts.open == 0)
 
 
 @pytest.mark.asyncio

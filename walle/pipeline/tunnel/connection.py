@@ -181,7 +181,9 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse("dictionary", f"{error}; send without dictionaries", 0.0)
         except FrameError as error:
             self.refuse("frame", str(error), 60.0)
-        if decoder.trim() or self.buffered_bytes:
+        finally:
+            rest_bytes = decoder.trim()  # after any failure: the server's buffer is another connection's next
+        if rest_bytes or self.buffered_bytes:
             self._count_buffered()
 
     def _take_due(self) -> bool:
