@@ -22,7 +22,7 @@ from walle import protocol
 from walle.clock import Clock, SystemClock
 from walle.errors import ConfigError
 from walle.pipeline.tunnel.dictionaries import Dictionary
-from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Encoder
+from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Encoder, FrameError
 from walle.pipeline.tunnel.link import CLOSE_S, Link, TunnelClosedError, TunnelError, TunnelRefusedError, upload_bytes
 from walle.pipeline.tunnel.sessions import ResumingContext
 from walle.pipeline.tunnel.slots import PrioritySlots
@@ -265,7 +265,8 @@ class TunnelClient:
         the request then or when this call is cancelled.
 
         Raises:
-            RequestError: the cloud answered with an error, or not within `timeout` seconds.
+            RequestError: the cloud answered with an error, or not within `timeout` seconds; or the topic or the payload
+                does not fit into a frame.
             TunnelClosedError: the connection dropped after the request was sent, or the client was closed.
         """
         if len(payload) > MAX_PAYLOAD_BYTES:
@@ -284,6 +285,8 @@ class TunnelClient:
         except TimeoutError:
             state = "the tunnel is up" if self.connected else f"the tunnel is down; last error: {self.last_error}"
             raise RequestError(topic, f"no answer within {timeout} s ({state})", "expired") from None
+        except FrameError as error:
+            raise RequestError(topic[:80], f"cannot be sent: {error}") from error
         if response.error:
             raise RequestError(topic, response.error, response.code)
         return response.payload

@@ -306,9 +306,10 @@ class Link(asyncio.Protocol):
                 if self._error is not None:
                     raise TunnelClosedError(f"request {request.topic!r} was not sent: {self._error}")
                 left_ms = max(1, int((due_s - self._clock.monotonic()) * 1000))
+                data = encode(dataclasses.replace(request, deadline_ms=min(left_ms, protocol.MAX_DEADLINE_MS)))
                 answer: asyncio.Future[protocol.Response] = asyncio.get_running_loop().create_future()
                 self._answers[request.request_id] = answer
-                self.write(encode(dataclasses.replace(request, deadline_ms=min(left_ms, protocol.MAX_DEADLINE_MS))))
+                self.write(data)
         finally:
             self._waiting_requests -= 1
         try:
