@@ -152,6 +152,32 @@ async def test_a_connection_that_failed_keeps_nothing_of_the_shared_buffer(
 
 
 @pytest.mark.asyncio
+async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_half_full(authority: Authority) -> None:
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=echo,
+            limits=ServerLimits(queue_uploads=10),
+        ) as server,
+        RawDevice.connect(authority, server.port) as large,
+        RawDevice.connect(authority, server.port) as other,
+    ):
+        await large.hello(0)
+        await other.hello(1)
+        large.say(upload(1, 5 << 20))
+        await until(lambda: server.queued == 1)
+        large.say(protocol.Ping(1))
+        other.say(*(upload(seq) for seq in range(1, 7)))
+        for seq in range(7, 30):
+            await until(lambda: server.queued == 7)
+            await server.arrived(1)
+            other.say(upload(seq))
+        assert await large.hear() == protocol.Pong(1)
+
+
+@pytest.mark.asyncio
 async def test_long_topics_do_not_fill_the_memory(authority: Authority) -> None:
     gate = asyncio.Event()
 
