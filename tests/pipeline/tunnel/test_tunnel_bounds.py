@@ -279,7 +279,10 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
         written = server.counts.bytes_out
         assert written < 12 << 20  # of 16 MiB; the kernel's socket buffers hold some
         deaf.say(protocol.Request(99, "ask", b""))
-        await clock.advance(server.limits.idle_s + 2)
+        await clock.advance(5)
+        connection.pause()
+        connection.resume()  # does not extend its timeout
+        await clock.advance(server.limits.idle_s - 3)
         await clock.advance(server.limits.linger_s + 2)
         await until(lambda: server.counts.open == 0)
         assert server.counts.refusals == {"idle": 1}

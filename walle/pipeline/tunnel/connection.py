@@ -292,7 +292,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         self._pauses -= 1
         if self._pauses == 0 and not self._is_closed:
-            self._since_s = self._server.clock.monotonic()  # the pause was the server's
+            if self._writable.is_set():  # else the device is late to read, whoever paused it
+                self._since_s = self._server.clock.monotonic()
             self._take()
             if self._pauses == 0 and not self._is_closed:
                 self._transport.resume_reading()
