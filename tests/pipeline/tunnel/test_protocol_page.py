@@ -10,8 +10,7 @@ import pytest
 
 from scripts.protocol_vectors import PAGE, read_page, vectors
 from tests.sim import plain_tunnel
-from walle import protocol
-from walle.pipeline import tunnel
+from walle import pipeline, protocol
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.layouts import BY_NUMBER
@@ -50,7 +49,7 @@ def test_the_page_has_every_kind_of_frame_and_what_the_script_writes() -> None:
 
 def test_the_page_has_every_code_of_a_refusal() -> None:
     codes = set()
-    for path in Path(tunnel.__file__).parent.glob("*.py"):
+    for path in Path(pipeline.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 place = {"refuse": 0, "disconnect": 2}.get(node.func.attr)
