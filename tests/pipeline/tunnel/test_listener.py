@@ -99,6 +99,16 @@ async def test_closing_ends_a_handshake_under_way(authority: Authority, fast: bo
     writer.close()
 
 
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_a_drained_server_is_closed(authority: Authority, fast: bool) -> None:
+    server = _server(authority, fast_transports=fast)
+    await server.start()
+    await server.drain(over_s=0.0, grace_s=0.0)
+    assert server._closed
+    await server.close()
+
+
 @pytest.mark.skipif(importlib.util.find_spec("aiofastnet") is None, reason="needs aiofastnet")
 @pytest.mark.asyncio
 async def test_accepting_goes_on_after_the_file_descriptors_ran_out(

@@ -1,14 +1,16 @@
 """docs/protocol.md: its test vectors agree with the code and with the second implementation."""
 
+import ast
 import re
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts.protocol_vectors import PAGE, read_page, vectors
 from tests.sim import plain_tunnel
-from walle import protocol
+from walle import pipeline, protocol
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.layouts import BY_NUMBER
@@ -43,6 +45,19 @@ def test_the_page_has_every_kind_of_frame_and_what_the_script_writes() -> None:
             assert ours == theirs
     numbers = {int(number) for number in re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)}
     assert numbers >= set(BY_NUMBER) - {5, 6, 7, 10, 11}
+
+
+def test_the_page_has_every_code_of_a_refusal() -> None:
+    codes = set()
+    for path in Path(pipeline.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                place = {"refuse": 0, "disconnect": 2}.get(node.func.attr)
+                if place is not None and isinstance(code := node.args[place], ast.Constant):
+                    codes.add(code.value)
+    page = PAGE.read_text().partition("### Refusals")[2].partition("### Dictionaries")[0]
+    named = {code for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for code in re.findall(r"`(\w+)`", row)}
+    assert named == codes
 
 
 @pytest.mark.parametrize("vector", _FRAMES, ids=lambda vector: f"{vector['message']}-{vector['frame'][:16]}")

@@ -139,6 +139,26 @@ async def test_the_real_client_with_a_plain_cloud(make_client: MakeClient, autho
 
 
 @pytest.mark.asyncio
+async def test_the_real_client_reads_an_answer_with_a_dictionary(make_client: MakeClient, authority: Authority) -> None:
+    learned = Dictionary(dictionary())
+    plain = PlainCloud(TOKENS, authority.server_context())
+    plain.files[learned.digest] = dictionary()
+
+    async def on_request(request: dict[str, Any]) -> bytes:
+        answer = {"request_id": request["request_id"], "payload": b"y" * 500, "error": "", "code": ""}
+        plain.ends[-1].say("Response", number=1, **answer)
+        return b"a second answer is ignored"
+
+    plain.on_request = on_request
+    async with plain.serve(), asyncio.timeout(10):
+        client = make_client(MemoryOutbox(), plain.port)
+        client.use_dictionaries({"ipv": learned})
+        async with running(client):
+            assert await client.request("ask", b"") == b"y" * 500
+            assert client.connections == 1
+
+
+@pytest.mark.asyncio
 async def test_the_real_client_follows_a_plain_cloud_that_drains(make_client: MakeClient, authority: Authority) -> None:
     outbox = MemoryOutbox()
     context = authority.server_context()

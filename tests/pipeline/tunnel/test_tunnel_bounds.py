@@ -21,6 +21,7 @@ from tests.sim.tunnel_rig import (
 from walle import protocol
 from walle.clock import ManualClock
 from walle.cloud.authority import Authority
+from walle.pipeline.tunnel.frames import Decoder
 from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 
 
@@ -92,6 +93,126 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("kind", ["uploads", "requests"])
+async def test_few_bytes_that_unpack_to_many_do_not_stop_the_event_loop(authority: Authority, kind: str) -> None:
+    async def wait(_device_id: str, _topic: str, _payload: bytes) -> bytes:
+        await asyncio.sleep(60)
+        return b""
+
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=wait,
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        most = done = 0
+        if kind == "uploads":
+            frame = device.encoder.encode(protocol.Upload(0, "t", bytes(1 << 20), 0))  # 0: as if it were known
+        else:
+            device.say(*(protocol.Request(number, "t", b"") for number in range(16)))
+            await until(lambda: server.counts.requests == 16)
+            done = 16
+            frame = device.encoder.encode(protocol.Request(16, "t", bytes(1 << 20)))  # one too many
+        device.writer.write(frame * 50)
+        async with asyncio.timeout(20):
+            while server.counts.duplicates + server.counts.requests < done + 50:
+                before = server.counts.duplicates + server.counts.requests
+                await asyncio.sleep(0)
+                most = max(most, server.counts.duplicates + server.counts.requests - before)
+        assert 1 <= most <= 3
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_failed_keeps_nothing_of_the_shared_buffer(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(), authenticate=authenticate, resume=nothing_acked, on_request=echo
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        (connection,) = server._connections
+        kept: list[object] = []
+
+        def fail(*_: object) -> None:
+            asyncio.get_running_loop().call_soon(lambda: kept.append(connection._decoder._buffer))
+            raise MemoryError
+
+        monkeypatch.setattr(Decoder, "records", fail)
+        device.say(upload(1))
+        await until(lambda: kept != [])
+        assert not isinstance(kept[0], memoryview)
+        await until(lambda: server.counts.open == 0)
+
+
+@pytest.mark.asyncio
+async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_half_full(authority: Authority) -> None:
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=echo,
+            limits=ServerLimits(queue_uploads=10),
+        ) as server,
+        RawDevice.connect(authority, server.port) as large,
+        RawDevice.connect(authority, server.port) as other,
+    ):
+        await large.hello(0)
+        await other.hello(1)
+        large.say(upload(1, 5 << 20))
+        await until(lambda: server.queued == 1)
+        large.say(protocol.Ping(1))
+        other.say(*(upload(seq) for seq in range(1, 7)))
+        for seq in range(7, 30):
+            await until(lambda: server.queued == 7)
+            await server.arrived(1)
+            other.say(upload(seq))
+        assert await large.hear() == protocol.Pong(1)
+
+
+@pytest.mark.asyncio
+async def test_long_topics_do_not_fill_the_memory(authority: Authority) -> None:
+    gate = asyncio.Event()
+
+    async def wait(_device_id: str, _topic: str, _payload: bytes) -> bytes:
+        await gate.wait()
+        return b""
+
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=wait,
+            limits=ServerLimits(memory_bytes=24 << 20),
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        topic = "t" * (1 << 20)
+        device.say(*(protocol.Upload(seq, topic, b"", 0) for seq in range(1, 101)))
+        await until(lambda: server.counts.pauses == 1)
+        assert 1 << 20 <= server.budget.uploads <= 10 << 20
+        seqs: list[int] = []
+        while len(seqs) < 100:
+            seqs += [received.seq for received in await server.arrived(3)]
+            assert server.budget.uploads <= 10 << 20
+        device.say(*(protocol.Request(number, topic, b"") for number in range(16)))
+        await until(lambda: server.counts.requests > 0 and len(server._waiting) == 1)
+        assert server.budget.requests <= 6 << 20
+        gate.set()
+        assert {type(await device.hear()) for _ in range(16)} == {protocol.Response}
+        assert server.budget.requests == 0
+
+
+@pytest.mark.asyncio
 async def test_closing_does_not_wait_for_a_cloud_that_does_not_answer(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:
@@ -158,7 +279,10 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
         written = server.counts.bytes_out
         assert written < 12 << 20  # of 16 MiB; the kernel's socket buffers hold some
         deaf.say(protocol.Request(99, "ask", b""))
-        await clock.advance(server.limits.idle_s + 2)
+        await clock.advance(5)
+        connection.pause()
+        connection.resume()  # does not extend its timeout
+        await clock.advance(server.limits.idle_s - 3)
         await clock.advance(server.limits.linger_s + 2)
         await until(lambda: server.counts.open == 0)
         assert server.counts.refusals == {"idle": 1}

@@ -14,6 +14,7 @@ from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryCache, DictionaryError, train_dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, UnknownDictionaryError
 from walle.pipeline.tunnel.layouts import UPLOAD
+from walle.pipeline.tunnel.server import ResumePoint
 
 
 def _feature(rng: random.Random) -> bytes:
@@ -97,11 +98,36 @@ async def test_a_dictionary_that_comes_later_renews_the_connection_once(
             assert list(client._link.numbers.values()) == [1]
             client.use_dictionaries({"ipv": Dictionary(_DATA), "other": Dictionary(_DATA)})
             client.use_dictionaries({})
+            client.use_dictionaries({"ipv": Dictionary(_DATA)})
             _fill(outbox, 20)
             await client.drained()
             assert client.connections == 2
             assert client.last_error is None
         assert await cloud.ingest.count() == 40
+
+
+@pytest.mark.asyncio
+async def test_a_dictionary_that_comes_after_the_hello_renews_the_connection(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    cloud.dictionaries = Files(_DATA)
+    asked, answer = asyncio.Event(), asyncio.Event()
+    async with cloud:
+        resume = cloud.server.resume
+
+        async def slow(hello: protocol.Hello) -> ResumePoint:
+            asked.set()
+            await answer.wait()
+            return await resume(hello)
+
+        cloud.server.resume = slow
+        client = make_client(MemoryOutbox(), cloud.server.port)
+        async with running(client), asyncio.timeout(10):
+            await asked.wait()
+            client.use_dictionaries({"ipv": Dictionary(_DATA)})
+            answer.set()
+            await until(lambda: client._link is not None and list(client._link.numbers.values()) == [1])
+            assert client.connections == 2
 
 
 @pytest.mark.asyncio

@@ -185,6 +185,17 @@ async def test_a_bad_frame_hangs_up_on_that_device_alone(cloud: TunnelCloud, aut
 
 
 @pytest.mark.asyncio
+async def test_a_bad_frame_after_known_uploads_is_refused_at_once(cloud: TunnelCloud, authority: Authority) -> None:
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        await device.hello()
+        device.writer.write(device.encoder.encode(upload(0)) + b"\0\0\0\1\x03\x02\0\0x")
+        assert await device.hear() == protocol.Ack(0)
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert (refusal.code, "unknown bits" in refusal.message) == ("frame", True)
+
+
+@pytest.mark.asyncio
 async def test_a_new_connection_of_a_device_replaces_the_old_one(cloud: TunnelCloud, authority: Authority) -> None:
     async with (
         cloud,

@@ -150,6 +150,22 @@ async def test_the_id_of_an_unanswered_request_is_refused_for_another(cloud: Tun
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("topic", ["t" * (9 << 20), "\ud800"])
+async def test_a_request_that_fits_no_frame_is_refused_and_leaves_nothing(
+    cloud: TunnelCloud, make_client: MakeClient, topic: str
+) -> None:
+    async with cloud:
+        client = make_client(MemoryOutbox(), cloud.server.port)
+        async with running(client), asyncio.timeout(10):
+            with pytest.raises(RequestError, match="cannot be sent") as raised:
+                await client.request(topic, b"")
+            assert len(str(raised.value)) < 1000
+            assert client._link is not None
+            assert client._link.is_idle
+            assert await client.request("ask", b"") == b"device-0 ask "
+
+
+@pytest.mark.asyncio
 async def test_slow_requests_do_not_hold_back_one_of_a_higher_priority(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:

@@ -75,9 +75,9 @@ def test_native_and_python_decoder_agree_on_random_streams(dictionary: Dictionar
         stream = _stream(rng, dictionary)
         expected = _python_uploads(_decoder(stream, dictionary))
         decoder = _decoder(stream, dictionary)
-        found, payload_bytes = decoder.records(Received, _VALUES, _ALL, 1000, 1 << 30)
+        found, size_bytes = decoder.records(Received, _VALUES, _ALL, 1000, 1 << 30)
         assert [record.seq for record in found] == list(range(1, len(found) + 1))
-        assert payload_bytes == sum(len(record.payload) for record in found)
+        assert size_bytes == sum(len(record.topic.encode()) + len(record.payload) for record in found)
         assert all(type(record) is Received for record in found)
         assert all((record.device_id, record.epoch, record.received_ms) == _VALUES for record in found)
         rest, fault = _python_uploads(decoder)
@@ -131,6 +131,17 @@ def test_a_body_beyond_the_bound_is_not_decompressed() -> None:
     assert called == []
     assert _core.scan_uploads(stream, 0, {0: decompress}, (5000, 10, 1 << 20), Received, _VALUES, _ALL) == ([], 0, 0)
     assert len(called) == 1  # what it returned is not the size that the frame states
+
+
+@pytest.mark.parametrize("kind", [3, 19])
+@pytest.mark.parametrize("flags", [0, 1])
+def test_a_body_of_no_bytes_is_left_to_the_decoder_in_python(kind: int, flags: int) -> None:
+    body = zstandard.ZstdCompressor(write_content_size=True).compress(b"") if flags else b""
+    decoder = Decoder()
+    decoder.add(struct.pack(">IBBH", len(body), kind, flags, 0) + body)
+    assert decoder.records(Received, _VALUES, _ALL, 10, 1 << 20) == ([], 0)
+    with pytest.raises(FrameError, match="body of 0 bytes"):
+        decoder.next()
 
 
 def test_every_truncation_is_an_incomplete_frame(dictionary: Dictionary) -> None:

@@ -6,7 +6,7 @@ Three accounts, each with a share of the budget, so that none starves another:
   are closed, the one that holds most first.
 - requests: decompressed requests until their answer is known. Beyond the share, connections wait before the
   decompression. Requests above SMALL_BYTES may take half of it, so that they do not delay small ones.
-- uploads: payloads until they are stored. Beyond the share, connections are not read.
+- uploads: topics and payloads until they are stored. Beyond the share, connections are not read.
 
 An empty account accepts anything that a frame can hold, so that there is always progress.
 """

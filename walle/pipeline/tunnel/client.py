@@ -22,7 +22,7 @@ from walle import protocol
 from walle.clock import Clock, SystemClock
 from walle.errors import ConfigError
 from walle.pipeline.tunnel.dictionaries import Dictionary
-from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Encoder
+from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Encoder, FrameError
 from walle.pipeline.tunnel.link import CLOSE_S, Link, TunnelClosedError, TunnelError, TunnelRefusedError, upload_bytes
 from walle.pipeline.tunnel.sessions import ResumingContext
 from walle.pipeline.tunnel.slots import PrioritySlots
@@ -228,9 +228,9 @@ class TunnelClient:
 
         The connection is renewed if it has not offered one of them.
         """
-        before, self._dictionaries = self._offer(), dict(by_topic)
-        if self._link is not None and not set(self._offer()) <= set(before):
-            self._link.leaving.set()
+        self._dictionaries = dict(by_topic)
+        if self._link is not None:
+            self._check_offer(self._link)
 
     async def send(self, topic: str, payload: Any) -> int | None:
         """Put one upload into the outbox and return its number, if known; it is durable once this returns."""
@@ -265,7 +265,8 @@ class TunnelClient:
         the request then or when this call is cancelled.
 
         Raises:
-            RequestError: the cloud answered with an error, or not within `timeout` seconds.
+            RequestError: the cloud answered with an error, or not within `timeout` seconds; or the topic or the payload
+                does not fit into a frame.
             TunnelClosedError: the connection dropped after the request was sent, or the client was closed.
         """
         if len(payload) > MAX_PAYLOAD_BYTES:
@@ -284,18 +285,25 @@ class TunnelClient:
         except TimeoutError:
             state = "the tunnel is up" if self.connected else f"the tunnel is down; last error: {self.last_error}"
             raise RequestError(topic, f"no answer within {timeout} s ({state})", "expired") from None
+        except FrameError as error:
+            raise RequestError(topic[:80], f"cannot be sent: {error}") from error
         if response.error:
             raise RequestError(topic, response.error, response.code)
         return response.payload
 
     # --- internals ----------------------------------------------------------------------------------------------------
 
-    def _offer(self) -> list[str]:
-        """Return the digests of the dictionaries that a Hello names."""
+    def _offer(self) -> list[Dictionary]:
+        """Return the dictionaries that a Hello names, each once."""
         if self._dictionaries_refused:
             return []
-        digests = dict.fromkeys(dictionary.digest for dictionary in self._dictionaries.values())
-        return list(digests)[: protocol.MAX_DICTIONARIES]
+        by_digest = {dictionary.digest: dictionary for dictionary in self._dictionaries.values()}
+        return list(by_digest.values())[: protocol.MAX_DICTIONARIES]
+
+    def _check_offer(self, link: Link) -> None:
+        """Leave a connection whose Hello did not offer one of the present dictionaries."""
+        if not link.offered.issuperset(dictionary.digest for dictionary in self._offer()):
+            link.leaving.set()
 
     def _after_refusal(self, error: TunnelRefusedError) -> float:
         """Return the delay until the next connection; raise the error if there should be none."""
@@ -327,7 +335,7 @@ class TunnelClient:
             self._redirect = None
         host, port = self._redirect or self._address
         self._redirect_failures += 1  # until a Welcome
-        digests = self._offer()
+        offer = self._offer()
         try:
             async with asyncio.timeout(self._connect_s):
                 await asyncio.get_running_loop().create_connection(
@@ -341,7 +349,7 @@ class TunnelClient:
                     acked=mark.acked,
                     acked_chain=mark.acked_chain,
                     origins=protocol.origins_to_text(mark.origins),
-                    dictionaries=",".join(digests),
+                    dictionaries=",".join(dictionary.digest for dictionary in offer),
                 )
                 link.epoch = mark.epoch
                 link.write(self._encoder.encode(hello))
@@ -358,7 +366,8 @@ class TunnelClient:
         if self._acked_epoch != link.epoch:
             self._acked_epoch, self._acked = link.epoch, 0
         self.connections += 1
-        link.accept(welcome, digests)
+        link.accept(welcome, offer)
+        self._check_offer(link)  # others may have come since the Hello
         link.ack_came.set()
         self._link = link
         self._pulse()

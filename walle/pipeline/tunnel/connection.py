@@ -33,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 _HELLO_BODY_BYTES = 4096  # a Hello needs no more
 _CHUNK = 256  # uploads of a connection that enter the queue between two checks of its bound
 _CHUNK_BYTES = 256 << 10
+_TURN_BYTES = 1 << 20  # that a connection decompresses before the others have a turn; a frame is not divided
 _UPLOADS = (protocol.Upload, protocol.UploadBatch)
 _READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
 
@@ -47,6 +48,11 @@ class Received(NamedTuple):
     payload: bytes
     sent_ms: int
     received_ms: int
+
+
+def memory_bytes(topic: str, payload: bytes) -> int:
+    """Return what an upload or a request takes of the byte budget."""
+    return len(topic.encode()) + len(payload)
 
 
 class ResumePoint(NamedTuple):
@@ -147,8 +153,13 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self) -> None:
         """Process the received frames until the connection is paused: a few bytes may decompress to many."""
         server, decoder = self._server, self._decoder
+        turn_end = decoder.unpacked_bytes + _TURN_BYTES
         try:
             while self._pauses == 0 and self._state is not _ConnectionState.CLOSED:
+                if decoder.unpacked_bytes > turn_end:
+                    self.pause()
+                    asyncio.get_running_loop().call_soon(self.resume)
+                    break
                 if self._state is _ConnectionState.OPEN:
                     if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] in _UPLOADS:
                         server.pause_uploads(self)
@@ -170,7 +181,9 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse("dictionary", f"{error}; send without dictionaries", 0.0)
         except FrameError as error:
             self.refuse("frame", str(error), 60.0)
-        if decoder.trim() or self.buffered_bytes:
+        finally:
+            rest_bytes = decoder.trim()  # after any failure: the server's buffer is another connection's next
+        if rest_bytes or self.buffered_bytes:
             self._count_buffered()
 
     def _take_due(self) -> bool:
@@ -207,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             if seq == due and seq <= last_allowed:
                 due += 1
                 fresh.append(Received(device_id, epoch, seq, topic, payload, sent_ms, received_ms))
-                size_bytes += len(payload)
+                size_bytes += memory_bytes(topic, payload)
             elif seq < due:
                 duplicates += 1
             else:
@@ -279,7 +292,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         self._pauses -= 1
         if self._pauses == 0 and not self._is_closed:
-            self._since_s = self._server.clock.monotonic()  # the pause was the server's
+            if self._writable.is_set():  # else the device is late to read, whoever paused it
+                self._since_s = self._server.clock.monotonic()
             self._take()
             if self._pauses == 0 and not self._is_closed:
                 self._transport.resume_reading()
@@ -344,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
         if request.request_id in self._answers:
             raise FrameError("Request.request_id", f"{request.request_id} is the id of a request that is not answered")
         if len(self._tasks) < server.limits.requests:
-            held = server.hold_request(len(request.payload), self)
+            held = server.hold_request(memory_bytes(request.topic, request.payload), self)
             answer = self._spawn(self._answer(request, held, waited_s))
             self._answers[request.request_id] = answer
             answer.add_done_callback(lambda _: held.close())

@@ -115,6 +115,7 @@ class Decoder:
         self, *, max_body_bytes: int = MAX_BODY_BYTES, decompressor: zstandard.ZstdDecompressor | None = None
     ) -> None:
         self.max_body_bytes = max_body_bytes
+        self.unpacked_bytes = 0  # that were decompressed so far, without those of `records`
         self._decompressor = decompressor or zstandard.ZstdDecompressor()
         self.dictionaries = {}
         # The latest bytes themselves where no frame was incomplete before them.
@@ -225,7 +226,7 @@ class Decoder:
         limit: int,
         limit_bytes: int,
     ) -> tuple[list[Record], int]:
-        """Return the uploads that come next, each a `record`, and the bytes of their payloads.
+        """Return the uploads that come next, each a `record`, and the bytes of their topics and payloads.
 
         A record is (device_id, epoch, seq, topic, payload, sent_ms, received_ms), of which `values` gives all but the
         upload's own. The native form of `uploads`: it stops where that does, and before a frame with a fault or with a
@@ -233,7 +234,7 @@ class Decoder:
         """
         if self._error is not None:
             return [], 0
-        found, self._at, payload_bytes = _core.scan_uploads(
+        found, self._at, size_bytes = _core.scan_uploads(
             self._buffer,
             self._at,
             self._decompressors,
@@ -242,12 +243,12 @@ class Decoder:
             values,
             seqs,
         )
-        return found, payload_bytes
+        return found, size_bytes
 
     def uploads(self, limit: int, limit_bytes: int) -> list[UploadFields]:
         """Return the fields of the uploads that come next, alone or in batches, without a message each.
 
-        Stops before another message, at an incomplete one, at `limit` uploads, or once their payloads reach
+        Stops before another message, at an incomplete one, at `limit` uploads, or once their bodies reach
         `limit_bytes`; a batch is not divided. Uploads before a bad frame are returned first; the next call raises.
 
         Raises:
@@ -276,17 +277,16 @@ class Decoder:
                     break
                 body = self._decompress(kind, view[start:end], dictionary) if flags else bytes(view[start:end])
                 if kind is UPLOAD:
-                    fields = upload_fields(body)
-                    found.append(fields)
-                    size_bytes += len(fields[2])
+                    found.append(upload_fields(body))
                 else:
                     found += batch_fields(body)
-                    size_bytes += len(body)
+                size_bytes += len(body)
                 at = end
         except FrameError as error:
-            self._fail(error)
             if not found:
+                self._fail(error)
                 raise
+            self._at = at
         else:
             self._at = at
         finally:
@@ -350,6 +350,7 @@ class Decoder:
     def _decompress(self, kind: Kind, body: bytes | memoryview, dictionary: int) -> bytes:
         # The stated size is checked before decompression; zstd refuses a frame that then yields another size.
         size = self._content_size(kind, body)
+        self.unpacked_bytes += size
         decompressor = self.dictionaries[dictionary].decompressor if dictionary else self._decompressor
         try:
             return decompressor.decompress(body, max_output_size=size, allow_extra_data=False)

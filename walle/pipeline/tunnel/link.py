@@ -12,6 +12,7 @@ from walle import protocol
 from walle.clock import Clock
 from walle.errors import PipelineError
 from walle.pipeline.tunnel import sockets
+from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import Decoder, FrameError
 from walle.pipeline.tunnel.pacing import InFlightBound
 from walle.pipeline.tunnel.sessions import ResumingContext
@@ -83,6 +84,7 @@ class Link(asyncio.Protocol):
     window = 1
     window_bytes = 1
     numbers: Mapping[str, int] = {}  # of the dictionaries that the cloud has, by digest
+    offered: frozenset[str] = frozenset()  # digests of the dictionaries that the Hello named
 
     def __init__(self, clock: Clock) -> None:
         self.acked = 0
@@ -199,13 +201,16 @@ class Link(asyncio.Protocol):
         if self._transport is not None and not self._ended.is_set():
             self._transport.write(data)
 
-    def accept(self, welcome: protocol.Welcome, digests: Sequence[str]) -> None:
-        """Take over a Welcome's numbers; `digests` are the dictionaries that the Hello named."""
+    def accept(self, welcome: protocol.Welcome, offer: Sequence[Dictionary]) -> None:
+        """Take over a Welcome's numbers; `offer` are the dictionaries that the Hello named."""
         self.acked = welcome.acked
         self.window, self.window_bytes = welcome.window, welcome.window_bytes
         self.bound = InFlightBound(welcome.window_bytes)
         known = protocol.numbers_from_text(welcome.dictionaries)
-        self.numbers = {digest: number for number, digest in enumerate(digests, 1) if number in known}
+        agreed = {number: dictionary for number, dictionary in enumerate(offer, 1) if number in known}
+        self.numbers = {dictionary.digest: number for number, dictionary in agreed.items()}
+        self.offered = frozenset(dictionary.digest for dictionary in offer)
+        self._decoder.dictionaries = agreed
         tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
         if tls is not None and isinstance(tls.context, ResumingContext):
             tls.context.keep(tls)
@@ -301,9 +306,10 @@ class Link(asyncio.Protocol):
                 if self._error is not None:
                     raise TunnelClosedError(f"request {request.topic!r} was not sent: {self._error}")
                 left_ms = max(1, int((due_s - self._clock.monotonic()) * 1000))
+                data = encode(dataclasses.replace(request, deadline_ms=min(left_ms, protocol.MAX_DEADLINE_MS)))
                 answer: asyncio.Future[protocol.Response] = asyncio.get_running_loop().create_future()
                 self._answers[request.request_id] = answer
-                self.write(encode(dataclasses.replace(request, deadline_ms=min(left_ms, protocol.MAX_DEADLINE_MS))))
+                self.write(data)
         finally:
             self._waiting_requests -= 1
         try:

@@ -28,7 +28,7 @@ from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError
 from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.budget import ByteBudget
-from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint
+from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint, memory_bytes
 from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
@@ -92,7 +92,7 @@ class _Chunk:
     def split(self, count: int) -> "_Chunk":
         """Remove and return the first `count` uploads."""
         first, self.uploads = self.uploads[:count], self.uploads[count:]
-        size_bytes = sum(len(received.payload) for received in first)
+        size_bytes = sum(memory_bytes(received.topic, received.payload) for received in first)
         self.size_bytes -= size_bytes
         return _Chunk(self.connection, first, size_bytes)
 
@@ -174,6 +174,7 @@ class TunnelServer:
         self._queued = 0  # uploads in the queue
         self._taken: list[_Chunk] = []  # by the latest `arrived`; their bytes are held until the next
         self._paused: dict[Connection, None] = {}  # until there is room for uploads; in order
+        self._heavy: dict[Connection, None] = {}  # until enough of their own uploads are stored
         self._waiting: dict[Connection, int] = {}  # until there is room for a request of that size; in order
         self._arrival = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -356,8 +357,12 @@ class TunnelServer:
         self.counts.uploads += len(uploads)
         if not self._arrival.is_set():
             self._arrival.set()
-        if self.are_uploads_full or connection.upload_bytes >= self._pause_bytes:
+        if self.are_uploads_full:
             self.pause_uploads(connection)
+        elif connection.upload_bytes >= self._pause_bytes:
+            self._heavy[connection] = None
+            self.counts.pauses += 1
+            connection.pause()
 
     @property
     def are_uploads_full(self) -> bool:
@@ -378,6 +383,12 @@ class TunnelServer:
         self._resume_paused()
 
     def _resume_paused(self) -> None:
+        # A queue that other devices keep half full must not hold these back.
+        for connection in [heavy for heavy in self._heavy if heavy.upload_bytes * 2 <= self._pause_bytes]:
+            if self.are_uploads_full:
+                return
+            del self._heavy[connection]
+            connection.resume()
         # At half of each bound, so that connections do not pause and resume at each upload.
         if self._paused and self._queued * 2 <= self.limits.queue_uploads and self.budget.are_uploads_low:
             half_bytes = self._pause_bytes // 2
@@ -444,6 +455,7 @@ class TunnelServer:
     def left(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._paused.pop(connection, None)
+        self._heavy.pop(connection, None)
         self._waiting.pop(connection, None)
         self.counts.open = len(self._connections)
         if self._by_device.get(connection.device_id) is connection:

@@ -29,7 +29,7 @@ class PrioritySlots:
             except asyncio.CancelledError:
                 if granted.done() and not granted.cancelled():
                     self._release()
-                else:
+                elif entry in self._waiting:  # `_release` has removed it if it met it first
                     self._waiting.remove(entry)
                     heapq.heapify(self._waiting)
                 raise

@@ -53,7 +53,7 @@ struct Scan {
   Py_ssize_t max_body_bytes;
   PyObject* records = nullptr;  // a list, owned
   PyObject* topic = nullptr;    // of the latest upload, owned: those of one device are mostly the same
-  Py_ssize_t payload_bytes = 0;
+  Py_ssize_t size_bytes = 0;    // of their topics and payloads
 
   ~Scan() {
     Py_XDECREF(records);
@@ -79,9 +79,10 @@ struct Scan {
 
   // Appends the records of a body, all or none. Returns false if it is not that of uploads in turn, or with a Python error.
   bool append(const unsigned char* body, Py_ssize_t bytes, bool is_batch) {
+    if (bytes == 0) return false;
     const Py_ssize_t before = PyList_GET_SIZE(records);
     const long long due_before = due;
-    const Py_ssize_t payload_before = payload_bytes;
+    const Py_ssize_t size_before = size_bytes;
     Py_ssize_t at = 0;
     do {
       Py_ssize_t used = append_one(body + at, bytes - at);
@@ -90,7 +91,7 @@ struct Scan {
     } while (is_batch && at < bytes);
     if (at == bytes) return true;
     due = due_before;
-    payload_bytes = payload_before;
+    size_bytes = size_before;
     PyObject* error = PyErr_GetRaisedException();
     PyList_SetSlice(records, before, PyList_GET_SIZE(records), nullptr);
     if (error != nullptr) PyErr_SetRaisedException(error);
@@ -123,7 +124,7 @@ struct Scan {
     Py_DECREF(made);
     if (failed < 0) return -1;
     ++due;
-    payload_bytes += payload_size;
+    size_bytes += topic_bytes + payload_size;
     return used;
   }
 
@@ -162,9 +163,8 @@ struct Scan {
   }
 
   // Appends the records of frames from `at` on; returns the place of the first that was not read, -1 with a Python error.
-  Py_ssize_t read(const unsigned char* bytes, Py_ssize_t end, Py_ssize_t at, Py_ssize_t max_uploads,
-                  Py_ssize_t max_payload_bytes) {
-    while (end - at >= kHeaderBytes && PyList_GET_SIZE(records) < max_uploads && payload_bytes < max_payload_bytes) {
+  Py_ssize_t read(const unsigned char* bytes, Py_ssize_t end, Py_ssize_t at, Py_ssize_t max_uploads, Py_ssize_t max_size_bytes) {
+    while (end - at >= kHeaderBytes && PyList_GET_SIZE(records) < max_uploads && size_bytes < max_size_bytes) {
       const auto length = static_cast<Py_ssize_t>(big_endian<std::uint32_t>(bytes + at));
       const int kind = bytes[at + 4];
       const int flags = bytes[at + 5];
@@ -201,7 +201,7 @@ PyObject* scan_uploads(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
   Py_ssize_t at = PyLong_AsSsize_t(arguments[1]);
   if (at == -1 && PyErr_Occurred()) return nullptr;
   Py_ssize_t max_uploads = 0;
-  Py_ssize_t max_payload_bytes = 0;
+  Py_ssize_t max_size_bytes = 0;
   if (!PyDict_Check(arguments[2]) || !PyType_Check(arguments[4]) ||
       !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(arguments[4]), &PyTuple_Type)) {
     PyErr_SetString(PyExc_TypeError, "scan_uploads: decompressors must be a dict, and record a subclass of tuple");
@@ -213,7 +213,7 @@ PyObject* scan_uploads(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
       return nullptr;
     }
   }
-  if (!PyArg_ParseTuple(arguments[3], "nnn", &scan.max_body_bytes, &max_uploads, &max_payload_bytes) ||
+  if (!PyArg_ParseTuple(arguments[3], "nnn", &scan.max_body_bytes, &max_uploads, &max_size_bytes) ||
       !PyArg_ParseTuple(arguments[5], "UUO!", &scan.device_id, &scan.epoch, &PyLong_Type, &scan.received_ms) ||
       !PyArg_ParseTuple(arguments[6], "LL", &scan.due, &scan.last_seq))
     return nullptr;
@@ -228,10 +228,10 @@ PyObject* scan_uploads(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
     scan.records = PyList_New(0);
     at = scan.records == nullptr
              ? -1
-             : scan.read(static_cast<const unsigned char*>(buffer.buf), buffer.len, at, max_uploads, max_payload_bytes);
+             : scan.read(static_cast<const unsigned char*>(buffer.buf), buffer.len, at, max_uploads, max_size_bytes);
   }
   PyBuffer_Release(&buffer);
-  return at < 0 ? nullptr : Py_BuildValue("Onn", scan.records, at, scan.payload_bytes);
+  return at < 0 ? nullptr : Py_BuildValue("Onn", scan.records, at, scan.size_bytes);
 }
 
 int add_tunnel_functions(PyObject* module) { return PyModule_AddFunctions(module, tunnel_functions); }
