@@ -210,7 +210,7 @@ class Device:
             self.outbox = Outbox(self.store)
             self.counts.produced = self.store.state.produced
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
-            self._history = EventHistory(config.folder / _HISTORY, self._clock)
+            self._history = EventHistory(config.folder / _HISTORY, self._clock, position=self.store.position)
             undo.push_async_callback(self._history.aclose)
             self._task_log = TaskLog(config.device_id, self._clock)
             self._runner = TaskRunner(config.vms, task_log=self._task_log)
