@@ -2,8 +2,8 @@
 
 Events are processed in the order of their arrival; nothing waits for an earlier one. Times are the events' own. An
 event is out of order if its time is before the latest one so far, and late if it is before that, and before the
-device's clock, by more than `late_ms`: one event from the future makes none of the present late. `EventLog` has the same meaning for a file, whose lines are sorted within a window first: what is out of order then is
-late.
+device's clock, by more than `late_ms`: one event from the future makes none of the present late. `EventLog` has the
+same meaning for a file, whose lines are sorted within a window first: what is out of order then is late.
 """
 
 import contextlib
