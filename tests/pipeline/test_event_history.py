@@ -1,5 +1,6 @@
 """Longer history: bounds of count, bytes and age for each task, replayed and unwritable events, kill -9."""
 
+import asyncio
 import contextlib
 import os
 import pathlib
@@ -94,6 +95,27 @@ async def test_a_replayed_event_is_kept_once_and_a_damaged_file_begins_again(tmp
     history.add(21, event(21))
     await history.aclose()
     assert not path.exists()
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_cannot_be_written_is_tried_again_every_ten_seconds(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    history = EventHistory(tmp_path / "missing" / "history.db", clock)
+    history.set_policy("t", HistoryPolicy())
+    for position in range(400):
+        history.add(position, event(position))
+        if history._writing is not None:
+            await asyncio.wait([history._writing])
+    assert len(caplog.records) == 1
+    history.path.parent.mkdir()
+    await clock.advance(10.1)
+    history.add(400, event(400))
+    await history.aclose()
+    with contextlib.closing(sqlite3.connect(history.path)) as db:
+        assert db.execute("SELECT count(*) FROM events").fetchone()[0] == 401
+    assert history.dropped == 0
 
 
 @pytest.mark.asyncio

@@ -25,6 +25,7 @@ _LOG = logging.getLogger(__name__)
 _BATCH_ROWS = 256
 _BATCH_BYTES = 64 << 10
 _MAX_BUFFER_BYTES = 1 << 20  # while the file cannot be written; older events are dropped then
+_RETRY_S = 10.0  # between attempts to write a batch, while the file cannot be written
 _MAX_LIMIT = 10_000  # events of one query
 _DAY_MS = 86_400_000
 # `number` and `total_bytes` count from the first event ever: the bounds are then found without a sum over the table.
@@ -55,6 +56,7 @@ class EventHistory:
         self._buffer: collections.deque[_Row] = collections.deque()
         self._buffer_bytes = 0
         self._writing: asyncio.Task[None] | None = None
+        self._retry_s = 0.0  # by the monotonic clock
 
     def set_policy(self, task: str, policy: HistoryPolicy | None) -> None:
         """Keep events for a task within its bounds; None: keep none for it."""
@@ -72,7 +74,8 @@ class EventHistory:
         self._buffer.append((position, arrived_ms, event.ts_ms, event.event_id, event.page_id, data))
         self._buffer_bytes += len(data)
         if len(self._buffer) >= _BATCH_ROWS or self._buffer_bytes >= _BATCH_BYTES:
-            self._start_write()
+            if self._clock.monotonic() >= self._retry_s:
+                self._start_write()
             self._drop_excess()  # of those that wait for the write under way
 
     async def query(
@@ -134,6 +137,7 @@ class EventHistory:
             await self._in_thread(lambda db: self._write_rows(db, rows, policies))
         except sqlite3.Error as error:
             _LOG.warning("event history %s cannot be written (%s); check its disk", self.path, error)
+            self._retry_s = self._clock.monotonic() + _RETRY_S
             self._buffer.extendleft(reversed(rows))
             self._buffer_bytes = sum(len(row[-1]) for row in self._buffer)
             self._drop_excess()
