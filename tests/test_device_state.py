@@ -99,6 +99,29 @@ async def test_a_state_goes_through_upgrade_restart_rollback_and_a_migration_tha
 
 
 @pytest.mark.asyncio
+async def test_a_task_keeps_its_version_and_its_state_where_a_new_one_cannot_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("walle.device._SWITCH_S", 0.1)
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await release(shop, user, "v1", MAIN, "version = 1")
+        state = device.store.task_states.active(TASK)
+        async with device.stream.between_runs(TASK):  # as a run does whose outputs wait for room in the outbox
+            await shop.push("v2", main=MIGRATING, config=config('version = 2\non_upgrade = "migrate"'))
+            release_id = await shop.release("v2", beta=["d0"])
+            async with asyncio.timeout(LIMIT_S):
+                while (shown := await shop.releases.get(release_id))["totals"]["reverted"] == 0:
+                    await device.checkin()
+                    await device.report()
+            assert "cannot be taken over" in shown["totals"]["last_error"]
+            async with device.agent._locks[TASK]:
+                pass  # the fallback has ended
+            assert user.has("v1")
+            assert device.store.task_states.active(TASK) == state
+
+
+@pytest.mark.asyncio
 async def test_a_task_without_a_state_is_told_to_declare_one(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)

@@ -210,7 +210,7 @@ class Device:
             self.outbox = Outbox(self.store)
             self.counts.produced = self.store.state.produced
             self.stream = StreamEngine(self.store, self._run_task, on_outcome=self._on_outcome)
-            self._history = EventHistory(config.folder / _HISTORY, self._clock)
+            self._history = EventHistory(config.folder / _HISTORY, self._clock, position=self.store.position)
             undo.push_async_callback(self._history.aclose)
             self._task_log = TaskLog(config.device_id, self._clock)
             self._runner = TaskRunner(config.vms, task_log=self._task_log)
@@ -379,7 +379,10 @@ class Device:
 
     async def _activate(self, task: str, files: Path, manifest: Manifest) -> None:
         async with contextlib.AsyncExitStack() as held:
-            if manifest.state is not None:  # which must be what the last run of the version before left
+            state = self.store.task_states.active(task)
+            # A state of another version must be what the last run of the version before left. One of the same version
+            # changes hands without waiting: that run may wait for the cloud, and a fallback must not fail by it.
+            if manifest.state is not None and (state is None or state.version != manifest.state.version):
                 await self._hold_runs(task, held)
                 await self._take_state(files, manifest, manifest.state)
             self.stream.add_task(task, manifest.trigger, manifest.queue_policy)

@@ -1,5 +1,6 @@
 """Longer history: bounds of count, bytes and age for each task, replayed and unwritable events, kill -9."""
 
+import asyncio
 import contextlib
 import os
 import pathlib
@@ -94,6 +95,67 @@ async def test_a_replayed_event_is_kept_once_and_a_damaged_file_begins_again(tmp
     history.add(21, event(21))
     await history.aclose()
     assert not path.exists()
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_cannot_be_written_is_tried_again_every_ten_seconds(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    history = EventHistory(tmp_path / "missing" / "history.db", clock)
+    history.set_policy("t", HistoryPolicy())
+    for position in range(400):
+        history.add(position, event(position))
+        if history._writing is not None:
+            await asyncio.wait([history._writing])
+    assert len(caplog.records) == 1
+    history.path.parent.mkdir()
+    await clock.advance(10.1)
+    history.add(400, event(400))
+    await history.aclose()
+    with contextlib.closing(sqlite3.connect(history.path)) as db:
+        assert db.execute("SELECT count(*) FROM events").fetchone()[0] == 401
+    assert history.dropped == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("damage", ["page", "row"])
+async def test_damage_beyond_the_header_fails_no_query(tmp_path: pathlib.Path, damage: str) -> None:
+    path = tmp_path / "history.db"
+    for first in (0, 2000):
+        history = EventHistory(path, ManualClock())
+        history.set_policy("t", HistoryPolicy())
+        with pytest.raises(sqlite3.Error):  # a wrong argument, which is no damage
+            await history.query("t", 1 << 60, [])  # type: ignore[arg-type]
+        for position in range(first, first + 2000):
+            history.add(position, event(position))
+        found = await numbers(history, "t", limit=10_000)
+        await history.aclose()
+        if damage == "row":
+            with contextlib.closing(sqlite3.connect(path)) as db, db:
+                db.execute("UPDATE events SET data = X'c1' WHERE position IN (5, 1990)")
+            continue
+        data = bytearray(path.read_bytes())
+        for place in range(3 * 4096, len(data), 4096):
+            data[place : place + 64] = b"\xff" * 64
+        path.write_bytes(data)
+    if damage == "row":
+        assert found == [number for number in range(4000) if number not in (5, 1990)]
+    else:  # the batch that found the damage begins the new file
+        assert found == list(range(found[0], 4000))
+        assert found[0] <= 2512
+
+
+@pytest.mark.asyncio
+async def test_events_of_a_stream_that_went_back_are_left(tmp_path: pathlib.Path) -> None:
+    for position in (-1, 4):
+        history = EventHistory(tmp_path / "history.db", ManualClock(), position=position)
+        history.set_policy("t", HistoryPolicy())
+        for number in range(position + 1, 10):
+            history.add(number, event(number + 10 * (position + 1)))
+        found = await numbers(history, "t")
+        await history.aclose()
+    assert found == [*range(5), *range(55, 60)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from walle.pipeline.event_faults import Fault
-from walle.pipeline.events import Event
+from walle.pipeline.events import Event, EventError
 from walle.pipeline.live_source import LatePolicy, LiveCounts, LivePolicy, LiveSource
 
 
@@ -47,6 +47,21 @@ def test_a_device_clock_that_is_set_back_makes_no_event_late() -> None:
     source.note_clock(901.0, 51.0)  # 100 s back
     assert fed(source, 901_000, 901_010, 900_000) == [901_000, 901_010]
     assert source.counts == LiveCounts(clock_jumps=1, late=1)
+
+
+def test_events_at_the_device_clock_are_not_late_after_one_from_the_future() -> None:
+    source = LiveSource(LivePolicy(late_ms=100, jump_ms=1_000_000))
+    source.restore(Event("click", "p", 900_000, {}))  # of a process whose clock was fast
+    source.note_clock(500.0, 50.0)
+    assert fed(source, 500_000, 950_000, 500_010, 499_901, 499_899) == [500_000, 950_000, 500_010, 499_901]
+    source.note_clock(951.0, 501.0)
+    assert fed(source, 949_899, 949_901) == [949_901]
+    assert source.counts == LiveCounts(late=2, out_of_order=4)
+
+
+def test_an_id_that_is_not_plain_data_is_an_error_of_the_event() -> None:
+    with pytest.raises(EventError, match="contents: object is not plain data"):
+        LiveSource(LivePolicy(id_field="id")).check(Event("click", "p", 1, {"id": object()}))
 
 
 def test_an_equal_event_is_a_duplicate_within_the_window() -> None:

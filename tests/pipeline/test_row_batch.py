@@ -11,7 +11,7 @@ from walle import plain
 from walle.engine_ext._core import RowBatch, packed_value
 from walle.pipeline import checksums
 from walle.pipeline.store import Put
-from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES
+from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, is_sound_feature
 
 MANY = 1 << 40
 _TEXT = st.text(st.characters(codec="utf-8"))
@@ -144,3 +144,34 @@ def test_a_call_with_a_wrong_output_adds_none() -> None:
         batch.append_all([good], float("nan"), 0)
     assert (len(batch), batch.uploads, batch.size_bytes, batch.upload_bytes) == (0, 0, 0, 0)
     assert batch.append_value("t", "xx", True, 0.0, -1, 2) is None  # 3 bytes
+
+
+def _check_checksums(batch: RowBatch) -> None:
+    found = batch.feature_parameters(0, len(batch))
+    for index in range(0, len(found), 5):
+        topic, ts_ms, position, payload, checksum = found[index : index + 5]
+        assert isinstance(payload, bytes | bytearray)
+        assert is_sound_feature(topic, bytes(payload), ts_ms, position, checksum), (topic, payload)
+
+
+def test_a_row_after_a_refused_one_has_its_own_checksum() -> None:
+    batch = new_batch(upload_bytes=100)
+    assert batch.append_all([Put("first", b"1")], 1.0, 5) == 1
+    assert batch.append_all([Put("larger", b"2" * 500)], 1.0, 5) == 0
+    assert batch.append_all([Put("first", b"3")], 1.0, 5) == 2
+    with pytest.raises(TypeError, match="payload of type int"):
+        batch.append_all([Put("larger", b"4"), Put("larger", 5)], 1.0, 5)  # type: ignore[arg-type]
+    assert batch.append_all([Put("first", b"6", upload=False)], 1.0, 5) == 3
+    _check_checksums(batch)
+
+
+@pytest.mark.parametrize("rows_before", [0, 1])
+def test_a_row_after_taken_ones_has_its_own_checksum(rows_before: int) -> None:
+    batch, later = new_batch(), new_batch()
+    batch.append_all([Put("first", b"1")] * rows_before, 1.0, 5)
+    later.append_all([Put("second", b"2")], 1.0, 5)
+    batch.take(later)
+    assert batch.append_all([Put("second", b"3")], 1.0, 5) == rows_before + 2
+    later.append_all([Put("third", b"4"), Put("third", b"5")], 1.0, 5)
+    _check_checksums(batch)
+    _check_checksums(later)

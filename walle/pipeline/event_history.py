@@ -17,7 +17,7 @@ from typing import Any
 
 from walle import plain
 from walle.clock import Clock
-from walle.pipeline.events import Event
+from walle.pipeline.events import Event, EventError
 from walle.protocol import HistoryPolicy
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ _LOG = logging.getLogger(__name__)
 _BATCH_ROWS = 256
 _BATCH_BYTES = 64 << 10
 _MAX_BUFFER_BYTES = 1 << 20  # while the file cannot be written; older events are dropped then
+_RETRY_S = 10.0  # between attempts to write a batch, while the file cannot be written
 _MAX_LIMIT = 10_000  # events of one query
 _DAY_MS = 86_400_000
 # `number` and `total_bytes` count from the first event ever: the bounds are then found without a sum over the table.
@@ -40,11 +41,13 @@ type _Row = tuple[int, int, int, str, str, bytes]  # position, arrived_ms, ts_ms
 class EventHistory:
     """The events in the file `path`, for the tasks that ask for them; no file while none does.
 
-    The greatest bounds of all tasks bound the file, and each task sees its own part.
+    The greatest bounds of all tasks bound the file, and each task sees its own part. `position` is that of the stream:
+    later events in the file come again, or belong to a stream that went back to a restored feature store.
     """
 
-    def __init__(self, path: pathlib.Path, clock: Clock) -> None:
+    def __init__(self, path: pathlib.Path, clock: Clock, *, position: int = 1 << 62) -> None:
         self.path = path
+        self._position = position
         self.dropped = 0  # events that could not be written
         self._clock = clock
         self._policies: dict[str, HistoryPolicy] = {}
@@ -53,6 +56,7 @@ class EventHistory:
         self._buffer: collections.deque[_Row] = collections.deque()
         self._buffer_bytes = 0
         self._writing: asyncio.Task[None] | None = None
+        self._retry_s = 0.0  # by the monotonic clock
 
     def set_policy(self, task: str, policy: HistoryPolicy | None) -> None:
         """Keep events for a task within its bounds; None: keep none for it."""
@@ -70,7 +74,8 @@ class EventHistory:
         self._buffer.append((position, arrived_ms, event.ts_ms, event.event_id, event.page_id, data))
         self._buffer_bytes += len(data)
         if len(self._buffer) >= _BATCH_ROWS or self._buffer_bytes >= _BATCH_BYTES:
-            self._start_write()
+            if self._clock.monotonic() >= self._retry_s:
+                self._start_write()
             self._drop_excess()  # of those that wait for the write under way
 
     async def query(
@@ -91,7 +96,8 @@ class EventHistory:
                 " AND ? IN ('', event_id) AND ? IN ('', page_id) ORDER BY position DESC LIMIT ?",
                 (first, upto, oldest_ms, since_ms, event_id, page_id, limit),
             ).fetchall()
-            return [Event(*plain.decode(data)).to_dict() for (data,) in reversed(found)]
+            events = [_read_event(data) for (data,) in reversed(found)]
+            return [event for event in events if event is not None]
 
         return await self._in_thread(read)
 
@@ -130,7 +136,8 @@ class EventHistory:
         try:
             await self._in_thread(lambda db: self._write_rows(db, rows, policies))
         except sqlite3.Error as error:
-            _LOG.warning("event history %s cannot be written (%s); make room on its disk", self.path, error)
+            _LOG.warning("event history %s cannot be written (%s); check its disk", self.path, error)
+            self._retry_s = self._clock.monotonic() + _RETRY_S
             self._buffer.extendleft(reversed(rows))
             self._buffer_bytes = sum(len(row[-1]) for row in self._buffer)
             self._drop_excess()
@@ -172,18 +179,23 @@ class EventHistory:
         return row or (-1, 0, 0)
 
     async def _in_thread[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(self._opened()))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: self._done(work))
+
+    def _done[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return `work(db)`; if it meets damage, it is done again in a new file."""
+        try:
+            return work(self._opened())
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # 0: of a wrong argument
+            if code not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                raise
+            _LOG.error("event history %s is damaged (%s) and begins again", self.path, error)
+            self._remove_file()
+            return work(self._opened())
 
     def _opened(self) -> sqlite3.Connection:
         if self._db is None:
-            try:
-                self._db = self._connect()
-            except sqlite3.DatabaseError as error:
-                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-                    raise
-                _LOG.error("event history %s is damaged (%s) and begins again", self.path, error)
-                self._remove_file()
-                self._db = self._connect()
+            self._db = self._connect()
         return self._db
 
     def _connect(self) -> sqlite3.Connection:
@@ -192,6 +204,8 @@ class EventHistory:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(_SCHEMA)
+            with db:
+                db.execute("DELETE FROM events WHERE position > ?", (self._position,))
         except sqlite3.Error:
             db.close()
             raise
@@ -207,3 +221,11 @@ class EventHistory:
         self._disconnect()
         for suffix in ("", "-wal", "-shm"):
             self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+def _read_event(data: bytes) -> dict[str, Any] | None:
+    """Return an event as plain data, None of a damaged row."""
+    try:
+        return Event(*plain.decode(data)).to_dict()
+    except (TypeError, EventError):
+        return None

@@ -1,11 +1,12 @@
 """Policy for the events of a live source: late, out of order, duplicate, and from a clock that jumped (ADR 107).
 
 Events are processed in the order of their arrival; nothing waits for an earlier one. Times are the events' own. An
-event is out of order if its time is before the latest one so far, and late if it is before that by more than `late_ms`.
-`EventLog` has the same meaning for a file, whose lines are sorted within a window first: what is out of order then is
-late.
+event is out of order if its time is before the latest one so far, and late if it is before that, and before the
+device's clock, by more than `late_ms`: one event from the future makes none of the present late. `EventLog` has the
+same meaning for a file, whose lines are sorted within a window first: what is out of order then is late.
 """
 
+import contextlib
 import dataclasses
 import enum
 from typing import ClassVar
@@ -29,7 +30,7 @@ class LivePolicy:
     """The bounds of a live source.
 
     Args:
-        late_ms: an event whose time is before the latest one by more than this is late.
+        late_ms: an event whose time is before the latest one, and the device's clock, by more than this is late.
         late: what becomes of late events.
         jump_ms: an event whose time differs from the latest one by more than this shows that the clock jumped. It is
             taken, and times count from it on.
@@ -78,6 +79,7 @@ class LiveSource:
         self.policy = policy
         self.counts = LiveCounts()
         self._latest_ms: int | None = None
+        self._clock_ms: float | None = None  # the device's
         self._clock_offset_s: float | None = None
         self._seen = DuplicateWindow(policy.duplicates)
 
@@ -115,6 +117,7 @@ class LiveSource:
 
     def note_clock(self, time_s: float, monotonic_s: float) -> None:
         """Compare the device's clock with its monotonic one. If it was set, the latest event time moves as it did."""
+        self._clock_ms = time_s * 1000
         offset_s = time_s - monotonic_s
         if self._clock_offset_s is None:
             self._clock_offset_s = offset_s
@@ -127,11 +130,14 @@ class LiveSource:
                 self._latest_ms += round(step_s * 1000)
 
     def _is_late(self, ts_ms: int) -> bool:
-        behind_ms = 0 if self._latest_ms is None else self._latest_ms - ts_ms
-        return self.policy.late_ms < behind_ms <= self.policy.jump_ms
+        if self._latest_ms is None or self._latest_ms - ts_ms > self.policy.jump_ms:
+            return False
+        latest_ms = self._latest_ms if self._clock_ms is None else min(self._latest_ms, self._clock_ms)
+        return latest_ms - ts_ms > self.policy.late_ms
 
     def _digest(self, event: Event) -> bytes:
         field = self.policy.id_field
         if field and field in event.contents:
-            return digest_of(plain.encode(event.contents[field]))
+            with contextlib.suppress(plain.PlainDataError):  # of which `encode` makes an EventError
+                return digest_of(plain.encode(event.contents[field]))
         return digest_of(event.encode())

@@ -85,7 +85,8 @@ int RowBatch::append(PyObject* topic, PyObject* payload, bool upload, std::int64
                  Py_TYPE(topic)->tp_name, Py_TYPE(payload)->tp_name);
     return -1;
   }
-  if (rows_.empty() || rows_.back().topic != topic || rows_.back().ts_ms != ts_ms) {  // the header of the row before fits no more
+  if (!has_header_ || rows_.empty() || rows_.back().topic != topic || rows_.back().ts_ms != ts_ms) {
+    has_header_ = false;  // until the row is added
     Py_ssize_t length = 0;
     const char* text = PyUnicode_AsUTF8AndSize(topic, &length);
     if (text == nullptr) return -1;
@@ -107,6 +108,7 @@ int RowBatch::append(PyObject* topic, PyObject* payload, bool upload, std::int64
     throw;
   }
   Py_INCREF(payload);
+  has_header_ = true;
   size_bytes_ += row.size_bytes();
   if (upload) {
     uploads_.push_back(rows_.size() - 1);  // into memory that was reserved
@@ -148,12 +150,14 @@ void RowBatch::take(RowBatch& other) {
     other.rows_.clear();
     other.uploads_.clear();
   }
+  has_header_ = other.has_header_ = false;
   size_bytes_ += other.size_bytes_;
   upload_bytes_ += other.upload_bytes_;
   other.size_bytes_ = other.upload_bytes_ = 0;
 }
 
 void RowBatch::cut(std::size_t count) {
+  has_header_ = false;
   while (!uploads_.empty() && uploads_.back() >= count) uploads_.pop_back();
   while (rows_.size() > count) {
     const Row row = rows_.back();

@@ -64,6 +64,7 @@ class RowBatch {
   std::vector<std::size_t> uploads_;  // indices of the rows to upload
   std::int64_t size_bytes_ = 0, upload_bytes_ = 0;
   std::uint32_t header_ = 0;  // the checksum of topic and time of the latest row
+  bool has_header_ = false;   // false after the latest row has become another one
   Limits limits_;
 };
 
