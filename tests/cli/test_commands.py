@@ -16,7 +16,7 @@ COMMANDS = {
     "cloud up", "demo", "device run", "figures", "model bench", "model calibrate", "model convert", "model plan",
     "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
-    "task check", "task new", "task simulate",
+    "task check", "task dictionary", "task new", "task simulate",
 }  # fmt: skip
 
 

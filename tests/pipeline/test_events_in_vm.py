@@ -15,7 +15,8 @@ from walle.deploy.signing import Signer
 from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.engine_ext.vm.vm import VM
 from walle.pipeline.events import Event
-from walle.pipeline.stream import Events, encode_events
+from walle.pipeline.sequences import RecentEvents
+from walle.pipeline.stream import Events
 from walle.pipeline.task_queue import Trigger
 from walle.protocol import Manifest
 from walle.task_runner import TaskRunner
@@ -73,20 +74,21 @@ async def test_a_task_filters_groups_and_aggregates_its_visit(runner: TaskRunner
     }
 
 
-class Recent:
+class CountedRecent(RecentEvents):
     """A time-level sequence that counts how often it is encoded."""
 
     def __init__(self) -> None:
+        super().__init__([VISIT], 0, len(VISIT), 0)
         self.encoded = 0
 
     def encode(self) -> bytes | list[dict[str, Any]]:
         self.encoded += 1
-        return encode_events(VISIT)
+        return super().encode()
 
 
 @pytest.mark.asyncio
 async def test_the_time_level_sequence_is_encoded_only_if_a_task_reads_it(runner: TaskRunner, tmp_path: Path) -> None:
-    recent = Recent()
+    recent = CountedRecent()
     assert await output_of(runner, tmp_path / "a", "def execute(ctx, trigger): return 1\n", recent=recent) == 1
     assert recent.encoded == 0
     reads = "def execute(ctx, trigger): return [len(ctx.recent), ctx.recent.count(), ctx.recent.max('ts_ms')]\n"
