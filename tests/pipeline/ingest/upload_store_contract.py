@@ -231,6 +231,18 @@ class UploadStoreContract:
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 7, 7, 2)])))
         assert [recorded.loss for recorded in await store.losses()] == [Loss("e", 2, 7, LossCause.CLOUD_RESTORED)]
 
+    @pytest.mark.asyncio
+    async def test_an_epoch_that_continues_several_is_recorded_as_left_once(self, store: UploadStore) -> None:
+        await store.accept([received(1, epoch="a")])
+        second = Hello("d", "b", "", origins=origins_to_text([Origin("a", 1, 1, 9)]))
+        await store.resume(second)
+        origins = [Origin("b", 0, 0, 5), Origin("a", 1, 1, 3)]
+        await store.resume(Hello("d", "c", "", origins=origins_to_text(origins)))
+        for _ in range(3):
+            await store.resume(second)
+            left = Loss("c", 6, None, LossCause.DEVICE_RESTORED)
+            assert [recorded.loss for recorded in await store.losses()] == [left]
+
     # --- several processes --------------------------------------------------------------------------------------------
 
     @pytest.mark.asyncio

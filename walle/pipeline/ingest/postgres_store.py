@@ -423,9 +423,9 @@ async def _abandoned(connection: _Connection, hello: Hello, origins: Sequence[Or
     rows = await connection.fetch(
         "SELECT s.epoch, max(o.upto) AS upto FROM walle.origins AS o JOIN walle.streams AS s USING (stream)"
         " WHERE o.origin IN (SELECT stream FROM walle.streams WHERE device_id = $1 AND epoch = ANY($2::text[]))"
-        " AND s.epoch <> ALL($2::text[]) AND NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = $1"
-        " AND l.epoch = s.epoch AND l.first_seq <= o.upto + 1 AND l.last_seq IS NULL)"
-        " GROUP BY s.epoch",
+        " AND s.epoch <> ALL($2::text[]) GROUP BY s.epoch"
+        " HAVING NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = $1"
+        " AND l.epoch = s.epoch AND l.first_seq <= max(o.upto) + 1 AND l.last_seq IS NULL)",
         hello.device_id,
         [hello.epoch, *(origin.epoch for origin in origins)],
     )
