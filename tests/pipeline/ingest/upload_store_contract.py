@@ -513,3 +513,18 @@ class UploadStoreContract:
             await Retention(store, {"*": RetentionRule(max_bytes=0, keep_unconsumed=False)}).apply()
             assert [row.seq for row in await stored(store)] == [100]
             assert [row.seq for row in (await anext(consumer)).uploads] == [100]
+
+    @pytest.mark.asyncio
+    async def test_uploads_that_two_processes_delete_at_once_are_counted_once(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        await store.accept([received(seq) for seq in range(1, 602)])
+        for _ in range(4):
+            trims = (
+                each.trim("t", before_ms=10**9, over_bytes=0, keep_unconsumed=True, limit=200)
+                for each in (store, other)
+            )
+            await asyncio.gather(*trims)
+            left = len(await stored(store))
+            assert await store.topics() == {"t": TopicSize(left, left)}
+        assert left == 1
