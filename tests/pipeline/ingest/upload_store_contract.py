@@ -217,6 +217,19 @@ class UploadStoreContract:
         assert (await store.accept([later])).fresh == [later]
 
     @pytest.mark.asyncio
+    @pytest.mark.parametrize("is_one_batch", [False, True])
+    async def test_a_moved_upload_whose_topic_has_a_nul_is_stored_once(
+        self, store: UploadStore, is_one_batch: bool
+    ) -> None:
+        old = [received(seq, topic="a\0b", payload=bytes([seq])) for seq in (1, 2, 3)]
+        await store.accept(old[: 1 if is_one_batch else 3])
+        origins = origins_to_text([Origin("e", 1, 1, 2)])
+        await store.resume(Hello("d", "f", "", origins=origins))
+        accepted = await store.accept([*old[1:], *moved(old[1:], "f")] if is_one_batch else moved(old[1:], "f"))
+        assert accepted.fresh == (old[1:] if is_one_batch else [])
+        assert await store.count() == 3
+
+    @pytest.mark.asyncio
     async def test_an_upload_that_looks_like_a_moved_one_but_differs_is_stored(self, store: UploadStore) -> None:
         await store.accept([received(1), received(2)])
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 1, 1, 1)])))

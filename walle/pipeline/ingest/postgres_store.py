@@ -116,8 +116,7 @@ class PostgresUploadStore(UploadStore):
             foreign = await self._foreign(connection, keys)
             streams = await _lock_streams(connection, [key for key in keys if key not in foreign])
             older = await _stored(connection, moved_places(batch, streams))
-            sorted_batch = sort_batch(batch, streams, older)
-            sorted_batch.rows = [(*row[:2], _text(row[2]), *row[3:]) for row in sorted_batch.rows]
+            sorted_batch = sort_batch(batch, streams, older, storable=_text)
             await self._write(connection, streams, sorted_batch)
         if sorted_batch.fresh:
             self._notify()

@@ -7,7 +7,7 @@ writes the result, all in one transaction.
 import collections
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
@@ -135,12 +135,16 @@ def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredSt
 
 
 def sort_batch(
-    batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream], stored: Mapping[Place, Contents]
+    batch: Sequence[Received],
+    streams: Mapping[StreamKey, StoredStream],
+    stored: Mapping[Place, Contents],
+    storable: Callable[[str], str] | None = None,
 ) -> SortedBatch:
     """Sort the uploads of a batch, and move `highest` and `chain` of their streams on.
 
     In each stream, numbers go up by one from the highest. Lower ones are duplicates and are dropped, as are those after
     a missing one, and those without a stream in `streams`. `stored` has the contents that are stored at `moved_places`.
+    `storable` returns a topic as the store keeps it, where it cannot keep every text; chain values are of the original.
     """
     result = SortedBatch()
     fresh, rows = result.fresh, result.rows
@@ -155,15 +159,16 @@ def sort_batch(
         if received.topic == LOSS_TOPIC:
             _add_report(result.losses, received)
             continue
+        topic = received.topic if storable is None else storable(received.topic)
         if has_moved:
-            contents = received[3:6]
+            contents = (topic, received.payload, received.sent_ms)
             if received.seq <= stream.moved:
                 places = _other_places(stream, received.seq)
                 if any(contents == in_batch.get(place, stored.get(place)) for place in places):
                     continue
             in_batch[stream.number, received.seq] = contents
         fresh.append(received)
-        rows.append((stream.number, *received[2:]))
+        rows.append((stream.number, received.seq, topic, *received[4:]))
     return result
 
 
