@@ -175,9 +175,24 @@ class UploadStoreContract:
             Hello("d\0", "e", ""),
             Hello("d", "e\0", ""),
             Hello("d", "e", "", origins="o\0:1:1:1"),
+            Hello("d" * 257, "e", ""),
+            Hello("d", "".join(random.Random(1).choices("0123456789abcdef", k=16_000)), "", acked=1),
+            Hello("d", "e", "", origins=f"{'o' * 257}:1:1:1"),
+            Hello("d", "e", "", origins=f"o:0:{2**62}:{2**62}"),
         ):
             with pytest.raises(ProtocolError):
                 await store.resume(hello)
+
+    @pytest.mark.asyncio
+    async def test_the_longest_names_and_highest_numbers_are_stored(self, store: UploadStore) -> None:
+        rng = random.Random(2)
+        device, epoch, older = ("".join(chr(rng.randrange(0x10000, 0x20000)) for _ in range(256)) for _ in range(3))
+        origins = origins_to_text([Origin(older, 2**62, 2**61, 2**61)])
+        await store.resume(Hello(device, epoch, "", acked=2**62 - 1, origins=origins))
+        loss = Loss(older, 1, 2**62, LossCause.DAMAGED)
+        batch = [received(2**62, device=device, epoch=epoch, topic=LOSS_TOPIC, payload=loss.encode())]
+        assert (await store.accept([row._replace(sent_ms=0, received_ms=0) for row in batch])).fresh == []
+        assert [recorded.loss for recorded in await store.losses(device)][-1] == loss
 
     @pytest.mark.asyncio
     async def test_uploads_continue_after_a_loss_that_a_hello_shows(self, store: UploadStore) -> None:

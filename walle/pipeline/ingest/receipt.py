@@ -13,7 +13,7 @@ from typing import NamedTuple
 from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossError
 from walle.pipeline.tunnel.server import Received
-from walle.protocol import MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
+from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,6 +104,10 @@ def check_hello(hello: Hello) -> tuple[Origin, ...]:
     for field, texts in names.items():
         if any("\0" in text for text in texts):
             raise ProtocolError(field, "contains a NUL character")
+        if (longest := max(map(len, texts), default=0)) > MAX_ID_CHARS:  # an index of PostgreSQL holds 2,704 bytes
+            raise ProtocolError(field, f"{longest} characters, at most {MAX_ID_CHARS} are accepted")
+    if any(origin.offset + origin.upto > MAX_SEQ for origin in origins):
+        raise ProtocolError("hello.origins", f"names an upload above {MAX_SEQ}")
     return origins
 
 
