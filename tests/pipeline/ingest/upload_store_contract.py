@@ -3,15 +3,17 @@
 import asyncio
 import collections
 import random
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 import pytest
 import pytest_asyncio
 
 from walle.clock import ManualClock
 from walle.pipeline.checksums import first_link, next_link, row_checksum
+from walle.pipeline.ingest import receipt
 from walle.pipeline.ingest.partitions import PARTITIONS, partition
-from walle.pipeline.ingest.receipt import Accepted
+from walle.pipeline.ingest.receipt import Accepted, Place, StoredStream, StreamKey
 from walle.pipeline.ingest.retention import Retention, RetentionRule
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, TopicSize, UploadStore
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
@@ -305,6 +307,27 @@ class UploadStoreContract:
         await store.resume(Hello("d", "g", "", origins=origins_to_text([Origin("f", 0, 0, 0)])))
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 2, 2, 2)])))
         assert (await store.accept(moved(old[2:], "f"))).fresh == []
+
+    @pytest.mark.asyncio
+    async def test_a_device_with_many_epochs_of_one_origin_does_not_slow_the_receipt_down(
+        self, store: UploadStore
+    ) -> None:
+        hellos = [Hello("d", f"epoch-{number}", "", origins=f"e:0:0:{2**61}") for number in range(100)]
+        for hello in hellos:
+            await store.resume(hello)
+        uploads = [received(seq, epoch=hellos[-1].epoch) for seq in range(1, 201)]
+        places = 0
+
+        def counted(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[Place]:
+            nonlocal places
+            for place in receipt.moved_places(batch, streams):
+                places += 1
+                yield place
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules[type(store).__module__], "moved_places", counted)
+            assert (await store.accept(uploads)).fresh == uploads
+        assert 200 <= places <= 24 * 200
 
     @pytest.mark.asyncio
     async def test_epochs_that_continue_one_another_are_no_loss(self, store: UploadStore) -> None:

@@ -17,6 +17,8 @@ from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, 
 
 _LOG = logging.getLogger(__name__)
 
+_MAX_RELATED = 24  # streams in which a moved upload is looked for: up to 8 origins, and the newest others
+
 type StreamKey = tuple[str, str]  # device_id, epoch
 type Place = tuple[int, int]  # stream, seq
 type Contents = tuple[str, bytes, int]  # topic, payload, sent_ms
@@ -115,11 +117,14 @@ def related_streams(number: int, links: Sequence[StreamLink]) -> tuple[RelatedSt
     """Return the streams that may hold uploads of stream `number` under other numbers.
 
     These are its origins, the streams that continue it, to which a device that goes back in time returns from, and
-    other streams that continue one of its origins. `links` are the rows of all of them.
+    other streams that continue one of its origins. `links` are the rows of all of them. Of many, which only a forged
+    device has, the newest count.
     """
     own = {link.origin: link for link in links if link.stream == number}
     related = [RelatedStream(link.origin, link.offset, 1, link.upto) for link in own.values()]
-    for link in links:
+    for link in sorted(links, reverse=True):  # newest first
+        if len(related) >= _MAX_RELATED:
+            break
         if link.origin == number:
             related.append(RelatedStream(link.stream, -link.offset, link.offset + 1, link.offset + link.upto))
         elif link.stream != number and (shared := own.get(link.origin)) is not None:
