@@ -80,6 +80,10 @@ class PostgresUploadStore(UploadStore):
         self._pool = pool
         try:
             async with self._connection() as connection:
+                encoding = await connection.fetchval("SHOW server_encoding")
+                if encoding != "UTF8":  # one topic that it cannot hold would stop the receipt of all
+                    what = f"the database has the encoding {encoding}; make one with ENCODING 'UTF8'"
+                    raise IngestError(self._place, what)
                 found = await make_schema(cast("asyncpg.Connection[asyncpg.Record]", connection))
         except BaseException:
             await self.close()
