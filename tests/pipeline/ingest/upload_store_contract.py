@@ -162,6 +162,18 @@ class UploadStoreContract:
         assert await store.acked("d", "e") == 3
         assert await store.resume(Hello("d", "e", "")) == (3, chain_of([*rows, received(3, topic="a\0b")]))
 
+    @pytest.mark.asyncio
+    async def test_the_beginning_of_a_forged_long_topic_is_stored(self, store: UploadStore) -> None:
+        topic = "".join(random.Random(1).choices("0123456789abcdef\0\U0001f300", k=100_000))
+        batch = [received(1, topic=topic), received(2)]
+        await store.accept(batch)
+        kept = dict(await store.topics())
+        assert kept.pop("t") == TopicSize(1, 1)
+        (short,) = kept
+        assert [row.topic for row in await stored(store)] == [short, "t"]
+        assert short.replace("\ufffd", "\0") == topic[:200]
+        assert await store.resume(Hello("d", "e", "")) == (2, chain_of(batch))
+
     # --- resumption and losses ----------------------------------------------------------------------------------------
 
     @pytest.mark.asyncio

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossError
+from walle.pipeline.store import MAX_TOPIC_CHARS
 from walle.pipeline.tunnel.server import Received
 from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
 
@@ -154,6 +155,7 @@ def sort_batch(
     In each stream, numbers go up by one from the highest. Lower ones are duplicates and are dropped, as are those after
     a missing one, and those without a stream in `streams`. `stored` has the contents that are stored at `moved_places`.
     `storable` returns a topic as the store keeps it, where it cannot keep every text; chain values are of the original.
+    Of a topic that is longer than any of Walle's devices has, the beginning is kept: indexes and metrics hold topics.
     """
     result = SortedBatch()
     fresh, rows = result.fresh, result.rows
@@ -168,7 +170,11 @@ def sort_batch(
         if received.topic == LOSS_TOPIC:
             _add_report(result.losses, received)
             continue
-        topic = received.topic if storable is None else storable(received.topic)
+        topic = received.topic
+        if len(topic) > MAX_TOPIC_CHARS:
+            topic = topic[:MAX_TOPIC_CHARS]
+        if storable is not None:
+            topic = storable(topic)
         if has_moved:
             contents = (topic, received.payload, received.sent_ms)
             if received.seq <= stream.moved:
