@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from walle.clock import ManualClock
+from walle.errors import ConfigError
 from walle.pipeline.checksums import first_link, next_link, row_checksum
 from walle.pipeline.ingest import receipt
 from walle.pipeline.ingest.partitions import PARTITIONS, partition
@@ -522,6 +523,32 @@ class UploadStoreContract:
             assert await batch.commit()
             await dead.close()
             await alive.close()
+
+    @pytest.mark.asyncio
+    async def test_a_member_that_commits_keeps_its_devices(self, store: UploadStore) -> None:
+        store.clock = clock = ManualClock()
+        await store.accept([received(seq) for seq in range(1, 5)])
+        reader = store.consume("g", lease_s=30.0, batch_limit=1)
+        batches = [await anext(reader) for _ in range(4)]
+        for batch in batches:
+            await clock.advance(20.0)
+            now_ms = int(clock.time() * 1000)
+            taken = await store.balance("g", "other", busy=(), now_ms=now_ms, lease_ms=10)
+            assert partition("d") not in taken
+            assert await batch.commit()
+        await reader.close()
+        assert not await batches[0].commit()
+
+    @pytest.mark.asyncio
+    async def test_arguments_of_a_consumer_that_mean_nothing_are_refused(self, store: UploadStore) -> None:
+        for arguments, what in (
+            ({"topics": "shop/ipv"}, r"want a list, \['shop/ipv'\]"),
+            ({"start": "newest"}, "start 'newest' is unknown"),
+            ({"batch_limit": 0}, "must be above 0"),
+            ({"lease_s": 0.0}, "must be above 0"),
+        ):
+            with pytest.raises(ConfigError, match=what):
+                store.consume("g", **arguments)  # type: ignore[arg-type]
 
     @pytest.mark.asyncio
     async def test_a_position_never_goes_back_and_a_group_can_be_forgotten(self, store: UploadStore) -> None:

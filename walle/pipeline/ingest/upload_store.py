@@ -151,6 +151,9 @@ class UploadStore(abc.ABC):
             batch_limit: uploads of a batch at most.
             lease_s: a member that asks for no batch and commits none for as long loses its devices to the others.
             poll_s: the delay until uploads that another process stored are found.
+
+        Raises:
+            ConfigError: an argument has a value that means nothing.
         """
         from walle.pipeline.ingest.consumer import Consumer
 
