@@ -80,10 +80,7 @@ class PostgresUploadStore(UploadStore):
         self._pool = pool
         try:
             async with self._connection() as connection:
-                encoding = await connection.fetchval("SHOW server_encoding")
-                if encoding != "UTF8":  # one topic that it cannot hold would stop the receipt of all
-                    what = f"the database has the encoding {encoding}; make one with ENCODING 'UTF8'"
-                    raise IngestError(self._place, what)
+                await self._check_encoding(connection)
                 found = await make_schema(cast("asyncpg.Connection[asyncpg.Record]", connection))
         except BaseException:
             await self.close()
@@ -91,6 +88,12 @@ class PostgresUploadStore(UploadStore):
         if found != FORMAT:
             await self.close()
             raise IngestError(self._place, f"has format {found}, this version of walle reads {FORMAT}")
+
+    async def _check_encoding(self, connection: _Connection) -> None:
+        encoding = await connection.fetchval("SHOW server_encoding")
+        if encoding != "UTF8":  # one topic that it cannot hold would stop the receipt of all
+            what = f"the database has the encoding {encoding}; make one with ENCODING 'UTF8'"
+            raise IngestError(self._place, what)
 
     @override
     async def close(self) -> None:
