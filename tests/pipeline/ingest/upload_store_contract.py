@@ -548,7 +548,7 @@ class UploadStoreContract:
             ({"lease_s": 0.0}, "must be above 0"),
         ):
             with pytest.raises(ConfigError, match=what):
-                store.consume("g", **arguments)  # type: ignore[arg-type]
+                store.consume("g", **arguments)
 
     @pytest.mark.asyncio
     async def test_a_position_never_goes_back_and_a_group_can_be_forgotten(self, store: UploadStore) -> None:
