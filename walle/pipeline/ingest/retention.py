@@ -49,11 +49,12 @@ def parse_rule(text: str) -> tuple[str, RetentionRule]:
                 keep = False
             elif unit in _AGES_S:
                 age_s = float(number) * _AGES_S[unit]
+                math.floor(age_s)  # OverflowError: infinite
             elif unit in _SIZES:
                 size_bytes = int(float(number) * _SIZES[unit])
             else:
                 raise ValueError(bound)  # noqa: TRY301 - the same error as for a number that is none
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             what = f"{bound!r} is not an age (12h, 30d), a size (500MB, 20GB, 1TB) or force"
             raise ConfigError(f"retention {text!r}: {what}; write TOPIC=30d,20GB") from error
     if not topic or (age_s is None and size_bytes is None):
