@@ -397,6 +397,7 @@ def test_origins_and_losses_are_read_back_or_refused() -> None:
         ["e", True, 2, "damaged"],
         ["e", 1, 2**63, "damaged"],
         ["e" * 300, 1, 2, "damaged"],
+        ["e", 2**62, 0, "damaged"],
     ):
         with pytest.raises(LossError):
             Loss.decode(plain.encode(value))

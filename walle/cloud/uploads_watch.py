@@ -1,17 +1,19 @@
 """Health and metrics of a cloud's stored uploads: topics, consumer groups and retention."""
 
 import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from walle.clock import Clock
-from walle.pipeline.ingest.retention import Retention
+from walle.pipeline.ingest.retention import ANY_TOPIC, Retention
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, TopicSize, UploadStore
 
 _LOG = logging.getLogger(__name__)
 
 _REFRESH_S = 5.0
+_TOPICS_SHOWN = 500  # in the metrics, each by itself
 
 
 class UploadsWatch:
@@ -52,7 +54,7 @@ class UploadsWatch:
         """Return the state for a scrape."""
         uploads = GaugeMetricFamily("walle_uploads_stored", "Uploads that are stored", labels=["topic"])
         size_bytes = GaugeMetricFamily("walle_uploads_bytes", "Payload bytes that are stored", labels=["topic"])
-        for topic, size in self._topics.items():
+        for topic, size in _shown(self._topics):
             uploads.add_metric([topic], size.uploads)
             size_bytes.add_metric([topic], size.size_bytes)
         lag = GaugeMetricFamily(
@@ -77,3 +79,12 @@ class UploadsWatch:
 
     def _age_s(self, lag: GroupLag) -> float:
         return 0.0 if lag.oldest_ms is None else max(0.0, self._clock.time() - lag.oldest_ms / 1000)
+
+
+def _shown(topics: Mapping[str, TopicSize]) -> Iterator[tuple[str, TopicSize]]:
+    """Yield the largest topics, and all others together as ANY_TOPIC: a forged device may send any number of them."""
+    ranked = sorted(topics.items(), key=lambda item: (item[0] == ANY_TOPIC, -item[1].size_bytes))
+    shown = [(topic, size) for topic, size in ranked[:_TOPICS_SHOWN] if topic != ANY_TOPIC]
+    yield from shown
+    if others := [size for _, size in ranked[len(shown) :]]:
+        yield ANY_TOPIC, TopicSize(sum(size.uploads for size in others), sum(size.size_bytes for size in others))

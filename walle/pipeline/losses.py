@@ -71,4 +71,6 @@ class Loss:
             raise LossError("a report of lost uploads names no epoch")
         if any(type(number) is not int or not 0 <= number <= MAX_SEQ for number in numbers):
             raise LossError(f"a report of lost uploads of epoch {epoch!r} has a number that no upload has")
+        if last_seq is not None and last_seq < first_seq - 1:  # none is a report that chain values differ
+            raise LossError(f"a report of lost uploads of epoch {epoch!r} ends before it begins")
         return loss

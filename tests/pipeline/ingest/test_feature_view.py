@@ -1,5 +1,6 @@
 """Views of the latest feature of each key, from stored uploads."""
 
+import array
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -82,3 +83,11 @@ async def test_a_view_is_bounded_by_keys_and_bytes_and_starts_near_the_end(store
 def test_a_view_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="SCENARIO/VIEW=TOPIC:FIELD"):
         ViewConfig.parse(text)
+
+
+def test_an_array_as_a_key_is_left_out() -> None:
+    view = FeatureView(ViewConfig.parse("shop/visits=t:user"), SqliteUploadStore(Path("unused")))
+    view.add(visit(1, {"user": array.array("f", [1.0])}))
+    assert (len(view), view.skipped) == (0, 1)
+    with pytest.raises(FeatureViewError, match="is a list, table or array"):
+        view.latest({"user": memoryview(array.array("f", [1.0]))})

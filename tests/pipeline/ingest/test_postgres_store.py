@@ -253,6 +253,14 @@ async def test_a_database_that_cannot_be_used_is_named_without_its_password(post
             pass
 
 
+@pytest.mark.asyncio
+async def test_a_database_that_cannot_hold_every_text_is_refused(postgres: PostgresServer) -> None:
+    postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    with pytest.raises(IngestError, match="encoding LATIN1; make one with ENCODING 'UTF8'"):
+        async with open_uploads(postgres.dsn("latin")):
+            pass
+
+
 def test_a_missing_driver_is_named() -> None:
     code = (
         "import sys; sys.modules['asyncpg'] = None\n"

@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from walle.cloud.authority import Authority
 from walle.credential import device_credential
 from walle.errors import PipelineError
 from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.tunnel import processes as processes_module
 from walle.pipeline.tunnel.client import RequestError, TunnelClient, client_context
 from walle.pipeline.tunnel.processes import TunnelProcessError, TunnelProcesses, WorkerSettings
 
@@ -176,6 +178,55 @@ async def test_a_process_that_hangs_is_reported_and_the_others_go_on(authority: 
         finally:
             os.kill(pid, signal.SIGCONT)
         await until(lambda: not any(state.error for state in processes.states()))
+
+
+@pytest.mark.asyncio
+async def test_the_end_does_not_wait_for_a_process_that_hangs_and_does_not_read(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes_module, "_STOP_S", 1.0)
+    monkeypatch.setattr(processes_module, "_SILENT_S", 0.2)
+    location = str(tmp_path / "uploads.db")
+    async with asyncio.timeout(30):
+        async with TunnelProcesses(2, settings(authority, location), on_request=answer) as processes:
+            pids = processes.pids
+            os.kill(pids[0], signal.SIGSTOP)
+            channel = processes._slots[0].channel
+            assert channel is not None
+            sending = asyncio.create_task(channel.send("answer", 10**6, bytes(1 << 20), None, True))
+            await asyncio.sleep(0.1)
+            assert not sending.done()
+            await processes.renew_certificate()
+        await sending
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_the_system_cannot_start_is_started_later(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        TunnelProcesses(2, settings(authority, str(tmp_path / "u.db")), on_request=answer) as processes,
+        asyncio.timeout(60),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(tmp_path / "removed"))
+            os.kill(processes.pids[0], signal.SIGKILL)
+            await until(lambda: processes.restarts == 2)
+        await until(lambda: len(processes.pids) == 2)
+
+
+@pytest.mark.asyncio
+async def test_the_end_does_not_wait_for_the_next_start_of_a_process(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes_module, "_BACKOFF_S", 30.0)
+    async with asyncio.timeout(12):
+        async with TunnelProcesses(1, settings(authority, str(tmp_path / "u.db")), on_request=answer) as processes:
+            os.kill(processes.pids[0], signal.SIGKILL)
+            await until(lambda: processes.restarts == 1)
 
 
 @pytest.mark.asyncio

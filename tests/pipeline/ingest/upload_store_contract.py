@@ -3,15 +3,18 @@
 import asyncio
 import collections
 import random
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
 import pytest
 import pytest_asyncio
 
 from walle.clock import ManualClock
+from walle.errors import ConfigError
 from walle.pipeline.checksums import first_link, next_link, row_checksum
+from walle.pipeline.ingest import receipt
 from walle.pipeline.ingest.partitions import PARTITIONS, partition
-from walle.pipeline.ingest.receipt import Accepted
+from walle.pipeline.ingest.receipt import Accepted, Place, StoredStream, StreamKey
 from walle.pipeline.ingest.retention import Retention, RetentionRule
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, TopicSize, UploadStore
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
@@ -160,6 +163,18 @@ class UploadStoreContract:
         assert await store.acked("d", "e") == 3
         assert await store.resume(Hello("d", "e", "")) == (3, chain_of([*rows, received(3, topic="a\0b")]))
 
+    @pytest.mark.asyncio
+    async def test_the_beginning_of_a_forged_long_topic_is_stored(self, store: UploadStore) -> None:
+        topic = "".join(random.Random(1).choices("0123456789abcdef\0\U0001f300", k=100_000))
+        batch = [received(1, topic=topic), received(2)]
+        await store.accept(batch)
+        kept = dict(await store.topics())
+        assert kept.pop("t") == TopicSize(1, 1)
+        (short,) = kept
+        assert [row.topic for row in await stored(store)] == [short, "t"]
+        assert short.replace("\ufffd", "\0") == topic[:200]
+        assert await store.resume(Hello("d", "e", "")) == (2, chain_of(batch))
+
     # --- resumption and losses ----------------------------------------------------------------------------------------
 
     @pytest.mark.asyncio
@@ -175,9 +190,24 @@ class UploadStoreContract:
             Hello("d\0", "e", ""),
             Hello("d", "e\0", ""),
             Hello("d", "e", "", origins="o\0:1:1:1"),
+            Hello("d" * 257, "e", ""),
+            Hello("d", "".join(random.Random(1).choices("0123456789abcdef", k=16_000)), "", acked=1),
+            Hello("d", "e", "", origins=f"{'o' * 257}:1:1:1"),
+            Hello("d", "e", "", origins=f"o:0:{2**62}:{2**62}"),
         ):
             with pytest.raises(ProtocolError):
                 await store.resume(hello)
+
+    @pytest.mark.asyncio
+    async def test_the_longest_names_and_highest_numbers_are_stored(self, store: UploadStore) -> None:
+        rng = random.Random(2)
+        device, epoch, older = ("".join(chr(rng.randrange(0x10000, 0x20000)) for _ in range(256)) for _ in range(3))
+        origins = origins_to_text([Origin(older, 2**62, 2**61, 2**61)])
+        await store.resume(Hello(device, epoch, "", acked=2**62 - 1, origins=origins))
+        loss = Loss(older, 1, 2**62, LossCause.DAMAGED)
+        batch = [received(2**62, device=device, epoch=epoch, topic=LOSS_TOPIC, payload=loss.encode())]
+        assert (await store.accept([row._replace(sent_ms=0, received_ms=0) for row in batch])).fresh == []
+        assert [recorded.loss for recorded in await store.losses(device)][-1] == loss
 
     @pytest.mark.asyncio
     async def test_uploads_continue_after_a_loss_that_a_hello_shows(self, store: UploadStore) -> None:
@@ -217,6 +247,19 @@ class UploadStoreContract:
         assert (await store.accept([later])).fresh == [later]
 
     @pytest.mark.asyncio
+    @pytest.mark.parametrize("is_one_batch", [False, True])
+    async def test_a_moved_upload_whose_topic_has_a_nul_is_stored_once(
+        self, store: UploadStore, is_one_batch: bool
+    ) -> None:
+        old = [received(seq, topic="a\0b", payload=bytes([seq])) for seq in (1, 2, 3)]
+        await store.accept(old[: 1 if is_one_batch else 3])
+        origins = origins_to_text([Origin("e", 1, 1, 2)])
+        await store.resume(Hello("d", "f", "", origins=origins))
+        accepted = await store.accept([*old[1:], *moved(old[1:], "f")] if is_one_batch else moved(old[1:], "f"))
+        assert accepted.fresh == (old[1:] if is_one_batch else [])
+        assert await store.count() == 3
+
+    @pytest.mark.asyncio
     async def test_an_upload_that_looks_like_a_moved_one_but_differs_is_stored(self, store: UploadStore) -> None:
         await store.accept([received(1), received(2)])
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 1, 1, 1)])))
@@ -230,6 +273,18 @@ class UploadStoreContract:
         await store.accept([received(1)])
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 7, 7, 2)])))
         assert [recorded.loss for recorded in await store.losses()] == [Loss("e", 2, 7, LossCause.CLOUD_RESTORED)]
+
+    @pytest.mark.asyncio
+    async def test_an_epoch_that_continues_several_is_recorded_as_left_once(self, store: UploadStore) -> None:
+        await store.accept([received(1, epoch="a")])
+        second = Hello("d", "b", "", origins=origins_to_text([Origin("a", 1, 1, 9)]))
+        await store.resume(second)
+        origins = [Origin("b", 0, 0, 5), Origin("a", 1, 1, 3)]
+        await store.resume(Hello("d", "c", "", origins=origins_to_text(origins)))
+        for _ in range(3):
+            await store.resume(second)
+            left = Loss("c", 6, None, LossCause.DEVICE_RESTORED)
+            assert [recorded.loss for recorded in await store.losses()] == [left]
 
     # --- several processes --------------------------------------------------------------------------------------------
 
@@ -265,6 +320,27 @@ class UploadStoreContract:
         await store.resume(Hello("d", "g", "", origins=origins_to_text([Origin("f", 0, 0, 0)])))
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 2, 2, 2)])))
         assert (await store.accept(moved(old[2:], "f"))).fresh == []
+
+    @pytest.mark.asyncio
+    async def test_a_device_with_many_epochs_of_one_origin_does_not_slow_the_receipt_down(
+        self, store: UploadStore
+    ) -> None:
+        hellos = [Hello("d", f"epoch-{number}", "", origins=f"e:0:0:{2**61}") for number in range(100)]
+        for hello in hellos:
+            await store.resume(hello)
+        uploads = [received(seq, epoch=hellos[-1].epoch) for seq in range(1, 201)]
+        places = 0
+
+        def counted(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[Place]:
+            nonlocal places
+            for place in receipt.moved_places(batch, streams):
+                places += 1
+                yield place
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys.modules[type(store).__module__], "moved_places", counted)
+            assert (await store.accept(uploads)).fresh == uploads
+        assert 200 <= places <= 24 * 200
 
     @pytest.mark.asyncio
     async def test_epochs_that_continue_one_another_are_no_loss(self, store: UploadStore) -> None:
@@ -449,6 +525,32 @@ class UploadStoreContract:
             await alive.close()
 
     @pytest.mark.asyncio
+    async def test_a_member_that_commits_keeps_its_devices(self, store: UploadStore) -> None:
+        store.clock = clock = ManualClock()
+        await store.accept([received(seq) for seq in range(1, 5)])
+        reader = store.consume("g", lease_s=30.0, batch_limit=1)
+        batches = [await anext(reader) for _ in range(4)]
+        for batch in batches:
+            await clock.advance(20.0)
+            now_ms = int(clock.time() * 1000)
+            taken = await store.balance("g", "other", busy=(), now_ms=now_ms, lease_ms=10)
+            assert partition("d") not in taken
+            assert await batch.commit()
+        await reader.close()
+        assert not await batches[0].commit()
+
+    @pytest.mark.asyncio
+    async def test_arguments_of_a_consumer_that_mean_nothing_are_refused(self, store: UploadStore) -> None:
+        for arguments, what in (
+            ({"topics": "shop/ipv"}, r"want a list, \['shop/ipv'\]"),
+            ({"start": "newest"}, "start 'newest' is unknown"),
+            ({"batch_limit": 0}, "must be above 0"),
+            ({"lease_s": 0.0}, "must be above 0"),
+        ):
+            with pytest.raises(ConfigError, match=what):
+                store.consume("g", **arguments)
+
+    @pytest.mark.asyncio
     async def test_a_position_never_goes_back_and_a_group_can_be_forgotten(self, store: UploadStore) -> None:
         await store.accept([received(seq) for seq in range(1, 11)])
         part = partition("d")
@@ -501,3 +603,18 @@ class UploadStoreContract:
             await Retention(store, {"*": RetentionRule(max_bytes=0, keep_unconsumed=False)}).apply()
             assert [row.seq for row in await stored(store)] == [100]
             assert [row.seq for row in (await anext(consumer)).uploads] == [100]
+
+    @pytest.mark.asyncio
+    async def test_uploads_that_two_processes_delete_at_once_are_counted_once(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        await store.accept([received(seq) for seq in range(1, 602)])
+        for _ in range(4):
+            trims = (
+                each.trim("t", before_ms=10**9, over_bytes=0, keep_unconsumed=True, limit=200)
+                for each in (store, other)
+            )
+            await asyncio.gather(*trims)
+            left = len(await stored(store))
+            assert await store.topics() == {"t": TopicSize(left, left)}
+        assert left == 1

@@ -19,6 +19,7 @@ import socket
 from collections.abc import Awaitable, Callable, Collection
 from typing import Self
 
+from walle.errors import ConfigError
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.upload_store import IngestError, Start, UploadStore
 from walle.pipeline.tunnel.server import Received
@@ -67,6 +68,13 @@ class Consumer:
         lease_s: float,
         poll_s: float,
     ) -> None:
+        if isinstance(topics, str):
+            raise ConfigError(f"consumer group {group!r}: topics is the text {topics!r}; want a list, [{topics!r}]")
+        if start not in ("earliest", "latest"):
+            raise ConfigError(f"consumer group {group!r}: start {start!r} is unknown; want 'earliest' or 'latest'")
+        if batch_limit < 1 or lease_s <= 0:
+            what = f"batch_limit {batch_limit} and lease_s {lease_s} must be above 0"
+            raise ConfigError(f"consumer group {group!r}: {what}")
         self.group = group
         self.member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._store = store
@@ -100,7 +108,7 @@ class Consumer:
         """
         while not self._is_closed:
             changed = self._store.changed
-            if self._store.clock.monotonic() - self._balanced_s >= min(_BALANCE_S, self._lease_s / 3):
+            if self._is_balance_due:
                 await self._retried(self._balance)
             batch = await self._retried(self._read)
             if batch is not None:
@@ -125,9 +133,15 @@ class Consumer:
         self._note_commit(dict.fromkeys(kept, batch.position))
         for part in batch.parts - kept:
             self._drop(part)
+        if not self._is_closed and self._is_balance_due:  # a reader may commit for long before it asks for a batch
+            await self._retried(self._balance)
         return used <= kept
 
     # --- partitions ---
+
+    @property
+    def _is_balance_due(self) -> bool:
+        return self._store.clock.monotonic() - self._balanced_s >= min(_BALANCE_S, self._lease_s / 3)
 
     async def _balance(self) -> None:
         now_s = self._store.clock.monotonic()

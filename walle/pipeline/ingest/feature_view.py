@@ -82,9 +82,9 @@ class FeatureView:
             raise FeatureViewError(f"feature view {self.config.name!r} {what}")
         try:
             data = self._latest.get(tuple(key[field] for field in self.config.key))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise FeatureViewError(
-                f"feature view {self.config.name!r}: a value of the key is a list or table"
+                f"feature view {self.config.name!r}: a value of the key is a list, table or array"
             ) from error
         return None if data is None else plain.decode(data)
 
@@ -120,7 +120,7 @@ class FeatureView:
             fields = {**payload, DEVICE: received.device_id}
             key = tuple(fields[field] for field in self.config.key)
             before = self._latest.pop(key, b"")
-        except (plain.PlainDataError, KeyError, TypeError):
+        except (plain.PlainDataError, KeyError, TypeError, ValueError):  # ValueError: an array has no hash
             self.skipped += 1
             return
         self._latest[key] = received.payload

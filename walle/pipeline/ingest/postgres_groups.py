@@ -138,15 +138,19 @@ async def trim(
         least,
         limit,
     )
-    deleted, size_bytes = list[int](), 0
+    old, size_bytes = list[int](), 0
     for position, payload_bytes, received_ms in map(tuple, rows):
         if size_bytes >= over_bytes and (before_ms is None or received_ms >= before_ms):
             break
-        deleted.append(position)
+        old.append(position)
         size_bytes += payload_bytes
+    # Another process may be deleting the same ones: each counts those that it has deleted itself.
+    deleted = await connection.fetch(
+        "DELETE FROM walle.uploads WHERE position = ANY($1::bigint[]) RETURNING length(payload)", old
+    )
     if not deleted:
         return TopicSize(0, 0)
-    await connection.execute("DELETE FROM walle.uploads WHERE position = ANY($1::bigint[])", deleted)
+    size_bytes = sum(payload_bytes for (payload_bytes,) in deleted)
     await connection.execute(
         "UPDATE walle.topics SET uploads = uploads - $2, bytes = bytes - $3 WHERE topic = $1",
         topic,

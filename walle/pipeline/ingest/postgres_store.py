@@ -80,6 +80,7 @@ class PostgresUploadStore(UploadStore):
         self._pool = pool
         try:
             async with self._connection() as connection:
+                await self._check_encoding(connection)
                 found = await make_schema(cast("asyncpg.Connection[asyncpg.Record]", connection))
         except BaseException:
             await self.close()
@@ -87,6 +88,12 @@ class PostgresUploadStore(UploadStore):
         if found != FORMAT:
             await self.close()
             raise IngestError(self._place, f"has format {found}, this version of walle reads {FORMAT}")
+
+    async def _check_encoding(self, connection: _Connection) -> None:
+        encoding = await connection.fetchval("SHOW server_encoding")
+        if encoding != "UTF8":  # one topic that it cannot hold would stop the receipt of all
+            what = f"the database has the encoding {encoding}; make one with ENCODING 'UTF8'"
+            raise IngestError(self._place, what)
 
     @override
     async def close(self) -> None:
@@ -116,8 +123,7 @@ class PostgresUploadStore(UploadStore):
             foreign = await self._foreign(connection, keys)
             streams = await _lock_streams(connection, [key for key in keys if key not in foreign])
             older = await _stored(connection, moved_places(batch, streams))
-            sorted_batch = sort_batch(batch, streams, older)
-            sorted_batch.rows = [(*row[:2], _text(row[2]), *row[3:]) for row in sorted_batch.rows]
+            sorted_batch = sort_batch(batch, streams, older, storable=_text)
             await self._write(connection, streams, sorted_batch)
         if sorted_batch.fresh:
             self._notify()
@@ -423,9 +429,9 @@ async def _abandoned(connection: _Connection, hello: Hello, origins: Sequence[Or
     rows = await connection.fetch(
         "SELECT s.epoch, max(o.upto) AS upto FROM walle.origins AS o JOIN walle.streams AS s USING (stream)"
         " WHERE o.origin IN (SELECT stream FROM walle.streams WHERE device_id = $1 AND epoch = ANY($2::text[]))"
-        " AND s.epoch <> ALL($2::text[]) AND NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = $1"
-        " AND l.epoch = s.epoch AND l.first_seq <= o.upto + 1 AND l.last_seq IS NULL)"
-        " GROUP BY s.epoch",
+        " AND s.epoch <> ALL($2::text[]) GROUP BY s.epoch"
+        " HAVING NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = $1"
+        " AND l.epoch = s.epoch AND l.first_seq <= max(o.upto) + 1 AND l.last_seq IS NULL)",
         hello.device_id,
         [hello.epoch, *(origin.epoch for origin in origins)],
     )

@@ -7,15 +7,18 @@ writes the result, all in one transaction.
 import collections
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossError
+from walle.pipeline.store import MAX_TOPIC_CHARS
 from walle.pipeline.tunnel.server import Received
-from walle.protocol import MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
+from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
 
 _LOG = logging.getLogger(__name__)
+
+_MAX_RELATED = 24  # streams in which a moved upload is looked for: up to 8 origins, and the newest others
 
 type StreamKey = tuple[str, str]  # device_id, epoch
 type Place = tuple[int, int]  # stream, seq
@@ -104,6 +107,10 @@ def check_hello(hello: Hello) -> tuple[Origin, ...]:
     for field, texts in names.items():
         if any("\0" in text for text in texts):
             raise ProtocolError(field, "contains a NUL character")
+        if (longest := max(map(len, texts), default=0)) > MAX_ID_CHARS:  # an index of PostgreSQL holds 2,704 bytes
+            raise ProtocolError(field, f"{longest} characters, at most {MAX_ID_CHARS} are accepted")
+    if any(origin.offset + origin.upto > MAX_SEQ for origin in origins):
+        raise ProtocolError("hello.origins", f"names an upload above {MAX_SEQ}")
     return origins
 
 
@@ -111,11 +118,14 @@ def related_streams(number: int, links: Sequence[StreamLink]) -> tuple[RelatedSt
     """Return the streams that may hold uploads of stream `number` under other numbers.
 
     These are its origins, the streams that continue it, to which a device that goes back in time returns from, and
-    other streams that continue one of its origins. `links` are the rows of all of them.
+    other streams that continue one of its origins. `links` are the rows of all of them. Of many, which only a forged
+    device has, the newest count.
     """
     own = {link.origin: link for link in links if link.stream == number}
     related = [RelatedStream(link.origin, link.offset, 1, link.upto) for link in own.values()]
-    for link in links:
+    for link in sorted(links, reverse=True):  # newest first
+        if len(related) >= _MAX_RELATED:
+            break
         if link.origin == number:
             related.append(RelatedStream(link.stream, -link.offset, link.offset + 1, link.offset + link.upto))
         elif link.stream != number and (shared := own.get(link.origin)) is not None:
@@ -135,12 +145,17 @@ def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredSt
 
 
 def sort_batch(
-    batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream], stored: Mapping[Place, Contents]
+    batch: Sequence[Received],
+    streams: Mapping[StreamKey, StoredStream],
+    stored: Mapping[Place, Contents],
+    storable: Callable[[str], str] | None = None,
 ) -> SortedBatch:
     """Sort the uploads of a batch, and move `highest` and `chain` of their streams on.
 
     In each stream, numbers go up by one from the highest. Lower ones are duplicates and are dropped, as are those after
     a missing one, and those without a stream in `streams`. `stored` has the contents that are stored at `moved_places`.
+    `storable` returns a topic as the store keeps it, where it cannot keep every text; chain values are of the original.
+    Of a topic that is longer than any of Walle's devices has, the beginning is kept: indexes and metrics hold topics.
     """
     result = SortedBatch()
     fresh, rows = result.fresh, result.rows
@@ -155,15 +170,20 @@ def sort_batch(
         if received.topic == LOSS_TOPIC:
             _add_report(result.losses, received)
             continue
+        topic = received.topic
+        if len(topic) > MAX_TOPIC_CHARS:
+            topic = topic[:MAX_TOPIC_CHARS]
+        if storable is not None:
+            topic = storable(topic)
         if has_moved:
-            contents = received[3:6]
+            contents = (topic, received.payload, received.sent_ms)
             if received.seq <= stream.moved:
                 places = _other_places(stream, received.seq)
                 if any(contents == in_batch.get(place, stored.get(place)) for place in places):
                     continue
             in_batch[stream.number, received.seq] = contents
         fresh.append(received)
-        rows.append((stream.number, *received[2:]))
+        rows.append((stream.number, received.seq, topic, *received[4:]))
     return result
 
 

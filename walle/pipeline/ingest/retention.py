@@ -13,6 +13,7 @@ _LOG = logging.getLogger(__name__)
 
 _STEP = 500  # uploads of one deletion
 _PAUSE_S = 0.02  # between two deletions
+_TOPICS_COUNTED = 500  # each by itself
 _AGES_S = {"h": 3600, "d": 86_400}
 _SIZES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 ANY_TOPIC = "*"
@@ -48,11 +49,12 @@ def parse_rule(text: str) -> tuple[str, RetentionRule]:
                 keep = False
             elif unit in _AGES_S:
                 age_s = float(number) * _AGES_S[unit]
+                math.floor(age_s)  # OverflowError: infinite
             elif unit in _SIZES:
                 size_bytes = int(float(number) * _SIZES[unit])
             else:
                 raise ValueError(bound)  # noqa: TRY301 - the same error as for a number that is none
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             what = f"{bound!r} is not an age (12h, 30d), a size (500MB, 20GB, 1TB) or force"
             raise ConfigError(f"retention {text!r}: {what}; write TOPIC=30d,20GB") from error
     if not topic or (age_s is None and size_bytes is None):
@@ -62,6 +64,8 @@ def parse_rule(text: str) -> tuple[str, RetentionRule]:
 
 class Retention:
     """Deletes what the rules do not keep. `deleted` counts since this object was made, by topic.
+
+    Topics after the first 500, which only a forged device makes, count as ANY_TOPIC.
 
     Args:
         rules: by topic; ANY_TOPIC is for all others.
@@ -109,8 +113,10 @@ class Retention:
                 keep_unconsumed=rule.keep_unconsumed,
                 limit=_STEP,
             )
-            before = self.deleted.get(topic, TopicSize(0, 0))
-            self.deleted[topic] = TopicSize(before.uploads + deleted.uploads, before.size_bytes + deleted.size_bytes)
+            if deleted.uploads:
+                counted = topic if topic in self.deleted or len(self.deleted) < _TOPICS_COUNTED else ANY_TOPIC
+                before = self.deleted.get(counted, TopicSize(0, 0))
+                self.deleted[counted] = TopicSize(*(sum(pair) for pair in zip(before, deleted, strict=True)))
             if deleted.uploads < _STEP:
                 return
             over_bytes = max(0, over_bytes - deleted.size_bytes)

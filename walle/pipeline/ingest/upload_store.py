@@ -151,6 +151,9 @@ class UploadStore(abc.ABC):
             batch_limit: uploads of a batch at most.
             lease_s: a member that asks for no batch and commits none for as long loses its devices to the others.
             poll_s: the delay until uploads that another process stored are found.
+
+        Raises:
+            ConfigError: an argument has a value that means nothing.
         """
         from walle.pipeline.ingest.consumer import Consumer
 
@@ -226,12 +229,17 @@ def open_uploads(location: str | Path, *, clock: Clock | None = None) -> UploadS
     """Return the store at a path (SQLite) or a `postgresql://` URL (PostgreSQL). It is not open yet.
 
     Raises:
-        IngestError: PostgreSQL is asked for, and asyncpg is not installed.
+        IngestError: PostgreSQL is asked for, and asyncpg is not installed; or the URL is of another database.
     """
     if isinstance(location, str) and location.startswith(("postgresql://", "postgres://")):
         from walle.pipeline.ingest.postgres_store import PostgresUploadStore
 
         return PostgresUploadStore(location, clock=clock)
+    if isinstance(location, str) and "://" in location:
+        scheme = location.partition("://")[0]
+        raise IngestError(
+            f"{scheme}://", "this kind of URL is unknown; write postgresql://USER@HOST/DATABASE or a path"
+        )
     from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 
     return SqliteUploadStore(Path(location), clock=clock)

@@ -154,22 +154,28 @@ class TunnelProcesses:
     async def __aexit__(self, *_: object) -> None:
         """Stop the processes; each stores first what has arrived."""
         self._is_closing = True
-        for slot in self._slots:
-            if slot.channel is not None:
-                await slot.channel.send("stop")
+        for slot, keeping in zip(self._slots, self._keeping, strict=False):
+            if slot.channel is None:  # it waits to start a process
+                keeping.cancel()
+        # A process that hangs does not read: the others are not to wait for it.
+        sending = [asyncio.create_task(slot.channel.send("stop")) for slot in self._slots if slot.channel is not None]
         if self._keeping:
             await asyncio.wait(self._keeping, timeout=_STOP_S)
-        for keeping in self._keeping:
-            keeping.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        for task in (*sending, *self._keeping):
+            task.cancel()
+        await asyncio.gather(*sending, *self._keeping, return_exceptions=True)
         if self._reserved is not None:
             self._reserved.close()
 
     async def renew_certificate(self) -> None:
-        """Have the processes show the certificate that is in its file now."""
-        for slot in self._slots:
-            if slot.channel is not None:
-                await slot.channel.send("renewed")
+        """Have the processes show the certificate that is in its file now; one that hangs is not waited for."""
+        sending = [
+            asyncio.create_task(slot.channel.send("renewed")) for slot in self._slots if slot.channel is not None
+        ]
+        if sending:
+            _, late = await asyncio.wait(sending, timeout=_SILENT_S)
+            for task in late:
+                task.cancel()
 
     # --- one process ---
 
@@ -177,7 +183,10 @@ class TunnelProcesses:
         """Keep a process running until this closes. Raises TunnelProcessError if the first one cannot start."""
         while True:
             slot.starts += 1
-            await self._run(slot)
+            try:
+                await self._run(slot)
+            except OSError as error:  # no memory or file descriptor is left, or the program was replaced
+                slot.failures, slot.error = slot.failures + 1, f"was not started: {error}"
             if self._is_closing:
                 return
             if slot.starts == 1 and slot.failures:
