@@ -435,6 +435,40 @@ class Groups:
         return f"Groups({len(self)} of {list(self._groups.keys())})"
 
 
+class Plan:
+    """Results that a task needs of each visit: compiled once, computed for the events of a visit in one call.
+
+    `selections` has, by event id (None: all events), a dict of steps. A step is "count", `(field, function)`,
+    `(field, function, options)`, or a dict or list of steps; the results have the same form. docs/events.md lists
+    fields, functions and options.
+
+        PLAN = Plan({"click": {"clicks": "count", "widgets": ("widget_id", "most_common", {"max_chars": 64})}})
+        PLAN.run(ctx.events)  # {"click": {"clicks": 2, "widgets": {"buy": 2}}}
+
+    Raises:
+        EventError: a step, a field, a function or an option is wrong.
+    """
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self, selections: dict[str | None, dict[str, Any]]) -> None:
+        try:
+            self._compiled = _core.compile_plan(selections)
+        except ValueError as error:
+            raise _event_error(error) from None
+
+    def run(self, events: Events) -> dict[str | None, dict[str, Any]]:
+        """Return the results by selection; selections without events, and steps of a missing field, are left out.
+
+        Raises:
+            EventError: `distinct` meets a list or an object.
+        """
+        try:
+            return (events._view or events._columns()).run(self._compiled)
+        except ValueError as error:
+            raise _event_error(error) from None
+
+
 def _of_nothing(function: str) -> Any:
     """Return the result of an aggregation without events."""
     return [] if function == "distinct" else 0 if function in ("count", "sum") else None
