@@ -29,6 +29,7 @@ import zstandard
 from apps.ipv.logs import generated_visits
 from apps.ipv.training_data import task_module
 from walle import plain
+from walle.engine_ext._core import packed_value
 from walle.pipeline.events import BASIC_KINDS, Event
 from walle.pipeline.stream import Events
 
@@ -146,7 +147,7 @@ def measure_ipv(visits: int, rounds: int) -> dict[str, Any]:
 
     def whole() -> None:
         for text in texts:
-            compressor.compress(plain.encode(ipv_feature(Events.from_json(text))))
+            compressor.compress(packed_value(ipv_feature(Events.from_json(text))))
 
     seconds = best_seconds(
         {
@@ -154,7 +155,7 @@ def measure_ipv(visits: int, rounds: int) -> dict[str, Any]:
             "JSON to compressed feature": whole,
             "  read JSON": lambda: [Events.from_json(text) for text in texts],
             "  feature": lambda: [ipv_feature(events) for events in opened],
-            "  encode": lambda: [plain.encode(feature) for feature in features],
+            "  encode": lambda: [packed_value(feature) for feature in features],
             "  zstd": lambda: [compressor.compress(data) for data in encoded],
         },
         rounds,

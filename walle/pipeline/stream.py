@@ -232,6 +232,11 @@ class Events:
             name: table[name][0] if table[name] else _of_nothing(_pair(how)[1]) for name, how in aggregations.items()
         }
 
+    @staticmethod
+    def plan(selections: dict[str | None, dict[str, Any]]) -> Plan:
+        """Return a plan, which computes many results in one call; make it once and keep it for all visits."""
+        return Plan(selections)
+
     def count(self, field: str | None = None) -> int:
         """Return the number of events, or of those that have the field."""
         return len(self) if field is None else self._reduce(field, "count")
@@ -442,8 +447,8 @@ class Plan:
     `(field, function, options)`, or a dict or list of steps; the results have the same form. docs/events.md lists
     fields, functions and options.
 
-        PLAN = Plan({"click": {"clicks": "count", "widgets": ("widget_id", "most_common", {"max_chars": 64})}})
-        PLAN.run(ctx.events)  # {"click": {"clicks": 2, "widgets": {"buy": 2}}}
+        plan = ctx.events.plan({"click": {"clicks": "count", "widgets": ("widget_id", "most_common", {"max_chars": 64})}})
+        plan.run(ctx.events)  # {"click": {"clicks": 2, "widgets": {"buy": 2}}}
 
     Raises:
         EventError: a step, a field, a function or an option is wrong.

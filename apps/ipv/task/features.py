@@ -12,8 +12,6 @@ of 0, texts that are "". Visits of real logs have 2 to 6 events on average; more
 from actions import action_counts
 from fields import KINDS, MAX_NUMBER, TEXT_CHARS, number, text
 
-from walle.pipeline.stream import Plan
-
 MAX_ITEMS = 24  # distinct exposed items that are listed
 MAX_CLICKS = 12  # clicks that are listed
 MAX_WIDGETS = 8
@@ -42,57 +40,56 @@ _SPAN = {
     "last_ms": ("since_ms", "last"),
     "mean_gap_ms": ("ts_ms", "mean_step", {"digits": 1}),
 }
-_VISIT = Plan(
-    {
-        None: {
-            "events": "count",
-            "page_id": ("page_id", "last"),
-            "first_ms": ("ts_ms", "first"),
-            "latest_ms": ("ts_ms", "max"),
-            "gaps_ms": ("gap_ms", "spread", {"digits": 1}),
+_RESULTS = {
+    None: {
+        "events": "count",
+        "page_id": ("page_id", "last"),
+        "first_ms": ("ts_ms", "first"),
+        "latest_ms": ("ts_ms", "max"),
+        "gaps_ms": ("gap_ms", "spread", {"digits": 1}),
+    },
+    "page_enter": {
+        "events": "count",
+        "enter_ms": ("ts_ms", "first"),
+        "about": _at("of_first", "item_id", "category", "price_cents", "source"),
+    },
+    "page_scroll": {
+        "events": "count",
+        "times": _SPAN,
+        "scroll": {
+            "max": _depth("max"),
+            "last": _depth("last"),
+            "down": _depth("rise", start=0.0),
+            "up": _depth("fall", start=0.0),
+            "turns": _depth("turns", start=0.0),
+            "velocity": ("velocity", "spread", {**_NUMBER, "digits": 1}),
         },
-        "page_enter": {
-            "events": "count",
-            "enter_ms": ("ts_ms", "first"),
-            "about": _at("of_first", "item_id", "category", "price_cents", "source"),
+    },
+    "exposure": {
+        "events": "count",
+        "times": _SPAN,
+        "exposed": {
+            "distinct": ("item_id", "distinct_count", _TEXT),
+            "deepest_slot": ("slot", "max", _NUMBER),
+            "item_ids": ("item_id", "distinct", {**_TEXT, "items": MAX_ITEMS}),
+            "seen_ms": ("item_id", "first_seen", {**_TEXT, "items": MAX_ITEMS}),
         },
-        "page_scroll": {
-            "events": "count",
-            "times": _SPAN,
-            "scroll": {
-                "max": _depth("max"),
-                "last": _depth("last"),
-                "down": _depth("rise", start=0.0),
-                "up": _depth("fall", start=0.0),
-                "turns": _depth("turns", start=0.0),
-                "velocity": ("velocity", "spread", {**_NUMBER, "digits": 1}),
-            },
-        },
-        "exposure": {
-            "events": "count",
-            "times": _SPAN,
-            "exposed": {
-                "distinct": ("item_id", "distinct_count", _TEXT),
-                "deepest_slot": ("slot", "max", _NUMBER),
-                "item_ids": ("item_id", "distinct", {**_TEXT, "items": MAX_ITEMS}),
-                "seen_ms": ("item_id", "first_seen", {**_TEXT, "items": MAX_ITEMS}),
-            },
-        },
-        "click": {
-            "events": "count",
-            "times": _SPAN,
-            "actions": ("action", "column", _TEXT),
-            "clicks": (_CLICK, "records", {**_TEXT, "items": MAX_CLICKS}),
-            "widgets": ("widget_id", "most_common", {**_TEXT, "items": MAX_WIDGETS}),
-        },
-        "page_exit": {
-            "events": "count",
-            "exit_ms": ("ts_ms", "last"),
-            "about": _at("of_last", "item_id", "category", "price_cents", "reason"),
-        },
-    }
-)
+    },
+    "click": {
+        "events": "count",
+        "times": _SPAN,
+        "actions": ("action", "column", _TEXT),
+        "clicks": (_CLICK, "records", {**_TEXT, "items": MAX_CLICKS}),
+        "widgets": ("widget_id", "most_common", {**_TEXT, "items": MAX_WIDGETS}),
+    },
+    "page_exit": {
+        "events": "count",
+        "exit_ms": ("ts_ms", "last"),
+        "about": _at("of_last", "item_id", "category", "price_cents", "reason"),
+    },
+}
 _NO_EVENTS = {"events": 0, "page_id": "", "first_ms": 0, "latest_ms": 0, "gaps_ms": None}
+_plan = None  # of _RESULTS, compiled at the first visit
 
 
 def ipv_feature(events):
@@ -100,7 +97,10 @@ def ipv_feature(events):
 
     Times ending in `_ms` are milliseconds; those of events are counted from the first event of the visit.
     """
-    found = _VISIT.run(events)
+    global _plan
+    if _plan is None:
+        _plan = events.plan(_RESULTS)
+    found = _plan.run(events)
     visit = found.pop(None, _NO_EVENTS)
     enter, scroll, exposure, click, leave = map(found.get, KINDS)
     about = {**(leave["about"] if leave else {}), **(enter["about"] if enter else {})}

@@ -365,6 +365,22 @@ class Computation {
   const Column* distinct(std::int32_t number) {
     Column& column = columns_[static_cast<std::size_t>(number)];
     if (column.has_distinct) return &column;
+    if (has_few_plain_texts(number)) {
+      const stream::Vector<Value>& found = values(number);
+      for (std::uint32_t i = 0; i < found.size(); ++i) {
+        if (found[i].length == 0) continue;
+        const std::string_view text = events().text(found[i]);
+        std::size_t place = 0;
+        while (place < column.firsts.size() && events().text(found[column.firsts[place]]) != text) ++place;
+        if (place == column.firsts.size()) {
+          column.firsts.push_back(i);
+          column.counts.push_back(0);
+        }
+        ++column.counts[place];
+      }
+      column.has_distinct = true;
+      return &column;
+    }
     PyObject* list = texts(number);
     const Owned places(list == nullptr ? nullptr : PyDict_New());
     if (places.get() == nullptr) return nullptr;
@@ -382,6 +398,22 @@ class Computation {
     }
     column.has_distinct = true;
     return &column;
+  }
+
+  // Returns whether all values are texts that are not cut, or missing; few enough for a search without a table.
+  bool has_few_plain_texts(std::int32_t number) {
+    const stream::Vector<Value>& found = values(number);
+    const auto most = static_cast<std::size_t>(selection_.readings[static_cast<std::size_t>(number)].max_chars);
+    return found.size() <= 64 && std::all_of(found.begin(), found.end(), [&](const Value& value) {
+             return value.kind == Kind::text ? value.length <= most : value.kind == Kind::missing;
+           });
+  }
+
+  // Returns a text that `distinct` found.
+  PyObject* text_of(std::int32_t number, std::uint32_t index) {
+    const Column& column = columns_[static_cast<std::size_t>(number)];
+    if (column.texts != nullptr) return Py_NewRef(PyList_GET_ITEM(column.texts, index));
+    return groups_.batch->object(column.values[index]);
   }
 
   stream::Vector<double> numbers(const Node& node) {
@@ -446,14 +478,13 @@ class Computation {
     for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(),
                      [&](std::uint32_t a, std::uint32_t b) { return column->counts[a] > column->counts[b]; });
-    PyObject* made = PyDict_New();
-    for (std::size_t i = 0; made != nullptr && i < std::min(order.size(), node.items); ++i) {
-      PyObject* times = PyLong_FromUnsignedLong(column->counts[order[i]]);
-      if (times == nullptr || PyDict_SetItem(made, PyList_GET_ITEM(column->texts, column->firsts[order[i]]), times) < 0)
-        Py_CLEAR(made);
-      Py_XDECREF(times);
+    Owned made(PyDict_New());
+    for (std::size_t i = 0; made.get() != nullptr && i < std::min(order.size(), node.items); ++i) {
+      const Owned times(PyLong_FromUnsignedLong(column->counts[order[i]])), text(text_of(node.reading, column->firsts[order[i]]));
+      if (times.get() == nullptr || text.get() == nullptr || PyDict_SetItem(made.get(), text.get(), times.get()) < 0)
+        return nullptr;
     }
-    return made;
+    return made.release();
   }
 
   PyObject* special(const Node& node) {
@@ -478,7 +509,7 @@ class Computation {
         if (function == Special::distinct_count) return PyLong_FromSize_t(column->firsts.size());
         return make_list(std::min(column->firsts.size(), node.items), [&](std::size_t i) {
           const std::uint32_t first = column->firsts[i];
-          return function == Special::distinct ? Py_NewRef(PyList_GET_ITEM(column->texts, first))
+          return function == Special::distinct ? text_of(node.reading, first)
                                                : PyLong_FromLongLong(events().ts_ms(rows()[first]) - first_ms_);
         });
       }
