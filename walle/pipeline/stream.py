@@ -233,7 +233,7 @@ class Events:
         }
 
     @staticmethod
-    def plan(selections: dict[str | None, dict[str, Any]]) -> Plan:
+    def plan(selections: dict[Any, dict[str, Any]]) -> Plan:
         """Return a plan, which computes many results in one call; make it once and keep it for all visits."""
         return Plan(selections)
 
@@ -447,8 +447,8 @@ class Plan:
     `(field, function, options)`, or a dict or list of steps; the results have the same form. docs/events.md lists
     fields, functions and options.
 
-        plan = ctx.events.plan({"click": {"clicks": "count", "widgets": ("widget_id", "most_common", {"max_chars": 64})}})
-        plan.run(ctx.events)  # {"click": {"clicks": 2, "widgets": {"buy": 2}}}
+        plan = ctx.events.plan({"click": {"clicks": "count", "items": ("item_id", "distinct", {"max_chars": 64})}})
+        plan.run(ctx.events)  # {"click": {"clicks": 2, "items": ["a", "b"]}}
 
     Raises:
         EventError: a step, a field, a function or an option is wrong.
@@ -456,13 +456,13 @@ class Plan:
 
     __slots__ = ("_compiled",)
 
-    def __init__(self, selections: dict[str | None, dict[str, Any]]) -> None:
+    def __init__(self, selections: dict[Any, dict[str, Any]]) -> None:
         try:
             self._compiled = _core.compile_plan(selections)
         except ValueError as error:
             raise _event_error(error) from None
 
-    def run(self, events: Events) -> dict[str | None, dict[str, Any]]:
+    def run(self, events: Events) -> dict[Any, dict[str, Any]]:
         """Return the results by selection; selections without events, and steps of a missing field, are left out.
 
         Raises:

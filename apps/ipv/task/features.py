@@ -97,7 +97,7 @@ def ipv_feature(events):
 
     Times ending in `_ms` are milliseconds; those of events are counted from the first event of the visit.
     """
-    global _plan
+    global _plan  # noqa: PLW0603 -- a task has `events` in a run only
     if _plan is None:
         _plan = events.plan(_RESULTS)
     found = _plan.run(events)
@@ -107,7 +107,7 @@ def ipv_feature(events):
     exposed = exposure["exposed"] if exposure else {}
     if exposed:
         exposed["deepest_slot"] = int(exposed["deepest_slot"])
-    actions = action_counts(click["actions"]) if click else {}
+    actions = action_counts(click["actions"] if click else [])
     feature = {
         "version": 2,
         "page_id": visit["page_id"],
