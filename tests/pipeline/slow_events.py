@@ -1,5 +1,6 @@
 """Reference meaning of `walle.pipeline.stream.Events`: plain Python over lists of events, one at a time."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -113,3 +114,110 @@ def aggregate(events: Sequence[Event], field: str | None, function: str) -> Any:
             part = ("q1", "median", "q3").index(function) + 1
             return ordered[(len(ordered) - 1) * part // 4] if ordered else None
     raise ValueError(function)
+
+
+def run_plan(events: Sequence[Event], selections: Mapping[Any, Mapping[str, Any]]) -> dict[Any, Any]:
+    """Return what `Plan.run` returns, a step at a time."""
+    found: dict[Any, Any] = {}
+    for event_id, steps in selections.items():
+        selected = [event for event in events if event_id in (None, event.event_id)]
+        if selected:
+            found[event_id] = run_steps(selected, steps, events[0].ts_ms)
+    return found
+
+
+def run_steps(events: Sequence[Event], steps: Any, first_ms: int) -> Any:
+    """Return the results of a dict or list of steps, or of one step; MISSING if its field is missing."""
+    if isinstance(steps, dict):
+        results = {name: run_steps(events, step, first_ms) for name, step in steps.items()}
+        return {name: result for name, result in results.items() if result is not MISSING}
+    if isinstance(steps, list):
+        return [None if (result := run_steps(events, step, first_ms)) is MISSING else result for step in steps]
+    if steps == "count":
+        return len(events)
+    field, function, options = (*steps, {})[:3]
+    result = run_step(events, field, function, options, first_ms)
+    digits = options.get("digits")
+    if isinstance(result, float) and digits is not None:
+        return round(result, digits)
+    if isinstance(result, list) and function == "column" and digits is not None:
+        return [round(value, digits) if isinstance(value, float) else value for value in result]
+    return result
+
+
+def values_of(events: Sequence[Event], field: str, options: Mapping[str, Any], first_ms: int) -> list[Any]:
+    """Return the field of each event as the options read it, MISSING without it."""
+    if field == "gap_ms":
+        values: list[Any] = [max(0, after.ts_ms - before.ts_ms) for before, after in itertools.pairwise(events)]
+    elif field == "since_ms":
+        values = [event.ts_ms - first_ms for event in events]
+    else:
+        values = [field_of(event, field) for event in events]
+    if "max_chars" in options:
+        return [as_text(value, options["max_chars"]) for value in values]
+    if "default" in options or "limit" in options:
+        limit, default = options.get("limit", math.inf), options.get("default", MISSING)
+        return [float(value) if is_number(value) and -limit <= value <= limit else default for value in values]
+    return values
+
+
+def as_text(value: Any, max_chars: int) -> str:
+    if isinstance(value, str):
+        return value[:max_chars]
+    return str(value) if is_number(value) and isinstance(value, int) and -(2**53) <= value <= 2**53 else ""
+
+
+def run_step(events: Sequence[Event], field: Any, function: str, options: Mapping[str, Any], first_ms: int) -> Any:
+    items = options.get("items")
+    if function == "records":
+        columns = {
+            name: values_of(events, key, {} if key in ("ts_ms", "since_ms") else options, first_ms)
+            for name, key in field.items()
+        }
+        records = [{name: column[index] for name, column in columns.items()} for index in range(len(events))]
+        absent = (MISSING, "") if "max_chars" in options else (MISSING,)
+        return [{name: value for name, value in one.items() if value not in absent} for one in records][:items]
+    values = values_of(events, field, options, first_ms)
+    numbers = [value for value in values if is_number(value)]
+    moves = [after - before for before, after in itertools.pairwise([*start_of(options), *map(float, numbers)])]
+    counts: dict[str, int] = {}
+    for value in values if "max_chars" in options else ():
+        if value != "":
+            counts[value] = counts.get(value, 0) + 1
+    match function:
+        case "column":
+            return [None if value is MISSING else value for value in values][:items]
+        case "of_first" | "of_last":
+            value = (values or [MISSING])[0 if function == "of_first" else -1]
+            return MISSING if value == "" and "max_chars" in options else value
+        case "rise":
+            return sum([move for move in moves if move > 0])
+        case "fall":
+            return sum([-move for move in moves if move < 0])
+        case "turns":
+            return sum(before * after < 0 for before, after in itertools.pairwise(moves))
+        case "mean_step":
+            steps = [*start_of(options), *map(float, numbers)]
+            return (steps[-1] - steps[0]) / (len(steps) - 1) if len(steps) > 1 else 0.0
+        case "spread":
+            ordered = sorted(numbers if field == "gap_ms" else map(float, numbers))
+            if not ordered:
+                return None
+            as_events = [Event("x", "", 0, {"n": value}) for value in ordered]
+            mean, std, *rest = [aggregate(as_events, "n", how) for how in ("mean", "std", "q1", "median", "q3", "max")]
+            digits = options.get("digits", 300)
+            return {"mean": round(mean, digits), "std": round(std, digits), "quartiles": rest[:3], "max": rest[3]}
+        case "distinct" if "max_chars" in options:
+            return list(counts)[:items]
+        case "distinct_count":
+            return len(counts)
+        case "first_seen":
+            return [events[values.index(value)].ts_ms - first_ms for value in list(counts)[:items]]
+        case "most_common":
+            return dict(sorted(counts.items(), key=lambda count: -count[1])[:items])
+    as_events = [Event("x", "", 0, {} if value is MISSING else {"n": value}) for value in values]
+    return aggregate(as_events, "n", function)
+
+
+def start_of(options: Mapping[str, Any]) -> list[float]:
+    return [options["start"]] if "start" in options else []

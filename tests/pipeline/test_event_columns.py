@@ -52,6 +52,10 @@ def same(left: Any, right: Any) -> bool:
         return left == right or math.isclose(left, right, rel_tol=1e-12, abs_tol=1e-9)
     if isinstance(left, list):
         return isinstance(right, list) and len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict) and list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+        )
     return type(left) is type(right) and left == right
 
 
@@ -159,6 +163,80 @@ def test_a_spread_is_that_of_the_sorted_numbers(events: list[Event], default: fl
         ordered = [Event("x", "", 0, {"n": value}) for value in sorted(values)]
         expected = [slow_events.aggregate(ordered, "n", how) for how in ("mean", "std", "q1", "median", "q3", "max")]
         assert spread is None if not values else spread is not None and same(list(spread), expected)
+
+
+SPECIALS = ("column", "of_first", "of_last", "rise", "fall", "turns", "mean_step", "spread")
+TEXT_FUNCTIONS = ("column", "of_first", "of_last", "distinct", "distinct_count", "first_seen", "most_common")
+plan_fields = st.sampled_from(["event_id", "ts_ms", "n", "item.price", "contents.ts_ms", "since_ms", "nothing"])
+digits = st.fixed_dictionaries({}, optional={"digits": st.integers(0, 3)})
+readings = st.fixed_dictionaries({}, optional={"default": st.just(0.0), "limit": st.sampled_from([3.0, 2.0**53])})
+starts = st.fixed_dictionaries({}, optional={"start": st.just(0.5), "items": st.integers(0, 5)})
+plan_steps = st.one_of(
+    st.just("count"),
+    st.tuples(st.one_of(plan_fields, st.just("gap_ms")), st.sampled_from([*SPECIALS, *set(FUNCTIONS) - {"distinct"}]),
+              st.builds(lambda *parts: {key: part[key] for part in parts for key in part}, digits, readings, starts)),
+    st.tuples(plan_fields, st.just("distinct")).filter(lambda step: step[0] != "since_ms"),
+    st.tuples(plan_fields, st.sampled_from(TEXT_FUNCTIONS),
+              st.builds(lambda chars, rest: {"max_chars": chars, **rest}, st.integers(0, 3), starts)),
+    st.tuples(st.dictionaries(st.sampled_from("abc"), plan_fields, max_size=3), st.just("records"),
+              st.one_of(starts, readings, st.just({"max_chars": 2}))),
+)  # fmt: skip
+templates = st.dictionaries(
+    st.text(max_size=3),
+    st.one_of(plan_steps, st.lists(plan_steps, max_size=3), st.dictionaries(st.just("a"), plan_steps)),
+    max_size=6,
+)
+plans = st.dictionaries(st.sampled_from([None, "click", "exposure", "nothing"]), templates, min_size=1)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(events_of, plans)
+def test_a_plan_computes_what_its_steps_mean(events: list[Event], selections: dict[str | None, Any]) -> None:
+    assert same(Events.plan(selections).run(columns(events)), slow_events.run_plan(events, selections))
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "a\u00e9", "longer"]), max_size=100), st.integers(0, 5))
+def test_texts_are_counted_in_small_and_large_visits_alike(texts: list[str], max_chars: int) -> None:
+    events = [Event("x", "", at, {"t": text}) for at, text in enumerate(texts)]
+    options = {"max_chars": max_chars, "items": 3}
+    selections = {None: {how: ("t", how, options) for how in ("distinct", "first_seen", "most_common")}}
+    assert Events.plan(selections).run(columns(events)) == slow_events.run_plan(events, selections)
+
+
+@given(st.floats(-1e18, 1e18), st.integers(-(10**6), 10**6), st.integers(0, 15))
+def test_a_plan_rounds_as_round_does(number: float, half: int, digits: int) -> None:
+    numbers = [number, half / 2, half / 8, half * 0.005, half * 0.05, 2.675, 0.15, -0.04, 1e-300]
+    events = columns([Event("x", "", 0, {"n": one}) for one in numbers])
+    found = Events.plan({None: {"n": ("n", "column", {"digits": digits})}}).run(events)[None]["n"]
+    assert list(map(repr, found)) == [repr(round(one, digits)) for one in numbers]
+
+
+@pytest.mark.parametrize(
+    ("selections", "message"),
+    [
+        ({}, "must be a dict of event ids"),
+        ({5: {}}, "an event id, unless it is None, must be str"),
+        ({None: "count"}, "a selection that is not a dict of steps"),
+        ({None: {"a": "sum"}}, "a step without a field that is not count"),
+        ({None: {"a": ("n",)}}, r"a step that is not \(field, function\)"),
+        ({None: {"a": ("n", "sums")}}, "unknown function 'sums'"),
+        ({None: {"a": ("n", "sum", {"chars": 1})}}, "unknown option; use default"),
+        ({None: {"a": ("n", "sum", {"max_chars": 1})}}, "sum does not take max_chars"),
+        ({None: {"a": ("n", "most_common")}}, "needs the option max_chars"),
+        ({None: {"a": ("n", "distinct", {"limit": 1})}}, "distinct is of a field without"),
+        ({None: {"a": ("n", "column", {"limit": 1, "max_chars": 1})}}, "as text .* and as a number"),
+        ({None: {"a": ("n", "column", {"digits": 16})}}, "digits must be an int from 0 to 15"),
+        ({None: {"a": ("n", "column", {"items": 2**70})}}, "items must be an int"),
+        ({None: {"a": ("n", "column", {"default": "0"})}}, "default must be a number"),
+        ({None: {"a": ("n..m", "column")}}, "empty key"),
+        ({None: {"a": ("n", "records")}}, "records are of a dict"),
+        ({None: {"a": [["count"] * 2] * 200}}, "more than 256 steps"),
+        ({None: {"a": [[[[[[[["count"]]]]]]]]}}, "nested deeper than 8"),
+    ],
+)  # fmt: skip
+def test_a_wrong_plan_is_refused_with_its_fault(selections: Any, message: str) -> None:
+    with pytest.raises(EventError, match=message):
+        Events.plan(selections)
 
 
 def test_errors_name_the_field_and_the_event() -> None:
@@ -343,6 +421,11 @@ def test_contents_are_as_deep_as_an_event_may_be() -> None:
 
 ENCODED = Events([Event("click", "p", 5, {"n": 1, "t": "text", "l": [1.5, None], "m": {"a": b"x"}})] * 3).encode()
 
+DAMAGE_PLAN = Events.plan({
+    None: {how: ("t", how, {"max_chars": 2}) for how in TEXT_FUNCTIONS} | {how: ("n", how) for how in SPECIALS},
+    "click": {"l": ("l", "column"), "m": ("m", "of_last"), "r": ({"a": "m.a"}, "records")},
+})  # fmt: skip
+
 
 @given(st.integers(0, len(ENCODED) - 1), st.binary(min_size=1, max_size=9), st.booleans())
 def test_damaged_bytes_are_refused_or_read_as_something(at: int, put: bytes, cut: bool) -> None:
@@ -350,6 +433,7 @@ def test_damaged_bytes_are_refused_or_read_as_something(at: int, put: bytes, cut
     try:
         events = Events.from_bytes(damaged)
         events.aggregate(**{f"{name}_{how}": (name, how) for name in ("n", "t", "m.a") for how in FUNCTIONS})
+        DAMAGE_PLAN.run(events)
         list(events.group_by("t", "m.a"))
         list(events)
     except EventError:
@@ -357,7 +441,7 @@ def test_damaged_bytes_are_refused_or_read_as_something(at: int, put: bytes, cut
 
 
 def test_their_types_cannot_be_made_or_changed() -> None:
-    for kind in (_core.EventView, _core.EventGroups):
+    for kind in (_core.EventView, _core.EventGroups, _core.EventPlan):
         with pytest.raises(TypeError):
             kind()
         with pytest.raises(TypeError):

@@ -114,11 +114,16 @@ HOSTILE = """
         globals()[trigger["function"]]()
 
     def damaged():
+        plan = core.compile_plan({{None: {{
+            "n": ("n", "spread"), "rise": ("n", "rise"), "t": ("t", "most_common", {{"max_chars": 3}}),
+            "l": ("l", "column"), "seen": ("t", "first_seen", {{"max_chars": 3}}), "records": ({{"a": "l"}}, "records"),
+        }}}})
         for at in range(len(good)):
             for byte in range(256):
                 try:
                     view = core.open_events(good[:at] + bytes([byte]) + good[at + 1:])
                     view.fields()
+                    view.run(plan)
                     view.groups().by("n").aggregate((("n", "sum"), ("t", "distinct"), (None, "count")))
                 except (ValueError, TypeError):
                     pass
@@ -148,7 +153,11 @@ HOSTILE = """
             lambda: kind.row(5, 0), lambda: kind.take([], [0]), lambda: view.take([9]), lambda: view.row(-1),
             lambda: view.named(1, 2, 3), lambda: view.where("n", "<", []), lambda: view.groups().aggregate((1,)),
             lambda: view.groups().windows(7, 1, 1, 1), lambda: view.slice(1, 0), lambda: view.take([2**70]),
-            lambda: view.__reduce_ex__(2),
+            lambda: view.__reduce_ex__(2), lambda: view.run(view), lambda: view.run(None), lambda: view.run(kind),
+            lambda: core.compile_plan([]), lambda: core.compile_plan({{None: {{"n": ("n", "sum", {{"limit": "x"}})}}}}),
+            lambda: core.compile_plan({{"\\ud800": {{}}}}), lambda: core.compile_plan({{None: nested_plan()}}),
+            lambda: core.EventPlan(), lambda: setattr(core.EventPlan, "x", 1),
+            lambda: core.compile_plan({{None: Dict()}}),
         ):
             try:
                 attempt()
@@ -161,6 +170,21 @@ HOSTILE = """
         except TypeError:
             return view.groups().views()
         raise AssertionError("a replaced type was used")
+
+    class Dict(dict):
+        def items(self):
+            raise AssertionError("its code ran")
+
+    def nested_plan():
+        plan = {{}}
+        plan["self"] = plan
+        return plan
+
+    def many_plans():
+        fields = {{str(n): (".".join("k" * 100), "column", {{"limit": n}}) for n in range(250)}}
+        kept = []
+        while True:
+            kept.append(core.compile_plan({{None: fields}}))
 
     def endless():
         view = core.open_events(good * 1)
@@ -177,9 +201,9 @@ async def test_a_hostile_task_crashes_and_exceeds_nothing(tmp_path: Path) -> Non
     vm = VM(write_task(tmp_path, main), limits={"memory_mb": 24}, grace_s=5.0)
     replaced = False
     try:
-        for function in ("damaged", "deep", "endless", "replaced", "replaced"):
+        for function in ("damaged", "deep", "endless", "many_plans", "replaced", "replaced"):
             call = vm.call("walle.pipeline.context:run", {"function": function}, good, {}, deadline=60.0)
-            if function == "endless":
+            if function in ("endless", "many_plans"):
                 with pytest.raises(LimitExceeded, match="memory_mb"):
                     await call
             elif function == "replaced" and replaced:

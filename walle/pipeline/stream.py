@@ -232,6 +232,11 @@ class Events:
             name: table[name][0] if table[name] else _of_nothing(_pair(how)[1]) for name, how in aggregations.items()
         }
 
+    @staticmethod
+    def plan(selections: dict[Any, dict[str, Any]]) -> Plan:
+        """Return a plan, which computes many results in one call; make it once and keep it for all visits."""
+        return Plan(selections)
+
     def count(self, field: str | None = None) -> int:
         """Return the number of events, or of those that have the field."""
         return len(self) if field is None else self._reduce(field, "count")
@@ -433,6 +438,40 @@ class Groups:
 
     def __repr__(self) -> str:
         return f"Groups({len(self)} of {list(self._groups.keys())})"
+
+
+class Plan:
+    """Results that a task needs of each visit: compiled once, computed for the events of a visit in one call.
+
+    `selections` has, by event id (None: all events), a dict of steps. A step is "count", `(field, function)`,
+    `(field, function, options)`, or a dict or list of steps; the results have the same form. docs/events.md lists
+    fields, functions and options.
+
+        plan = ctx.events.plan({"click": {"clicks": "count", "items": ("item_id", "distinct", {"max_chars": 64})}})
+        plan.run(ctx.events)  # {"click": {"clicks": 2, "items": ["a", "b"]}}
+
+    Raises:
+        EventError: a step, a field, a function or an option is wrong.
+    """
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self, selections: dict[Any, dict[str, Any]]) -> None:
+        try:
+            self._compiled = _core.compile_plan(selections)
+        except ValueError as error:
+            raise _event_error(error) from None
+
+    def run(self, events: Events) -> dict[Any, dict[str, Any]]:
+        """Return the results by selection; selections without events, and steps of a missing field, are left out.
+
+        Raises:
+            EventError: `distinct` meets a list or an object.
+        """
+        try:
+            return (events._view or events._columns()).run(self._compiled)
+        except ValueError as error:
+            raise _event_error(error) from None
 
 
 def _of_nothing(function: str) -> Any:

@@ -136,7 +136,7 @@ Value EventBatch::field(std::size_t row, const FieldPath& path) const {
   PackedReader reader(data_, size_, contents_[row].at);
   Value found;
   reader.read(found);
-  for (const std::string& key : path.keys())
+  for (const Text& key : path.keys())
     if (found.kind != Kind::map || !reader.find(key, found.length) || !reader.read(found)) return {};
   return found.kind == Kind::extension ? Value{} : found;
 }

@@ -26,11 +26,11 @@ class FieldPath {
   // Throws EventFault if the text is not a path.
   explicit FieldPath(std::string_view text);
   Source source() const noexcept { return source_; }
-  const std::vector<std::string>& keys() const noexcept { return keys_; }
+  const Vector<Text>& keys() const noexcept { return keys_; }
 
  private:
   Source source_ = Source::contents;
-  std::vector<std::string> keys_;
+  Vector<Text> keys_;
 };
 
 class EventBatch {

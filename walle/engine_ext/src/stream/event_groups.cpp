@@ -363,7 +363,21 @@ Vector<Value> last_values(const EventGroups& groups, const Vector<Value>& values
 }
 
 Spread spread_of(Vector<Value>& numbers) {
-  std::stable_sort(numbers.begin(), numbers.end(), comes_before);
+  const auto all_are = [&](auto test) { return std::all_of(numbers.begin(), numbers.end(), test); };
+  const auto sort_few = [&](auto before) {  // without memory of its own, as stable
+    for (std::size_t i = 1; i < numbers.size(); ++i) {
+      const Value moved = numbers[i];
+      std::size_t place = i;
+      for (; place != 0 && before(moved, numbers[place - 1]); --place) numbers[place] = numbers[place - 1];
+      numbers[place] = moved;
+    }
+  };
+  if (numbers.size() <= 32 && all_are([](const Value& one) { return one.kind == Kind::integer; }))
+    sort_few([](const Value& a, const Value& b) { return a.integer < b.integer; });
+  else if (numbers.size() <= 32 && all_are([](const Value& one) { return one.kind == Kind::real && !std::isnan(one.real); }))
+    sort_few([](const Value& a, const Value& b) { return a.real < b.real; });
+  else
+    std::stable_sort(numbers.begin(), numbers.end(), comes_before);
   Spread spread{};
   for (const Value& number : numbers) spread.total.add(number);
   const double mean = spread.total.as_real() / static_cast<double>(numbers.size());

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <string>
 #include <vector>
 
 namespace walle::stream {
@@ -43,5 +44,6 @@ struct CountedAllocator {
 
 template <typename T>
 using Vector = std::vector<T, CountedAllocator<T>>;
+using Text = std::basic_string<char, std::char_traits<char>, CountedAllocator<char>>;
 
 }  // namespace walle::stream

@@ -8,128 +8,15 @@
 #include <new>
 #include <utility>
 
-#include "bindings/stream/plain_objects.h"
-#include "stream/event_groups.h"
+#include "bindings/stream/event_aggregates.h"
+#include "bindings/stream/event_plan.h"
 #include "stream/json_events.h"
 
 namespace walle {
 
 namespace {
 
-using stream::EventBatch;
-using stream::EventFault;
-using stream::FieldPath;
-using stream::Kind;
-using stream::Value;
-using Rows = stream::Vector<std::uint32_t>;
-
-// The types of this interpreter.
-struct Types {
-  PyTypeObject *view, *groups;
-};
-
-// A batch with the Python strings of its ids, which are made once.
-struct Batch {
-  Batch(std::shared_ptr<const EventBatch> given, Types types)
-      : events(std::move(given)),
-        view_type(reinterpret_cast<PyTypeObject*>(Py_NewRef(types.view))),
-        groups_type(reinterpret_cast<PyTypeObject*>(Py_NewRef(types.groups))) {
-    texts.assign(events->id_count(), nullptr);
-  }
-  ~Batch() {
-    for (PyObject* text : texts) Py_XDECREF(text);
-    Py_DECREF(view_type);
-    Py_DECREF(groups_type);
-  }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-
-  // Returns a new reference.
-  PyObject* text(std::uint32_t id) {
-    if (texts[id] == nullptr) {
-      const std::string_view bytes = events->id(id);
-      texts[id] = PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), nullptr);
-    }
-    return Py_XNewRef(texts[id]);
-  }
-  PyObject* object(const Value& value) const { return object_of(value, events->data(), events->data_size()); }
-
-  std::shared_ptr<const EventBatch> events;
-  PyTypeObject *view_type, *groups_type;
-  stream::Vector<PyObject*> texts;
-};
-
-struct View {
-  std::shared_ptr<Batch> batch;
-  Rows rows;
-};
-
-struct Groups {
-  std::shared_ptr<Batch> batch;
-  stream::EventGroups groups;
-};
-
-template <typename State>
-struct Object {
-  PyObject_HEAD State* state;
-};
-
-View& view_of(PyObject* self) { return *reinterpret_cast<Object<View>*>(self)->state; }
-Groups& groups_of(PyObject* self) { return *reinterpret_cast<Object<Groups>*>(self)->state; }
-
-template <typename State>
-PyObject* create(PyTypeObject* type, std::unique_ptr<State> state) {
-  auto* self = reinterpret_cast<Object<State>*>(type->tp_alloc(type, 0));
-  if (self != nullptr) self->state = state.release();
-  return reinterpret_cast<PyObject*>(self);
-}
-
-template <typename State>
-void dealloc(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
-  delete reinterpret_cast<Object<State>*>(self)->state;
-  type->tp_free(self);
-  Py_DECREF(type);
-}
-
-PyObject* refuse(const EventFault& fault) {
-  PyObject* pair = Py_BuildValue("(s#s#)", fault.field.data(), static_cast<Py_ssize_t>(fault.field.size()), fault.what.data(),
-                                 static_cast<Py_ssize_t>(fault.what.size()));
-  if (pair != nullptr) PyErr_SetObject(PyExc_ValueError, pair);
-  Py_XDECREF(pair);
-  return nullptr;
-}
-
-// Calls `body`, which returns an object or a null pointer with a Python error. No C++ exception may leave it. Faults become
-// ValueError(field, what), of which walle.pipeline.stream makes EventError.
-template <typename Body>
-PyObject* call_checked(Body body) noexcept {
-  try {
-    return body();
-  } catch (const EventFault& fault) {
-    return refuse(fault);
-  } catch (const std::exception&) {  // std::bad_alloc, and std::length_error of a vector
-    return PyErr_NoMemory();
-  }
-}
-
-bool read_text(PyObject* object, const char* what, std::string_view& text) {
-  Py_ssize_t size = 0;
-  const char* bytes = PyUnicode_Check(object) ? PyUnicode_AsUTF8AndSize(object, &size) : nullptr;
-  if (bytes == nullptr) {
-    PyErr_Clear();
-    PyErr_Format(PyExc_TypeError, "%s must be text, is %.200s", what, Py_TYPE(object)->tp_name);
-    return false;
-  }
-  text = {bytes, static_cast<std::size_t>(size)};
-  return true;
-}
-
-bool check_count(const char* name, Py_ssize_t count, Py_ssize_t expected) {
-  if (count == expected) return true;
-  PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, got %zd", name, expected, count);
-  return false;
-}
+using namespace columns;
 
 // --- views --------------------------------------------------------------------------------
 
@@ -327,20 +214,6 @@ PyObject* view_row(PyObject* self, PyObject* given) {
   return call_checked([&] { return fields_of(view_of(self), view_of(self).rows[static_cast<std::size_t>(index)]); });
 }
 
-// Returns a list of `size` items, of which `item` makes one after the other.
-template <typename Item>
-PyObject* make_list(std::size_t size, Item item) {
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(size));
-  for (std::size_t i = 0; list != nullptr && i < size; ++i) {
-    PyObject* object = item(i);
-    if (object == nullptr)
-      Py_CLEAR(list);
-    else
-      PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), object);
-  }
-  return list;
-}
-
 // pick(index, fields, default): the fields of one event, a list; `default` where one is missing.
 PyObject* view_pick(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (!check_count("pick", count, 3)) return nullptr;
@@ -441,46 +314,6 @@ PyObject* view_column(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
   });
 }
 
-PyObject* whole_of(__int128 number) {
-  if (number >= INT64_MIN && number <= INT64_MAX) return PyLong_FromLongLong(static_cast<long long>(number));
-  std::uint8_t bytes[16];
-  std::memcpy(bytes, &number, 16);
-  return PyLong_FromNativeBytes(bytes, 16, Py_ASNATIVEBYTES_NATIVE_ENDIAN);
-}
-
-PyObject* object_of_total(const stream::Total& total) {
-  return total.is_real ? PyFloat_FromDouble(total.as_real()) : whole_of(total.whole);
-}
-
-PyObject* mean_of(const stream::Total& total) {
-  if (total.count == 0) Py_RETURN_NONE;
-  constexpr __int128 kExact = __int128{1} << 53;
-  if (total.is_real || (total.whole <= kExact && total.whole >= -kExact))
-    return PyFloat_FromDouble(total.as_real() / static_cast<double>(total.count));
-  PyObject *sum = whole_of(total.whole), *count = PyLong_FromUnsignedLongLong(total.count);
-  PyObject* mean = sum == nullptr || count == nullptr ? nullptr : PyNumber_TrueDivide(sum, count);
-  Py_XDECREF(sum);
-  Py_XDECREF(count);
-  return mean;
-}
-
-double real_of(const Value& number) noexcept {
-  if (number.kind == Kind::real) return number.real;
-  return number.kind == Kind::large ? static_cast<double>(number.large) : static_cast<double>(number.integer);
-}
-
-// Whether the value is a number of at most `limit` in size, which NaN is not.
-bool is_within(const Value& value, double limit) noexcept {
-  if (!value.is_number()) return false;
-  if (value.kind == Kind::real) return value.real <= limit && value.real >= -limit;
-  Value bound;
-  bound.kind = Kind::real;
-  bound.real = limit;
-  if (stream::compare_numbers(value, bound) > 0) return false;
-  bound.real = -limit;
-  return stream::compare_numbers(value, bound) >= 0;
-}
-
 // numbers(field, default, limit): the field of each event as a float; `default`, a float, where it is no number, or of more than
 // `limit` in size.
 PyObject* view_numbers(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -512,20 +345,7 @@ PyObject* view_texts(PyObject* self, PyObject* const* arguments, Py_ssize_t coun
     const View& view = view_of(self);
     const EventBatch& events = *view.batch->events;
     const stream::Vector<Value> values = events.fields(view.rows, FieldPath(name), name);
-    return make_list(values.size(), [&](std::size_t i) -> PyObject* {
-      const Value& value = values[i];
-      if (value.kind == Kind::integer && value.integer <= limit && value.integer >= -limit)
-        return PyUnicode_FromFormat("%lld", static_cast<long long>(value.integer));
-      if (value.kind != Kind::text) return PyUnicode_New(0, 0);
-      std::string_view text = events.text(value);
-      if (text.size() > static_cast<std::size_t>(std::max<Py_ssize_t>(max_chars, 0))) {
-        std::size_t end = 0;
-        for (Py_ssize_t left = max_chars; end < text.size(); ++end)
-          if ((static_cast<unsigned char>(text[end]) & 0xc0) != 0x80 && left-- <= 0) break;
-        text = text.substr(0, end);
-      }
-      return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
-    });
+    return make_list(values.size(), [&](std::size_t i) { return text_object(events, values[i], max_chars, limit); });
   });
 }
 
@@ -543,24 +363,8 @@ PyObject* view_spread(PyObject* self, PyObject* const* arguments, Py_ssize_t cou
     if (!read_text(arguments[0], "the field", name)) return nullptr;
     const View& view = view_of(self);
     const EventBatch& events = *view.batch->events;
-    stream::Vector<Value> found;
-    if (name == "gap_ms") {
-      for (std::size_t i = 1; i < view.rows.size(); ++i)
-        found.push_back(
-            stream::integer_value(std::max<std::int64_t>(0, events.ts_ms(view.rows[i]) - events.ts_ms(view.rows[i - 1]))));
-    } else {
-      found = events.fields(view.rows, FieldPath(name), name);
-      std::size_t kept = 0;
-      for (const Value& value : found) {
-        const bool is_kept = is_within(value, limit);
-        if (!is_kept && !has_default) continue;
-        Value number;
-        number.kind = Kind::real;
-        number.real = is_kept ? real_of(value) : fallback;
-        found[kept++] = number;
-      }
-      found.resize(kept);
-    }
+    stream::Vector<Value> found = name == "gap_ms" ? gaps_of(events, view.rows) : events.fields(view.rows, FieldPath(name), name);
+    if (name != "gap_ms") keep_numbers(found, has_default ? &fallback : nullptr, limit);
     if (found.empty()) Py_RETURN_NONE;
     const stream::Spread spread = stream::spread_of(found);
     PyObject *mean = mean_of(spread.total), *objects[4];
@@ -648,96 +452,6 @@ PyObject* groups_views(PyObject* self, PyObject*) {
   });
 }
 
-enum class Function : std::uint8_t { count, sum, mean, min, max, first, last, distinct, std, q1, median, q3, span };
-constexpr std::string_view kFunctions[] = {"count",    "sum", "mean", "min",    "max", "first", "last",
-                                           "distinct", "std", "q1",   "median", "q3",  "span"};
-
-bool read_function(PyObject* object, Function& function) {
-  std::string_view text;
-  if (!read_text(object, "the aggregation", text)) return false;
-  for (std::size_t i = 0; i < std::size(kFunctions); ++i) {
-    if (text != kFunctions[i]) continue;
-    function = static_cast<Function>(i);
-    return true;
-  }
-  refuse({"aggregation", "'" + std::string(text) +
-                             "' is unknown; use count, sum, mean, min, max, first, last, distinct, std, q1, median, q3 or span"});
-  return false;
-}
-
-PyObject* distinct_of(const Groups& groups, const stream::Vector<Value>& values, std::string_view field) {
-  stream::EventGroups present{groups.groups.batch, {}, {}, groups.groups.count, {}};
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].is_present()) continue;
-    present.rows.push_back(groups.groups.rows[i]);
-    present.groups.push_back(groups.groups.groups[i]);
-  }
-  present.keys.push_back({"", stream::Vector<Value>(groups.groups.count), {}});  // the group that a value is of
-  for (std::uint32_t i = 0; i < groups.groups.count; ++i) present.keys[0].values[i] = stream::integer_value(i);
-  const stream::EventGroups pairs = stream::group_by(present, field);
-  PyObject* lists = make_list(groups.groups.count, [](std::size_t) { return PyList_New(0); });
-  for (std::uint32_t i = 0; lists != nullptr && i < pairs.count; ++i) {
-    PyObject* value = groups.batch->object(pairs.keys[1].values[i]);
-    if (value == nullptr || PyList_Append(PyList_GET_ITEM(lists, pairs.keys[0].values[i].integer), value) < 0) Py_CLEAR(lists);
-    Py_XDECREF(value);
-  }
-  return lists;
-}
-
-PyObject* object_or_none(const Groups& groups, const stream::Vector<Value>& values) {
-  return make_list(values.size(), [&](std::size_t i) { return groups.batch->object(values[i]); });
-}
-
-// Returns the list of an aggregation's results, one for each group.
-PyObject* aggregate(const Groups& groups, Function function, std::string_view field, const stream::Vector<Value>& values) {
-  const stream::EventGroups& all = groups.groups;
-  switch (function) {
-    case Function::count: {
-      const auto counts = field.empty() ? stream::count_rows(all) : stream::count_values(all, values);
-      return make_list(all.count, [&](std::size_t i) { return PyLong_FromUnsignedLongLong(counts[i]); });
-    }
-    case Function::sum:
-    case Function::mean: {
-      const auto totals = stream::sums(all, values);
-      return make_list(
-          all.count, [&](std::size_t i) { return function == Function::sum ? object_of_total(totals[i]) : mean_of(totals[i]); });
-    }
-    case Function::min:
-    case Function::max: return object_or_none(groups, stream::extremes(all, values, function == Function::max));
-    case Function::first: return object_or_none(groups, stream::first_values(all, values));
-    case Function::last: return object_or_none(groups, stream::last_values(all, values));
-    case Function::distinct: return distinct_of(groups, values, field);
-    case Function::std: {
-      const auto found = stream::deviations(all, values);
-      return make_list(all.count,
-                       [&](std::size_t i) { return std::isnan(found[i]) ? Py_NewRef(Py_None) : PyFloat_FromDouble(found[i]); });
-    }
-    case Function::q1:
-    case Function::median:
-    case Function::q3: {
-      const auto part = 1 + static_cast<std::uint32_t>(function) - static_cast<std::uint32_t>(Function::q1);
-      return object_or_none(groups, stream::quantiles(all, values, part, 4));
-    }
-    case Function::span: {
-      const auto low = stream::extremes(all, values, false), high = stream::extremes(all, values, true);
-      return make_list(all.count, [&](std::size_t i) -> PyObject* {
-        std::int64_t whole = 0;
-        if (low[i].kind == Kind::integer && high[i].kind == Kind::integer &&
-            !__builtin_sub_overflow(high[i].integer, low[i].integer, &whole))
-          return PyLong_FromLongLong(whole);
-        PyObject *most = groups.batch->object(high[i]), *least = groups.batch->object(low[i]);
-        PyObject* span = most == nullptr || least == nullptr ? nullptr
-                         : most == Py_None                   ? Py_NewRef(Py_None)
-                                                             : PyNumber_Subtract(most, least);
-        Py_XDECREF(most);
-        Py_XDECREF(least);
-        return span;
-      });
-    }
-  }
-  Py_UNREACHABLE();
-}
-
 // aggregate(((field or None, aggregation), ...)): a list for each pair, with a result for each group.
 PyObject* groups_aggregate(PyObject* self, PyObject* pairs) {
   if (!PyTuple_CheckExact(pairs)) return PyErr_Format(PyExc_TypeError, "aggregate() takes a tuple of pairs");
@@ -786,18 +500,20 @@ PyObject* groups_aggregate(PyObject* self, PyObject* pairs) {
 
 // --- functions --------------------------------------------------------------------------------
 
-// Returns false with a Python error where the module's attributes, which task code can set, are not its types.
+// Returns false with a Python error where the module's attribute, which task code can set, is not its type.
+bool read_type(PyObject* module, const char* name, destructor of_ours, PyTypeObject*& type) {
+  PyObject* found = PyObject_GetAttrString(module, name);
+  if (found == nullptr) return false;
+  type = reinterpret_cast<PyTypeObject*>(found);
+  const bool is_ours = PyType_Check(found) && type->tp_dealloc == of_ours;
+  Py_DECREF(found);  // the module keeps it
+  if (!is_ours) PyErr_Format(PyExc_TypeError, "_core.%s was replaced", name);
+  return is_ours;
+}
+
 bool read_types(PyObject* module, Types& types) {
-  const auto read = [&](const char* name, destructor of_ours, PyTypeObject*& type) {
-    PyObject* found = PyObject_GetAttrString(module, name);
-    if (found == nullptr) return false;
-    type = reinterpret_cast<PyTypeObject*>(found);
-    const bool is_ours = PyType_Check(found) && type->tp_dealloc == of_ours;
-    Py_DECREF(found);  // the module keeps it
-    if (!is_ours) PyErr_Format(PyExc_TypeError, "_core.%s was replaced", name);
-    return is_ours;
-  };
-  return read("EventView", dealloc<View>, types.view) && read("EventGroups", dealloc<Groups>, types.groups);
+  return read_type(module, "EventView", dealloc<View>, types.view) &&
+         read_type(module, "EventGroups", dealloc<Groups>, types.groups);
 }
 
 // open_events(bytes): a view of events that encode_events encoded. Keeps the bytes.
@@ -884,6 +600,18 @@ PyObject* unpack_event(PyObject*, PyObject* bytes) {
   return object_of(reader, data);
 }
 
+// run(plan): the results of a plan that compile_plan made.
+PyObject* view_run(PyObject* self, PyObject* plan) {
+  return call_checked([&] { return run_plan(plan, view_of(self)); });
+}
+
+// compile_plan({event_id or None: {name: step}}): an EventPlan.
+PyObject* compile_plan(PyObject* module, PyObject* selections) {
+  PyTypeObject* type = nullptr;
+  if (!read_type(module, "EventPlan", dealloc<Plan>, type)) return nullptr;
+  return call_checked([&] { return new_plan(type, selections); });
+}
+
 template <typename Call>
 PyCFunction fast_method(Call* call) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call));
@@ -905,6 +633,7 @@ PyMethodDef view_methods[] = {{"named", fast_method(view_named), METH_FASTCALL, 
                               {"spread", fast_method(view_spread), METH_FASTCALL, nullptr},
                               {"texts", fast_method(view_texts), METH_FASTCALL, nullptr},
                               {"groups", view_groups, METH_NOARGS, nullptr},
+                              {"run", view_run, METH_O, nullptr},
                               {nullptr, nullptr, 0, nullptr}};
 PyType_Slot view_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<View>)},
                             {Py_tp_methods, view_methods},
@@ -921,19 +650,25 @@ PyType_Slot groups_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<Gr
                               {Py_sq_length, reinterpret_cast<void*>(groups_length)},
                               {0, nullptr}};
 
+PyType_Slot plan_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<Plan>)}, {0, nullptr}};
+
 constexpr unsigned kFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE;
 PyType_Spec view_spec = {"walle.engine_ext._core.EventView", sizeof(Object<View>), 0, kFlags, view_slots};
 PyType_Spec groups_spec = {"walle.engine_ext._core.EventGroups", sizeof(Object<Groups>), 0, kFlags, groups_slots};
+PyType_Spec plan_spec = {"walle.engine_ext._core.EventPlan", sizeof(Object<Plan>), 0, kFlags, plan_slots};
 
-PyMethodDef functions[] = {
-    {"open_events", open_events, METH_O, nullptr},     {"read_json_events", read_json_events, METH_O, nullptr},
-    {"encode_events", encode_events, METH_O, nullptr}, {"encode_columns", encode_columns, METH_O, nullptr},
-    {"unpack_event", unpack_event, METH_O, nullptr},   {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {{"open_events", open_events, METH_O, nullptr},
+                           {"read_json_events", read_json_events, METH_O, nullptr},
+                           {"encode_events", encode_events, METH_O, nullptr},
+                           {"encode_columns", encode_columns, METH_O, nullptr},
+                           {"unpack_event", unpack_event, METH_O, nullptr},
+                           {"compile_plan", compile_plan, METH_O, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
 int add_event_columns(PyObject* module) {
-  for (PyType_Spec* spec : {&view_spec, &groups_spec}) {
+  for (PyType_Spec* spec : {&view_spec, &groups_spec, &plan_spec}) {
     PyObject* type = PyType_FromSpec(spec);
     const int failed = type == nullptr ? -1 : PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type));
     Py_XDECREF(type);
