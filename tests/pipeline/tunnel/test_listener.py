@@ -7,12 +7,14 @@ import importlib.util
 import logging
 import socket
 import time
+from typing import Any
 
 import pytest
 
 from tests.sim.tunnel_cloud import authenticate, echo
 from tests.sim.tunnel_rig import RawDevice, nothing_acked
 from walle.cloud.authority import Authority
+from walle.pipeline.tunnel.listener import listen
 from walle.pipeline.tunnel.server import TunnelServer
 
 FAST = [
@@ -149,3 +151,30 @@ async def test_a_device_that_speaks_no_tls_is_dropped(authority: Authority) -> N
         assert server.counts.connections == 0
         async with RawDevice.connect(authority, server.port) as device:
             await device.hello()
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_leaves_in_its_handshake_is_not_a_fault(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("aiofastnet", reason="needs aiofastnet")
+    loop = asyncio.get_running_loop()
+    found: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: found.append(context))
+    listener = await listen(
+        asyncio.Protocol,
+        ("127.0.0.1", 0),
+        ssl_context=authority.server_context(),
+        reuse_port=False,
+        handshake_s=5.0,
+        shutdown_s=1.0,
+        fast=True,
+    )
+    socket.create_connection(listener.sockets[0].getsockname()).close()
+    await asyncio.sleep(0.2)
+    loop.call_exception_handler({"message": "another"})
+    listener.close()
+    await listener.wait_closed()
+    loop.call_exception_handler({"message": "after the end"})
+    assert [context["message"] for context in found] == ["another", "after the end"]
+    assert not caplog.records

@@ -19,6 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its cloud comes back at once
 _ACCEPTS = 64  # in one turn of the event loop, so that connected devices are served in between
+_FAILED_HANDSHAKE = "SSL handshake failed"
 _ACCEPT_RETRY_S = 1.0  # after the process ran out of file descriptors or memory
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Bytes that a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by
@@ -124,6 +125,8 @@ class _FastListener:
         self._connect_accepted = connect_accepted
         self._handshakes: set[asyncio.Task[None]] = set()
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._handle_before = loop.get_exception_handler()
+        loop.set_exception_handler(self._handle_exception)
         for listening in sockets:
             _send_at_once(listening)
             listening.setblocking(False)
@@ -148,6 +151,20 @@ class _FastListener:
         """Return once the handshakes have ended."""
         if self._handshakes:
             await asyncio.wait(self._handshakes)
+        if self._loop.get_exception_handler() == self._handle_exception:
+            self._loop.set_exception_handler(self._handle_before)
+
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Pass a fault of the event loop on, but not handshakes that clients end, which aiofastnet reports as faults.
+
+        Its report may hold an exception's class in place of the exception, which cannot be logged.
+        """
+        if context.get("message") == _FAILED_HANDSHAKE:
+            _LOG.debug("tunnel: a connection ended in its handshake: %r", context.get("exception"))
+        elif self._handle_before is not None:
+            self._handle_before(loop, context)
+        else:
+            loop.default_exception_handler(context)
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS):
