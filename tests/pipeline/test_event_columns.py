@@ -450,3 +450,15 @@ def test_their_types_cannot_be_made_or_changed() -> None:
             type("Sub", (kind,), {})
         with pytest.raises(TypeError):
             kind.x = 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_id_that_is_not_utf8_is_refused_by_each_way_to_read_it(at: int) -> None:
+    event: list[object] = ["event", "page", 5, {}]
+    event[at] = "XXXX"
+    damaged = plain.encode([event]).replace(b"XXXX", b"\xff\xfe\xff\xfe")
+    for read in ("fields", "rows"):
+        with pytest.raises((EventError, UnicodeDecodeError)):
+            getattr(_core.open_events(damaged), read)()
+    with pytest.raises((EventError, UnicodeDecodeError)):
+        _core.open_events(damaged).row(0)

@@ -125,7 +125,7 @@ async def test_damage_beyond_the_header_fails_no_query(tmp_path: pathlib.Path, d
     for first in (0, 2000):
         history = EventHistory(path, ManualClock())
         history.set_policy("t", HistoryPolicy())
-        with pytest.raises(sqlite3.Error):  # a wrong argument, which is no damage
+        with pytest.raises(sqlite3.Error):  # a wrong argument, which is not damage
             await history.query("t", 1 << 60, [])  # type: ignore[arg-type]
         for position in range(first, first + 2000):
             history.add(position, event(position))

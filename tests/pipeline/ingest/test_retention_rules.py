@@ -17,7 +17,7 @@ def test_rules_are_parsed() -> None:
     "text",
     ["t", "t=", "=30d", "t=d", "t=-1d", "t=1.2.3d", "t=30", "t=force", f"t={'9' * 400}d", f"t={'9' * 400}GB"],
 )
-def test_what_is_no_rule_is_refused(text: str) -> None:
+def test_a_wrong_rule_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write TOPIC=30d,20GB"):
         parse_rule(text)
 

@@ -194,12 +194,14 @@ PyObject* fields_of(const View& view, std::uint32_t row) {
   PyObject* fields = PyTuple_New(4);
   if (fields == nullptr) return nullptr;
   stream::PackedReader reader(events.data(), events.data_size(), events.contents(row).at);
-  PyTuple_SET_ITEM(fields, 0, view.batch->text(events.event_id(row)));
-  PyTuple_SET_ITEM(fields, 1, view.batch->text(events.page_id(row)));
-  PyTuple_SET_ITEM(fields, 2, PyLong_FromLongLong(events.ts_ms(row)));
-  PyTuple_SET_ITEM(fields, 3, object_of(reader, events.data()));
-  for (Py_ssize_t i = 0; i < 4; ++i) {
-    if (PyTuple_GET_ITEM(fields, i) != nullptr) continue;
+  const auto set = [fields](Py_ssize_t index, PyObject* field) {
+    PyTuple_SET_ITEM(fields, index, field);
+    return field != nullptr;
+  };
+  // In turn: no call to Python is made while an error is set.
+  const bool is_made = set(0, view.batch->text(events.event_id(row))) && set(1, view.batch->text(events.page_id(row))) &&
+                       set(2, PyLong_FromLongLong(events.ts_ms(row))) && set(3, object_of(reader, events.data()));
+  if (!is_made) {
     Py_DECREF(fields);
     return nullptr;
   }
@@ -253,8 +255,14 @@ PyObject* view_rows(PyObject* self, PyObject*) {
     return make_list(view.rows.size(), [&](std::size_t i) {
       const std::uint32_t row = view.rows[i];
       const std::string_view bytes = events.row(row);
-      return Py_BuildValue("(NNLy#)", view.batch->text(events.event_id(row)), view.batch->text(events.page_id(row)),
-                           static_cast<long long>(events.ts_ms(row)), bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+      PyObject* event_id = view.batch->text(events.event_id(row));
+      PyObject* page_id = event_id == nullptr ? nullptr : view.batch->text(events.page_id(row));
+      if (page_id == nullptr) {
+        Py_XDECREF(event_id);
+        return static_cast<PyObject*>(nullptr);
+      }
+      return Py_BuildValue("(NNLy#)", event_id, page_id, static_cast<long long>(events.ts_ms(row)), bytes.data(),
+                           static_cast<Py_ssize_t>(bytes.size()));
     });
   });
 }
