@@ -98,6 +98,7 @@ async def _clock_cpu_s(events: Sequence[Event]) -> float:
 
 
 def _feature_bytes(path: Path) -> int:
+    """Return the bytes of the payloads in a store that is closed."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         return int(db.execute("SELECT coalesce(sum(length(payload)), 0) FROM features").fetchone()[0])
 
@@ -187,20 +188,22 @@ async def run_day(events: Sequence[Event], folder: Path, *, sync_interval_s: flo
         write_back(device)
         samples.append(sample())
         counts = await receiver.counts()
-        return PhoneDay(
-            events=done,
-            visits=visits,
-            failed=engine.counts.failures,
-            uploads=counts["uploads"],
-            sessions=len(sessions),
-            connections=relay.connections,
-            event_bytes=event_bytes,
-            feature_bytes=_feature_bytes(device / "features.db"),
-            clock_cpu_s=await _clock_cpu_s(events),
-            flash_bytes=samples[-1].flash_bytes,
-            peak_memory_bytes=peak_memory_bytes(),
-            samples=samples,
-        )
+        clock_cpu_s = await _clock_cpu_s(events)
+        peak_bytes = peak_memory_bytes()
+    return PhoneDay(
+        events=done,
+        visits=visits,
+        failed=engine.counts.failures,
+        uploads=counts["uploads"],
+        sessions=len(sessions),
+        connections=relay.connections,
+        event_bytes=event_bytes,
+        feature_bytes=_feature_bytes(device / "features.db"),
+        clock_cpu_s=clock_cpu_s,
+        flash_bytes=samples[-1].flash_bytes,
+        peak_memory_bytes=peak_bytes,
+        samples=samples,
+    )
 
 
 def play(events: Sequence[Event], sync_interval_s: float) -> PhoneDay:

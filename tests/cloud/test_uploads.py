@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.sim.postgres_server import missing, postgres_server
+from tests.sim.postgres_server import postgres_server
 from tests.sim.shop_cloud import LIMIT_S, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle import plain
@@ -76,8 +76,6 @@ async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_pa
 
 @pytest.mark.asyncio
 async def test_uploads_go_to_postgresql_and_consumers_and_retention_are_watched(tmp_path: Path) -> None:
-    if reason := missing():
-        pytest.skip(reason)
     with postgres_server() as server:
         dsn = server.make_database()
         rules = ("*=0.0001h",)

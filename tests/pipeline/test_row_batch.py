@@ -2,6 +2,7 @@
 
 import enum
 import random
+import resource
 
 import pytest
 from hypothesis import given
@@ -21,8 +22,10 @@ _VALUES = st.recursive(
 )
 
 
-def new_batch(*, used: int = 0, upload_bytes: int = MANY, rows: int = MANY, size_bytes: int = MANY) -> RowBatch:
-    return RowBatch(rows, size_bytes, used, upload_bytes)
+def new_batch(
+    *, used: int = 0, upload_bytes: int = MANY, rows: int = MANY, size_bytes: int = MANY, due_rows: int = MANY
+) -> RowBatch:
+    return RowBatch(rows, size_bytes, used, upload_bytes, due_rows)
 
 
 @given(_VALUES)
@@ -67,7 +70,13 @@ def test_rows_have_the_checksums_and_the_chain_of_checksums_py() -> None:
         ]
         if puts:
             expected += [(put, ts_ms, position) for put in puts]
-            assert batch.append_all(puts, ts_ms / 1000, position) == len(expected)
+            if len(puts) == 1:  # its payload is in the batch's own memory, the others refer to their bytes
+                put, value = puts[0], rng.choice([None, "é", {"x": [1, b"y" * 5000]}, b"z" * 9000])
+                expected[-1] = (Put(put.topic, plain.encode(value), put.upload), ts_ms, position)
+                assert batch.append_value(put.topic, value, put.upload, ts_ms / 1000, position, MANY) is False
+            else:
+                assert batch.append_all(puts, ts_ms / 1000, position) is False
+            assert len(batch) == len(expected)
     found = batch.feature_parameters(0, len(batch))
     uploads, seq, chain = batch.upload_parameters(0, batch.uploads, 10, 2**61 - 2)
     links = 2**61 - 2
@@ -119,19 +128,67 @@ def test_a_row_beyond_a_limit_is_refused_and_leaves_nothing() -> None:
     row_bytes = ROW_OVERHEAD_BYTES + 2
     put, local = Put("t", b"x", True), Put("t", b"x", False)
     batch = new_batch(rows=2)
-    assert [batch.append_all([put], 0.0, 0) for _ in range(3)] == [1, 2, 0]
+    assert [batch.append_all([put], 0.0, 0) for _ in range(3)] == [False, False, None]
     batch = new_batch(size_bytes=row_bytes)
-    assert [batch.append_all([put], 0.0, 0) for _ in range(2)] == [1, 0]
+    assert [batch.append_all([put], 0.0, 0) for _ in range(2)] == [False, None]
     batch = new_batch(upload_bytes=row_bytes)
-    assert [batch.append_all([one], 0.0, 0) for one in (put, put, local, put)] == [1, 0, 2, 0]
+    assert [batch.append_all([one], 0.0, 0) for one in (put, put, local, put)] == [False, None, False, None]
     assert (batch.uploads, batch.upload_bytes, batch.size_bytes) == (1, row_bytes, 2 * row_bytes)
-    assert batch.append_all([put], 0.0, 0, True) == 3
-    assert new_batch(upload_bytes=1).append_all([put], 0.0, 0) == 1  # the first is always accepted
-    assert new_batch(used=1, upload_bytes=1).append_all([put], 0.0, 0) == 0
+    assert batch.append_all([put], 0.0, 0, True) is False
+    assert len(batch) == 3
+    assert new_batch(upload_bytes=1).append_all([put], 0.0, 0) is False  # the first is always accepted
+    assert new_batch(used=1, upload_bytes=1).append_all([put], 0.0, 0) is None
     batch = new_batch(rows=0)
-    assert batch.append_value("t", 1, True, 0.0, -1, 100) == 0
-    batch.set_limits(1, 1, 0, 0)
-    assert batch.append_value("t", 1, False, 0.0, -1, 100) == 1
+    assert batch.append_value("t", 1, True, 0.0, -1, 100) is None
+    batch.set_limits(1, 1, 0, 0, 2)
+    assert batch.append_value("t", 1, False, 0.0, -1, 100) is False
+    assert len(batch) == 1
+
+
+def test_a_row_is_due_from_a_number_of_rows_on() -> None:
+    batch = new_batch(due_rows=2)
+    assert [batch.append_value("t", 1, True, 0.0, -1, 100) for _ in range(3)] == [False, True, True]
+    batch.set_limits(MANY, MANY, 0, MANY, 5)
+    assert [batch.append_all([Put("t", b"1")], 0.0, 0) for _ in range(2)] == [False, True]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_memory_of_payloads_is_used_again_and_each_row_keeps_its_own(seed: int) -> None:
+    rng = random.Random(seed)
+    batch, other = new_batch(), new_batch()
+    payloads: dict[int, list[bytes]] = {id(batch): [], id(other): []}
+    for _ in range(200):
+        chosen = rng.choice([batch, other])
+        kept = payloads[id(chosen)]
+        action = rng.random()
+        if action < 0.03:
+            chosen.clear()
+            kept.clear()
+            assert (len(chosen), chosen.uploads, chosen.size_bytes, chosen.upload_bytes) == (0, 0, 0, 0)
+        elif action < 0.08:
+            batch.take(other)
+            payloads[id(batch)] += payloads[id(other)]
+            payloads[id(other)].clear()
+        elif action < 0.2:
+            chosen.set_limits(MANY, MANY, 1, 1, MANY)
+            assert chosen.append_value("t", rng.randbytes(8000), True, 1.0, 2, MANY) is None
+            chosen.set_limits(MANY, MANY, 0, MANY, MANY)
+        else:
+            value = rng.randbytes(rng.choice([0, 1, 1300, 8000, 8188, 8192, 20_000]))
+            assert chosen.append_value("t", value, rng.random() < 0.5, 1.0, 2, MANY) is False
+            kept.append(plain.encode(value))
+    for chosen in (batch, other):
+        assert chosen.feature_parameters(0, len(chosen))[3::5] == payloads[id(chosen)]
+        _check_checksums(chosen)
+
+
+def test_refused_values_leave_no_memory_behind() -> None:
+    batch = new_batch(used=1, upload_bytes=1)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    value = bytes(8000)
+    for _ in range(30_000):
+        assert batch.append_value("t", value, True, 1.0, 2, MANY) is None
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 50_000
 
 
 def test_a_call_with_a_wrong_output_adds_none() -> None:
@@ -156,12 +213,13 @@ def _check_checksums(batch: RowBatch) -> None:
 
 def test_a_row_after_a_refused_one_has_its_own_checksum() -> None:
     batch = new_batch(upload_bytes=100)
-    assert batch.append_all([Put("first", b"1")], 1.0, 5) == 1
-    assert batch.append_all([Put("larger", b"2" * 500)], 1.0, 5) == 0
-    assert batch.append_all([Put("first", b"3")], 1.0, 5) == 2
+    assert batch.append_all([Put("first", b"1")], 1.0, 5) is False
+    assert batch.append_all([Put("larger", b"2" * 500)], 1.0, 5) is None
+    assert batch.append_all([Put("first", b"3")], 1.0, 5) is False
     with pytest.raises(TypeError, match="payload of type int"):
         batch.append_all([Put("larger", b"4"), Put("larger", 5)], 1.0, 5)  # type: ignore[arg-type]
-    assert batch.append_all([Put("first", b"6", upload=False)], 1.0, 5) == 3
+    assert batch.append_all([Put("first", b"6", upload=False)], 1.0, 5) is False
+    assert len(batch) == 3
     _check_checksums(batch)
 
 
@@ -171,7 +229,8 @@ def test_a_row_after_taken_ones_has_its_own_checksum(rows_before: int) -> None:
     batch.append_all([Put("first", b"1")] * rows_before, 1.0, 5)
     later.append_all([Put("second", b"2")], 1.0, 5)
     batch.take(later)
-    assert batch.append_all([Put("second", b"3")], 1.0, 5) == rows_before + 2
+    assert batch.append_all([Put("second", b"3")], 1.0, 5) is False
+    assert len(batch) == rows_before + 2
     later.append_all([Put("third", b"4"), Put("third", b"5")], 1.0, 5)
     _check_checksums(batch)
     _check_checksums(later)

@@ -28,6 +28,11 @@ def rows_in(path: pathlib.Path, table: str = "features") -> int:
         return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
+async def uploads_in(store: FeatureStore) -> int:
+    _, uploads = await store.call(lambda database: database.counts())
+    return uploads
+
+
 @pytest.mark.asyncio
 async def test_the_positions_of_tasks_and_cut_visits_are_kept(path: pathlib.Path) -> None:
     replay = ReplayState({"task": 5}, ("page b", "page \0a"), 6)
@@ -273,6 +278,22 @@ async def test_a_file_is_open_once(path: pathlib.Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_index_of_the_write_ahead_log_is_in_memory(path: pathlib.Path) -> None:
+    for opening in range(2):  # of a new file, and of one that has a write-ahead log
+        async with FeatureStore(path) as store:
+            await store.put("t", 1)
+            await store.flush()
+            assert path.with_name("features.db-wal").exists()
+            assert not path.with_name("features.db-shm").exists()
+            with (
+                contextlib.closing(sqlite3.connect(path, timeout=0)) as db,
+                pytest.raises(sqlite3.OperationalError, match="locked"),
+            ):
+                db.execute("SELECT * FROM features")
+        assert rows_in(path) == opening + 1
+
+
+@pytest.mark.asyncio
 async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
     path: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -346,7 +367,7 @@ async def test_puts_take_their_encoding_as_it_is(path: pathlib.Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_acknowledged_rows_leave_with_the_next_outputs_or_after_30_seconds(path: pathlib.Path) -> None:
+async def test_acknowledged_rows_leave_with_the_next_outputs_or_after_ten_minutes(path: pathlib.Path) -> None:
     clock = ManualClock()
     async with FeatureStore(path, clock=clock) as store:
         for value in range(3):
@@ -354,18 +375,18 @@ async def test_acknowledged_rows_leave_with_the_next_outputs_or_after_30_seconds
         await store.flush()
         assert store.unsent == 3
         store.forget(1)
-        await clock.advance(29.0)
-        assert (rows_in(path, "outbox"), store.unsent, store.counts.transactions) == (3, 2, 1)
+        await clock.advance(599.0)
+        assert (await uploads_in(store), store.unsent, store.counts.transactions) == (3, 2, 1)
         await store.put("t", 3)
         await clock.advance(0.02)
         await store.flush()
-        assert (rows_in(path, "outbox"), store.unsent, store.counts.transactions) == (3, 3, 2)
+        assert (await uploads_in(store), store.unsent, store.counts.transactions) == (3, 3, 2)
         store.forget(2)
-        await clock.advance(29.0)
-        assert rows_in(path, "outbox") == 3
+        await clock.advance(599.0)
+        assert await uploads_in(store) == 3
         await clock.advance(1.0)
         await store.flush()
-        assert (rows_in(path, "outbox"), store.unsent, store.counts.transactions) == (2, 2, 3)
+        assert (await uploads_in(store), store.unsent, store.counts.transactions) == (2, 2, 3)
 
 
 @pytest.mark.asyncio

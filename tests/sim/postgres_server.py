@@ -1,7 +1,6 @@
 """A PostgreSQL server of its own for tests, in a temporary folder, which can be killed and started again."""
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -9,6 +8,8 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 _USER = "postgres"
 _SETTINGS = {
@@ -20,13 +21,11 @@ _SETTINGS = {
 }
 
 
-def missing() -> str:
-    """Return why no server can run here, empty if one can."""
-    if importlib.util.find_spec("asyncpg") is None:
-        return "asyncpg is not installed"
+def _skip_without_postgres() -> None:
+    """Skip the test where no server can run."""
+    pytest.importorskip("asyncpg", reason="asyncpg is not installed")
     if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
-        return "PostgreSQL's initdb and pg_ctl are not on the path"
-    return ""
+        pytest.skip("PostgreSQL's initdb and pg_ctl are not on the path")
 
 
 class PostgresServer:
@@ -80,7 +79,8 @@ class PostgresServer:
 
 @contextlib.contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Give a running server; it ends with the block."""
+    """Give a running server, which ends with the block; skip the test where none can run."""
+    _skip_without_postgres()
     folder = Path(tempfile.mkdtemp(prefix="walle-pg-"))  # short: the path of a socket has 107 characters at most
     try:
         if os.getuid() == 0:

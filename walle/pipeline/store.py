@@ -24,7 +24,7 @@ MAX_FEATURE_BYTES = 1 << 20
 MAX_TOPIC_CHARS = 200
 _MAX_CHECKED_TOPICS = 1000
 _POSITION_EVERY = 1000  # events that put nothing before the position alone is worth a transaction
-_FORGET_S = 30.0  # that acknowledged rows stay for a transaction of outputs: one of their own rewrites the same pages
+_FORGET_S = 600.0  # that acknowledged rows wait for a transaction of outputs: one of their own rewrites the same pages
 _RETRY_S = 1.0  # between attempts of the timer while the file cannot be written
 
 
@@ -130,14 +130,17 @@ class FeatureStore:
         self._state = StoreState.new()  # the database's, as it was when its last call ended
         self._checked_topics = set[str]()
         self._buffer = Batch()
-        self._writing = Batch()  # the rows of the running transaction
+        self._writing = Batch()  # the contents of the running transaction; empty without one
         self._position = -1
         self._resume_from = 0
         self._replay = ReplayState()
         self._forget = ("", 0)  # an epoch and the highest acknowledged number in it
         self._unwritten_positions = 0
-        self._changes = 0  # every put, move and forget counts one; `_written` is how many of them are in the file
-        self._written = 0
+        self._is_dirty = False  # the next transaction has something beside the buffer: positions, acknowledgements
+        self._generation = (
+            0  # the number of the transaction that takes the buffer; `_written` is the latest in the file
+        )
+        self._written = -1
         self._writer: asyncio.Future[None] | None = None
         self._timer: asyncio.Task[None] | None = None
         self._forget_timer: asyncio.Task[None] | None = None
@@ -257,11 +260,11 @@ class FeatureStore:
         if topic not in self._checked_topics:
             self._check_topic(topic)
         since_s = self.clock.time()
-        rows = self._buffer.rows.append_value(topic, payload, upload, since_s, -1, MAX_FEATURE_BYTES)
-        if not rows:  # no room, or a value that takes Python to encode
-            rows = await self._append_later([self.encode(topic, payload, upload=upload)], since_s, -1)
-        self._changes += 1
-        if rows >= self._threshold or self._timer is None:
+        is_due = self._buffer.rows.append_value(topic, payload, upload, since_s, -1, MAX_FEATURE_BYTES)
+        if is_due is None:  # no room, or a value that takes Python to encode
+            await self._append_later([self.encode(topic, payload, upload=upload)], since_s, -1)
+            self._start_due_write()
+        elif is_due:
             self._start_due_write()
 
     def encode(self, topic: str, payload: object, *, upload: bool = True) -> Put:
@@ -318,12 +321,14 @@ class FeatureStore:
         place = -1 if position is None else position
         if not puts:
             self._opened()
-        elif not self._buffer.rows.append_all(puts, since_s, place):
-            await self._append_later(puts, since_s, place)
-        self._changes += 1
+            is_due: bool | None = False
+        else:
+            is_due = self._buffer.rows.append_all(puts, since_s, place)
+            if is_due is None:
+                await self._append_later(puts, since_s, place)
         if position is not None:
             self.advance(position, position + 1 if resume_from is None else resume_from)
-        if len(self._buffer.rows) >= self._threshold or self._timer is None:
+        if is_due is not False:
             self._start_due_write()
 
     async def put_outputs(
@@ -344,9 +349,8 @@ class FeatureStore:
         """
         if not puts:
             self._opened()
-        elif not self._buffer.rows.append_all(puts, since_s, position):
+        elif self._buffer.rows.append_all(puts, since_s, position) is None:
             await self._append_later(puts, since_s, position, wait_for_cloud=False)
-        self._changes += 1
         if state is not None:
             self._buffer.states |= self.task_states.activate(state)
         if on_put is not None:
@@ -358,14 +362,12 @@ class FeatureStore:
         self._opened()
         if state is not self.task_states.active(state.task):
             self._buffer.states |= self.task_states.activate(state)
-            self._changes += 1
             self._start_due_write()
 
     def remove_states(self, task: str) -> None:
         """Remove the states of a task with the next transaction."""
         self._opened()
         self._buffer.states |= self.task_states.remove(task)
-        self._changes += 1
         self._start_due_write()
 
     def advance(self, position: int, resume_from: int, replay: ReplayState | None = None) -> None:
@@ -376,7 +378,7 @@ class FeatureStore:
         if replay is not None:
             self._replay = replay
         self._unwritten_positions += 1
-        self._changes += 1
+        self._is_dirty = True
         if self._unwritten_positions >= _POSITION_EVERY:
             self._start_due_write()
 
@@ -391,19 +393,23 @@ class FeatureStore:
 
     async def _append_later(
         self, puts: Sequence[Put], since_s: float, position: int, *, wait_for_cloud: bool = True
-    ) -> int:
-        """Buffer the outputs once there is room, and return the number of rows in the buffer."""
+    ) -> None:
+        """Buffer the outputs once there is room."""
         await self._wait_for_room(_upload_bytes(puts), wait_for_cloud=wait_for_cloud)
-        return self._buffer.rows.append_all(puts, since_s, position, True)
+        self._buffer.rows.append_all(puts, since_s, position, True)
 
     def _set_limits(self) -> None:
-        """Pass the bounds to the buffer, which refuses a row beyond them; a store that is not open has no room."""
+        """Pass the bounds to the buffer, which refuses a row beyond them; a store that is not open has no room.
+
+        A row is due for `_start_due_write` at the threshold, or at once while no timer runs.
+        """
         if self._database is None or self._closing:
-            self._buffer.rows.set_limits(0, 0, 0, 0)
+            self._buffer.rows.set_limits(0, 0, 0, 0, 0)
             return
         used = self._state.outbox_bytes + self._writing.rows.upload_bytes
         room_bytes = self._max_buffer_bytes - self._writing.rows.size_bytes
-        self._buffer.rows.set_limits(self._threshold, room_bytes, used, self._max_outbox_bytes)
+        due_rows = 0 if self._timer is None else self._threshold
+        self._buffer.rows.set_limits(self._threshold, room_bytes, used, self._max_outbox_bytes, due_rows)
 
     def _start_due_write(self) -> None:
         waiting = len(self._buffer.rows)
@@ -456,12 +462,12 @@ class FeatureStore:
         await self._flush()
 
     def forget(self, upto_seq: int) -> None:
-        """Remove outbox rows of this epoch up to and with `upto_seq` with the next transaction, 30 s later at most."""
+        """Remove outbox rows of this epoch up to and with `upto_seq` with the next transaction, within 10 minutes."""
         epoch = self.state.epoch
         if epoch == self._forget[0] and upto_seq <= self._forget[1]:
             return
         self._forget = (epoch, upto_seq)
-        self._changes += 1
+        self._is_dirty = True
         if self._outbox_is_full or 2 * self._state.outbox_bytes > self._max_outbox_bytes:
             self._start_timer(self._interval_s)
         elif self._forget_timer is None:
@@ -522,11 +528,13 @@ class FeatureStore:
     def _start_timer(self, delay_s: float) -> None:
         if not self._closing and (self._timer is None or self._timer.done()):
             self._timer = asyncio.create_task(self._write_later(delay_s))
+            self._set_limits()
 
     async def _write_later(self, delay_s: float) -> None:
         await self.clock.sleep(delay_s)
         if asyncio.current_task() is self._timer:
             self._timer = None
+            self._set_limits()
         else:
             self._forget_timer = None
         if not self._closing:
@@ -539,7 +547,8 @@ class FeatureStore:
         self._timer = self._forget_timer = None
 
     async def _flush(self) -> None:
-        goal = self._changes
+        is_waiting = bool(self._buffer.rows or self._buffer.states or self._is_dirty)
+        goal = self._generation if is_waiting else self._generation - 1
         while self._written < goal:
             await asyncio.shield(self._start_writer())
 
@@ -555,24 +564,31 @@ class FeatureStore:
         if database is None:
             raise StoreClosedError(self.path, "is not open")
         self._stop_timers()
-        batch = self._writing = self._buffer
-        self._buffer = Batch()
+        self._writing, self._buffer = self._buffer, self._writing
         self._set_limits()
-        position, resume_from, forget, replay = self._position, self._resume_from, self._forget, self._replay
-        changes, self._unwritten_positions = self._changes, 0
+        batch, position, resume_from, forget, replay = (
+            self._writing,
+            self._position,
+            self._resume_from,
+            self._forget,
+            self._replay,
+        )
+        self._unwritten_positions, self._is_dirty = 0, False
+        generation = self._generation
+        self._generation += 1
         self._writer = asyncio.get_running_loop().create_future()
         running = self._in_thread(lambda: database.write(batch, position, resume_from, forget, replay))
-        running.add_done_callback(lambda done: self._after_write(done.exception(), changes))
+        running.add_done_callback(lambda done: self._after_write(done.exception(), generation))
         return self._writer
 
-    def _after_write(self, error: BaseException | None, changes: int) -> None:
+    def _after_write(self, error: BaseException | None, generation: int) -> None:
         writer, self._writer = self._writer, None
         if writer is None:
             raise AssertionError("a transaction ended that was not started")
-        batch, self._writing = self._writing, Batch()
         if error is not None:
-            batch.extend(self._buffer)
-            self._buffer = batch
+            self._writing.take(self._buffer)
+            self._writing, self._buffer = self._buffer, self._writing
+            self._is_dirty = True
             self._set_limits()
             self.counts.failed_transactions += 1
             self.last_error = error if isinstance(error, StoreError) else StoreError(self.path, repr(error))
@@ -580,10 +596,11 @@ class FeatureStore:
             writer.set_exception(self.last_error)
             writer.exception()  # marks it as retrieved in case no call awaits it
         else:
-            self.counts.rows += len(batch.rows)
+            self.counts.rows += len(self._writing.rows)
             self.counts.transactions += 1
+            self._writing.clear()
             self.last_error = None
-            self._written = changes
+            self._written = generation
             self._outbox_is_full = False
             self._set_limits()
             writer.set_result(None)

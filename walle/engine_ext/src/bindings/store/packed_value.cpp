@@ -108,17 +108,20 @@ class Packer {
 
 }  // namespace
 
+int pack_value(PyObject* value, char* to, std::int64_t size) {
+  Packer packer(to);
+  packer.pack(value);
+  if (packer.end() - to == size) return 0;
+  PyErr_SetString(PyExc_SystemError, "the size of a value's encoding is not the computed one");
+  return -1;
+}
+
 PyObject* packed_value(PyObject* value) {
   const std::int64_t size = packed_size(value);
   if (size < 0) return nullptr;
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
-  if (bytes == nullptr) return nullptr;
-  Packer packer(PyBytes_AS_STRING(bytes));
-  packer.pack(value);
-  if (packer.end() - PyBytes_AS_STRING(bytes) == size) return bytes;
-  Py_DECREF(bytes);
-  PyErr_SetString(PyExc_SystemError, "the size of a value's encoding is not the computed one");
-  return nullptr;
+  if (bytes != nullptr && pack_value(value, PyBytes_AS_STRING(bytes), size) < 0) Py_CLEAR(bytes);
+  return bytes;
 }
 
 }  // namespace walle

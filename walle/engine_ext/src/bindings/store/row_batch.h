@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "bindings/store/payload_blocks.h"
+
 namespace walle {
 
 // The checksums and the chain are those of walle/pipeline/checksums.py, which says what they mean. Methods that can fail return
@@ -18,22 +20,28 @@ class RowBatch {
   RowBatch& operator=(const RowBatch&) = delete;
 
   // Bounds on what is added: rows and bytes that the batch has before, and bytes to upload that it has after, of which `used` are
-  // elsewhere. The first of those bytes are always accepted.
+  // elsewhere. The first of those bytes are always accepted. From `due_rows` rows on, the caller has to start a timer or a
+  // transaction after an addition.
   struct Limits {
-    std::int64_t rows = 0, size_bytes = 0, used = 0, upload_bytes = 0;
+    std::int64_t rows = 0, size_bytes = 0, used = 0, upload_bytes = 0, due_rows = 0;
   };
   void set_limits(const Limits& limits) { limits_ = limits; }
 
   // Adds one output. `topic` is a str, `payload` bytes.
   int append(PyObject* topic, PyObject* payload, bool upload, std::int64_t ts_ms, std::int64_t position);
-  // Adds the outputs of a sequence: tuples of topic, payload and upload.
+  // Adds one output whose payload is the encoding of `value`, which packed_size has measured.
+  int append_value(PyObject* topic, PyObject* value, std::int64_t size, bool upload, std::int64_t ts_ms, std::int64_t position);
+  // Adds the outputs of a sequence: tuples of topic, payload (bytes) and upload.
   int append_all(PyObject* outputs, std::int64_t ts_ms, std::int64_t position);
   // Returns whether the limits allow one more addition before it is made, and whether they allowed it after.
   bool is_open() const noexcept { return static_cast<std::int64_t>(size()) < limits_.rows && size_bytes_ < limits_.size_bytes; }
+  bool is_due() const noexcept { return static_cast<std::int64_t>(size()) >= limits_.due_rows; }
   bool is_within_uploads() const noexcept { return limits_.used + upload_bytes_ <= limits_.upload_bytes; }
   bool has_uploads() const noexcept { return limits_.used + upload_bytes_ > 0; }
   // Keeps the first `count` rows.
   void cut(std::size_t count);
+  // Removes all rows, and keeps memory for the next ones.
+  void clear();
   // Moves the rows of `other` to the end.
   void take(RowBatch& other);
 
@@ -45,26 +53,34 @@ class RowBatch {
   // Returns a new dict: for each topic, its number of rows.
   PyObject* topics() const;
   // Returns a new list for `count` rows: topic, ts_ms, position, payload and checksum of each.
-  PyObject* feature_parameters(std::size_t first, std::size_t count) const;
+  PyObject* feature_parameters(std::size_t first, std::size_t count);
   // Returns a new list for `count` of the rows to upload: number, topic, payload, ts_ms, checksum and chain value of each.
   // `seq` and `chain` are those before the first, and become those of the last.
-  PyObject* upload_parameters(std::size_t first, std::size_t count, std::int64_t& seq, std::uint64_t& chain) const;
+  PyObject* upload_parameters(std::size_t first, std::size_t count, std::int64_t& seq, std::uint64_t& chain);
 
  private:
   struct Row {
     PyObject* topic;
-    PyObject* payload;
+    PyObject* payload;  // null: the bytes are in blocks_
+    const std::byte* data;
+    std::size_t size;
     std::int64_t ts_ms, position;
-    std::uint32_t checksum;  // of topic, time and payload
+    std::uint32_t checksum;  // of topic, time and payload, once it is computed
+    bool has_checksum;
     bool upload;
     std::int64_t size_bytes() const;
   };
+  std::uint32_t checksum_of(Row& row);
+  int add(PyObject* topic, const std::byte* data, std::size_t size, PyObject* payload, bool upload, std::int64_t ts_ms,
+          std::int64_t position);
 
   std::vector<Row> rows_;
+  PayloadBlocks blocks_;
   std::vector<std::size_t> uploads_;  // indices of the rows to upload
   std::int64_t size_bytes_ = 0, upload_bytes_ = 0;
-  std::uint32_t header_ = 0;  // the checksum of topic and time of the latest row
-  bool has_header_ = false;   // false after the latest row has become another one
+  std::uint32_t header_ = 0;          // the checksum of a topic and a time, those of the latest computed checksum
+  PyObject* header_topic_ = nullptr;  // borrowed, while parameters are made
+  std::int64_t header_ts_ms_ = 0;
   Limits limits_;
 };
 

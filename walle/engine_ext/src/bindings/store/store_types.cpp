@@ -5,6 +5,7 @@
 
 #include "bindings/store/packed_value.h"
 #include "bindings/store/row_batch.h"
+#include "bindings/stream/packed_size.h"
 
 namespace walle {
 
@@ -26,13 +27,20 @@ PyObject* without_exceptions(Body body) noexcept {
   }
 }
 
-// RowBatch(rows, size_bytes, used, upload_bytes): the limits
+bool parse_limits(PyObject* arguments, RowBatch::Limits& limits) {
+  long long rows = 0, size_bytes = 0, used = 0, upload_bytes = 0, due_rows = 0;
+  if (!PyArg_ParseTuple(arguments, "LLLLL", &rows, &size_bytes, &used, &upload_bytes, &due_rows)) return false;
+  limits = {rows, size_bytes, used, upload_bytes, due_rows};
+  return true;
+}
+
+// RowBatch(rows, size_bytes, used, upload_bytes, due_rows): the limits
 PyObject* batch_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-  long long rows = 0, size_bytes = 0, used = 0, upload_bytes = 0;
-  if (!PyArg_ParseTuple(arguments, "LLLL", &rows, &size_bytes, &used, &upload_bytes)) return nullptr;
+  RowBatch::Limits limits;
+  if (!parse_limits(arguments, limits)) return nullptr;
   return without_exceptions([&]() -> PyObject* {
     auto batch = std::make_unique<RowBatch>();
-    batch->set_limits({rows, size_bytes, used, upload_bytes});
+    batch->set_limits(limits);
     auto* self = reinterpret_cast<BatchObject*>(type->tp_alloc(type, 0));
     if (self != nullptr) self->batch = batch.release();
     return reinterpret_cast<PyObject*>(self);
@@ -40,9 +48,9 @@ PyObject* batch_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
 }
 
 PyObject* batch_set_limits(PyObject* self, PyObject* arguments) {
-  long long rows = 0, size_bytes = 0, used = 0, upload_bytes = 0;
-  if (!PyArg_ParseTuple(arguments, "LLLL", &rows, &size_bytes, &used, &upload_bytes)) return nullptr;
-  batch_of(self).set_limits({rows, size_bytes, used, upload_bytes});
+  RowBatch::Limits limits;
+  if (!parse_limits(arguments, limits)) return nullptr;
+  batch_of(self).set_limits(limits);
   Py_RETURN_NONE;
 }
 
@@ -58,20 +66,20 @@ PyObject* batch_uploads(PyObject* self, void*) { return PyLong_FromSize_t(batch_
 PyObject* batch_size_bytes(PyObject* self, void*) { return PyLong_FromLongLong(batch_of(self).size_bytes()); }
 PyObject* batch_upload_bytes(PyObject* self, void*) { return PyLong_FromLongLong(batch_of(self).upload_bytes()); }
 
-// Adds rows by `append` within the limits, or beyond them if `forced`. Returns the number of rows that the batch has then, 0 if
-// it has no room; a null pointer with a Python error.
+// Adds rows by `append` within the limits, or beyond them if `forced`. Returns whether the caller has to start a write, None if
+// the batch has no room; a null pointer with a Python error.
 template <typename Append>
 PyObject* append_within_limits(RowBatch& batch, bool forced, Append append) {
   const std::size_t before = batch.size(), uploads_before = batch.uploads();
   const bool was_empty = !batch.has_uploads();
-  if (!forced && !batch.is_open()) return PyLong_FromLong(0);
+  if (!forced && !batch.is_open()) Py_RETURN_NONE;
   return without_exceptions([&]() -> PyObject* {
     if (append() < 0) return nullptr;
     if (!forced && !was_empty && batch.uploads() > uploads_before && !batch.is_within_uploads()) {
       batch.cut(before);
-      return PyLong_FromLong(0);
+      Py_RETURN_NONE;
     }
-    return PyLong_FromSize_t(batch.size());
+    return PyBool_FromLong(batch.is_due());
   });
 }
 
@@ -84,7 +92,7 @@ std::int64_t milliseconds(PyObject* seconds) {
   return -1;
 }
 
-// append_value(topic, value, upload, since_s, position, max_payload_bytes); None if Python must encode or refuse the value
+// append_value(topic, value, upload, since_s, position, max_payload_bytes); None also if Python must encode or refuse the value
 PyObject* batch_append_value(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 6)
     return PyErr_Format(PyExc_TypeError,
@@ -96,17 +104,11 @@ PyObject* batch_append_value(PyObject* self, PyObject* const* arguments, Py_ssiz
   const long long max_bytes = PyErr_Occurred() != nullptr ? -1 : PyLong_AsLongLong(arguments[5]);
   if (PyErr_Occurred() != nullptr) return nullptr;
   RowBatch& batch = batch_of(self);
-  if (!batch.is_open()) return PyLong_FromLong(0);
-  PyObject* payload = packed_value(arguments[1]);
-  if (payload == nullptr && PyErr_Occurred() != nullptr) return nullptr;
-  if (payload == nullptr || PyBytes_GET_SIZE(payload) > max_bytes) {
-    Py_XDECREF(payload);
-    Py_RETURN_NONE;
-  }
-  PyObject* rows =
-      append_within_limits(batch, false, [&] { return batch.append(arguments[0], payload, upload == 1, ts_ms, position); });
-  Py_DECREF(payload);
-  return rows;
+  if (!batch.is_open()) Py_RETURN_NONE;
+  const std::int64_t size = packed_size(arguments[1]);
+  if (size < 0 || size > max_bytes) Py_RETURN_NONE;
+  return append_within_limits(batch, false,
+                              [&] { return batch.append_value(arguments[0], arguments[1], size, upload == 1, ts_ms, position); });
 }
 
 // append_all(outputs, since_s, position, forced=False)
@@ -128,6 +130,11 @@ PyObject* batch_take(PyObject* self, PyObject* other) {
     batch_of(self).take(batch_of(other));
     Py_RETURN_NONE;
   });
+}
+
+PyObject* batch_clear(PyObject* self, PyObject*) {
+  batch_of(self).clear();
+  Py_RETURN_NONE;
 }
 
 PyObject* batch_topics(PyObject* self, PyObject*) { return batch_of(self).topics(); }
@@ -167,6 +174,7 @@ PyMethodDef batch_methods[] = {{"append_value", as_batch_method(batch_append_val
                                {"append_all", as_batch_method(batch_append_all), METH_FASTCALL, nullptr},
                                {"set_limits", batch_set_limits, METH_VARARGS, nullptr},
                                {"take", batch_take, METH_O, nullptr},
+                               {"clear", batch_clear, METH_NOARGS, nullptr},
                                {"topics", batch_topics, METH_NOARGS, nullptr},
                                {"feature_parameters", batch_feature_parameters, METH_VARARGS, nullptr},
                                {"upload_parameters", batch_upload_parameters, METH_VARARGS, nullptr},
