@@ -8,8 +8,8 @@ The link is made of real IP packets between two TUN devices where this machine a
 recovers from each loss; elsewhere it is a TCP proxy, and the report says so. Values are of one direction.
 
     python benchmarks/tunnel_delay.py [--delay 50] [--jitter 20] [--loss 0.01] [--rate 10] [--uploads 2000]
-        [--devices 16] [--requests 200] [--seed 1] [--proxy] [--sysctl NAME=VALUE]
-        [--out out] [--json]
+        [--devices 16] [--each] [--requests 200] [--seed 1] [--proxy]
+        [--sysctl NAME=VALUE] [--out out] [--json]
 
 Table, JSON, picture and page are written to the folder --out as tunnel_delay.*.
 """
@@ -63,7 +63,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     cloud, device = folder / "cloud", folder / "device"
     for made in (cloud, device):
         made.mkdir()
-    with BenchLink.open(cloud, shape, options.seed, proxy=options.proxy, sysctls=sysctls) as link:
+    with BenchLink.open(cloud, shape, options.seed, each=options.each, proxy=options.proxy, sysctls=sysctls) as link:
         acked = link.run(lambda address: play_all(address, device, sizes, _PAUSE_S, options.seed))
         asked = link.run(lambda address: time_requests(address, device, options.requests, options.seed))
     arrived = asyncio.run(arrived_ms(cloud / "uploads.db"))
@@ -102,6 +102,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=defaults.bits_per_s / 1e6, help="Mbit/s (default: %(default)s)")
     parser.add_argument("--uploads", type=int, default=2_000, help="of all devices (default: %(default)s)")
     parser.add_argument("--devices", type=int, default=16, help="that share the link (default: %(default)s)")
+    parser.add_argument("--each", action="store_true", help="a link for each device; not with the TCP proxy")
     parser.add_argument("--requests", type=int, default=200, help="beside a draining outbox (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--proxy", action="store_true", help="use the TCP proxy, although TUN devices may be possible")

@@ -44,17 +44,18 @@ class BenchLink:
         shape: LinkShape,
         seed: int,
         *,
+        each: bool = False,
         proxy: bool = False,
         sysctls: Mapping[str, str] | None = None,
     ) -> Iterator["BenchLink"]:
-        """Give a link, with a cloud that keeps its files in `folder`."""
+        """Give a link, with a cloud that keeps its files in `folder`; with `each`, a link for each device."""
         with contextlib.ExitStack() as undo:
             tun: TunLink | None = None
             model = "TCP proxy, a loss is a delay of one round trip (chosen by --proxy)"
             if not proxy:
                 try:
-                    tun = undo.enter_context(TunLink.open(shape, seed=seed, sysctls=sysctls))
-                    model = "IP packets between two TUN devices"
+                    tun = undo.enter_context(TunLink.open(shape, seed=seed, each=each, sysctls=sysctls))
+                    model = f"IP packets between two TUN devices{', a link for each device' * each}"
                 except NoTunError as error:
                     model = f"TCP proxy, a loss is a delay of one round trip (no TUN device: {error})"
             link = cls(model, tun, shape, seed)

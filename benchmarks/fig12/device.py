@@ -14,7 +14,7 @@ from walle.pipeline.store import FeatureStore
 from walle.pipeline.tunnel.client import TunnelClient
 
 TOPIC = "feature"
-_BACKLOG = 64  # uploads of 10 KB that wait while requests are timed
+_BACKLOG = 64  # unacknowledged uploads of 10 KB while requests are timed
 _BACKLOG_BYTES = 10_000
 _REQUEST_BYTES = 200
 
@@ -55,6 +55,7 @@ class BenchDevice:
         self._rng = rng
         self._came: dict[int, asyncio.Future[float]] = {}
         self._early: dict[int, float] = {}
+        self._acked = 0
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -73,6 +74,7 @@ class BenchDevice:
 
     def _note_ack(self, seq: int, _latency_s: float) -> None:
         self._early[seq] = time.perf_counter()
+        self._acked = seq
         if seq in self._came:
             self._came.pop(seq).set_result(self._early.pop(seq))
 
@@ -115,8 +117,8 @@ class BenchDevice:
 
     async def _keep_full(self) -> None:
         while True:
-            missing = _BACKLOG - self.outbox.size_bytes // _BACKLOG_BYTES
-            for _ in range(max(0, missing)):
+            # Not by the outbox's size, from which acknowledged uploads go with the next transaction only.
+            for _ in range(max(0, self._acked + _BACKLOG - self.outbox.last_seq)):
                 await self.outbox.put(TOPIC, self._rng.randbytes(_BACKLOG_BYTES))
             self._early.clear()
             await asyncio.sleep(0.1)

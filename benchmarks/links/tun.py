@@ -79,8 +79,12 @@ class TunLink:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, shape: LinkShape, *, seed: int, sysctls: Mapping[str, str] | None = None) -> Iterator["TunLink"]:
+    def open(
+        cls, shape: LinkShape, *, seed: int, each: bool = False, sysctls: Mapping[str, str] | None = None
+    ) -> Iterator["TunLink"]:
         """Give a link within the block; `sysctls` (`net.ipv4...`) are set in both namespaces alone.
+
+        `each` gives every TCP connection a link of its own.
 
         Raises:
             NoTunError: see there.
@@ -97,14 +101,14 @@ class TunLink:
                     setting = Path("/proc/sys", *name.split("."))
                     side.run(partial(setting.write_text, value)).result()
             link = cls(shape, *sides)
-            undo.enter_context(link._forwarding(seed))
+            undo.enter_context(link._forwarding(seed, each))
             yield link
 
     @contextlib.contextmanager
-    def _forwarding(self, seed: int) -> Iterator[None]:
+    def _forwarding(self, seed: int, each: bool) -> Iterator[None]:
         files = (self.device.tun, self.cloud.tun)
         command = [sys.executable, "-m", "benchmarks.links.forward", *map(str, files), str(seed)]
-        command.append(json.dumps(self.shape.to_dict()))
+        command += [json.dumps(self.shape.to_dict()), *["each"] * each]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=files, cwd=_ROOT
         ) as process:

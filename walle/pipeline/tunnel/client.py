@@ -41,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 
 _BATCH = 64  # uploads read from the outbox at once
 _FRAME_BYTES = 32 << 10  # of uploads in one frame, before compression; a longer upload has a frame of its own
+_SHORT_FRAME_BYTES = 8 << 10  # the same while requests are likely, which wait for the frame before them
 _RECORD_BYTES = 24  # of an upload's fixed part
 _REQUESTS = 8  # in flight at once; the cloud takes 16 of a device
 _URGENT = 4  # more, of a priority above 0: slow ones of a lower priority do not delay them
@@ -116,7 +117,7 @@ class TunnelClient:
     """A tunnel client; `run` uploads a device's outbox to the cloud.
 
     `on_ack(seq, latency_s)` is called for each upload that this connection sent and the cloud acknowledged. The state
-    is in `.connected`, `.last_error` and `.connections`.
+    is in `.connected`, `.last_error`, `.connections` and `.probes`.
 
     Args:
         token: the credential of this device, which the cloud's `authenticate` knows.
@@ -165,6 +166,7 @@ class TunnelClient:
         self._dictionaries_refused = False
         self._encoder = Encoder()
         self._link: Link | None = None
+        self._earlier_probes = 0  # of earlier connections
         self._acked = 0
         self._acked_epoch = outbox.epoch
         self._request_slots = PrioritySlots(_REQUESTS)
@@ -179,6 +181,11 @@ class TunnelClient:
     def connected(self) -> bool:
         """True after the cloud's Welcome, while the connection is open."""
         return self._link is not None
+
+    @property
+    def probes(self) -> int:
+        """The Pings so far that followed a frame, so that its loss shows earlier."""
+        return self._earlier_probes + (self._link.tail.count if self._link is not None else 0)
 
     async def run(self) -> None:
         """Connect, upload, reconnect; return after `close`.
@@ -326,6 +333,7 @@ class TunnelClient:
             return link.is_leaving
         finally:
             link.abort()
+            self._earlier_probes += link.tail.count
             self._link = None
             self._pulse()
 
@@ -352,6 +360,7 @@ class TunnelClient:
                     dictionaries=",".join(dictionary.digest for dictionary in offer),
                 )
                 link.epoch = mark.epoch
+                hello_s = self._clock.monotonic()
                 link.write(self._encoder.encode(hello))
                 welcome = await link.welcome()
         except TimeoutError:
@@ -367,11 +376,18 @@ class TunnelClient:
             self._acked_epoch, self._acked = link.epoch, 0
         self.connections += 1
         link.accept(welcome, offer)
+        link.round_trip.note(link.heard_s - hello_s, link.heard_s)
         self._check_offer(link)  # others may have come since the Hello
         link.ack_came.set()
         self._link = link
         self._pulse()
-        works = (self._upload(link), self._forget(link), self._keep_alive(link), self._move(link))
+        works = (
+            self._upload(link),
+            self._forget(link),
+            self._keep_alive(link),
+            link.probe_tails(self._encoder.encode),
+            self._move(link),
+        )
         await _first(link.over(), *works)
 
     def _check_epoch(self, link: Link) -> None:
@@ -416,7 +432,7 @@ class TunnelClient:
                 await self._clock.sleep(self._coalesce_s)
                 continue
             waited = False
-            for group in self._frames(uploads):
+            for group in self._frames(uploads, _SHORT_FRAME_BYTES if link.expects_requests else _FRAME_BYTES):
                 while not link.allows(group[0]):
                     await link.room()
                 await link.writable_for_uploads()
@@ -437,14 +453,14 @@ class TunnelClient:
     def _is_little(self, uploads: list[protocol.Upload]) -> bool:
         return len(uploads) < _BATCH and sum(map(upload_bytes, uploads)) < _FRAME_BYTES
 
-    def _frames(self, uploads: list[protocol.Upload]) -> Iterator[list[protocol.Upload]]:
+    def _frames(self, uploads: list[protocol.Upload], most_bytes: int) -> Iterator[list[protocol.Upload]]:
         """Divide uploads into those that share a frame: few bytes, and the same dictionary."""
         group: list[protocol.Upload] = []
         size_bytes = 0
         for upload in uploads:
             added_bytes = upload_bytes(upload) + _RECORD_BYTES
             is_alike = not group or self._dictionaries.get(upload.topic) is self._dictionaries.get(group[0].topic)
-            if group and (size_bytes + added_bytes > _FRAME_BYTES or not is_alike):
+            if group and (size_bytes + added_bytes > most_bytes or not is_alike):
                 yield group
                 group, size_bytes = [], 0
             group.append(upload)

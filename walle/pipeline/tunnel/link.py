@@ -15,10 +15,14 @@ from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import Decoder, FrameError
 from walle.pipeline.tunnel.pacing import InFlightBound
+from walle.pipeline.tunnel.round_trip import RoundTrip
 from walle.pipeline.tunnel.sessions import ResumingContext
 from walle.pipeline.tunnel.slots import PrioritySlots
+from walle.pipeline.tunnel.tail_probe import TailProbe
 
 WRITE_BYTES = 16 << 10  # of uploads at once, and unsent in the kernel: a request waits behind no more
+_UNSENT_CHECK_S = 0.002  # while requests are likely, and wait behind what the kernel has not sent
+_TAIL_CHECK_S = 0.005  # while the kernel has not sent the frame that a probe is to follow
 _HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_:-]{1,63}(\.[0-9A-Za-z_-]{1,63})*")  # a name, or an IP address
 CLOSE_S = 2.0  # for the last bytes of a connection to leave
 
@@ -97,11 +101,15 @@ class Link(asyncio.Protocol):
         self.leaving = asyncio.Event()  # a Drain came, or the client wants a new connection
         self._is_leaving = False
         self.bound = InFlightBound(self.window_bytes)
+        self.round_trip = RoundTrip()
+        self.tail = TailProbe(self.round_trip)
+        self._has_tail = asyncio.Event()  # a frame was written since the latest look at `tail`
         self.in_flight_bytes = 0  # of uploads on the wire
         self._credit_used = 0  # topics and payloads of the same uploads
         self._clock = clock
         self._decoder = Decoder()
         self._transport: asyncio.Transport | None = None
+        self._socket: sockets.SupportsOptions | None = None
         self._welcome: protocol.Welcome | None = None
         self._error: Exception | None = None
         self._moved = asyncio.Event()  # a Welcome or an Ack came, or the link ended
@@ -119,7 +127,7 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         # What is written waits in the transport and in the kernel; the limits keep both short.
         self._transport.set_write_buffer_limits(WRITE_BYTES)
-        connection = transport.get_extra_info("socket")
+        connection = self._socket = transport.get_extra_info("socket")
         sockets.bound_unsent(connection, WRITE_BYTES)
         sockets.recover_fast(connection)
         sockets.send_past_losses(connection)
@@ -155,6 +163,7 @@ class Link(asyncio.Protocol):
                 if answer is not None and not answer.done():
                     answer.set_result(frame)
                     self._moved.set()
+                    self._settle()
             case protocol.Welcome() if self._welcome is None and _is_sound(frame):
                 self._welcome = frame
                 self._moved.set()
@@ -164,7 +173,7 @@ class Link(asyncio.Protocol):
             case protocol.Refusal() if is_address(frame.host, frame.port):
                 self._end(TunnelRefusedError(frame))
             case protocol.Pong():
-                pass  # it only shows that the cloud is there
+                self.tail.answered(frame.token, self.acked, self.heard_s)
             case _:
                 name = type(frame).__name__
                 self._end(TunnelClosedError(f"the cloud sent a {name} out of turn, or with impossible values"))
@@ -181,8 +190,14 @@ class Link(asyncio.Protocol):
         if wire_bytes:
             self.in_flight_bytes -= wire_bytes
             self.bound.acknowledged(wire_bytes, delay_s, self.heard_s)
+            self.round_trip.note(delay_s, self.heard_s)
+        self._settle()
         self.ack_came.set()
         self._moved.set()
+
+    def _settle(self) -> None:
+        if self.is_idle:
+            self.tail.settle()
 
     def _end(self, error: Exception) -> None:
         if self._error is None:  # the first reason is the true one
@@ -200,6 +215,36 @@ class Link(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._ended.is_set():
             self._transport.write(data)
+
+    def _write_tail(self, data: bytes) -> None:
+        """Write a frame that the cloud is to answer."""
+        self.write(data)
+        self.tail.wrote(self._clock.monotonic())
+        if self.tail.due_s is not None:
+            self._has_tail.set()
+
+    async def probe_tails(self, encode: Callable[[protocol.Frame], bytes]) -> None:
+        """Send Pings behind frames that are not answered, at the times of `tail`. Does not return."""
+        while True:
+            self._has_tail.clear()
+            due_s, now_s = self.tail.due_s, self._clock.monotonic()
+            if due_s is None or self.ended or self.is_leaving:
+                await self._has_tail.wait()
+            elif now_s < due_s and self.tail.is_second:  # another frame's first probe is due earlier
+                waits = [asyncio.ensure_future(self._clock.sleep(due_s - now_s))]
+                waits.append(asyncio.ensure_future(self._has_tail.wait()))
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
+            elif now_s < due_s:
+                await self._clock.sleep(due_s - now_s)
+            elif not self.writable.is_set() or sockets.unsent_bytes(self._socket):
+                await self._clock.sleep(_TAIL_CHECK_S)  # the Ping would share the frame's last packet
+            else:
+                last_upload = self._in_flight[-1].seq if self._in_flight else self.acked
+                self.write(encode(protocol.Ping(self.tail.sent(last_upload, now_s))))
 
     def accept(self, welcome: protocol.Welcome, offer: Sequence[Dictionary]) -> None:
         """Take over a Welcome's numbers; `offer` are the dictionaries that the Hello named."""
@@ -224,7 +269,7 @@ class Link(asyncio.Protocol):
             self._in_flight.append(_Sent(upload.seq, now_s, size_bytes, 0))
         self._in_flight[-1] = self._in_flight[-1]._replace(wire_bytes=len(data))
         self.in_flight_bytes += len(data)
-        self.write(data)
+        self._write_tail(data)
 
     def allows(self, upload: protocol.Upload) -> bool:
         """Return whether the credit and the bound allow one more upload now; one of any size always may be sent."""
@@ -256,12 +301,22 @@ class Link(asyncio.Protocol):
         return not self._in_flight and not self._answers
 
     async def writable_for_uploads(self) -> None:
-        """Return once uploads may be written: after the requests that wait."""
+        """Return once uploads may be written: after the requests that wait, and soon before their transmission."""
         while True:
             await self.writable.wait()
-            if not self._waiting_requests or self.ended:
+            if self.ended:
                 return
-            await asyncio.sleep(0)
+            if self._waiting_requests:
+                await asyncio.sleep(0)
+            elif self.expects_requests and sockets.unsent_bytes(self._socket):
+                await self._clock.sleep(_UNSENT_CHECK_S)
+            else:
+                return
+
+    @property
+    def expects_requests(self) -> bool:
+        """True if a request was made a short time ago, so that others are likely."""
+        return self.bound.expects_requests(self._clock.monotonic())
 
     def take_latencies(self) -> list[tuple[int, float]]:
         taken, self._latencies = self._latencies, []
@@ -309,7 +364,7 @@ class Link(asyncio.Protocol):
                 data = encode(dataclasses.replace(request, deadline_ms=min(left_ms, protocol.MAX_DEADLINE_MS)))
                 answer: asyncio.Future[protocol.Response] = asyncio.get_running_loop().create_future()
                 self._answers[request.request_id] = answer
-                self.write(data)
+                self._write_tail(data)
         finally:
             self._waiting_requests -= 1
         try:

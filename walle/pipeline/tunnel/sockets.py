@@ -6,7 +6,9 @@ the better bound. Every option is left out where the system does not have it (do
 """
 
 import contextlib
+import fcntl
 import socket
+import struct
 import sys
 from typing import Protocol
 
@@ -15,6 +17,8 @@ _DELACK_MAX_US = 20_000  # the least that a kernel with 100 ticks a second takes
 # Linux's numbers, since 6.15; Python has no names for them.
 _TCP_RTO_MIN_US = 45
 _TCP_DELACK_MAX_US = 46
+_SIOCOUTQNSD = 0x894B
+_INT = struct.Struct("i")
 _CONGESTION_CONTROL = b"bbr"  # which does not take each loss for congestion
 
 
@@ -22,6 +26,7 @@ class SupportsOptions(Protocol):
     """A socket, or what an event loop gives in its place."""
 
     def setsockopt(self, level: int, option: int, value: int | bytes, /) -> None: ...
+    def fileno(self) -> int: ...
 
 
 def recover_fast(connection: SupportsOptions | None) -> None:
@@ -42,6 +47,21 @@ def bound_unsent(connection: SupportsOptions | None, size_bytes: int) -> None:
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
     if option is not None:
         _set(connection, option, size_bytes)
+
+
+def unsent_bytes(connection: SupportsOptions | None) -> int:
+    """Return the bytes that wait in the kernel before their first transmission, 0 where the system does not tell.
+
+    TCP_NOTSENT_LOWAT alone does not keep them few: Linux checks it for each new buffer, of up to 64 KiB.
+    """
+    if connection is None or sys.platform != "linux":
+        return 0
+    try:
+        answer = fcntl.ioctl(connection.fileno(), _SIOCOUTQNSD, bytes(_INT.size))
+    except (OSError, ValueError):  # closed meanwhile
+        return 0
+    (size_bytes,) = _INT.unpack(answer)
+    return int(size_bytes)
 
 
 def _set(connection: SupportsOptions | None, option: int, value: int | bytes) -> None:

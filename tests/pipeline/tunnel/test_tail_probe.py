@@ -1,0 +1,213 @@
+"""Pings behind the last frame of a flight: when they are sent, how many, and when none is."""
+
+import asyncio
+
+import pytest
+
+from tests.sim.memory_outbox import MemoryOutbox
+from tests.sim.tunnel_cloud import TunnelCloud
+from tests.sim.tunnel_rig import MakeClient, running, until
+from tests.sim.tunnel_wire import TunnelWire
+from walle import protocol
+from walle.pipeline.tunnel import sockets
+
+_TRIP_S = 0.1
+
+
+def pings(wire: TunnelWire) -> int:
+    heard = wire.hear()
+    assert all(isinstance(frame, protocol.Ping) for frame in heard)
+    return len(heard)
+
+
+@pytest.mark.asyncio
+async def test_a_lone_upload_is_followed_by_a_ping_and_by_another_if_its_acknowledgement_is_late() -> None:
+    async with TunnelWire.open(_TRIP_S) as wire:
+        wire.upload(1)
+        wire.hear()
+        await wire.clock.advance(_TRIP_S / 8)  # TCP does not take a packet for lost before that
+        assert pings(wire) == 0
+        await wire.clock.advance(_TRIP_S / 8)
+        assert pings(wire) == wire.link.tail.count == 1
+        await wire.clock.advance(_TRIP_S)
+        assert pings(wire) == 0
+        await wire.clock.advance(_TRIP_S)
+        assert pings(wire) == 1
+        await wire.clock.advance(1000.0)  # the acknowledgement does not come
+        assert pings(wire) == 0
+        wire.upload(2)
+        wire.hear()
+        await wire.clock.advance(_TRIP_S / 4)
+        assert pings(wire) == 1
+        await wire.clock.advance(_TRIP_S / 4)
+        wire.upload(3)  # while the second one of the upload before is due
+        wire.hear()
+        await wire.clock.advance(_TRIP_S / 4)
+        assert pings(wire) == 1
+
+
+@pytest.mark.asyncio
+async def test_an_upload_that_is_acknowledged_gets_no_ping() -> None:
+    async with TunnelWire.open(_TRIP_S) as wire:
+        wire.upload(1)
+        wire.upload(2)
+        wire.hear()
+        await wire.clock.advance(0.015)
+        wire.say(protocol.Ack(1))
+        wire.say(protocol.Ack(2))
+        await wire.clock.advance(10.0)
+        assert pings(wire) == 0
+        wire.upload(3)
+        wire.upload(4)
+        wire.hear()
+        await wire.clock.advance(0.015)
+        wire.say(protocol.Ack(3))
+        await wire.clock.advance(10.0)
+        assert pings(wire) == 2
+
+
+@pytest.mark.asyncio
+async def test_no_ping_comes_between_frames_that_follow_each_other() -> None:
+    async with TunnelWire.open(_TRIP_S) as wire:
+        for seq in range(1, 101):
+            wire.upload(seq)
+            await wire.clock.advance(_TRIP_S / 10)
+        assert [type(frame) for frame in wire.hear()] == [protocol.Upload] * 100
+        await wire.clock.advance(10.0)
+        assert pings(wire) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_request_without_an_answer_is_followed_by_a_ping() -> None:
+    async with TunnelWire.open(_TRIP_S) as wire:
+        for request_id, is_answered in enumerate([False, True], 1):
+            asking = asyncio.create_task(
+                wire.link.ask(
+                    protocol.Request(request_id, "rank", b"q"), wire.encoder.encode, wire.clock.monotonic() + 60
+                )
+            )
+            await wire.clock.advance(0.001)
+            (request,) = wire.hear()
+            assert isinstance(request, protocol.Request)
+            if is_answered:
+                wire.say(protocol.Response(request_id, b"a"))
+            await wire.clock.advance(10.0)
+            assert pings(wire) == (0 if is_answered else 2)
+            wire.say(protocol.Response(request_id, b"a"))
+            assert (await asking).payload == b"a"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("round_trip_s", [None, 0.0001, 0.009])
+async def test_a_link_whose_round_trip_is_short_or_unknown_gets_no_ping(round_trip_s: float | None) -> None:
+    async with TunnelWire.open(round_trip_s) as wire:
+        wire.upload(1)
+        wire.hear()
+        await wire.clock.advance(1.0)
+        assert pings(wire) == 0
+
+
+@pytest.mark.asyncio
+async def test_the_round_trip_is_learnt_from_acknowledgements_and_pongs() -> None:
+    async with TunnelWire.open(None) as wire:
+        wire.upload(1)
+        await wire.clock.advance(0.3)
+        wire.say(protocol.Ack(1))
+        assert wire.link.round_trip.least_s == pytest.approx(0.3)
+        wire.upload(2)
+        wire.hear()
+        while not (heard := wire.hear()):
+            await wire.clock.advance(0.001)
+        (ping,) = heard
+        assert isinstance(ping, protocol.Ping)
+        await wire.clock.advance(0.05)
+        wire.say(protocol.Pong(ping.token + 1))  # not the answer to the latest probe
+        assert wire.link.round_trip.least_s == pytest.approx(0.3)
+        wire.say(protocol.Pong(ping.token))
+        assert wire.link.round_trip.least_s == pytest.approx(0.05, abs=0.001)
+
+
+@pytest.mark.asyncio
+async def test_a_ping_waits_until_the_kernel_has_sent_the_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    unsent = 5000
+    monkeypatch.setattr(sockets, "unsent_bytes", lambda _: unsent)
+    async with TunnelWire.open(_TRIP_S) as wire:
+        wire.upload(1)
+        wire.hear()
+        await wire.clock.advance(_TRIP_S)
+        assert pings(wire) == 0
+        unsent = 0
+        await wire.clock.advance(_TRIP_S / 10)
+        assert pings(wire) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_leaves_sends_no_ping() -> None:
+    async with TunnelWire.open(_TRIP_S) as wire:
+        wire.upload(1)
+        wire.hear()
+        wire.link.leave()
+        await wire.clock.advance(10.0)
+        assert pings(wire) == 0
+
+
+@pytest.mark.asyncio
+async def test_the_ping_comes_later_where_the_cloud_takes_longer_to_store_an_upload() -> None:
+    async def delay_s(seq: int, stored_s: float) -> float:
+        """Upload, answer Ping and upload after a round trip, and return when the Ping came."""
+        began_s = wire.clock.monotonic()
+        wire.upload(seq)
+        wire.hear()
+        while not (heard := wire.hear()):
+            await wire.clock.advance(0.001)
+        (ping,) = heard
+        assert isinstance(ping, protocol.Ping)
+        after_s = wire.clock.monotonic() - began_s
+        answers: dict[float, protocol.Frame] = {
+            _TRIP_S + after_s: protocol.Pong(ping.token),
+            _TRIP_S + stored_s: protocol.Ack(seq),
+        }
+        for at_s, frame in sorted(answers.items()):
+            await wire.clock.advance(began_s + at_s - wire.clock.monotonic())
+            wire.say(frame)
+        return after_s
+
+    async with TunnelWire.open(_TRIP_S) as wire:
+        quick = [await delay_s(seq, 0.005) for seq in range(1, 11)]
+        assert quick == pytest.approx([0.02] * 10, abs=0.002)
+        slow = [await delay_s(seq, 0.04) for seq in range(11, 31)]
+        assert 0.038 < slow[-1] < 0.05
+        stuck = [await delay_s(seq, 0.5) for seq in range(31, 51)]
+        assert stuck[-1] <= _TRIP_S / 2 + 0.002
+        again = [await delay_s(seq, 0.005) for seq in range(51, 151)]
+        assert again[-1] == pytest.approx(0.02, abs=0.002)
+
+
+@pytest.mark.asyncio
+async def test_a_client_counts_its_probes_and_sends_none_over_loopback(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    answer = asyncio.Event()
+
+    async def on_request(_device_id: str, topic: str, _payload: bytes) -> bytes:
+        if topic == "far":
+            await answer.wait()
+        return b""
+
+    cloud.on_request = on_request
+    async with cloud:
+        client = make_client(MemoryOutbox(), cloud.server.port)
+        async with running(client), asyncio.timeout(20):
+            await until(lambda: client.connected)
+            assert client._link is not None
+            client._link.round_trip.least_s = 0.001  # a busy machine may take longer for the Welcome
+            await client.send("t", b"")
+            await client.drained()
+            await client.request("near", b"")
+            assert client.probes == 0
+            client._link.round_trip.least_s = 0.05
+            asking = asyncio.create_task(client.request("far", b""))
+            await until(lambda: client.probes >= 1)
+            answer.set()
+            await asking
+        assert client.probes >= 1
