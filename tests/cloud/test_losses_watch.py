@@ -38,7 +38,7 @@ async def test_lost_uploads_are_counted_by_cause(tmp_path: Path) -> None:
         Loss("e", 30, None, LossCause.DAMAGED),
     ]
     async with Ingest(tmp_path / "uploads.db") as ingest:
-        watch = LossesWatch(ingest.losses, ManualClock(0.0))
+        watch = LossesWatch(ingest.loss_totals, ManualClock(0.0))
         await watch.refresh()
         assert set(samples(watch).values()) == {0.0}
         assert len(samples(watch)) == 2 * len(LossCause)
@@ -54,4 +54,5 @@ async def test_lost_uploads_are_counted_by_cause(tmp_path: Path) -> None:
     for cause, (uploads, count) in expected.items():
         assert found[f'walle_lost_uploads_total{{cause="{cause}"}}'] == uploads
         assert found[f'walle_loss_reports_total{{cause="{cause}"}}'] == count
-    assert watch.health() == {"ok": True, "lost_uploads": {cause: uploads for cause, (uploads, _) in expected.items()}}
+    lost = {cause: uploads for cause, (uploads, _) in expected.items()}
+    assert watch.health() == {"ok": True, "lost_uploads": {**lost, "refused": 0}}

@@ -106,7 +106,7 @@ class GatewayNode:
             await undo.enter_async_context(self._tunnel)
             self._retention = Retention(self._uploads, rules)
             self._uploads_watch = UploadsWatch(self._uploads, self._retention, self._clock)
-            losses = LossesWatch(self._uploads.losses, self._clock)
+            losses = LossesWatch(self._uploads.loss_totals, self._clock)
             works = [self._renew_daily(authority), self._uploads_watch.run(), losses.run()]
             if rules:
                 works.append(self._retention.run())

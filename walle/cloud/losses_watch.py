@@ -1,37 +1,31 @@
 """Metrics of the uploads that are lost or may have arrived twice, for /metrics and /healthz."""
 
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from walle.clock import Clock
 from walle.errors import PipelineError
-from walle.pipeline.losses import Loss, uploads_by_cause
+from walle.pipeline.ingest.receipt import LossTotal
+from walle.pipeline.losses import LossCause
 
 _LOG = logging.getLogger(__name__)
 
 _REFRESH_S = 5.0
 
 
-class _Recorded(Protocol):
-    @property
-    def loss(self) -> Loss: ...
-
-
 class LossesWatch:
-    """The recorded losses, as `run` read them last by `losses`."""
+    """The totals of the recorded losses, as `run` read them last by `totals`."""
 
-    def __init__(self, losses: Callable[[], Awaitable[Sequence[_Recorded]]], clock: Clock) -> None:
-        self._losses = losses
+    def __init__(self, totals: Callable[[], Awaitable[Mapping[LossCause, LossTotal]]], clock: Clock) -> None:
+        self._read = totals
         self._clock = clock
-        self._uploads = uploads_by_cause(())
-        self._reports = Counter[str]()
+        self._totals: Mapping[LossCause, LossTotal] = {cause: LossTotal(0, 0) for cause in LossCause}
 
     async def run(self) -> None:
-        """Read the losses every few seconds, until cancelled. The tunnel's health says if they cannot be read."""
+        """Read the totals every few seconds, until cancelled. The uploads' health says if they cannot be read."""
         while True:
             try:
                 await self.refresh()
@@ -40,14 +34,12 @@ class LossesWatch:
             await self._clock.sleep(_REFRESH_S)
 
     async def refresh(self) -> None:
-        """Read the losses. Raises PipelineError if their file cannot be used."""
-        losses = [recorded.loss for recorded in await self._losses()]
-        self._uploads = uploads_by_cause(losses)
-        self._reports = Counter(loss.cause.value for loss in losses)
+        """Read the totals. Raises PipelineError if the store cannot be used."""
+        self._totals = await self._read()
 
     def health(self) -> dict[str, Any]:
         """Return the state as JSON. A loss is past: `ok` stays True."""
-        return {"ok": True, "lost_uploads": dict(self._uploads)}
+        return {"ok": True, "lost_uploads": {cause.value: total.uploads for cause, total in self._totals.items()}}
 
     def metrics(self) -> list[Metric]:
         """Return the state for a scrape."""
@@ -59,7 +51,7 @@ class LossesWatch:
         reports = CounterMetricFamily(
             "walle_loss_reports", "Recorded losses, each a range of uploads", labels=["cause"]
         )
-        for cause, count in self._uploads.items():
-            uploads.add_metric([cause], count)
-            reports.add_metric([cause], self._reports[cause])
+        for cause, total in self._totals.items():
+            uploads.add_metric([cause.value], total.uploads)
+            reports.add_metric([cause.value], total.reports)
         return [uploads, reports]

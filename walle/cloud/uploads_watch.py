@@ -7,12 +7,14 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from walle.clock import Clock
+from walle.pipeline.ingest.quarantine import MAX_REFUSED
 from walle.pipeline.ingest.retention import ANY_TOPIC, Retention
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, TopicSize, UploadStore
 
 _LOG = logging.getLogger(__name__)
 
 _REFRESH_S = 5.0
+_LATE_S = 30.0  # of a refresh: the store hangs
 _TOPICS_SHOWN = 500  # in the metrics, each by itself
 
 
@@ -23,11 +25,15 @@ class UploadsWatch:
         self._store = store
         self._retention = retention
         self._clock = clock
-        self._topics: dict[str, TopicSize] = {}
+        self._topics: dict[str, TopicSize] = {}  # the largest ones
+        self._total = TopicSize(0, 0)  # of all topics
         self._groups: dict[str, GroupLag] = {}
+        self._refused = 0
+        self._error = ""
+        self._begun_s: float | None = None  # when the refresh that runs began
 
     async def run(self) -> None:
-        """Read the state every few seconds, until cancelled. The tunnel's health says if the store cannot be used."""
+        """Read the state every few seconds, until cancelled."""
         while True:
             try:
                 await self.refresh()
@@ -37,14 +43,36 @@ class UploadsWatch:
 
     async def refresh(self) -> None:
         """Read the state. Raises IngestError if the store cannot be used."""
-        self._topics, self._groups = await self._store.topics(), await self._store.group_lags()
+        store = self._store
+        self._begun_s = self._clock.monotonic()
+        try:
+            self._topics, self._total = await store.largest_topics(_TOPICS_SHOWN + 1)  # one may be ANY_TOPIC
+            self._groups, self._refused = await store.group_lags(), await store.refused_count()
+        except IngestError as error:
+            self._error = str(error)
+            raise
+        else:
+            self._error = ""
+        finally:
+            self._begun_s = None
 
     def health(self) -> dict[str, Any]:
-        """Return the state as JSON; a group that lags is its owner's concern, and `ok` stays True."""
+        """Return the state as JSON. A group that lags is its owner's concern.
+
+        `ok` is False while the store cannot be read, or keeps no more uploads that the database refuses: those of their
+        devices wait.
+        """
+        error = self._error
+        if self._begun_s is not None and (late_s := self._clock.monotonic() - self._begun_s) > _LATE_S:
+            error = error or f"the store of uploads has not answered for {late_s:.0f} s"
+        if self._refused >= MAX_REFUSED:
+            error = error or f"the database refuses uploads, and the quarantine is full with {self._refused} of them"
         return {
-            "ok": True,
-            "stored": sum(size.uploads for size in self._topics.values()),
-            "bytes": sum(size.size_bytes for size in self._topics.values()),
+            "ok": not error,
+            "error": error,
+            "stored": self._total.uploads,
+            "bytes": self._total.size_bytes,
+            "refused": self._refused,
             "groups": {
                 group: {"lag": lag.uploads, "lag_s": round(self._age_s(lag), 3)} for group, lag in self._groups.items()
             },
@@ -54,7 +82,7 @@ class UploadsWatch:
         """Return the state for a scrape."""
         uploads = GaugeMetricFamily("walle_uploads_stored", "Uploads that are stored", labels=["topic"])
         size_bytes = GaugeMetricFamily("walle_uploads_bytes", "Payload bytes that are stored", labels=["topic"])
-        for topic, size in _shown(self._topics):
+        for topic, size in _shown(self._topics, self._total):
             uploads.add_metric([topic], size.uploads)
             size_bytes.add_metric([topic], size.size_bytes)
         lag = GaugeMetricFamily(
@@ -75,16 +103,26 @@ class UploadsWatch:
             deleted_bytes.add_metric([topic], size.size_bytes)
         failures = CounterMetricFamily("walle_uploads_retention_failures", "Failures to delete old uploads")
         failures.add_metric([], self._retention.failures)
-        return [uploads, size_bytes, lag, age, deleted, deleted_bytes, failures]
+        unconsumed = CounterMetricFamily(
+            "walle_uploads_deleted_unconsumed", "Uploads deleted by retention before a consumer group committed them"
+        )
+        unconsumed.add_metric([], self._retention.unconsumed)
+        refused = GaugeMetricFamily(
+            "walle_uploads_refused", "Uploads that the database refuses for their contents, in the quarantine"
+        )
+        refused.add_metric([], self._refused)
+        return [uploads, size_bytes, lag, age, deleted, deleted_bytes, failures, unconsumed, refused]
 
     def _age_s(self, lag: GroupLag) -> float:
         return 0.0 if lag.oldest_ms is None else max(0.0, self._clock.time() - lag.oldest_ms / 1000)
 
 
-def _shown(topics: Mapping[str, TopicSize]) -> Iterator[tuple[str, TopicSize]]:
+def _shown(largest: Mapping[str, TopicSize], total: TopicSize) -> Iterator[tuple[str, TopicSize]]:
     """Yield the largest topics, and all others together as ANY_TOPIC: a forged device may send any number of them."""
-    ranked = sorted(topics.items(), key=lambda item: (item[0] == ANY_TOPIC, -item[1].size_bytes))
-    shown = [(topic, size) for topic, size in ranked[:_TOPICS_SHOWN] if topic != ANY_TOPIC]
-    yield from shown
-    if others := [size for _, size in ranked[len(shown) :]]:
-        yield ANY_TOPIC, TopicSize(sum(size.uploads for size in others), sum(size.size_bytes for size in others))
+    uploads, size_bytes = total
+    for topic in [topic for topic in largest if topic != ANY_TOPIC][:_TOPICS_SHOWN]:
+        size = largest[topic]
+        yield topic, size
+        uploads, size_bytes = uploads - size.uploads, size_bytes - size.size_bytes
+    if uploads:
+        yield ANY_TOPIC, TopicSize(uploads, size_bytes)

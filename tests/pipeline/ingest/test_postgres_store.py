@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.ingest.upload_store_contract import MakeStore, UploadStoreContract, received, stored, until
+from tests.pipeline.ingest.upload_store_contract import (
+    MakeStore,
+    RefuseTopic,
+    UploadStoreContract,
+    received,
+    stored,
+    until,
+)
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.pipeline.ingest.pump import PumpStatus, pump
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore, open_uploads
@@ -22,8 +29,44 @@ from walle.pipeline.tunnel.server import Received
 class TestPostgresUploadStore(UploadStoreContract):
     @pytest.fixture
     def make_store(self, postgres: PostgresServer) -> MakeStore:
-        dsn = postgres.make_database()
-        return lambda: open_uploads(dsn)
+        self.dsn = postgres.make_database()
+        return lambda: open_uploads(self.dsn)
+
+    @pytest.fixture
+    def refuse_topic(self, make_store: MakeStore) -> RefuseTopic:
+        def refuse(topic: str) -> None:
+            run(self.dsn, f"ALTER TABLE walle.uploads ADD CONSTRAINT refused_by_a_rule CHECK (topic <> '{topic}')")
+
+        return refuse
+
+
+def run(dsn: str, statement: str) -> None:
+    subprocess.run(["psql", "-q", "-v", "ON_ERROR_STOP=1", dsn, "-c", statement], check=True, capture_output=True)
+
+
+@pytest.mark.asyncio
+async def test_a_database_of_format_1_gets_the_tables_that_it_lacks(postgres: PostgresServer) -> None:
+    dsn = postgres.make_database()
+    async with open_uploads(dsn) as store:
+        await store.accept([received(1)])
+    drop = "DROP TABLE walle.merged_losses; DROP TABLE walle.refused; UPDATE walle.head SET format = 1"
+    await asyncio.to_thread(run, dsn, drop)
+    async with open_uploads(dsn) as store:
+        assert await store.refused_count() == 0
+        assert await stored(store) == [received(1)]
+
+
+@pytest.mark.asyncio
+async def test_a_position_that_is_taken_is_a_fault_of_the_database_and_not_of_the_upload(
+    postgres: PostgresServer,
+) -> None:
+    dsn = postgres.make_database()
+    async with open_uploads(dsn) as store:
+        await store.accept([received(1)])
+        await asyncio.to_thread(run, dsn, "UPDATE walle.head SET position = 0")
+        with pytest.raises(IngestError, match="uploads_pkey") as raised:
+            await store.accept([received(2)])
+        assert not raised.value.of_contents
 
 
 class Source:

@@ -1,13 +1,18 @@
 """The SQLite store: the contract, and files of older formats."""
 
+import asyncio
+import contextlib
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from tests.pipeline.ingest.upload_store_contract import MakeStore, UploadStoreContract, chain_of, received
+from tests.pipeline.ingest.test_feature_view import visit
+from tests.pipeline.ingest.upload_store_contract import MakeStore, RefuseTopic, UploadStoreContract, chain_of, received
+from walle.pipeline.ingest.feature_view import FeatureView, ViewConfig
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
-from walle.pipeline.ingest.upload_store import TopicSize
+from walle.pipeline.ingest.upload_store import IngestError, TopicSize
+from walle.pipeline.tunnel.server import Received
 from walle.protocol import Hello
 
 
@@ -15,6 +20,17 @@ class TestSqliteUploadStore(UploadStoreContract):
     @pytest.fixture
     def make_store(self, tmp_path: Path) -> MakeStore:
         return lambda: SqliteUploadStore(tmp_path / "uploads.db")
+
+    @pytest.fixture
+    def refuse_topic(self, tmp_path: Path) -> RefuseTopic:
+        def refuse(topic: str) -> None:
+            with contextlib.closing(sqlite3.connect(tmp_path / "uploads.db")) as database:
+                database.execute(
+                    f"CREATE TRIGGER refusal BEFORE INSERT ON uploads WHEN NEW.topic = '{topic}'"
+                    " BEGIN SELECT RAISE(ABORT, 'refused by a rule'); END"
+                )
+
+        return refuse
 
 
 _FORMAT_2 = """
@@ -53,3 +69,121 @@ async def test_a_file_of_format_2_is_read_and_goes_on(tmp_path: Path) -> None:
         assert await store.topics() == {"t": TopicSize(4, 4)}
         async with store.consume("g") as consumer:
             assert (await anext(consumer)).uploads == [*rows, received(4)]
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_format_3_gets_the_tables_that_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    async with SqliteUploadStore(path) as store:
+        await store.accept([received(1)])
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript("DROP TABLE merged_losses; DROP TABLE refused; PRAGMA user_version = 3;")
+    async with SqliteUploadStore(path) as store:
+        assert await store.refused_count() == 0
+        assert (await store.accept([received(2)])).fresh == [received(2)]
+        assert await store.topics() == {"t": TopicSize(2, 2)}
+
+
+# --- a file that is replaced while it is in use -----------------------------------------------------------------------
+
+
+def backup(path: Path) -> Path:
+    """Return a copy of the database file."""
+    copy = path.with_name("backup.db")
+    with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    return copy
+
+
+def restore(copy: Path, path: Path) -> None:
+    for log in ("-wal", "-shm"):
+        path.with_name(path.name + log).unlink(missing_ok=True)
+    copy.replace(path)
+
+
+@pytest.mark.asyncio
+async def test_every_holder_of_a_file_that_is_replaced_opens_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    visits = [visit(seq, {"page": "cart", "n": seq}) for seq in range(1, 9)]
+    config = ViewConfig.parse("shop/visits=shop/ipv:page")
+    async with (
+        SqliteUploadStore(path) as store,
+        SqliteUploadStore(path) as gateway,
+        SqliteUploadStore(path) as reader,
+        asyncio.timeout(60),
+    ):
+        await store.accept(visits[:3])
+        copy = backup(path)
+        await store.accept(visits[3:])
+        view = FeatureView(config, gateway)
+        while await view.refresh():
+            pass
+        assert view.latest({"page": "cart"})["n"] == 8
+        consumer = reader.consume("g", poll_s=0.01)
+        late = await anext(consumer)
+        assert len(late) == 8
+
+        restore(copy, path)
+        assert await gateway.count() == 3
+        while await view.refresh():
+            pass
+        assert view.latest({"page": "cart"})["n"] == 3
+        assert not await late.commit()  # of the file before: its positions are other uploads' now
+        assert await store.acked("d", "e") == 3
+        assert (await store.resume(Hello("d", "e", "", acked=3))).seq == 3
+        new = [visit(seq, {"page": "cart", "n": -seq}) for seq in range(4, 7)]
+        assert (await store.accept(new)).fresh == new
+        used = list[Received]()
+        while len(used) < 6:
+            batch = await anext(consumer)
+            used += batch.uploads
+            assert await batch.commit()
+        assert used == [*visits[:3], *new]
+        while await view.refresh():
+            pass
+        assert view.latest({"page": "cart"})["n"] == -6
+        assert (store.generation, gateway.generation, reader.generation) == (1, 1, 1)
+        await consumer.close()
+    async with SqliteUploadStore(path) as store:
+        assert await store.count() == 6
+
+
+@pytest.mark.asyncio
+async def test_a_removed_file_stores_nothing_until_it_is_back(tmp_path: Path) -> None:
+    path, away = tmp_path / "uploads.db", tmp_path / "away.db"
+    async with SqliteUploadStore(path) as store:
+        await store.accept([received(1)])
+        path.rename(away)
+        for call in (store.accept([received(2)]), store.count()):
+            with pytest.raises(IngestError, match="was removed while it was in use; put it back") as raised:
+                await call
+            assert raised.value.may_pass
+        with pytest.raises(IngestError, match="was removed"):
+            await store.reopen()
+        assert not path.exists()  # an empty one would have every device record losses
+        away.rename(path)
+        await store.reopen()
+        assert (await store.accept([received(2)])).fresh == [received(2)]
+        assert await store.count() == 2
+
+
+@pytest.mark.asyncio
+async def test_the_log_of_a_replaced_file_is_not_applied_to_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    async with SqliteUploadStore(path) as store:
+        await store.accept([received(1)])
+        copy = backup(path)
+        await store.accept([received(seq) for seq in range(2, 400)])
+        copy.replace(path)  # uploads.db-wal stays, with changes of the file before
+        with pytest.raises(IngestError, match=r"uploads\.db-wal and .*uploads\.db-shm of the file before it") as raised:
+            await store.accept([received(400)])
+        assert raised.value.may_pass
+        with pytest.raises(IngestError, match="remove them"):
+            await store.reopen()
+        for log in ("-wal", "-shm"):
+            path.with_name(path.name + log).unlink()
+        await store.reopen()
+        assert await store.acked("d", "e") == 1
+        assert (await store.accept([received(2)])).fresh == [received(2)]
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)

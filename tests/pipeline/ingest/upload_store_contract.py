@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 import pytest
 import pytest_asyncio
 
-from walle.clock import ManualClock
+from walle import plain
+from walle.clock import ManualClock, SystemClock
 from walle.errors import ConfigError
 from walle.pipeline.checksums import first_link, next_link, row_checksum
 from walle.pipeline.ingest import receipt
 from walle.pipeline.ingest.partitions import PARTITIONS, partition
-from walle.pipeline.ingest.receipt import Accepted, Place, StoredStream, StreamKey
+from walle.pipeline.ingest.pump import PumpStatus, pump
+from walle.pipeline.ingest.quarantine import MAX_OF_DEVICE
+from walle.pipeline.ingest.receipt import Accepted, LossTotal, Place, StoredStream, StreamKey
 from walle.pipeline.ingest.retention import Retention, RetentionRule
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, TopicSize, UploadStore
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
@@ -22,6 +25,7 @@ from walle.pipeline.tunnel.server import Received
 from walle.protocol import Hello, Origin, ProtocolError, origins_to_text
 
 type MakeStore = Callable[[], UploadStore]
+type RefuseTopic = Callable[[str], None]
 
 
 def received(seq: int, *, device: str = "d", epoch: str = "e", topic: str = "t", payload: bytes = b"x") -> Received:
@@ -51,8 +55,43 @@ async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
             await asyncio.sleep(0.005)
 
 
+class SetClock(SystemClock):
+    """A clock that shows one time of day; sleeps are real."""
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+
+class Batches:
+    """A tunnel server's side of the pump: batches in, acknowledgements and refusals out. It ends after the last one."""
+
+    def __init__(self, *batches: list[Received]) -> None:
+        self.batches = collections.deque(batches)
+        self.acked: dict[str, int] = {}
+        self.refusals: list[tuple[str, str]] = []
+        self.returned: list[Received] = []
+
+    async def arrived(self, limit: int) -> list[Received]:
+        return self.batches.popleft() if self.batches else []
+
+    def put_back(self, batch: list[Received]) -> None:
+        self.returned += batch
+
+    async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None:
+        self.acked[device_id] = seq
+
+    async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None:
+        self.refusals.append((device_id, code))
+
+
 class UploadStoreContract:
-    """Tests of a store. A subclass has a fixture `make_store`, which makes stores at one place."""
+    """Tests of a store. A subclass has a fixture `make_store`, which makes stores at one place, and `refuse_topic`.
+
+    The latter makes the database refuse uploads of a topic.
+    """
 
     @pytest_asyncio.fixture
     async def store(self, make_store: MakeStore) -> AsyncIterator[UploadStore]:
@@ -417,6 +456,160 @@ class UploadStoreContract:
         assert sent == collections.Counter(range(1, total + 1))
         assert [row.seq for row in await stored(store)] == list(range(1, total + 1))
 
+    # --- forged devices and refused contents --------------------------------------------------------------------------
+
+    @pytest.mark.asyncio
+    async def test_reports_of_a_device_beyond_a_bound_are_added_up(self, store: UploadStore) -> None:
+        losses = [Loss(f"e{number}", 1, 2**62, LossCause.DEVICE_RESTORED) for number in range(receipt.MAX_LOSSES + 50)]
+        reports = [received(seq, topic=LOSS_TOPIC, payload=loss.encode()) for seq, loss in enumerate(losses, 1)]
+        damaged = Loss("e", 5, 7, LossCause.DAMAGED).encode()
+        reports += [received(len(reports) + 1, topic=LOSS_TOPIC, payload=damaged)]
+        reports += [received(1, device="true", topic=LOSS_TOPIC, payload=damaged)]
+        for first in range(0, len(reports), 40):
+            await store.accept(reports[first : first + 40])
+        assert [recorded.loss for recorded in await store.losses("d")] == losses[: receipt.MAX_LOSSES]
+        assert len(await store.losses()) == receipt.MAX_LOSSES + 1
+        totals = await store.loss_totals()
+        assert totals[LossCause.DAMAGED] == LossTotal(2, 6)
+        assert totals[LossCause.DEVICE_RESTORED].reports == len(losses)
+        assert totals[LossCause.DEVICE_RESTORED].uploads >= 2**62 * receipt.MAX_LOSSES
+        assert (await store.loss_totals("true"))[LossCause.DAMAGED] == LossTotal(1, 3)
+        assert await store.loss_totals("nobody") == {cause: LossTotal(0, 0) for cause in LossCause}
+
+    @pytest.mark.asyncio
+    async def test_the_epochs_of_a_device_are_bounded(
+        self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(receipt, "MAX_EPOCHS", 20)
+        for number in range(20):
+            await store.resume(Hello("d", f"e{number}", "", acked=1))
+        with pytest.raises(ProtocolError, match=r"hello\.epoch: the device has had 20 epochs"):
+            await store.resume(Hello("d", "another", "", acked=1))
+        with pytest.raises(ProtocolError, match=r"hello\.epoch"):
+            await store.resume(Hello("d", "another", ""))
+        assert (await store.resume(Hello("d", "e3", "", acked=1))).seq == 1
+        assert (await store.resume(Hello("other", "another", ""))).seq == 0
+
+    @pytest.mark.asyncio
+    async def test_uploads_that_the_database_refuses_are_set_aside_and_delay_no_others(
+        self, store: UploadStore, refuse_topic: RefuseTopic
+    ) -> None:
+        refuse_topic("bad")
+        bad = {("d1", 7), ("d1", 8), ("d3", 20)}
+        rows = [
+            received(seq, device=device, topic="bad" if (device, seq) in bad else "t", payload=bytes([seq]))
+            for seq in range(1, 21)
+            for device in ("d1", "d2", "d3")
+        ]
+        source, status, passed = Batches(rows, [received(21, device="d3")]), PumpStatus(), list[Received]()
+
+        async def consume(batch: list[Received]) -> None:
+            passed.extend(batch)
+
+        async with asyncio.timeout(30):
+            await pump(source, store, consumer=consume, status=status)
+        good = [row for row in rows if row.topic == "t"] + [received(21, device="d3")]
+        assert await stored(store) == passed == good
+        assert source.acked == {"d1": 20, "d2": 20, "d3": 21}
+        assert (source.refusals, source.returned, status.error) == ([], [], "")
+        assert status.stored == len(good)
+        refused = await store.refused()
+        assert {(row.device_id, row.seq) for row in refused} == bad
+        assert await store.refused_count() == 3
+        assert all("refused" in row.reason for row in refused)
+        contents = {plain.decode(row.contents)[1] for row in refused if row.contents is not None}
+        assert contents == {bytes([7]), bytes([8]), bytes([20])}
+        assert (await store.loss_totals())[LossCause.REFUSED] == LossTotal(3, 3)
+        assert (await store.resume(Hello("d1", "e", "", acked=20))).chain == chain_of(
+            [row for row in rows if row.device_id == "d1"]
+        )
+        await store.forget_refused("d1")
+        assert [row.device_id for row in await store.refused()] == ["d3"]
+        await store.forget_refused()
+        assert await store.refused_count() == 0
+
+    @pytest.mark.asyncio
+    async def test_a_device_with_many_refused_uploads_keeps_them_and_others_go_on(
+        self, store: UploadStore, refuse_topic: RefuseTopic
+    ) -> None:
+        refuse_topic("bad")
+        rows = [received(seq, device="forged", topic="bad") for seq in range(1, 41)]
+        rows[20:20] = [received(seq, device="true") for seq in range(1, 11)]
+        source = Batches(rows)
+        async with asyncio.timeout(30):
+            await pump(source, store)
+        assert source.acked == {"forged": MAX_OF_DEVICE, "true": 10}
+        assert source.refusals == [("forged", "refused")]
+        assert await store.refused_count() == MAX_OF_DEVICE
+        assert await store.acked("forged", "e") == MAX_OF_DEVICE
+        assert [row.device_id for row in await stored(store)] == ["true"] * 10
+
+    @pytest.mark.asyncio
+    async def test_a_fault_of_the_database_sets_no_more_aside_than_it_has_room_for(
+        self, store: UploadStore, refuse_topic: RefuseTopic, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in [name for name in sys.modules if name.startswith("walle.pipeline.ingest")]:
+            if hasattr(sys.modules[module], "MAX_REFUSED"):
+                monkeypatch.setattr(sys.modules[module], "MAX_REFUSED", 5)
+        refuse_topic("t")
+        rows = [received(seq, device=f"d{number}") for seq in (1, 2) for number in range(5)]
+        source = Batches(rows)
+        async with asyncio.timeout(30):
+            await pump(source, store)
+        assert await store.refused_count() == 5
+        assert sum(source.acked.values()) == 5
+        assert len(source.refusals) == 5
+        long = received(3, device="d0", payload=bytes(2 << 20))
+        await store.forget_refused()
+        source = Batches([received(2, device="d0"), long])
+        await pump(source, store)
+        assert [row.contents is None for row in await store.refused()] == [False, True]
+
+    @pytest.mark.asyncio
+    async def test_a_read_of_large_payloads_is_bounded(
+        self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module in [name for name in sys.modules if name.startswith("walle.pipeline.ingest")]:
+            if hasattr(sys.modules[module], "MAX_READ_BYTES"):
+                monkeypatch.setattr(sys.modules[module], "MAX_READ_BYTES", 50_000)
+        rows = [received(seq, payload=bytes(20_000)) for seq in range(1, 21)]
+        await store.accept(rows)
+        found, after = list[Received](), 0
+        while page := await store.query(after=after, topic="t"):
+            assert len(page) <= 3
+            found += [row for _, row in page]
+            after = page[-1][0]
+        assert found == rows
+        async with asyncio.timeout(30), store.consume("g") as consumer:
+            used = list[Received]()
+            async for batch in consumer:
+                assert len(batch) <= 3
+                used += batch.uploads
+                await batch.commit()
+                if len(used) == len(rows):
+                    break
+            assert used == rows
+        huge = received(21, payload=bytes(60_000))  # larger than the bound
+        await store.accept([huge, received(22)])
+        assert [row for _, row in await store.query(after=after)] == [huge]
+
+    @pytest.mark.asyncio
+    async def test_topics_are_read_in_pages(self, store: UploadStore) -> None:
+        names = ["", "a", "A", "é", "\U0001f300", "z"]
+        rows = [received(seq, topic=name, payload=bytes(seq)) for seq, name in enumerate(names, 1)]
+        await store.accept(rows)
+        pages, after = list[str](), None
+        while page := await store.topics(after=after, limit=4):
+            pages += page
+            after = pages[-1]
+        assert pages == sorted(names, key=str.encode)
+        largest, total = await store.largest_topics(2)
+        assert largest == {"z": TopicSize(1, 6), "\U0001f300": TopicSize(1, 5)}
+        assert total == TopicSize(6, 21)
+        async with asyncio.timeout(30):
+            await Retention(store, {"*": RetentionRule(max_bytes=0)}).apply()
+        assert await store.count() == 1  # the last upload stays
+
     # --- consumer groups ----------------------------------------------------------------------------------------------
 
     @pytest.mark.asyncio
@@ -540,12 +733,31 @@ class UploadStoreContract:
         assert not await batches[0].commit()
 
     @pytest.mark.asyncio
+    async def test_a_lease_of_a_member_whose_clock_was_ahead_is_not_waited_for(self, store: UploadStore) -> None:
+        await store.join_group("g", "earliest")
+        ahead_ms, now_ms = 10**12, 10**6
+        assert len(await store.balance("g", "ahead", busy=(), now_ms=ahead_ms, lease_ms=1000)) == PARTITIONS
+        assert len(await store.balance("g", "true", busy=(), now_ms=now_ms, lease_ms=1000)) == PARTITIONS
+        assert await store.commit("g", "ahead", {0: 0}, 0) == set()
+
+    @pytest.mark.asyncio
+    async def test_a_position_above_the_last_upload_is_not_recorded(self, store: UploadStore) -> None:
+        """Its member read it before the store went back in time: uploads that come now would be passed over."""
+        await store.accept([received(1)])
+        await store.join_group("g", "earliest")
+        await store.balance("g", "m", busy=(), now_ms=0, lease_ms=1000)
+        assert await store.commit("g", "m", {0: 2, 1: 1}, 0) == {1}
+        assert (await store.balance("g", "m", busy=(), now_ms=0, lease_ms=1000))[0] == 0
+
+    @pytest.mark.asyncio
     async def test_arguments_of_a_consumer_that_mean_nothing_are_refused(self, store: UploadStore) -> None:
         for arguments, what in (
             ({"topics": "shop/ipv"}, r"want a list, \['shop/ipv'\]"),
             ({"start": "newest"}, "start 'newest' is unknown"),
             ({"batch_limit": 0}, "must be above 0"),
             ({"lease_s": 0.0}, "must be above 0"),
+            ({"lease_s": 1e6}, "is above 3600"),
+            ({"topics": ["a\0"]}, "NUL character"),
         ):
             with pytest.raises(ConfigError, match=what):
                 store.consume("g", **arguments)
@@ -556,9 +768,9 @@ class UploadStoreContract:
         part = partition("d")
         await store.join_group("g", "earliest")
         assert len(await store.balance("g", "m", busy=(), now_ms=0, lease_ms=1000)) == PARTITIONS
-        assert await store.commit("g", "m", {part: 8}) == {part}
-        assert await store.commit("g", "m", {part: 3}) == {part}
-        assert await store.commit("g", "nobody", {part: 10}) == set()
+        assert await store.commit("g", "m", {part: 8}, 0) == {part}
+        assert await store.commit("g", "m", {part: 3}, 0) == {part}
+        assert await store.commit("g", "nobody", {part: 10}, 0) == set()
         assert (await store.balance("g", "m", busy=(), now_ms=0, lease_ms=1000))[part] == 8
         half = await store.balance("g", "n", busy=(), now_ms=0, lease_ms=1000)
         assert half == {}  # a live member's partitions are not taken; it releases what is above its share
@@ -605,13 +817,47 @@ class UploadStoreContract:
             assert [row.seq for row in (await anext(consumer)).uploads] == [100]
 
     @pytest.mark.asyncio
+    @pytest.mark.parametrize("ahead", [20, 700])  # less and more than one deletion looks at
+    async def test_uploads_received_while_the_clock_was_ahead_do_not_stop_the_deletion_by_age(
+        self, store: UploadStore, ahead: int
+    ) -> None:
+        store.clock = SetClock(1000.0)
+
+        def at(received_s: float, first: int, last: int, topic: str = "t") -> list[Received]:
+            return [
+                received(seq, topic=topic)._replace(received_ms=int(received_s * 1000))
+                for seq in range(first, last + 1)
+            ]
+
+        wrong = 10**9  # of the clock
+        await store.accept(at(100.0, 1, 10))
+        await store.accept(at(wrong, 11, 10 + ahead))
+        retention = Retention(store, {"t": RetentionRule(max_age_s=500.0)})
+        await retention.apply()
+        assert await store.count() == ahead  # how old they are is unknown: nothing came after them
+        await store.accept(at(450.0, ahead + 11, ahead + 20, topic="other"))
+        await store.accept(at(900.0, ahead + 21, ahead + 30))
+        await retention.apply()
+        left = [row.seq for row in await stored(store)]
+        assert left == list(range(ahead + 11, ahead + 31))
+
+    @pytest.mark.asyncio
+    async def test_deleted_uploads_that_no_group_has_committed_are_counted(self, store: UploadStore) -> None:
+        await store.accept([received(seq) for seq in range(1, 101)])
+        async with asyncio.timeout(30), store.consume("g", batch_limit=60) as consumer:
+            assert await (await anext(consumer)).commit()
+            retention = Retention(store, {"*": RetentionRule(max_bytes=0, keep_unconsumed=False)})
+            await retention.apply()
+        assert (retention.deleted["t"].uploads, retention.unconsumed) == (99, 39)
+
+    @pytest.mark.asyncio
     async def test_uploads_that_two_processes_delete_at_once_are_counted_once(
         self, store: UploadStore, other: UploadStore
     ) -> None:
         await store.accept([received(seq) for seq in range(1, 602)])
         for _ in range(4):
             trims = (
-                each.trim("t", before_ms=10**9, over_bytes=0, keep_unconsumed=True, limit=200)
+                each.trim("t", before_ms=10**9, now_ms=10**9, over_bytes=0, keep_unconsumed=True, limit=200)
                 for each in (store, other)
             )
             await asyncio.gather(*trims)

@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Self
 
 from walle.errors import ConfigError
-from walle.pipeline.ingest.partitions import partition
-from walle.pipeline.ingest.upload_store import IngestError, Start, UploadStore
+from walle.pipeline.ingest.partitions import MAX_LEASE_S, partition
+from walle.pipeline.ingest.upload_store import IngestError, Start, UploadStore, is_cut
 from walle.pipeline.tunnel.server import Received
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class UploadBatch:
     uploads: list[Received]
     position: int
     parts: frozenset[int]
+    generation: int  # of the store
     _consumer: "Consumer" = dataclasses.field(repr=False)
 
     def __len__(self) -> int:
@@ -46,7 +47,8 @@ class UploadBatch:
     async def commit(self) -> bool:
         """Record that the group has used this batch and all earlier ones of this member.
 
-        Return False if another member has taken some of the devices over meanwhile: it gets those uploads again.
+        Return False if another member has taken some of the devices over meanwhile: it gets those uploads again. So it
+        does if the store was replaced meanwhile, by a backup.
 
         Raises:
             IngestError: the store cannot be used, and a retry would fail too.
@@ -75,6 +77,13 @@ class Consumer:
         if batch_limit < 1 or lease_s <= 0:
             what = f"batch_limit {batch_limit} and lease_s {lease_s} must be above 0"
             raise ConfigError(f"consumer group {group!r}: {what}")
+        if lease_s > MAX_LEASE_S:
+            what = f"lease_s {lease_s} is above {MAX_LEASE_S:.0f}; a member that works for longer commits meanwhile"
+            raise ConfigError(f"consumer group {group!r}: {what}")
+        if "\0" in group or any("\0" in topic for topic in topics or ()):
+            raise ConfigError(
+                f"consumer group {group!r}: a name contains a NUL character; stored topics have U+FFFD there"
+            )
         self.group = group
         self.member = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._store = store
@@ -88,6 +97,7 @@ class Consumer:
         self._committed: dict[int, int] = {}
         self._busy: dict[int, int] = {}  # partitions with uploads not committed: position of the last of them
         self._head = 0  # of the latest `_read`
+        self._generation = store.generation
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -128,7 +138,7 @@ class Consumer:
 
     async def commit(self, batch: UploadBatch) -> bool:
         positions = dict.fromkeys(batch.parts, batch.position)
-        kept = await self._retried(lambda: self._store.commit(self.group, self.member, positions))
+        kept = await self._retried(lambda: self._store.commit(self.group, self.member, positions, batch.generation))
         used = {partition(received.device_id) for received in batch.uploads}
         self._note_commit(dict.fromkeys(kept, batch.position))
         for part in batch.parts - kept:
@@ -171,7 +181,7 @@ class Consumer:
             if part not in self._busy and position > self._committed[part]
         }
         if idle:
-            kept = await self._store.commit(self.group, self.member, idle)
+            kept = await self._store.commit(self.group, self.member, idle, self._generation)
             self._note_commit({part: idle[part] for part in kept})
             for part in idle.keys() - kept:
                 self._drop(part)
@@ -201,10 +211,9 @@ class Consumer:
         if not self._read_to:
             return None
         after = min(self._read_to.values())
-        if max(self._read_to.values()) > self._head:  # the store went back in time
-            for part in list(self._read_to):
-                self._drop(part)
-            self._balanced_s = float("-inf")
+        is_replaced = self._store.generation != self._generation
+        if is_replaced or max(self._read_to.values()) > self._head:  # the store went back in time
+            self._start_again()
             return None
         parts = frozenset(part for part, position in self._read_to.items() if position == after)
         higher = [position for position in self._read_to.values() if position > after]
@@ -212,7 +221,10 @@ class Consumer:
         if after >= upto:
             return None
         found = await self._store.read(parts, self._topics, after, upto, self._batch_limit)
-        if len(found) == self._batch_limit:
+        if self._store.generation != self._generation:
+            self._start_again()
+            return None
+        if is_cut(found, self._batch_limit):
             upto = found[-1][0]
         for part in parts:
             self._read_to[part] = upto
@@ -221,7 +233,14 @@ class Consumer:
         uploads = [received for _, received in found]
         for part in {partition(received.device_id) for received in uploads}:
             self._busy[part] = upto
-        return UploadBatch(uploads, upto, parts, self)
+        return UploadBatch(uploads, upto, parts, self._generation, self)
+
+    def _start_again(self) -> None:
+        """Continue at the group's committed positions in the store as it is now."""
+        for part in list(self._read_to):
+            self._drop(part)
+        self._generation = self._store.generation
+        self._balanced_s = float("-inf")
 
     async def _wait(self, changed: asyncio.Event) -> None:
         """Return when this process has stored an upload, or after `poll_s`."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from walle import plain
 from walle.errors import ConfigError, PipelineError
-from walle.pipeline.ingest.upload_store import IngestError, UploadStore
+from walle.pipeline.ingest.upload_store import IngestError, UploadStore, is_cut
 from walle.pipeline.tunnel.connection import Received
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class FeatureView:
         self._store = store
         self._latest: collections.OrderedDict[tuple[Any, ...], bytes] = collections.OrderedDict()
         self._size_bytes = 0
+        self._generation: int | None = None  # of the store, None before the first upload
 
     def __len__(self) -> int:
         return len(self._latest)
@@ -90,13 +91,9 @@ class FeatureView:
 
     async def run(self) -> None:
         """Follow the stored uploads, until cancelled. A store that cannot be used is tried again."""
-        has_started = False
         while True:
             changed = self._store.changed
             try:
-                if not has_started:
-                    self.position = max(0, await self._store.head() - self.config.history)
-                    has_started = True
                 more = await self.refresh()
             except IngestError as error:
                 _LOG.warning("feature view %r is not renewed: %s", self.config.name, error)
@@ -107,11 +104,24 @@ class FeatureView:
 
     async def refresh(self) -> bool:
         """Take in the next uploads; return whether there may be more. Raises IngestError."""
+        if self._generation is None:
+            await self._restart()
         rows = await self._store.query(topic=self.config.topic, after=self.position, limit=_BATCH)
+        if self._store.generation != self._generation or (not rows and await self._store.head() < self.position):
+            _LOG.warning("feature view %r is made again: the store of uploads was replaced", self.config.name)
+            await self._restart()
+            return True
         for position, received in rows:
             self.position = position
             self.add(received)
-        return len(rows) == _BATCH
+        return is_cut(rows, _BATCH)
+
+    async def _restart(self) -> None:
+        """Begin with the latest uploads of the store as it is now."""
+        position = max(0, await self._store.head() - self.config.history)
+        self._latest.clear()
+        self._size_bytes = 0
+        self.position, self._generation = position, self._store.generation
 
     def add(self, received: Received) -> None:
         """Take an upload in; one without the key's fields is counted and left out."""

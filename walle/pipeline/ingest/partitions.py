@@ -5,6 +5,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 PARTITIONS = 64
+MAX_LEASE_S = 3600.0  # a lease that ends later is of a member whose clock was ahead: it is not waited for
 
 
 def partition(device_id: str) -> int:
@@ -37,6 +38,11 @@ def share_partitions(
     for lease in leases:
         if len(kept) >= share:
             break
-        if lease.member is None or (lease.member != member and lease.until_ms <= now_ms):
+        if lease.member is None or (lease.member != member and not is_live(lease.until_ms, now_ms)):
             kept.add(lease.partition)
     return kept
+
+
+def is_live(until_ms: int, now_ms: int) -> bool:
+    """Return whether a lease until `until_ms` holds."""
+    return now_ms < until_ms <= now_ms + MAX_LEASE_S * 1000

@@ -3,8 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from walle.pipeline.ingest.partitions import PARTITIONS, Lease, share_partitions
-from walle.pipeline.ingest.upload_store import GroupLag, Start, TopicSize
+from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, split_expired
+from walle.pipeline.ingest.partitions import PARTITIONS, Lease, is_live, share_partitions
+from walle.pipeline.ingest.receipt import MAX_READ_BYTES
+from walle.pipeline.ingest.upload_store import GroupLag, Start, Trimmed
 from walle.pipeline.tunnel.server import Received
 
 if TYPE_CHECKING:
@@ -19,10 +21,15 @@ async def head(connection: Connection) -> int:
 
 
 async def uploads(connection: Connection, where: str, limit: int, *values: object) -> list[tuple[int, Received]]:
-    """Return uploads with their positions. `where` is a condition on `values`, which are $2 and those that follow."""
+    """Return uploads with their positions until the payloads have MAX_READ_BYTES: a device sends 8 MiB at once.
+
+    `where` is a condition on `values`, which are $2 and those that follow.
+    """
     query = (
-        "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"  # noqa: S608 - callers' constants
+        "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms FROM ("  # noqa: S608 - callers' constants
+        "SELECT *, sum(octet_length(payload)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING) AS upto_bytes"
         f" FROM walle.uploads JOIN walle.streams USING (stream) WHERE {where} ORDER BY position LIMIT $1"
+        f") AS found WHERE upto_bytes - octet_length(payload) < {MAX_READ_BYTES} ORDER BY position"
     )
     return [(row[0], Received(*row[1:])) for row in map(tuple, await connection.fetch(query, limit, *values))]
 
@@ -49,9 +56,11 @@ async def balance(
         member,
         now_ms + lease_ms,
     )
-    await connection.execute("DELETE FROM walle.members WHERE consumers = $1 AND until_ms <= $2", group, now_ms)
-    found = await connection.fetch("SELECT member FROM walle.members WHERE consumers = $1", group)
-    kept = share_partitions(leases, [name for (name,) in found], member, busy, now_ms)
+    found = await connection.fetch("SELECT member, until_ms FROM walle.members WHERE consumers = $1", group)
+    live = [name for name, until_ms in found if is_live(until_ms, now_ms)]
+    delete = "DELETE FROM walle.members WHERE consumers = $1 AND member <> ALL($2::text[])"
+    await connection.execute(delete, group, live)
+    kept = share_partitions(leases, live, member, busy, now_ms)
     released = [lease.partition for lease in leases if lease.member == member and lease.partition not in kept]
     await connection.execute(
         "UPDATE walle.positions SET member = NULL WHERE consumers = $1 AND part = ANY($2)", group, released
@@ -97,8 +106,13 @@ async def read(
 
 
 async def commit(connection: Connection, group: str, member: str, positions: Mapping[int, int]) -> set[int]:
-    own = {lease.partition for lease in await _lock_leases(connection, group) if lease.member == member}
-    own &= positions.keys()
+    leases = await _lock_leases(connection, group)
+    highest = await head(connection)  # a position above it is of a database that this one has replaced
+    own = {
+        lease.partition
+        for lease in leases
+        if lease.member == member and positions.get(lease.partition, highest + 1) <= highest
+    }
     await connection.execute(
         "UPDATE walle.positions AS p SET position = greatest(p.position, n.position)"
         " FROM unnest($2::int[], $3::bigint[]) AS n (part, position) WHERE p.consumers = $1 AND p.part = n.part",
@@ -125,32 +139,36 @@ async def forget(connection: Connection, group: str) -> None:
 
 
 async def trim(
-    connection: Connection, topic: str, before_ms: int | None, over_bytes: int, limit: int, *, keep: bool
-) -> TopicSize:
-    least = None
-    if keep:
-        least = await connection.fetchval("SELECT min(position) FROM walle.positions")
+    connection: Connection,
+    topic: str,
+    before_ms: int | None,
+    now_ms: int,
+    over_bytes: int,
+    limit: int,
+    *,
+    keep: bool,
+) -> Trimmed:
+    least: int | None = await connection.fetchval("SELECT min(position) FROM walle.positions")
     rows = await connection.fetch(
-        "SELECT position, length(payload), received_ms FROM walle.uploads WHERE topic = $1"
+        "SELECT position, octet_length(payload), received_ms FROM walle.uploads WHERE topic = $1"
         " AND position < (SELECT position FROM walle.head) AND position <= coalesce($2, position)"
         " ORDER BY position LIMIT $3",
         topic,
-        least,
+        least if keep else None,
         limit,
     )
-    old, size_bytes = list[int](), 0
-    for position, payload_bytes, received_ms in map(tuple, rows):
-        if size_bytes >= over_bytes and (before_ms is None or received_ms >= before_ms):
-            break
-        old.append(position)
-        size_bytes += payload_bytes
+    sizes = [StoredSize(*row) for row in map(tuple, rows)]
+    old, ahead = split_expired(sizes, before_ms=before_ms, now_ms=now_ms, over_bytes=over_bytes)
+    if ahead and before_ms is not None and await _received_after(connection, ahead[-1].position, now_ms) < before_ms:
+        old += ahead
     # Another process may be deleting the same ones: each counts those that it has deleted itself.
     deleted = await connection.fetch(
-        "DELETE FROM walle.uploads WHERE position = ANY($1::bigint[]) RETURNING length(payload)", old
+        "DELETE FROM walle.uploads WHERE position = ANY($1::bigint[]) RETURNING position, octet_length(payload)",
+        [position for position, _, _ in old],
     )
     if not deleted:
-        return TopicSize(0, 0)
-    size_bytes = sum(payload_bytes for (payload_bytes,) in deleted)
+        return Trimmed(0, 0, 0)
+    size_bytes = sum(payload_bytes for _, payload_bytes in map(tuple, deleted))
     await connection.execute(
         "UPDATE walle.topics SET uploads = uploads - $2, bytes = bytes - $3 WHERE topic = $1",
         topic,
@@ -158,4 +176,14 @@ async def trim(
         size_bytes,
     )
     await connection.execute("DELETE FROM walle.topics WHERE topic = $1 AND uploads = 0", topic)
-    return TopicSize(len(deleted), size_bytes)
+    return Trimmed(len(deleted), size_bytes, sum(least is not None and row[0] > least for row in deleted))
+
+
+async def _received_after(connection: Connection, position: int, now_ms: int) -> int:
+    """Return when a later upload was received, whose time is not in the future; `now_ms` if there is none."""
+    query = "SELECT position, 0, received_ms FROM walle.uploads WHERE position >= $1 ORDER BY position LIMIT 1"
+    search = AgeSearch(position, now_ms)
+    while (place := search.next_position) is not None:
+        row = await connection.fetchrow(query, place)
+        search.take(StoredSize(*row) if row else None)
+    return now_ms if search.received_ms is None else search.received_ms

@@ -2,7 +2,7 @@
 
 import asyncpg
 
-FORMAT = 1
+FORMAT = 2
 
 # `head` has one row, which a transaction that stores uploads locks before it takes positions and until it has
 # committed: positions have no gaps and become visible in their order.
@@ -44,6 +44,17 @@ CREATE TABLE IF NOT EXISTS walle.members (
     consumers TEXT NOT NULL, member TEXT NOT NULL, until_ms BIGINT NOT NULL, PRIMARY KEY (consumers, member)
 );
 """
+# Tables that format 1 does not have.
+_ADDED_2 = """
+CREATE TABLE IF NOT EXISTS walle.merged_losses (
+    device_id TEXT NOT NULL, cause TEXT NOT NULL, reports BIGINT NOT NULL, uploads BIGINT NOT NULL,
+    PRIMARY KEY (device_id, cause)
+);
+CREATE TABLE IF NOT EXISTS walle.refused (
+    refusal BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL,
+    seq BIGINT NOT NULL, reason TEXT NOT NULL, contents BYTEA, refused_ms BIGINT NOT NULL
+);
+"""
 _SCHEMA_LOCK = 0x57414C4C  # of an advisory lock: several processes may start at once
 _TRANSIENT_CLASSES = {
     "08",  # connection
@@ -55,14 +66,27 @@ _TRANSIENT_CLASSES = {
 }
 
 
+_CONTENTS_CLASSES = {
+    "22",  # data exception
+    "23",  # integrity constraint
+    "54",  # a limit of the program, such as the size of a key
+    "P0",  # raised by a trigger
+}
+_POSITIONS = "uploads_pkey"
+
+
 async def make_schema(connection: asyncpg.Connection) -> int:
     """Make what does not exist; return the format."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
         if await connection.fetchval("SELECT to_regclass('walle.head')") is None:
             await connection.execute(SCHEMA)
-            await connection.execute("INSERT INTO walle.head (position, format) VALUES (0, $1)", FORMAT)
+            await connection.execute("INSERT INTO walle.head (position, format) VALUES (0, 1)")
         found: int = await connection.fetchval("SELECT format FROM walle.head")
+        if found == 1:
+            await connection.execute(_ADDED_2)
+            await connection.execute("UPDATE walle.head SET format = $1", FORMAT)
+            found = FORMAT
         return found
 
 
@@ -70,6 +94,14 @@ def may_pass(error: Exception) -> bool:
     """Return whether a retry may succeed: the server restarts, is full or is not reached."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "")[:2] in _TRANSIENT_CLASSES
-    return not isinstance(
-        error, ValueError
-    )  # ValueError: a URL that is wrong. Else InterfaceError of a lost connection, OSError, TimeoutError
+    # ValueError: a URL that is wrong. Else InterfaceError of a lost connection, OSError, TimeoutError.
+    return not isinstance(error, ValueError | OverflowError)
+
+
+def is_of_contents(error: Exception) -> bool:
+    """Return whether the database refuses what it was given. A position that is taken is a fault of the store."""
+    if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == _POSITIONS:
+        return False
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "")[:2] in _CONTENTS_CLASSES
+    return isinstance(error, asyncpg.DataError | UnicodeError | OverflowError)

@@ -8,6 +8,7 @@ A lost connection is replaced at the next call; a batch whose commit was cut is 
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import secrets
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -17,21 +18,25 @@ from urllib.parse import urlsplit, urlunsplit
 from walle.clock import Clock, SystemClock
 from walle.pipeline.checksums import first_link
 from walle.pipeline.ingest.partitions import partition
+from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.receipt import (
     Accepted,
     Contents,
+    LossTotal,
     Place,
     RecordedLoss,
+    RefusedUpload,
     SortedBatch,
     StoredStream,
     StreamKey,
     StreamLink,
+    check_epochs,
     check_hello,
     moved_places,
     related_streams,
     sort_batch,
 )
-from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, UploadStore
+from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello, Origin
@@ -39,8 +44,8 @@ from walle.protocol import Hello, Origin
 try:
     import asyncpg
 
-    from walle.pipeline.ingest import postgres_groups
-    from walle.pipeline.ingest.postgres_schema import FORMAT, make_schema, may_pass
+    from walle.pipeline.ingest import postgres_groups, postgres_losses, postgres_quarantine
+    from walle.pipeline.ingest.postgres_schema import FORMAT, is_of_contents, make_schema, may_pass
 except ImportError as _error:
     raise IngestError(
         "PostgreSQL", "asyncpg is not installed; install walle[postgres], or keep uploads in a file"
@@ -52,7 +57,16 @@ _CONNECTIONS = 4
 _CALL_S = 30.0  # until a call to a database that does not answer fails
 _CLOSE_S = 5.0
 # InternalClientError: asyncpg's, where a connection is lost during COPY.
-_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
+# UnicodeError, OverflowError: of a value of COPY that cannot be encoded.
+_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    UnicodeError,
+    OverflowError,
+)
 _COLUMNS = ("position", "stream", "seq", "topic", "payload", "sent_ms", "received_ms")
 
 type _Connection = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
@@ -129,6 +143,39 @@ class PostgresUploadStore(UploadStore):
             self._notify()
         return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
 
+    @override
+    async def set_aside(self, received: Received, reason: str) -> Accepted | None:
+        key, now_ms = received[:2], int(self.clock.time() * 1000)
+        async with self._transaction() as connection:
+            if foreign := await self._foreign(connection, [key]):
+                return Accepted({}, [], foreign)
+            streams = await _lock_streams(connection, [key])
+            older = await _stored(connection, moved_places([received], streams))
+            found = sort_batch([received], streams, older, storable=_text)
+            if found.rows or found.losses:
+                if not await postgres_quarantine.has_room(connection, received.device_id):
+                    return None
+                await postgres_quarantine.add(connection, refused_upload(received, _text(reason), now_ms))
+                loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
+                await self._record(connection, RecordedLoss(received.device_id, loss, now_ms))
+            await self._write(connection, streams, SortedBatch())
+        return Accepted({key: streams[key].highest}, [])
+
+    @override
+    async def refused(self) -> list[RefusedUpload]:
+        async with self._connection() as connection:
+            return await postgres_quarantine.read(connection)
+
+    @override
+    async def refused_count(self) -> int:
+        async with self._connection() as connection:
+            return await postgres_quarantine.count(connection)
+
+    @override
+    async def forget_refused(self, device_id: str | None = None) -> None:
+        async with self._transaction() as connection:
+            await postgres_quarantine.forget(connection, device_id)
+
     async def _foreign(self, connection: _Connection, keys: Sequence[StreamKey]) -> frozenset[StreamKey]:
         """Return the streams of devices that another process has claimed; others are not claimed until the commit."""
         devices = sorted({device_id for device_id, _ in keys})
@@ -189,6 +236,9 @@ class PostgresUploadStore(UploadStore):
             )
             key = (hello.device_id, hello.epoch)
             stream = await _find(connection, key)
+            if stream is None:
+                epochs = "SELECT count(*) FROM walle.streams WHERE device_id = $1"
+                check_epochs(await connection.fetchval(epochs, hello.device_id))
             if stream is None and not origins and hello.acked == 0:  # stored with its first upload
                 return ResumePoint(0, first_link(hello.epoch))
             abandoned = await _abandoned(connection, hello, origins)
@@ -243,29 +293,19 @@ class PostgresUploadStore(UploadStore):
         await self._record(connection, RecordedLoss(device_id, loss, int(self.clock.time() * 1000)))
 
     async def _record(self, connection: _Connection, recorded: RecordedLoss) -> None:
-        device_id, loss, now_ms = recorded
-        status = await connection.execute(
-            "INSERT INTO walle.losses (device_id, epoch, first_seq, last_seq, cause, recorded_ms)"
-            " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
-            device_id,
-            _text(loss.epoch),
-            loss.first_seq,
-            loss.last_seq,
-            loss.cause.value,
-            now_ms,
-        )
-        if status == "INSERT 0 1":
-            _LOG.error("received uploads in %s: device %r: %s", self._place, device_id, loss)
+        loss = dataclasses.replace(recorded.loss, epoch=_text(recorded.loss.epoch))
+        if await postgres_losses.record(connection, recorded._replace(loss=loss)):
+            _LOG.error("received uploads in %s: device %r: %s", self._place, recorded.device_id, loss)
 
     @override
     async def losses(self, device_id: str | None = None) -> list[RecordedLoss]:
-        query = (
-            "SELECT device_id, epoch, first_seq, last_seq, cause, recorded_ms FROM walle.losses"
-            " WHERE $1::text IS NULL OR device_id = $1 ORDER BY loss"
-        )
         async with self._connection() as connection:
-            rows = await connection.fetch(query, device_id)
-        return [RecordedLoss(row[0], Loss(row[1], row[2], row[3], LossCause(row[4])), row[5]) for row in rows]
+            return await postgres_losses.read(connection, device_id)
+
+    @override
+    async def loss_totals(self, device_id: str | None = None) -> dict[LossCause, LossTotal]:
+        async with self._connection() as connection:
+            return await postgres_losses.totals(connection, device_id)
 
     @override
     async def count(self) -> int:
@@ -278,9 +318,9 @@ class PostgresUploadStore(UploadStore):
     ) -> list[tuple[int, Received]]:
         wanted: dict[str, object] = {"position >": after}
         if device_id is not None:
-            wanted["device_id ="] = device_id
+            wanted["device_id ="] = _text(device_id)
         if topic is not None:
-            wanted["topic ="] = topic
+            wanted["topic ="] = _text(topic)
         where = " AND ".join(f"{column} ${number}" for number, column in enumerate(wanted, start=2))
         async with self._connection() as connection:
             return await postgres_groups.uploads(connection, where, limit, *wanted.values())
@@ -317,7 +357,7 @@ class PostgresUploadStore(UploadStore):
             return await postgres_groups.read(connection, partitions, topics, after, upto, limit)
 
     @override
-    async def commit(self, group: str, member: str, positions: Mapping[int, int]) -> set[int]:
+    async def commit(self, group: str, member: str, positions: Mapping[int, int], generation: int) -> set[int]:
         async with self._transaction(durable=False) as connection:
             return await postgres_groups.commit(connection, group, member, positions)
 
@@ -332,17 +372,39 @@ class PostgresUploadStore(UploadStore):
             await postgres_groups.forget(connection, group)
 
     @override
-    async def topics(self) -> dict[str, TopicSize]:
+    async def topics(self, *, after: str | None = None, limit: int | None = None) -> dict[str, TopicSize]:
+        query = (
+            'SELECT topic, uploads, bytes FROM walle.topics WHERE $1::text IS NULL OR topic COLLATE "C" > $1'
+            ' ORDER BY topic COLLATE "C" LIMIT $2'
+        )
         async with self._connection() as connection:
-            rows = await connection.fetch('SELECT topic, uploads, bytes FROM walle.topics ORDER BY topic COLLATE "C"')
+            rows = await connection.fetch(query, after, limit)
         return {topic: TopicSize(uploads, size_bytes) for topic, uploads, size_bytes in rows}
 
     @override
+    async def largest_topics(self, limit: int) -> tuple[dict[str, TopicSize], TopicSize]:
+        largest = 'SELECT topic, uploads, bytes FROM walle.topics ORDER BY bytes DESC, topic COLLATE "C" LIMIT $1'
+        total = "SELECT coalesce(sum(uploads), 0)::bigint, coalesce(sum(bytes), 0)::bigint FROM walle.topics"
+        async with self._connection() as connection:
+            rows, sums = await connection.fetch(largest, limit), await connection.fetchrow(total)
+        assert sums is not None
+        return {topic: TopicSize(uploads, size_bytes) for topic, uploads, size_bytes in rows}, TopicSize(*sums)
+
+    @override
     async def trim(
-        self, topic: str, *, before_ms: int | None, over_bytes: int, keep_unconsumed: bool, limit: int
-    ) -> TopicSize:
+        self,
+        topic: str,
+        *,
+        before_ms: int | None,
+        now_ms: int,
+        over_bytes: int,
+        keep_unconsumed: bool,
+        limit: int,
+    ) -> Trimmed:
         async with self._transaction(durable=False) as connection:
-            return await postgres_groups.trim(connection, topic, before_ms, over_bytes, limit, keep=keep_unconsumed)
+            return await postgres_groups.trim(
+                connection, topic, before_ms, now_ms, over_bytes, limit, keep=keep_unconsumed
+            )
 
     # --- connections ---
 
@@ -369,7 +431,8 @@ class PostgresUploadStore(UploadStore):
             yield connection
 
     def _failure(self, error: Exception) -> IngestError:
-        return IngestError(self._place, str(error) or type(error).__name__, may_pass=may_pass(error))
+        what = {"may_pass": may_pass(error), "of_contents": is_of_contents(error)}
+        return IngestError(self._place, str(error) or type(error).__name__, **what)
 
 
 async def _find(connection: _Connection, key: StreamKey) -> StoredStream | None:

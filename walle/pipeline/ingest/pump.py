@@ -1,17 +1,19 @@
 """Pump between a tunnel server and a store of uploads: uploads are stored, then acknowledged."""
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from walle.clock import Clock, SystemClock
-from walle.pipeline.ingest.receipt import Accepted
+from walle.pipeline.ingest.receipt import Accepted, StreamKey
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
 from walle.pipeline.tunnel.server import Received
 
 _LOG = logging.getLogger(__name__)
 _MOVED_RETRY_S = 2.0  # of a device whose other connection is the current one
+_REFUSED_RETRY_S = 60.0  # of a device whose uploads the database refuses: until an operator has looked
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -61,7 +63,9 @@ async def pump(
     """Store what arrives, acknowledge it, then pass new uploads to `consumer`; return when the server is closed.
 
     Everything that arrives during one commit goes into the next, up to `batch_limit`. While the disk is full nothing is
-    acknowledged, the server's queue fills, devices wait, and the batch is retried every `retry_s`. A consumer gets an
+    acknowledged, the server's queue fills, devices wait, and the batch is retried every `retry_s`. Uploads that the
+    database refuses for their contents are set aside (`UploadStore.set_aside`); a device with too many of them is
+    disconnected, and keeps its uploads. A consumer gets an
     upload once, and not again after a crash: `UploadStore.consume` has no gap. An exception of the consumer is
     logged; a slow consumer slows the devices down. On cancellation or failure, what was not stored is put back.
     `status` is kept true.
@@ -70,15 +74,77 @@ async def pump(
         IngestError: the file cannot be used, and a retry would fail too.
     """
     clock = clock or SystemClock()
-    status = status or PumpStatus()
+    pumping = _Pump(server, store, consumer, retry_s, clock, status or PumpStatus())
     while batch := await server.arrived(batch_limit):
         try:
-            accepted = await _store(store, batch, retry_s, clock, status)
+            await pumping.take(batch)
         except BaseException:
-            server.put_back(batch)
+            server.put_back(batch)  # what is stored of it is a duplicate then
             raise
-        status.succeeded(len(accepted.fresh))
-        sent = {received[:2]: received.seq for received in batch}
+
+
+class _Pump:
+    """The way of one batch after the other into the store. A batch that is refused for its contents is halved.
+
+    Uploads that the store refuses each by itself are set aside, so that they delay no others.
+    """
+
+    def __init__(
+        self,
+        server: UploadSource,
+        store: UploadStore,
+        consumer: Callable[[list[Received]], Awaitable[None]] | None,
+        retry_s: float,
+        clock: Clock,
+        status: PumpStatus,
+    ) -> None:
+        self._server = server
+        self._store = store
+        self._consumer = consumer
+        self._retry_s = retry_s
+        self._clock = clock
+        self._status = status
+
+    async def take(self, batch: list[Received]) -> None:
+        """Store a batch and acknowledge it; raise IngestError if the store cannot be used."""
+        parts, blocked = [batch], set[StreamKey]()
+        while parts:
+            part = parts.pop()
+            if blocked:
+                part = [received for received in part if received[:2] not in blocked]
+            if not part:
+                continue
+            try:
+                accepted = await self._retried(functools.partial(self._store.accept, part))
+            except IngestError as error:
+                if not error.of_contents:
+                    raise
+                if len(part) > 1:
+                    half = len(part) // 2
+                    parts += [part[half:], part[:half]]
+                    continue
+                if not await self._set_aside(part[0], error):
+                    blocked.add(part[0][:2])
+            else:
+                await self._finish(part, accepted)
+
+    async def _set_aside(self, received: Received, error: IngestError) -> bool:
+        """Set an upload aside and acknowledge it. If there is no room, disconnect its device and return False."""
+        accepted = await self._retried(functools.partial(self._store.set_aside, received, error.what))
+        if accepted is None:
+            _LOG.error("%s; the quarantine has no room, device %r is refused", error, received.device_id)
+            what = f"the cloud's database refuses upload {received.seq}, and earlier ones; its log says why"
+            await self._server.disconnect(received.device_id, received.epoch, "refused", what, _REFUSED_RETRY_S)
+            return False
+        _LOG.error("%s; upload %d of device %r is set aside", error, received.seq, received.device_id)
+        await self._finish([received], accepted)
+        return True
+
+    async def _finish(self, part: list[Received], accepted: Accepted) -> None:
+        """Acknowledge what is durable, and pass new uploads on."""
+        server = self._server
+        self._status.succeeded(len(accepted.fresh))
+        sent = {received[:2]: received.seq for received in part}
         for (device_id, epoch), highest in accepted.highest.items():
             await server.acknowledge(device_id, epoch, highest)
             if highest < sent[device_id, epoch]:  # a batch was lost between the server and the file
@@ -87,29 +153,27 @@ async def pump(
         for device_id, epoch in accepted.foreign:
             what = "this device has connected to another process of the cloud"
             await server.disconnect(device_id, epoch, "moved", what, _MOVED_RETRY_S)
-        if consumer is not None and accepted.fresh:
+        if self._consumer is not None and accepted.fresh:
             try:
-                await consumer(accepted.fresh)
+                await self._consumer(accepted.fresh)
             except Exception:  # noqa: BLE001 - a failing consumer does not stop the storing
                 _LOG.exception("the consumer of uploads failed at %d of them", len(accepted.fresh))
 
-
-async def _store(
-    store: UploadStore, batch: list[Received], retry_s: float, clock: Clock, status: PumpStatus
-) -> Accepted:
-    tries = 0
-    while True:
-        try:
-            accepted = await store.accept(batch)
-        except IngestError as error:
-            if not error.may_pass:
-                raise
-            if tries == 0:
-                _LOG.error("%s; nothing is acknowledged, trying again every %s s", error, retry_s)
-            tries += 1
-            status.failed(error)
-            await clock.sleep(retry_s)
-        else:
-            if tries:
-                _LOG.warning("received uploads are stored again after %d tries", tries)
-            return accepted
+    async def _retried[T](self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the store's answer, once it is not full or busy any more."""
+        tries = 0
+        while True:
+            try:
+                answer = await call()
+            except IngestError as error:
+                if not error.may_pass:
+                    raise
+                if tries == 0:
+                    _LOG.error("%s; nothing is acknowledged, trying again every %s s", error, self._retry_s)
+                tries += 1
+                self._status.failed(error)
+                await self._clock.sleep(self._retry_s)
+            else:
+                if tries:
+                    _LOG.warning("received uploads are stored again after %d tries", tries)
+                return answer

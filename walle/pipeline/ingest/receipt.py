@@ -18,6 +18,11 @@ from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, 
 
 _LOG = logging.getLogger(__name__)
 
+MAX_LOSSES = (
+    100  # of a device that are recorded each by itself; an epoch has MAX_ID_CHARS, so that bounds the bytes too
+)
+MAX_EPOCHS = 4096  # of a device: it starts one after a fault of its store, and a forged device with each Hello
+MAX_READ_BYTES = 32 << 20  # of the payloads that one query returns
 _MAX_RELATED = 24  # streams in which a moved upload is looked for: up to 8 origins, and the newest others
 
 type StreamKey = tuple[str, str]  # device_id, epoch
@@ -42,6 +47,27 @@ class RecordedLoss(NamedTuple):
     device_id: str
     loss: Loss
     recorded_ms: int
+
+
+class LossTotal(NamedTuple):
+    """The recorded losses of a cause: reports, and the uploads that they name."""
+
+    reports: int
+    uploads: int
+
+
+class RefusedUpload(NamedTuple):
+    """An upload whose contents the database refuses, with its reason. `contents` is None if it was too long to keep.
+
+    The topic, the payload and both times are those of the upload, as `plain.encode` has made them.
+    """
+
+    device_id: str
+    epoch: str
+    seq: int
+    reason: str
+    contents: bytes | None
+    refused_ms: int
 
 
 class StreamLink(NamedTuple):
@@ -114,6 +140,13 @@ def check_hello(hello: Hello) -> tuple[Origin, ...]:
     return origins
 
 
+def check_epochs(epochs: int) -> None:
+    """Raise ProtocolError if a device that has had this number of epochs may begin no other."""
+    if epochs >= MAX_EPOCHS:
+        what = f"the device has had {epochs} epochs, the most that are kept of one; give it another id"
+        raise ProtocolError("hello.epoch", what)
+
+
 def related_streams(number: int, links: Sequence[StreamLink]) -> tuple[RelatedStream, ...]:
     """Return the streams that may hold uploads of stream `number` under other numbers.
 
@@ -161,6 +194,7 @@ def sort_batch(
     fresh, rows = result.fresh, result.rows
     has_moved = any(stream.moved for stream in streams.values())
     in_batch: dict[Place, Contents] = {}
+    unread: dict[str, LossError] = {}  # the latest of each device: a line for each would flood the log
     for received in batch:
         stream = streams.get(received[:2])
         if stream is None or received.seq != stream.highest + 1:
@@ -168,7 +202,12 @@ def sort_batch(
         stream.highest += 1
         stream.chain = next_link(stream.chain, row_checksum(received.topic, received.payload, received.sent_ms))
         if received.topic == LOSS_TOPIC:
-            _add_report(result.losses, received)
+            try:
+                loss = Loss.decode(received.payload)
+            except LossError as unreadable:
+                unread[received.device_id] = unreadable
+            else:
+                result.losses.append(RecordedLoss(received.device_id, loss, received.received_ms))
             continue
         topic = received.topic
         if len(topic) > MAX_TOPIC_CHARS:
@@ -184,6 +223,8 @@ def sort_batch(
             in_batch[stream.number, received.seq] = contents
         fresh.append(received)
         rows.append((stream.number, received.seq, topic, *received[4:]))
+    for device_id, error in unread.items():
+        _LOG.warning("device %r: %s", device_id, error)
     return result
 
 
@@ -191,12 +232,3 @@ def _other_places(stream: StoredStream, seq: int) -> Iterator[Place]:
     for related in stream.related:
         if related.first <= seq <= related.upto:
             yield related.number, seq + related.offset
-
-
-def _add_report(losses: list[RecordedLoss], received: Received) -> None:
-    try:
-        loss = Loss.decode(received.payload)
-    except LossError as error:
-        _LOG.warning("device %r: %s", received.device_id, error)
-    else:
-        losses.append(RecordedLoss(received.device_id, loss, received.received_ms))

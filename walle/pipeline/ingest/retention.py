@@ -14,6 +14,7 @@ _LOG = logging.getLogger(__name__)
 _STEP = 500  # uploads of one deletion
 _PAUSE_S = 0.02  # between two deletions
 _TOPICS_COUNTED = 500  # each by itself
+_TOPICS_READ = 1000  # of one query
 _AGES_S = {"h": 3600, "d": 86_400}
 _SIZES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 ANY_TOPIC = "*"
@@ -65,7 +66,8 @@ def parse_rule(text: str) -> tuple[str, RetentionRule]:
 class Retention:
     """Deletes what the rules do not keep. `deleted` counts since this object was made, by topic.
 
-    Topics after the first 500, which only a forged device makes, count as ANY_TOPIC.
+    Topics after the first 500, which only a forged device makes, count as ANY_TOPIC. `unconsumed` counts the deleted
+    uploads that a consumer group had not committed, under rules that force that.
 
     Args:
         rules: by topic; ANY_TOPIC is for all others.
@@ -73,6 +75,7 @@ class Retention:
 
     def __init__(self, store: UploadStore, rules: Mapping[str, RetentionRule]) -> None:
         self.deleted: dict[str, TopicSize] = {}
+        self.unconsumed = 0
         self.failures = 0
         self._store = store
         self._rules = dict(rules)
@@ -93,22 +96,27 @@ class Retention:
         Raises:
             IngestError: the store cannot be used.
         """
-        for topic, size in (await self._store.topics()).items():
-            rule = self._rules.get(topic) or self._rules.get(ANY_TOPIC)
-            if rule is not None:
-                await self._apply(topic, size, rule)
+        after: str | None = None
+        while topics := await self._store.topics(after=after, limit=_TOPICS_READ):
+            for topic, size in topics.items():
+                rule = self._rules.get(topic) or self._rules.get(ANY_TOPIC)
+                if rule is not None:
+                    await self._apply(topic, size, rule)
+                after = topic
 
     @property
     def _clock(self) -> Clock:
         return self._store.clock
 
     async def _apply(self, topic: str, size: TopicSize, rule: RetentionRule) -> None:
-        before_ms = None if rule.max_age_s is None else math.floor((self._clock.time() - rule.max_age_s) * 1000)
+        now_s = self._clock.time()
+        before_ms = None if rule.max_age_s is None else math.floor((now_s - rule.max_age_s) * 1000)
         over_bytes = 0 if rule.max_bytes is None else max(0, size.size_bytes - rule.max_bytes)
-        while True:
+        while before_ms is not None or over_bytes > 0:
             deleted = await self._store.trim(
                 topic,
                 before_ms=before_ms,
+                now_ms=math.floor(now_s * 1000),
                 over_bytes=over_bytes,
                 keep_unconsumed=rule.keep_unconsumed,
                 limit=_STEP,
@@ -116,7 +124,10 @@ class Retention:
             if deleted.uploads:
                 counted = topic if topic in self.deleted or len(self.deleted) < _TOPICS_COUNTED else ANY_TOPIC
                 before = self.deleted.get(counted, TopicSize(0, 0))
-                self.deleted[counted] = TopicSize(*(sum(pair) for pair in zip(before, deleted, strict=True)))
+                self.deleted[counted] = TopicSize(
+                    before.uploads + deleted.uploads, before.size_bytes + deleted.size_bytes
+                )
+                self.unconsumed += deleted.unconsumed
             if deleted.uploads < _STEP:
                 return
             over_bytes = max(0, over_bytes - deleted.size_bytes)

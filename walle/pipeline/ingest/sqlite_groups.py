@@ -1,10 +1,13 @@
 """Consumer groups and retention in the SQLite store: the statements of one short transaction or query each."""
 
 import sqlite3
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
-from walle.pipeline.ingest.partitions import PARTITIONS, Lease, share_partitions
-from walle.pipeline.ingest.upload_store import GroupLag, Start, TopicSize
+from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, split_expired
+from walle.pipeline.ingest.partitions import PARTITIONS, Lease, is_live, share_partitions
+from walle.pipeline.ingest.receipt import MAX_READ_BYTES
+from walle.pipeline.ingest.upload_store import GroupLag, Start, Trimmed
 from walle.pipeline.tunnel.server import Received
 
 _HEAD = "SELECT ifnull(max(position), 0) FROM uploads"
@@ -27,11 +30,13 @@ def balance(
     database: sqlite3.Connection, group: str, member: str, busy: Collection[int], now_ms: int, lease_ms: int
 ) -> dict[int, int]:
     database.execute("INSERT OR REPLACE INTO members VALUES (?, ?, ?)", (group, member, now_ms + lease_ms))
-    database.execute("DELETE FROM members WHERE consumers = ? AND until_ms <= ?", (group, now_ms))
-    found = database.execute("SELECT member FROM members WHERE consumers = ?", (group,)).fetchall()
+    found = database.execute("SELECT member, until_ms FROM members WHERE consumers = ?", (group,)).fetchall()
+    dead = [name for name, until_ms in found if not is_live(until_ms, now_ms)]
+    database.executemany("DELETE FROM members WHERE consumers = ? AND member = ?", [(group, name) for name in dead])
+    live = [name for name, _ in found if name not in dead]
     query = "SELECT part, position, member, until_ms FROM positions WHERE consumers = ?"
     leases = [Lease(*row) for row in database.execute(query, (group,))]
-    kept = share_partitions(leases, [name for (name,) in found], member, busy, now_ms)
+    kept = share_partitions(leases, live, member, busy, now_ms)
     database.executemany(
         "UPDATE positions SET member = NULL WHERE consumers = ? AND part = ?",
         [(group, lease.partition) for lease in leases if lease.member == member and lease.partition not in kept],
@@ -64,12 +69,25 @@ def read(
         f" WHERE position > ? AND position <= ?{of_topics}{of_parts} ORDER BY position LIMIT ?"
     )
     values = [after, upto, *(topics or ()), *(partitions if of_parts else ()), limit]
-    return [(row[0], Received(*row[1:])) for row in database.execute(query, values)]
+    return bounded(database.execute(query, values))
+
+
+def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:
+    """Return positions and uploads until the payloads have MAX_READ_BYTES: a device sends 8 MiB at once."""
+    found, size_bytes = list[tuple[int, Received]](), 0
+    for row in rows:
+        received = Received(*row[1:])
+        found.append((row[0], received))
+        size_bytes += len(received.payload)
+        if size_bytes >= MAX_READ_BYTES:
+            break
+    return found
 
 
 def commit(database: sqlite3.Connection, group: str, member: str, positions: Mapping[int, int]) -> set[int]:
     query = "SELECT part FROM positions WHERE consumers = ? AND member = ?"
-    own = {part for (part,) in database.execute(query, (group, member))} & positions.keys()
+    highest = head(database)  # a position above it is of a file that this one has replaced
+    own = {part for (part,) in database.execute(query, (group, member)) if positions.get(part, highest + 1) <= highest}
     database.executemany(
         "UPDATE positions SET position = max(position, ?) WHERE consumers = ? AND part = ?",
         [(positions[part], group, part) for part in own],
@@ -93,26 +111,42 @@ def forget(database: sqlite3.Connection, group: str) -> None:
 
 
 def trim(
-    database: sqlite3.Connection, topic: str, before_ms: int | None, over_bytes: int, limit: int, *, keep: bool
-) -> TopicSize:
-    least = "SELECT min(position) FROM positions" if keep else "SELECT NULL"
+    database: sqlite3.Connection,
+    topic: str,
+    before_ms: int | None,
+    now_ms: int,
+    over_bytes: int,
+    limit: int,
+    *,
+    keep: bool,
+) -> Trimmed:
+    least = database.execute("SELECT min(position) FROM positions").fetchone()[0]
     # Never the last upload: SQLite would use its position again.
     query = (
         "SELECT position, length(payload), received_ms FROM uploads"  # noqa: S608 - made of constants
-        f" WHERE topic = ? AND position < ({_HEAD}) AND position <= ifnull(({least}), position)"
-        " ORDER BY position LIMIT ?"
+        f" WHERE topic = ? AND position < ({_HEAD}) AND position <= ifnull(?, position) ORDER BY position LIMIT ?"
     )
-    deleted, size_bytes = list[tuple[int]](), 0
-    for position, payload_bytes, received_ms in database.execute(query, (topic, limit)):
-        if size_bytes >= over_bytes and (before_ms is None or received_ms >= before_ms):
-            break
-        deleted.append((position,))
-        size_bytes += payload_bytes
+    rows = map(StoredSize._make, database.execute(query, (topic, least if keep else None, limit)))
+    old, ahead = split_expired(rows, before_ms=before_ms, now_ms=now_ms, over_bytes=over_bytes)
+    if ahead and before_ms is not None and _received_after(database, ahead[-1].position, now_ms) < before_ms:
+        old += ahead
+    deleted = [(position,) for position, _, _ in old]
+    size_bytes = sum(payload_bytes for _, payload_bytes, _ in old)
     database.executemany("DELETE FROM uploads WHERE position = ?", deleted)
     values = (len(deleted), size_bytes, topic)
     database.execute("UPDATE topics SET uploads = uploads - ?, bytes = bytes - ? WHERE topic = ?", values)
-    database.execute("DELETE FROM topics WHERE uploads = 0")
-    return TopicSize(len(deleted), size_bytes)
+    database.execute("DELETE FROM topics WHERE topic = ? AND uploads = 0", (topic,))
+    return Trimmed(len(deleted), size_bytes, sum(least is not None and position > least for (position,) in deleted))
+
+
+def _received_after(database: sqlite3.Connection, position: int, now_ms: int) -> int:
+    """Return when a later upload was received, whose time is not in the future; `now_ms` if there is none."""
+    query = "SELECT position, 0, received_ms FROM uploads WHERE position >= ? ORDER BY position LIMIT 1"
+    search = AgeSearch(position, now_ms)
+    while (place := search.next_position) is not None:
+        row = database.execute(query, (place,)).fetchone()
+        search.take(StoredSize(*row) if row else None)
+    return now_ms if search.received_ms is None else search.received_ms
 
 
 def _marks(values: Collection[object]) -> str:

@@ -9,7 +9,7 @@ from typing import cast
 from walle.pipeline.checksums import first_link, next_link, row_checksum
 from walle.pipeline.ingest.partitions import partition
 
-FORMAT = 3  # in PRAGMA user_version
+FORMAT = 4  # in PRAGMA user_version
 _BUSY_S = 5.0  # that a transaction waits for those of other processes
 _BUSY_POLL_S = 0.001
 
@@ -39,6 +39,14 @@ CREATE TABLE IF NOT EXISTS losses (
     last_seq INTEGER, cause TEXT NOT NULL, recorded_ms INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX IF NOT EXISTS losses_once ON losses (device_id, epoch, first_seq, ifnull(last_seq, -1), cause);
+CREATE TABLE IF NOT EXISTS merged_losses (
+    device_id TEXT NOT NULL, cause TEXT NOT NULL, reports INTEGER NOT NULL, uploads INTEGER NOT NULL,
+    PRIMARY KEY (device_id, cause)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refused (
+    refusal INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, seq INTEGER NOT NULL,
+    reason TEXT NOT NULL, contents BLOB, refused_ms INTEGER NOT NULL
+);
 CREATE TABLE IF NOT EXISTS positions (
     consumers TEXT NOT NULL, part INTEGER NOT NULL, position INTEGER NOT NULL, member TEXT,
     until_ms INTEGER NOT NULL DEFAULT 0,

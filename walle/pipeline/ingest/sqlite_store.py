@@ -5,7 +5,8 @@ change in one transaction per batch, so that uploads that a device repeats after
 and dropped. A device that starts a new epoch repeats its unsent uploads in it: those that are stored already under the
 older epoch are dropped too. What was lost on either side is in `losses`.
 SQLite runs in its own thread; a batch costs one hop to it. Queries run in another, on a connection of their own: in WAL
-mode they delay no commit. `synchronous=FULL`: an acknowledged feature survives a power cut. Claims of devices and
+mode they delay no commit. A file that is put in the place of this one, such as a restored backup, is opened at the next
+call. `synchronous=FULL`: an acknowledged feature survives a power cut. Claims of devices and
 positions of consumers are not synced: a power cut may undo the latest, and then a device connects again and a consumer
 gets uploads again.
 """
@@ -23,23 +24,28 @@ from typing import cast, override
 
 from walle.clock import Clock, SystemClock
 from walle.pipeline.checksums import first_link
-from walle.pipeline.ingest import sqlite_groups
+from walle.pipeline.ingest import sqlite_groups, sqlite_losses, sqlite_quarantine
 from walle.pipeline.ingest.partitions import partition
+from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.receipt import (
     Accepted,
     Contents,
+    LossTotal,
     Place,
     RecordedLoss,
+    RefusedUpload,
     StoredStream,
     StreamKey,
     StreamLink,
+    check_epochs,
     check_hello,
     moved_places,
     related_streams,
     sort_batch,
 )
+from walle.pipeline.ingest.sqlite_file import OpenedFile
 from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, make_schema, transaction
-from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, UploadStore
+from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello, Origin
@@ -49,6 +55,11 @@ _LOG = logging.getLogger(__name__)
 _ROWS_PER_STATEMENT = 32
 _STREAMS_KEPT = 50_000  # in memory
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
+_OF_CONTENTS = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
+
+
+class _ReplacedError(Exception):
+    """Another file is at the store's path."""
 
 
 class SqliteUploadStore(UploadStore):
@@ -64,6 +75,8 @@ class SqliteUploadStore(UploadStore):
         self._database: sqlite3.Connection | None = None
         self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
+        self._opened: OpenedFile | None = None  # the file of `_database`
+        self._reader_of: OpenedFile | None = None  # the file of `_reader`
         # As committed, while no other connection changes the file. A transaction takes the streams that it changes
         # out, so that none of a failed one stays.
         self._data_version = 0
@@ -84,7 +97,7 @@ class SqliteUploadStore(UploadStore):
     async def reopen(self) -> None:
         with contextlib.suppress(IngestError):
             await self.close()
-        await self.start()
+        await self._in_thread(self._open_again)
 
     # --- receipt ---
 
@@ -107,12 +120,28 @@ class SqliteUploadStore(UploadStore):
         return await self._run(lambda database: self._resume(database, hello, origins))
 
     @override
+    async def set_aside(self, received: Received, reason: str) -> Accepted | None:
+        return await self._run(lambda database: self._set_aside(database, received, reason))
+
+    @override
+    async def refused(self) -> list[RefusedUpload]:
+        return await self._read(sqlite_quarantine.read)
+
+    @override
+    async def refused_count(self) -> int:
+        return await self._read(sqlite_quarantine.count)
+
+    @override
+    async def forget_refused(self, device_id: str | None = None) -> None:
+        await self._write(lambda database: sqlite_quarantine.forget(database, device_id))
+
+    @override
     async def losses(self, device_id: str | None = None) -> list[RecordedLoss]:
-        query = "SELECT device_id, epoch, first_seq, last_seq, cause, recorded_ms FROM losses"
-        values = [] if device_id is None else [device_id]
-        query += " WHERE device_id = ?" * len(values) + " ORDER BY loss"
-        rows = await self._read(lambda database: database.execute(query, values).fetchall())
-        return [RecordedLoss(row[0], Loss(row[1], row[2], row[3], LossCause(row[4])), row[5]) for row in rows]
+        return await self._read(lambda database: sqlite_losses.read(database, device_id))
+
+    @override
+    async def loss_totals(self, device_id: str | None = None) -> dict[LossCause, LossTotal]:
+        return await self._read(lambda database: sqlite_losses.totals(database, device_id))
 
     @override
     async def count(self) -> int:
@@ -132,9 +161,7 @@ class SqliteUploadStore(UploadStore):
             " ORDER BY position LIMIT ?"
         )
         values = [value for value in (after, device_id, topic, limit) if value is not None]
-        return await self._read(
-            lambda database: [(row[0], Received(*row[1:])) for row in database.execute(query, values)]
-        )
+        return await self._read(lambda database: sqlite_groups.bounded(database.execute(query, values)))
 
     # --- consumer groups and retention ---
 
@@ -165,8 +192,11 @@ class SqliteUploadStore(UploadStore):
         return await self._read(lambda database: sqlite_groups.read(database, partitions, topics, after, upto, limit))
 
     @override
-    async def commit(self, group: str, member: str, positions: Mapping[int, int]) -> set[int]:
-        return await self._write(lambda database: sqlite_groups.commit(database, group, member, positions))
+    async def commit(self, group: str, member: str, positions: Mapping[int, int], generation: int) -> set[int]:
+        def commit(database: sqlite3.Connection) -> set[int]:
+            return sqlite_groups.commit(database, group, member, positions if generation == self.generation else {})
+
+        return await self._write(commit)
 
     @override
     async def group_lags(self) -> dict[str, GroupLag]:
@@ -177,26 +207,43 @@ class SqliteUploadStore(UploadStore):
         await self._write(lambda database: sqlite_groups.forget(database, group))
 
     @override
-    async def topics(self) -> dict[str, TopicSize]:
-        query = "SELECT topic, uploads, bytes FROM topics ORDER BY topic"
-        rows = await self._read(lambda database: database.execute(query).fetchall())
+    async def topics(self, *, after: str | None = None, limit: int | None = None) -> dict[str, TopicSize]:
+        query = "SELECT topic, uploads, bytes FROM topics WHERE ?1 IS NULL OR topic > ?1 ORDER BY topic LIMIT ?2"
+        values = (after, -1 if limit is None else limit)
+        rows = await self._read(lambda database: database.execute(query, values).fetchall())
         return {topic: TopicSize(uploads, size_bytes) for topic, uploads, size_bytes in rows}
 
     @override
+    async def largest_topics(self, limit: int) -> tuple[dict[str, TopicSize], TopicSize]:
+        largest = "SELECT topic, uploads, bytes FROM topics ORDER BY bytes DESC, topic LIMIT ?"
+        total = "SELECT ifnull(sum(uploads), 0), ifnull(sum(bytes), 0) FROM topics"
+        rows, sums = await self._read(
+            lambda database: (database.execute(largest, (limit,)).fetchall(), database.execute(total).fetchone())
+        )
+        return {topic: TopicSize(uploads, size_bytes) for topic, uploads, size_bytes in rows}, TopicSize(*sums)
+
+    @override
     async def trim(
-        self, topic: str, *, before_ms: int | None, over_bytes: int, keep_unconsumed: bool, limit: int
-    ) -> TopicSize:
+        self,
+        topic: str,
+        *,
+        before_ms: int | None,
+        now_ms: int,
+        over_bytes: int,
+        keep_unconsumed: bool,
+        limit: int,
+    ) -> Trimmed:
         return await self._write(
-            lambda database: sqlite_groups.trim(database, topic, before_ms, over_bytes, limit, keep=keep_unconsumed)
+            lambda database: sqlite_groups.trim(
+                database, topic, before_ms, now_ms, over_bytes, limit, keep=keep_unconsumed
+            )
         )
 
     # --- in the threads ---
 
     async def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_open_database() -> T:
-            if self._database is None:
-                raise IngestError(self.path, "is not open")
-            return work(self._database)
+            return work(self._current())
 
         return await self._in_thread(on_open_database)
 
@@ -211,21 +258,75 @@ class SqliteUploadStore(UploadStore):
 
     async def _read[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_reader() -> T:
-            if self._database is None:
+            opened = self._opened
+            if opened is None:
                 raise IngestError(self.path, "is not open")
-            if self._reader is None:
+            if not opened.is_current:
+                raise _ReplacedError
+            if self._reader is None or self._reader_of is not opened:
+                self._close_reader()
                 self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
                 self._reader.execute("PRAGMA query_only = ON")
+                self._reader_of = opened
             return work(self._reader)
 
-        return await self._in_thread(on_reader, self._reader_thread)
+        try:
+            return await self._in_thread(on_reader, self._reader_thread)
+        except _ReplacedError:
+            await self._in_thread(self._current)
+        try:
+            return await self._in_thread(on_reader, self._reader_thread)
+        except _ReplacedError:
+            raise IngestError(self.path, "is being replaced by another file", may_pass=True) from None
 
     async def _in_thread[T](self, work: Callable[[], T], thread: ThreadPoolExecutor | None = None) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(thread or self._thread, work)
         except sqlite3.Error as error:
             primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
-            raise IngestError(self.path, str(error), may_pass=primary in _TRANSIENT) from error
+            what = {"may_pass": primary in _TRANSIENT, "of_contents": primary in _OF_CONTENTS}
+            raise IngestError(self.path, str(error), **what) from error
+        except (UnicodeError, OverflowError) as error:  # of the sqlite3 module, before SQLite sees the value
+            raise IngestError(self.path, str(error), of_contents=True) from error
+
+    def _current(self) -> sqlite3.Connection:
+        """Return the connection to the file that is at the path now."""
+        if self._database is None or self._opened is None:
+            raise IngestError(self.path, "is not open")
+        if not self._opened.is_current:
+            self._replace()
+        return self._database
+
+    def _replace(self) -> None:
+        """Open the file that has taken the place of the open one, which does not change.
+
+        Raises:
+            IngestError: no file is there, or the replaced one's log is, which does not belong to the new one.
+        """
+        self._check_place()
+        before = self._database
+        self._open()
+        assert before is not None
+        before.close()
+        self.generation += 1
+        _LOG.warning("received uploads in %s: the file was replaced, and the new one is used from now on", self.path)
+
+    def _check_place(self) -> None:
+        """Raise IngestError if no file is at the path, or the log of the file that was open, which is another's."""
+        if self._opened is None or self._opened.is_current:
+            return
+        if self._opened.is_removed:
+            what = "was removed while it was in use; put it back, or restart the cloud to begin with an empty one"
+            raise IngestError(self.path, what, may_pass=True)
+        if logs := self._opened.logs_left():
+            what = f"was replaced, but {' and '.join(logs)} of the file before it are still there; remove them"
+            raise IngestError(self.path, what, may_pass=True)
+
+    def _open_again(self) -> None:
+        self._check_place()
+        is_replaced = self._opened is not None and not self._opened.is_current
+        self._open()
+        self.generation += is_replaced
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +342,7 @@ class SqliteUploadStore(UploadStore):
         except BaseException:
             database.close()
             raise
-        self._database = database
+        self._database, self._opened = database, OpenedFile(self.path)
         self._forget()
 
     def _check_format(self, database: sqlite3.Connection) -> int:
@@ -255,8 +356,9 @@ class SqliteUploadStore(UploadStore):
         if database is None:
             return
         try:
-            with contextlib.suppress(sqlite3.Error), transaction(database, durable=False):
-                database.execute("DELETE FROM owners WHERE owner = ?", (self._owner,))
+            if self._opened is not None and self._opened.is_current:
+                with contextlib.suppress(sqlite3.Error), transaction(database, durable=False):
+                    database.execute("DELETE FROM owners WHERE owner = ?", (self._owner,))
         finally:
             database.close()
 
@@ -280,14 +382,29 @@ class SqliteUploadStore(UploadStore):
             )
             for recorded in sorted_batch.losses:
                 self._record(database, recorded)
-            database.executemany(
-                "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
-                [(stream.highest, stream.chain, stream.number) for stream in streams.values()],
-            )
+            _update(database, streams.values())
         if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
             self._forget()
         self._streams.update(streams)
         return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
+
+    def _set_aside(self, database: sqlite3.Connection, received: Received, reason: str) -> Accepted | None:
+        key, now_ms = received[:2], int(self.clock.time() * 1000)
+        with transaction(database):
+            self._forget_if_changed(database)
+            if not self._is_owned(database, received.device_id):
+                return Accepted({}, [], frozenset([key]))
+            stream = self._take(database, key)
+            streams = {key: stream}
+            found = sort_batch([received], streams, _stored(database, moved_places([received], streams)))
+            if found.rows or found.losses:
+                if not sqlite_quarantine.has_room(database, received.device_id):
+                    return None
+                sqlite_quarantine.add(database, refused_upload(received, reason, now_ms))
+                loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
+                self._record(database, RecordedLoss(received.device_id, loss, now_ms))
+            _update(database, [stream])
+        return Accepted({key: stream.highest}, [])
 
     def _forget(self) -> None:
         self._streams.clear()
@@ -321,6 +438,9 @@ class SqliteUploadStore(UploadStore):
                 database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (hello.device_id, self._owner))
         key = (hello.device_id, hello.epoch)
         stream = _find(database, key)
+        if stream is None:
+            epochs = "SELECT count(*) FROM streams WHERE device_id = ?"
+            check_epochs(database.execute(epochs, (hello.device_id,)).fetchone()[0])
         if stream is None and not origins and hello.acked == 0:  # stored with its first upload
             return ResumePoint(0, first_link(hello.epoch))
         abandoned = _abandoned(database, hello, origins)
@@ -337,10 +457,7 @@ class SqliteUploadStore(UploadStore):
                 if stream.highest < hello.acked:
                     self._record_restore(database, hello.device_id, hello.epoch, stream.highest, hello.acked)
                     stream.highest, stream.chain = hello.acked, hello.acked_chain
-                    database.execute(
-                        "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
-                        (stream.highest, stream.chain, stream.number),
-                    )
+                    _update(database, [stream])
         return ResumePoint(stream.highest, stream.chain)
 
     def _link_origins(
@@ -374,15 +491,15 @@ class SqliteUploadStore(UploadStore):
         self._record(database, RecordedLoss(device_id, loss, int(self.clock.time() * 1000)))
 
     def _record(self, database: sqlite3.Connection, recorded: RecordedLoss) -> None:
-        device_id, loss, now_ms = recorded
-        values = (device_id, loss.epoch, loss.first_seq, loss.last_seq, loss.cause.value, now_ms)
-        added = database.execute(
-            "INSERT OR IGNORE INTO losses (device_id, epoch, first_seq, last_seq, cause, recorded_ms)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
-            values,
-        )
-        if added.rowcount:
-            _LOG.error("received uploads in %s: device %r: %s", self.path, device_id, loss)
+        if sqlite_losses.record(database, recorded):
+            _LOG.error("received uploads in %s: device %r: %s", self.path, recorded.device_id, recorded.loss)
+
+
+def _update(database: sqlite3.Connection, streams: Iterable[StoredStream]) -> None:
+    database.executemany(
+        "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
+        [(stream.highest, stream.chain, stream.number) for stream in streams],
+    )
 
 
 def _find(database: sqlite3.Connection, key: StreamKey) -> StoredStream | None:

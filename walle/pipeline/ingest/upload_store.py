@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from walle.clock import Clock
 from walle.errors import PipelineError
-from walle.pipeline.ingest.receipt import Accepted, RecordedLoss
+from walle.pipeline.ingest.receipt import MAX_READ_BYTES, Accepted, LossTotal, RecordedLoss, RefusedUpload
+from walle.pipeline.losses import LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello
 
@@ -27,12 +28,15 @@ class IngestError(PipelineError):
     """The store of received uploads cannot be read or written.
 
     `may_pass`: the disk is full, or the database is busy or restarts; a retry may succeed.
+    `of_contents`: the database refuses what it was given; others of the same batch can be stored.
     """
 
-    def __init__(self, path: Path | str, what: str, *, may_pass: bool = False) -> None:
+    def __init__(self, path: Path | str, what: str, *, may_pass: bool = False, of_contents: bool = False) -> None:
         super().__init__(f"received uploads in {path}: {what}")
         self.path = path
+        self.what = what
         self.may_pass = may_pass
+        self.of_contents = of_contents
 
 
 class TopicSize(NamedTuple):
@@ -40,6 +44,14 @@ class TopicSize(NamedTuple):
 
     uploads: int
     size_bytes: int
+
+
+class Trimmed(NamedTuple):
+    """Uploads that were deleted, the bytes of their payloads, and how many of them a group had not committed."""
+
+    uploads: int
+    size_bytes: int
+    unconsumed: int
 
 
 class GroupLag(NamedTuple):
@@ -61,6 +73,7 @@ class UploadStore(abc.ABC):
     clock: Clock
 
     def __init__(self) -> None:
+        self.generation = 0  # goes up when another file, such as a restored backup, has taken the store's place
         self._changed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -98,6 +111,26 @@ class UploadStore(abc.ABC):
         """
 
     @abc.abstractmethod
+    async def set_aside(self, received: Received, reason: str) -> Accepted | None:
+        """Keep an upload whose contents `accept` refuses in the quarantine; return what `accept` would.
+
+        The device's numbers go on after it, and it is recorded as a loss. None if the quarantine has no room for it:
+        nothing is stored then.
+        """
+
+    @abc.abstractmethod
+    async def refused(self) -> list[RefusedUpload]:
+        """Return the uploads in the quarantine, oldest first; there are MAX_REFUSED at most."""
+
+    @abc.abstractmethod
+    async def refused_count(self) -> int:
+        """Return how many uploads are in the quarantine."""
+
+    @abc.abstractmethod
+    async def forget_refused(self, device_id: str | None = None) -> None:
+        """Delete the uploads in the quarantine, of one device or of all."""
+
+    @abc.abstractmethod
     async def acked(self, device_id: str, epoch: str) -> int:
         """Return the highest durable number, 0 if there is none."""
 
@@ -110,12 +143,19 @@ class UploadStore(abc.ABC):
         knows, that epoch's uploads are recorded as lost: the device makes them again, or does not have them.
 
         Raises:
-            ProtocolError: the Hello holds values that no device sends.
+            ProtocolError: the Hello holds values that no device sends, or the device has had MAX_EPOCHS epochs.
         """
 
     @abc.abstractmethod
     async def losses(self, device_id: str | None = None) -> list[RecordedLoss]:
-        """Return the recorded losses, of one device or of all, oldest first."""
+        """Return the recorded losses, of one device or of all, oldest first.
+
+        There are at most MAX_LOSSES of a device; further ones are in `loss_totals` only.
+        """
+
+    @abc.abstractmethod
+    async def loss_totals(self, device_id: str | None = None) -> dict[LossCause, LossTotal]:
+        """Return the total of each cause, of one device or of all."""
 
     @abc.abstractmethod
     async def count(self) -> int:
@@ -127,7 +167,7 @@ class UploadStore(abc.ABC):
     ) -> list[tuple[int, Received]]:
         """Return at most `limit` uploads after position `after`, with their positions, in the order they were stored.
 
-        To continue, pass the last position as `after`.
+        There are fewer once their payloads have MAX_READ_BYTES. To continue, pass the last position as `after`.
         """
 
     # --- consumer groups ---
@@ -190,11 +230,17 @@ class UploadStore(abc.ABC):
     async def read(
         self, partitions: Collection[int], topics: Collection[str] | None, after: int, upto: int, limit: int
     ) -> list[tuple[int, Received]]:
-        """Return at most `limit` uploads of the partitions' devices, at positions above `after` and up to `upto`."""
+        """Return at most `limit` uploads of the partitions' devices, at positions above `after` and up to `upto`.
+
+        There are fewer once their payloads have MAX_READ_BYTES; `is_cut` tells.
+        """
 
     @abc.abstractmethod
-    async def commit(self, group: str, member: str, positions: Mapping[int, int]) -> set[int]:
-        """Record positions by partition; return the partitions that are the member's. Others' are not recorded."""
+    async def commit(self, group: str, member: str, positions: Mapping[int, int], generation: int) -> set[int]:
+        """Record positions by partition; return the partitions that are the member's. Others' are not recorded.
+
+        None is recorded that was read in another `generation` of the store, or is above the highest position.
+        """
 
     @abc.abstractmethod
     async def group_lags(self) -> dict[str, GroupLag]:
@@ -207,22 +253,39 @@ class UploadStore(abc.ABC):
     # --- retention ---
 
     @abc.abstractmethod
-    async def topics(self) -> dict[str, TopicSize]:
-        """Return the size of each topic."""
+    async def topics(self, *, after: str | None = None, limit: int | None = None) -> dict[str, TopicSize]:
+        """Return the size of each topic, or of the first `limit` after `after` by the order of their bytes in UTF-8."""
+
+    @abc.abstractmethod
+    async def largest_topics(self, limit: int) -> tuple[dict[str, TopicSize], TopicSize]:
+        """Return the topics with most bytes and their sizes, and the size of all topics together."""
 
     @abc.abstractmethod
     async def trim(
-        self, topic: str, *, before_ms: int | None, over_bytes: int, keep_unconsumed: bool, limit: int
-    ) -> TopicSize:
-        """Delete old uploads of a topic in one short transaction; return how many, and their bytes.
+        self,
+        topic: str,
+        *,
+        before_ms: int | None,
+        now_ms: int,
+        over_bytes: int,
+        keep_unconsumed: bool,
+        limit: int,
+    ) -> Trimmed:
+        """Delete old uploads of a topic in one short transaction; return how many.
 
         Args:
             topic: the topic.
             before_ms: delete those received earlier; none for their age if None.
+            now_ms: those received later, by a clock that was ahead, are as old as the next one that was not.
             over_bytes: delete the oldest until that many bytes are deleted.
             keep_unconsumed: delete none after the least committed position of any group.
             limit: uploads that are looked at.
         """
+
+
+def is_cut(rows: Sequence[tuple[int, Received]], limit: int) -> bool:
+    """Return whether a read stopped at `limit` or at MAX_READ_BYTES, so that there may be more."""
+    return len(rows) >= limit or sum(len(received.payload) for _, received in rows) >= MAX_READ_BYTES
 
 
 def open_uploads(location: str | Path, *, clock: Clock | None = None) -> UploadStore:

@@ -1,0 +1,28 @@
+"""Bounds of the quarantine: uploads that the database refuses for their contents and that are set aside.
+
+A device's numbers go on after such an upload. A device with MAX_OF_DEVICE of them is refused at its next one, and keeps
+its uploads; so is every device once MAX_REFUSED are set aside, since the fault is then the database's.
+"""
+
+from walle import plain
+from walle.pipeline.ingest.receipt import RefusedUpload
+from walle.pipeline.tunnel.connection import Received
+from walle.protocol import printable
+
+MAX_OF_DEVICE = 16
+MAX_REFUSED = 256
+_MAX_CONTENTS_BYTES = (1 << 20) + 1024  # the longest feature that a device makes, and its topic
+_MAX_REASON_CHARS = 500
+
+
+def refused_upload(received: Received, reason: str, now_ms: int) -> RefusedUpload:
+    """Return the upload as it is set aside: in bytes and printable text, which every database takes."""
+    contents: bytes | None
+    try:
+        contents = plain.encode([received.topic, received.payload, received.sent_ms, received.received_ms])
+    except plain.PlainDataError:
+        contents = None
+    if contents is not None and len(contents) > _MAX_CONTENTS_BYTES:
+        contents = None
+    reason = printable(reason[:_MAX_REASON_CHARS])
+    return RefusedUpload(received.device_id, received.epoch, received.seq, reason, contents, now_ms)

@@ -1,0 +1,42 @@
+"""Identity of an open SQLite file: whether another file, such as a restored backup, has taken its place."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+_LOGS = ("-wal", "-shm")  # of a file in WAL mode, beside it
+
+
+class _Identity(NamedTuple):
+    device: int
+    inode: int
+
+
+class OpenedFile:
+    """The file at `path` and its logs, as they are when this object is made: just after the file was opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._main = _identity(self._path)
+        self._logs = {name: found for suffix in _LOGS if (found := _identity(name := self._path + suffix)) is not None}
+
+    @property
+    def is_current(self) -> bool:
+        """True while the same file is at the path. Costs one system call."""
+        return _identity(self._path) == self._main
+
+    @property
+    def is_removed(self) -> bool:
+        return _identity(self._path) is None
+
+    def logs_left(self) -> list[str]:
+        """Return the logs that are still at their places: SQLite would apply them to the file that is there now."""
+        return [name for name, found in self._logs.items() if _identity(name) == found]
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - on each call of a store: four times as fast as Path.stat
+    except FileNotFoundError:
+        return None
+    return _Identity(found.st_dev, found.st_ino)
