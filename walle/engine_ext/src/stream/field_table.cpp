@@ -1,14 +1,20 @@
 #include "stream/field_table.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace walle::stream {
 
 namespace {
 
-std::uint64_t first_word(std::string_view key) noexcept {
+// Returns the first 8 bytes of the key, zeros behind its end. `readable` bytes may be read.
+std::uint64_t first_word(std::string_view key, std::size_t readable) noexcept {
   std::uint64_t word = 0;
-  std::memcpy(&word, key.data(), std::min<std::size_t>(key.size(), 8));
+  if (key.size() >= 8 || (readable >= 8 && std::endian::native == std::endian::little)) {
+    std::memcpy(&word, key.data(), 8);
+    return key.size() >= 8 ? word : word & ((std::uint64_t{1} << 8 * key.size()) - 1);
+  }
+  std::memcpy(&word, key.data(), key.size());
   return word;
 }
 
@@ -27,7 +33,7 @@ std::size_t FieldTable::add(const FieldPath& path) {
   for (std::size_t i = 0; i < fields_.size(); ++i)
     if (fields_[i].path.keys() == path.keys()) return i;
   fields_.push_back({path, 0});
-  fields_.back().word = first_word(fields_.back().key());
+  fields_.back().word = first_word(fields_.back().key(), 0);
   lengths_ |= std::uint64_t{1} << fields_.back().key().size() % 64;
   return fields_.size() - 1;
 }
@@ -48,7 +54,7 @@ void FieldTable::read_contents(const EventBatch& events, std::size_t row, Value*
   std::uint32_t pairs = contents.length;
   for (std::string_view key; sought != 0 && pairs != 0 && reader.read_key(key); --pairs) {
     if ((lengths_ >> key.size() % 64 & 1) != 0) {
-      const std::uint64_t word = first_word(key), before = sought;
+      const std::uint64_t word = first_word(key, key.size() + reader.left()), before = sought;
       for (std::size_t i = 0; i < count; ++i) {
         if (fields_[i].word != word || fields_[i].key() != key || (before >> i & 1) == 0) continue;
         values[i * stride] = value_at(reader, fields_[i].path.keys());

@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::string_view kNames[] = {"event_id", "page_id", "ts_ms", "contents"};
 constexpr std::string_view kQuotedNames[] = {"\"event_id\"", "\"page_id\"", "\"ts_ms\"", "\"contents\""};
+constexpr std::size_t kLikelyEventBytes = 512;  // of JSON; room for more events is made when they come
 using Span = EventBatch::Span;
 
 // Reads one event after the other; keeps the output where its columns are.
@@ -147,6 +148,7 @@ std::shared_ptr<const EventBatch> read_json_events(std::string_view json) {
   if (json.size() > kMaxBatchBytes / 4) throw EventFault{"events", "are more than 256 MiB of JSON in one batch"};
   auto bytes = std::make_shared<Vector<std::uint8_t>>(packed_bound(json.size()));
   auto batch = std::make_shared<EventBatch>(bytes, bytes->data(), bytes->size());
+  batch->reserve(json.size() / kLikelyEventBytes + 1);
   EventParser parser(json, bytes->data(), *batch);
   try {
     parser.read_all();

@@ -16,6 +16,25 @@ constexpr double kPowers[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e
 
 bool is_digit(char character) noexcept { return character >= '0' && character <= '9'; }
 
+// Eight characters, the first in the lowest byte.
+std::uint64_t eight_characters(const char* from) noexcept {
+  std::uint64_t word = 0;
+  std::memcpy(&word, from, 8);
+  return std::endian::native == std::endian::little ? word : __builtin_bswap64(word);
+}
+
+bool are_eight_digits(const char* from) noexcept {
+  const std::uint64_t word = eight_characters(from);
+  return ((word & 0xf0f0f0f0f0f0f0f0) | ((word + 0x0606060606060606) & 0xf0f0f0f0f0f0f0f0) >> 4) == 0x3333333333333333;
+}
+
+// The number of eight digits: pairs, then fours, then both halves are summed at once.
+std::uint64_t eight_digits(const char* from) noexcept {
+  std::uint64_t word = eight_characters(from) - 0x3030303030303030;
+  word = word * 10 + (word >> 8);
+  return ((word & 0x000000ff000000ff) * 0x000f424000000064 + (word >> 16 & 0x000000ff000000ff) * 0x0000271000000001) >> 32;
+}
+
 }  // namespace
 
 void JsonParser::number() {
@@ -23,7 +42,14 @@ void JsonParser::number() {
   const bool is_negative = take('-');
   const char* digits = at_;
   std::uint64_t whole = 0;
-  while (at_ != end_ && is_digit(*at_) && at_ - digits < 19) whole = whole * 10 + static_cast<std::uint64_t>(*at_++ - '0');
+  if (end_ - digits >= 8 && are_eight_digits(digits)) {
+    whole = eight_digits(digits);
+    at_ += 8;
+  }
+  const char* at = at_;
+  const char* const most = end_ - digits > 19 ? digits + 19 : end_;  // digits that do not overflow
+  for (; at != most && is_digit(*at); ++at) whole = whole * 10 + static_cast<std::uint64_t>(*at - '0');
+  at_ = at;
   bool is_long = false;  // beyond 64 bits, as an integer
   if (at_ != end_ && is_digit(*at_)) {
     const auto next = static_cast<std::uint64_t>(*at_++ - '0');

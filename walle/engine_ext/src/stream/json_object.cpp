@@ -54,24 +54,24 @@ bool JsonParser::repeat_pairs(Repetition& repetition) {
   if (repetition.next == before.size()) return false;
   const Key* const first = before.data() + repetition.next;
   const Key* const last = &before.back();  // its pair is not copied: what follows it is not known to be a key
-  const Key* key = first;
   const char* json = at_;
-  const std::size_t same = common_bytes(begin_ + first->key_json, json,
-                                        std::min<std::size_t>(static_cast<std::size_t>(end_ - json), last->value_json - first->key_json));
+  const std::size_t same =
+      common_bytes(begin_ + first->key_json, json,
+                   std::min<std::size_t>(static_cast<std::size_t>(end_ - json), last->value_json - first->key_json));
+  const Key* key = first;
   while (key != last && key[1].key_json - first->key_json <= same) ++key;
   const std::uint8_t* packed = start_ + before_.moved + key->at;
   const bool has_key = key->value_json - first->key_json <= same && *packed >= kShortText && *packed < kShortText + 32;
-  if (const auto count = static_cast<std::size_t>(key - first) + (has_key ? 1 : 0); count != 0) {
-    const auto moved_json = static_cast<std::uint32_t>(json - begin_) - first->key_json;
-    const auto moved_out = static_cast<std::uint32_t>(out_ - start_) - first->at;  // modulo 2^32
-    keys_.resize(keys_.size() + count);
-    Key* added = keys_.data() + keys_.size() - count;
-    for (std::size_t i = 0; i < count; ++i)
-      added[i] = {first[i].at + moved_out, first[i].fingerprint, first[i].key_json + moved_json, first[i].value_json + moved_json};
-    repetition.next += count;
+  const Key* const end = key + (has_key ? 1 : 0);
+  const auto moved_json = static_cast<std::uint32_t>(json - begin_) - first->key_json;
+  const auto moved_out = static_cast<std::uint32_t>(out_ - start_) - first->at;  // modulo 2^32
+  for (const Key* one = first; one != end; ++one)
+    keys_.push_back({one->at + moved_out, one->fingerprint, one->key_json + moved_json, one->value_json + moved_json});
+  repetition.next += static_cast<std::size_t>(end - first);
+  if (key != first) {
+    std::memcpy(out_, packed - (key->at - first->at), key->at - first->at);
+    out_ += key->at - first->at;
   }
-  std::memcpy(out_, packed - (key->at - first->at), key->at - first->at);
-  out_ += key->at - first->at;
   at_ = json + ((has_key ? key->value_json : key->key_json) - first->key_json);
   if (!has_key) return false;
   std::uint8_t block[32];  // the places may overlap

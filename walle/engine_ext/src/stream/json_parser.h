@@ -21,7 +21,7 @@ class JsonParser {
   // Writes to `out`, which has packed_bound(json.size()) bytes.
   JsonParser(std::string_view json, std::uint8_t* out);
 
-  void skip_space() noexcept {
+  [[gnu::always_inline]] void skip_space() noexcept {
     if (at_ != end_ && static_cast<unsigned char>(*at_) <= ' ') skip_spaces();
   }
   bool at_end() const noexcept { return at_ == end_; }

@@ -1,5 +1,6 @@
 #include "stream/packed.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 
@@ -7,15 +8,20 @@ namespace walle::stream {
 
 namespace {
 
-// Reads a big-endian number of `bytes` bytes.
+std::uint64_t swapped(std::uint64_t number) noexcept {
+  return std::endian::native == std::endian::little ? __builtin_bswap64(number) : number;
+}
+
+// Reads a big-endian number of `bytes` bytes, 1 to 8.
 std::uint64_t load(const std::uint8_t* from, int bytes) noexcept {
   std::uint64_t number = 0;
-  for (int i = 0; i < bytes; ++i) number = number << 8 | from[i];
-  return number;
+  std::memcpy(&number, from, static_cast<std::size_t>(bytes));
+  return swapped(number) >> (64 - 8 * bytes);
 }
 
 std::uint8_t* store(std::uint8_t* out, std::uint64_t number, int bytes) noexcept {
-  for (int i = bytes; i-- > 0; number >>= 8) out[i] = static_cast<std::uint8_t>(number);
+  const std::uint64_t ordered = swapped(number << (64 - 8 * bytes));
+  std::memcpy(out, &ordered, static_cast<std::size_t>(bytes));
   return out + bytes;
 }
 

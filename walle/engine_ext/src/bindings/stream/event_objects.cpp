@@ -65,7 +65,9 @@ double real_of(const Value& number) noexcept {
 
 bool is_within(const Value& value, double limit) noexcept {
   if (!value.is_number()) return false;
-  if (value.kind == Kind::real) return value.real <= limit && value.real >= -limit;
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;
+  const bool is_exact = value.kind == Kind::integer && value.integer <= kExact && value.integer >= -kExact;
+  if (const double real = real_of(value); value.kind == Kind::real || is_exact) return real <= limit && real >= -limit;
   Value bound;
   bound.kind = Kind::real;
   bound.real = limit;
