@@ -317,6 +317,17 @@ double Total::as_real() const noexcept {
   return compensation != 0 && std::isfinite(compensation) ? real + compensation : real;
 }
 
+double Total::mean() const noexcept {
+  constexpr __int128 kExact = __int128{1} << 53;
+  if (is_real || (whole <= kExact && whole >= -kExact)) return as_real() / static_cast<double>(count);
+  auto size = static_cast<unsigned __int128>(whole < 0 ? -whole : whole);
+  int shift = 0;  // a quotient of more than 60 bits, of which the last one says that a rest was left, rounds correctly
+  for (; size >> 125 == 0; size <<= 1) ++shift;
+  const unsigned __int128 quotient = size / count | (size % count != 0 ? 1 : 0);
+  const double found = std::ldexp(static_cast<double>(quotient), -shift);
+  return whole < 0 ? -found : found;
+}
+
 Vector<std::uint64_t> count_rows(const EventGroups& groups) {
   Vector<std::uint64_t> counts;
   counts.assign(groups.count, 0);
@@ -411,7 +422,7 @@ Spread spread_of(Vector<Value>& numbers) {
     std::stable_sort(numbers.begin(), numbers.end(), comes_before);
   Spread spread{};
   for (const Value& number : numbers) spread.total.add(number);
-  const double mean = spread.total.as_real() / static_cast<double>(numbers.size());
+  const double mean = spread.total.mean();
   Total squares;
   for (const Value& number : numbers) {
     Value square;
@@ -433,7 +444,7 @@ Vector<double> deviations(const EventGroups& groups, const Vector<Value>& values
     const Total& total = totals[groups.groups[i]];
     Value square;
     square.kind = Kind::real;
-    const double over = as_real(values[i]) - total.as_real() / static_cast<double>(total.count);
+    const double over = as_real(values[i]) - total.mean();
     square.real = over * over;
     squares[groups.groups[i]].add(square);
   }

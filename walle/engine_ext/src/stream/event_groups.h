@@ -46,6 +46,8 @@ struct Total {
 
   void add(const Value& number) noexcept;
   double as_real() const noexcept;
+  // The sum by the count, which is not 0, as Python's `/` has it: integers are divided exactly, then rounded once.
+  double mean() const noexcept;
 };
 
 // The aggregations of numbers ignore values of another kind; those of any value ignore missing ones and nil.
