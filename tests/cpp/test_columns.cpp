@@ -43,9 +43,17 @@ bool use(std::shared_ptr<const EventBatch> batch) {
       }
     }
     FieldTable table;
-    for (const char* name : {"n", "item.price", "l", "item", "n2"}) table.add(FieldPath(name));
+    const std::vector<FieldPath> paths{FieldPath("n"), FieldPath("item.price"), FieldPath("l"), FieldPath("item"),
+                                       FieldPath("n2")};
+    for (const FieldPath& path : paths) table.add(path);
     Vector<Value> values(table.size());
-    for (const std::uint32_t row : view.rows) table.read(*view.batch, row, values.data(), 1);
+    for (const std::uint32_t row : view.rows) {
+      table.read(*view.batch, row, values.data(), 1);
+      for (std::size_t i = 0; i < paths.size(); ++i) {
+        const Value one = view.batch->field(row, paths[i]);
+        CHECK(values[i].kind == one.kind && values[i].length == one.length && values[i].large == one.large);
+      }
+    }
     (void)split_by_window(group_by(all, "n"), WindowKind::sliding, 10, 3, 1);
     return true;
   } catch (const EventFault&) {
@@ -118,7 +126,8 @@ void test_scan() {
   for (int round = 0; round < 20'000; ++round) {
     Vector<char> text(static_cast<std::size_t>(check::whole(random, 0, 70)));
     for (char& byte : text)
-      byte = check::whole(random, 0, 30) == 0 ? static_cast<char>(check::whole(random, 0, 255)) : "abc 09~\x7f"[check::whole(random, 0, 7)];
+      byte = check::whole(random, 0, 30) == 0 ? static_cast<char>(check::whole(random, 0, 255))
+                                              : "abc 09~\x7f"[check::whole(random, 0, 7)];
     std::size_t plain = 0;
     bool is_ascii = true;
     for (; plain < text.size(); ++plain) {

@@ -29,7 +29,8 @@ struct WordScan {
     }
     // The high bit of each byte that is 0, or below 0x20. A borrow sets wrong bits only above a right one.
     const auto zeros = [](std::uint64_t bytes) { return (bytes - kOnes) & ~bytes & kHighs; };
-    const std::uint64_t special = zeros(word ^ kOnes * '"') | zeros(word ^ kOnes * '\\') | ((word - kOnes * 0x20) & ~word & kHighs);
+    const std::uint64_t special =
+        zeros(word ^ kOnes * '"') | zeros(word ^ kOnes * '\\') | ((word - kOnes * 0x20) & ~word & kHighs);
     const std::size_t plain = special == 0 ? 8 : static_cast<std::size_t>(std::countr_zero(special)) / 8;
     const std::uint64_t before = plain == 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << 8 * plain) - 1;
     return {plain, (word & kHighs & before) == 0};
@@ -42,8 +43,7 @@ struct VectorScan {
   static TextBlock look(const char* from) noexcept {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     const __m128i control = _mm_cmpeq_epi8(_mm_min_epu8(bytes, _mm_set1_epi8(0x1f)), bytes);
-    const __m128i quotes =
-        _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\')));
+    const __m128i quotes = _mm_or_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8('"')), _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\')));
     const auto special = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_or_si128(control, quotes))) | 0x10000;
     const auto high = static_cast<std::uint32_t>(_mm_movemask_epi8(bytes));
     const auto plain = static_cast<std::size_t>(std::countr_zero(special));

@@ -1,4 +1,5 @@
-// Computation of plans. Only exact built-in types are read and made, so that no Python code runs; the memory of a plan is counted.
+// Computation of plans. Only exact built-in types are read and made, so that no Python code runs; the memory of a plan is
+// counted.
 #include "bindings/stream/event_plan.h"
 
 #include <algorithm>
