@@ -5,7 +5,9 @@
 
 #include "check.h"
 #include "stream/event_groups.h"
+#include "stream/field_table.h"
 #include "stream/json_events.h"
+#include "stream/text_scan.h"
 
 namespace {
 
@@ -38,6 +40,18 @@ bool use(std::shared_ptr<const EventBatch> batch) {
         if (value.kind != Kind::list && value.kind != Kind::map) continue;
         PackedReader reader(view.batch->data(), view.batch->data_size(), value.place);
         CHECK(reader.skip());
+      }
+    }
+    FieldTable table;
+    const std::vector<FieldPath> paths{FieldPath("n"), FieldPath("item.price"), FieldPath("l"), FieldPath("item"),
+                                       FieldPath("n2")};
+    for (const FieldPath& path : paths) table.add(path);
+    Vector<Value> values(table.size());
+    for (const std::uint32_t row : view.rows) {
+      table.read(*view.batch, row, values.data(), 1);
+      for (std::size_t i = 0; i < paths.size(); ++i) {
+        const Value one = view.batch->field(row, paths[i]);
+        CHECK(values[i].kind == one.kind && values[i].length == one.length && values[i].large == one.large);
       }
     }
     (void)split_by_window(group_by(all, "n"), WindowKind::sliding, 10, 3, 1);
@@ -80,7 +94,10 @@ const std::string kContents =
     R"({"n":-1.5e3,"item":{"price":12,"name":"a longer name than sixteen"},"l":[1,null,true,[{}],"\u00e9\n\ud83d\ude00"],"n2":18446744073709551615})";
 
 void test_damage() {
-  const std::string json = "[" + event_json(kContents) + "," + event_json("{\"n\":3}", 7) + "]";
+  std::string json = "[" + event_json(kContents) + "," + event_json("{\"n\":3}", 7);
+  for (const char* more : {"2", "2", "\"a\"", "{\"k\":[1]}"})  // contents that repeat those before
+    json += "," + event_json(kContents.substr(0, kContents.size() - 1) + ",\"n3\":" + more + ",\"n4\":true}");
+  json += "]";
   CHECK(use_json(json));
   for (std::size_t size = 0; size < json.size(); ++size) CHECK(!use_json(json.substr(0, size)) || size == 0);
   const std::string bytes = bytes_of(*read_json_events(json));
@@ -99,6 +116,32 @@ void test_damage() {
       damaged[static_cast<std::size_t>(check::whole(random, 0, static_cast<std::int64_t>(json.size()) - 1))] =
           "{}[]\",:.0e-+\\u\x01\xc3t"[check::whole(random, 0, 16)];
     (void)use_json(damaged);
+  }
+}
+
+// Both scans against a plain loop, each text in memory of its own size.
+template <typename Scan>
+void test_scan() {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 20'000; ++round) {
+    Vector<char> text(static_cast<std::size_t>(check::whole(random, 0, 70)));
+    for (char& byte : text)
+      byte = check::whole(random, 0, 30) == 0 ? static_cast<char>(check::whole(random, 0, 255))
+                                              : "abc 09~\x7f"[check::whole(random, 0, 7)];
+    std::size_t plain = 0;
+    bool is_ascii = true;
+    for (; plain < text.size(); ++plain) {
+      const auto byte = static_cast<unsigned char>(text[plain]);
+      if (byte == '"' || byte == '\\' || byte < 0x20) break;
+      is_ascii = is_ascii && byte < 0x80;
+    }
+    const TextBlock found = scan_text<Scan>(text.data(), text.data() + text.size());
+    CHECK(found.plain == plain && found.is_ascii == is_ascii);
+    const Vector<char> copy(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(plain));
+    CHECK(common_bytes(text.data(), copy.data(), copy.size()) == plain);
+    Vector<char> other = text;
+    if (plain != text.size()) other[plain] ^= 1;
+    CHECK(common_bytes(text.data(), other.data(), text.size()) == plain);
   }
 }
 
@@ -189,6 +232,8 @@ void test_numbers() {
 
 int main() {
   test_damage();
+  test_scan<WordScan>();
+  test_scan<TextScan>();
   test_depth();
   test_equal_keys();
   test_groups();

@@ -1,6 +1,7 @@
 import itertools
 import json
 import math
+import random
 from typing import Any
 
 import pytest
@@ -203,6 +204,13 @@ def test_texts_are_counted_in_small_and_large_visits_alike(texts: list[str], max
     assert Events.plan(selections).run(columns(events)) == slow_events.run_plan(events, selections)
 
 
+def test_a_plan_reads_more_fields_than_one_pass_finds() -> None:
+    contents = [{f"k{number}": number * at for number in range(0, 100, 1 + at)} for at in range(3)]
+    events = [Event("x", "", 0, one) for one in contents]
+    steps: dict[str | None, Any] = {None: {f"k{number}": (f"k{number}", "column") for number in range(100)}}
+    assert Events.plan(steps).run(columns(events)) == slow_events.run_plan(events, steps)
+
+
 @given(st.floats(-1e18, 1e18), st.integers(-(10**6), 10**6), st.integers(0, 15))
 def test_a_plan_rounds_as_round_does(number: float, half: int, digits: int) -> None:
     numbers = [number, half / 2, half / 8, half * 0.005, half * 0.05, 2.675, 0.15, -0.04, 1e-300]
@@ -316,6 +324,84 @@ def test_json_becomes_the_bytes_that_json_loads_would_encode(
     text = event_json(json.dumps(value, ensure_ascii=ascii_only, indent=indent))
     text = b"[%s, %s]" % (text, text) if as_list else text + b"\n" + text + b"\n"
     assert Events.from_json(text).encode() == plain.encode([("x", "p", 5, {"v": json.loads(json.dumps(value))})] * 2)
+
+
+pair_keys = st.sampled_from(
+    [
+        *(f"k{number}" for number in range(24)),
+        "\\u006b1",
+        "k\u00e9",
+        "a key with more than thirty-two bytes of text",
+        "",
+    ]
+)
+pair_values = st.sampled_from(
+    ["1", "12", "123", "-1.5", '""', '"a"', '"ab"', '"a text with more than thirty-two bytes in it"', '"\\u00e9"',
+     '"\u00e9"', "null", "[1,[2]]", '{"k1":1}', '{"k1":1,"k2":{"k1":2},"k1":3}', "{}"]
+)  # fmt: skip
+
+
+@st.composite
+def similar_contents(draw: st.DrawFn) -> list[list[tuple[str, str]]]:
+    """Return the pairs of the contents of some events: each a few edits of those before, as real ones are."""
+    pairs = draw(st.lists(st.tuples(pair_keys, pair_values), max_size=30))
+    found = []
+    for _ in range(draw(st.integers(1, 6))):
+        for edit in draw(
+            st.lists(st.sampled_from(["put", "put", "value", "value", "drop", "swap", "shuffle"]), max_size=5)
+        ):
+            at = draw(st.integers(0, len(pairs)))
+            if edit == "put":
+                pairs = [*pairs[:at], (draw(pair_keys), draw(pair_values)), *pairs[at:]]
+            elif edit == "shuffle":
+                pairs = draw(st.permutations(pairs))
+            elif at < len(pairs):
+                key = draw(pair_keys) if edit == "swap" else pairs[at][0]
+                pairs = [*pairs[:at], *([] if edit == "drop" else [(key, draw(pair_values))]), *pairs[at + 1 :]]
+        found.append(pairs)
+    return found
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    similar_contents(), st.sampled_from([(",", ":"), (", ", ": "), ("\n, ", " :\t")]), st.randoms(use_true_random=False)
+)
+def test_contents_that_repeat_those_before_become_what_json_loads_makes_of_them(
+    contents: list[list[tuple[str, str]]], separators: tuple[str, str], rng: random.Random
+) -> None:
+    comma, colon = separators
+    texts = []
+    for pairs in contents:
+        held = "{" + comma.join(f'"{key}"{colon}{value}' for key, value in pairs) + "}"
+        fields = ['"event_id":"x"', '"page_id":"p"', '"ts_ms":5', f'"contents":{held}']
+        if rng.random() < 0.3:
+            fields += ['"other":{"k1":1}', '"contents":{"k1":1,"k2":2,"k3":3}']
+            rng.shuffle(fields)
+        texts.append("{" + comma.join(fields) + "}")
+    text = "[" + comma.join(texts) + "]"
+    expected = [("x", "p", 5, event["contents"]) for event in json.loads(text)]
+    assert Events.from_json(text.encode()).encode() == plain.encode(expected)
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        ['{"a":1,"b":2,"c":3}', '{"a":1,"b":2,"a":3}'],  # a key again, after pairs that were copied
+        ['{"a":1,"b":2,"c":3}', '{"b":2,"c":3,"a":1,"b":9}'],
+        ['{"a":1,"b":2,"c":3}', '{"x":1,"a":1,"b":2,"x":3}'],  # a key again that those before do not have
+        ['{"a":1,"b":2,"c":3}', '{"a":1,"b":2,"c":3}', '{"c":3,"b":2,"a":1,"c":4}'],
+        ['{"a":1,"b":2,"a":3}', '{"a":1,"b":2,"c":3}'],  # after contents of which pairs were merged
+        ["{" + ",".join(f'"k{n}":{n}' for n in range(300)) + "}"] * 2,
+        ["{" + ",".join(f'"k{n}":{n}' for n in range(count)) + "}" for count in (15, 16, 17, 3, 0, 16)],
+        [
+            "{" + ",".join(f'"{at}{n}":{n}' for n in range(20)) + "}" for at in "aba"
+        ],  # more other keys than are remembered
+    ],
+)
+def test_equal_keys_are_found_in_contents_that_repeat_those_before(contents: list[str]) -> None:
+    text = "[" + ",".join(f'{{"event_id":"x","page_id":"p","ts_ms":5,"contents":{held}}}' for held in contents) + "]"
+    expected = [("x", "p", 5, event["contents"]) for event in json.loads(text)]
+    assert Events.from_json(text.encode()).encode() == plain.encode(expected)
 
 
 mangled = st.text(st.sampled_from('{}[]",:.0123456789eE+-\\uDd8tfnrulase \n\x01\u00e9ab'), max_size=25)

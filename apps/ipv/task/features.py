@@ -17,6 +17,14 @@ MAX_CLICKS = 12  # clicks that are listed
 MAX_WIDGETS = 8
 _TEXT = {"max_chars": TEXT_CHARS}
 _NUMBER = {"default": 0.0, "limit": MAX_NUMBER}
+# Fields of the enter and the exit that tell what the visit is about, and their names in the feature.
+_ABOUT = {
+    "item_id": "item_id",
+    "category": "category",
+    "price_cents": "price_cents",
+    "source": "source",
+    "reason": "exit_reason",
+}
 _CLICK = {
     "at_ms": "since_ms",
     "widget_id": "widget_id",
@@ -103,33 +111,42 @@ def ipv_feature(events):
     found = _plan.run(events)
     visit = found.pop(None, _NO_EVENTS)
     enter, scroll, exposure, click, leave = map(found.get, KINDS)
-    about = {**(leave["about"] if leave else {}), **(enter["about"] if enter else {})}
-    exposed = exposure["exposed"] if exposure else {}
-    if exposed:
+    feature = {"version": 2}
+    if visit["page_id"]:
+        feature["page_id"] = visit["page_id"]
+    about = leave["about"] if leave else {}
+    if enter:
+        about |= enter["about"]
+    for field, name in _ABOUT.items():
+        if field in about:
+            value = int(number(about[field], 0.0)) if field == "price_cents" else text(about[field])
+            if value:
+                feature[name] = value
+    times, counts = {}, {}
+    for kind, kept in found.items():
+        counts[kind] = kept["events"]
+        if "times" in kept:
+            times[kind] = kept["times"]
+    if times:
+        feature["times"] = times
+    if visit["events"] > 2:
+        feature["gaps_ms"] = visit["gaps_ms"]
+    if scroll:
+        feature["scroll"] = scroll["scroll"]
+    if exposure and (exposed := exposure["exposed"])["distinct"]:
         exposed["deepest_slot"] = int(exposed["deepest_slot"])
+        feature["exposed"] = exposed
     actions = action_counts(click["actions"] if click else [])
-    feature = {
-        "version": 2,
-        "page_id": visit["page_id"],
-        "item_id": text(about.get("item_id")),
-        "category": text(about.get("category")),
-        "price_cents": int(number(about.get("price_cents"), 0.0)),
-        "source": text(about.get("source")),
-        "exit_reason": text(about.get("reason")),
-        "times": {kind: kept["times"] for kind, kept in found.items() if "times" in kept},
-        "gaps_ms": visit["gaps_ms"] if visit["events"] > 2 else {},
-        "scroll": scroll["scroll"] if scroll else {},
-        "exposed": exposed if exposed and exposed["distinct"] else {},
-        "clicks": click["clicks"] if click else [],
-        "widgets": click["widgets"] if click else {},
-        "actions": actions if any(actions.values()) else {},
-    }
-    exit_ms = leave["exit_ms"] if leave else visit["latest_ms"]
-    measured = {
-        "counts": {kind: kept["events"] for kind, kept in found.items()},
-        "enter_ms": enter["enter_ms"] if enter else visit["first_ms"],
-        "exit_ms": exit_ms,
-        "dwell_ms": max(0, exit_ms - visit["first_ms"]),
-        "events": visit["events"],
-    }
-    return {name: value for name, value in feature.items() if value} | measured
+    if click:
+        feature["clicks"] = click["clicks"]
+        if click["widgets"]:
+            feature["widgets"] = click["widgets"]
+        if any(actions.values()):
+            feature["actions"] = actions
+    first_ms = visit["first_ms"]
+    feature["counts"] = counts
+    feature["enter_ms"] = enter["enter_ms"] if enter else first_ms
+    exit_ms = feature["exit_ms"] = leave["exit_ms"] if leave else visit["latest_ms"]
+    feature["dwell_ms"] = exit_ms - first_ms if exit_ms > first_ms else 0
+    feature["events"] = visit["events"]
+    return feature

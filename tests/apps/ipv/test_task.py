@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from apps.ipv.generator import ShoppingEvents, event_bytes
@@ -346,6 +346,9 @@ def is_taken(event: Event) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(events=any_events)
+@example(
+    events=[Event("page_enter", "", ts_ms, {}) for ts_ms in (1, 216, 0, 0, 0, 2**53 - 4)]
+)  # gaps of more than 2**53
 def test_the_feature_is_byte_for_byte_that_of_plain_python(events: list[Event]) -> None:
     events = list(filter(is_taken, events))
     feature = task_module("features").ipv_feature(Events(events))

@@ -46,15 +46,18 @@ FieldPath::FieldPath(std::string_view text) {
   }
 }
 
+void EventBatch::reserve(std::size_t events) {
+  for (auto* column : {&event_ids_, &page_ids_, &rows_}) column->reserve(events);
+  times_.reserve(events);
+  contents_.reserve(events);
+}
+
 void EventBatch::read_all() {
   if (size_ > kMaxBatchBytes) throw EventFault{"events", "are more than 1 GiB in one batch"};
   PackedReader reader(data_, size_);
   Value list;
   if (!reader.read(list) || list.kind != Kind::list) throw EventFault{"events", std::string(kDamaged)};
-  const std::size_t likely = std::min<std::size_t>(list.length, size_ / 8);
-  for (auto* column : {&event_ids_, &page_ids_, &rows_}) column->reserve(likely);
-  times_.reserve(likely);
-  contents_.reserve(likely);
+  reserve(std::min<std::size_t>(list.length, size_ / 8));
   for (std::uint32_t row = 0; row < list.length; ++row) {
     const auto row_at = static_cast<std::uint32_t>(reader.at());
     Value fields, event_id, page_id, ts_ms;

@@ -43,6 +43,8 @@ class EventBatch {
   EventBatch(std::shared_ptr<const void> owner, const std::uint8_t* data, std::size_t size) noexcept
       : owner_(std::move(owner)), data_(data), size_(size) {}
 
+  // Makes room for about this many events.
+  void reserve(std::size_t events);
   // Reads a list of events, each a list of its four fields. Throws EventFault where one is wrong or the bytes are damaged.
   void read_all();
   // Adds one event of checked fields: places of the ids' text, of the contents' head, and of the whole event.

@@ -161,6 +161,14 @@ bool comes_before(const Value& a, const Value& b) noexcept {  // NaN last
   return compare_numbers(a, b) < 0;
 }
 
+// Returns whether the value is a number that is smaller, or with `largest` larger, than `best`, which may be missing.
+bool is_beyond(const Value& value, const Value& best, bool largest) noexcept {
+  if (!value.is_number()) return false;
+  if (value.kind == Kind::integer && best.kind == Kind::integer)
+    return largest ? value.integer > best.integer : value.integer < best.integer;
+  return best.kind == Kind::missing || compare_numbers(value, best) == (largest ? 1 : -1);
+}
+
 double as_real(const Value& number) noexcept {
   if (number.kind == Kind::real) return number.real;
   return number.kind == Kind::large ? static_cast<double>(number.large) : static_cast<double>(number.integer);
@@ -309,6 +317,17 @@ double Total::as_real() const noexcept {
   return compensation != 0 && std::isfinite(compensation) ? real + compensation : real;
 }
 
+double Total::mean() const noexcept {
+  constexpr __int128 kExact = __int128{1} << 53;
+  if (is_real || (whole <= kExact && whole >= -kExact)) return as_real() / static_cast<double>(count);
+  auto size = static_cast<unsigned __int128>(whole < 0 ? -whole : whole);
+  int shift = 0;  // a quotient of more than 60 bits, of which the last one says that a rest was left, rounds correctly
+  for (; size >> 125 == 0; size <<= 1) ++shift;
+  const unsigned __int128 quotient = size / count | (size % count != 0 ? 1 : 0);
+  const double found = std::ldexp(static_cast<double>(quotient), -shift);
+  return whole < 0 ? -found : found;
+}
+
 Vector<std::uint64_t> count_rows(const EventGroups& groups) {
   Vector<std::uint64_t> counts;
   counts.assign(groups.count, 0);
@@ -334,15 +353,8 @@ Vector<Total> sums(const EventGroups& groups, const Vector<Value>& values) {
 Vector<Value> extremes(const EventGroups& groups, const Vector<Value>& values, bool largest) {
   Vector<Value> found;
   found.assign(groups.count, Value{});
-  const int wanted = largest ? 1 : -1;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].is_number()) continue;
-    Value& best = found[groups.groups[i]];
-    const bool both_whole = values[i].kind == Kind::integer && best.kind == Kind::integer;
-    if (both_whole ? (largest ? values[i].integer > best.integer : values[i].integer < best.integer)
-                   : best.kind == Kind::missing || compare_numbers(values[i], best) == wanted)
-      best = values[i];
-  }
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (is_beyond(values[i], found[groups.groups[i]], largest)) found[groups.groups[i]] = values[i];
   return found;
 }
 
@@ -360,6 +372,36 @@ Vector<Value> last_values(const EventGroups& groups, const Vector<Value>& values
   for (std::size_t i = 0; i < values.size(); ++i)
     if (values[i].is_present()) found[groups.groups[i]] = values[i];
   return found;
+}
+
+std::size_t count_values(std::span<const Value> values) noexcept {
+  return static_cast<std::size_t>(std::count_if(values.begin(), values.end(), [](const Value& one) { return one.is_present(); }));
+}
+
+Total sum(std::span<const Value> values) noexcept {
+  Total total;
+  for (const Value& value : values)
+    if (value.is_number()) total.add(value);
+  return total;
+}
+
+Value extreme(std::span<const Value> values, bool largest) noexcept {
+  Value found;
+  for (const Value& value : values)
+    if (is_beyond(value, found, largest)) found = value;
+  return found;
+}
+
+Value first_value(std::span<const Value> values) noexcept {
+  for (const Value& value : values)
+    if (value.is_present()) return value;
+  return {};
+}
+
+Value last_value(std::span<const Value> values) noexcept {
+  for (std::size_t i = values.size(); i-- > 0;)
+    if (values[i].is_present()) return values[i];
+  return {};
 }
 
 Spread spread_of(Vector<Value>& numbers) {
@@ -380,7 +422,7 @@ Spread spread_of(Vector<Value>& numbers) {
     std::stable_sort(numbers.begin(), numbers.end(), comes_before);
   Spread spread{};
   for (const Value& number : numbers) spread.total.add(number);
-  const double mean = spread.total.as_real() / static_cast<double>(numbers.size());
+  const double mean = spread.total.mean();
   Total squares;
   for (const Value& number : numbers) {
     Value square;
@@ -402,7 +444,7 @@ Vector<double> deviations(const EventGroups& groups, const Vector<Value>& values
     const Total& total = totals[groups.groups[i]];
     Value square;
     square.kind = Kind::real;
-    const double over = as_real(values[i]) - total.as_real() / static_cast<double>(total.count);
+    const double over = as_real(values[i]) - total.mean();
     square.real = over * over;
     squares[groups.groups[i]].add(square);
   }

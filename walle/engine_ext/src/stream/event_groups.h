@@ -1,5 +1,7 @@
 // Groups of events by fields and by windows of time, and aggregations of a field in each group (§5.1).
 #pragma once
+#include <span>
+
 #include "stream/event_batch.h"
 
 namespace walle::stream {
@@ -44,6 +46,8 @@ struct Total {
 
   void add(const Value& number) noexcept;
   double as_real() const noexcept;
+  // The sum by the count, which is not 0, as Python's `/` has it: integers are divided exactly, then rounded once.
+  double mean() const noexcept;
 };
 
 // The aggregations of numbers ignore values of another kind; those of any value ignore missing ones and nil.
@@ -54,6 +58,14 @@ Vector<Total> sums(const EventGroups& groups, const Vector<Value>& values);
 Vector<Value> extremes(const EventGroups& groups, const Vector<Value>& values, bool largest);
 Vector<Value> first_values(const EventGroups& groups, const Vector<Value>& values);
 Vector<Value> last_values(const EventGroups& groups, const Vector<Value>& values);
+
+// The same of one column.
+std::size_t count_values(std::span<const Value> values) noexcept;
+Total sum(std::span<const Value> values) noexcept;
+Value extreme(std::span<const Value> values, bool largest) noexcept;
+Value first_value(std::span<const Value> values) noexcept;
+Value last_value(std::span<const Value> values) noexcept;
+
 // Sum, standard deviation (of the population), quartiles and maximum of numbers, of which there is at least one; added in order.
 struct Spread {
   Total total;

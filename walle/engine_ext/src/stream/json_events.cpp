@@ -7,6 +7,8 @@ namespace walle::stream {
 namespace {
 
 constexpr std::string_view kNames[] = {"event_id", "page_id", "ts_ms", "contents"};
+constexpr std::string_view kQuotedNames[] = {"\"event_id\"", "\"page_id\"", "\"ts_ms\"", "\"contents\""};
+constexpr std::size_t kLikelyEventBytes = 512;  // of JSON; room for more events is made when they come
 using Span = EventBatch::Span;
 
 // Reads one event after the other; keeps the output where its columns are.
@@ -52,12 +54,14 @@ class EventParser {
     if (!parser_.take('}')) {
       for (;;) {
         std::uint8_t* key = parser_.out();
-        parser_.text();
-        const int field = field_of(key);
+        const int field = read_name(count);
         parser_.set_out(key);
         parser_.skip_space();
         if (!parser_.take(':')) parser_.refuse_here();
-        parser_.value(field == 3 ? kMaxContentsDepth : kMaxDepth - 1);
+        if (field == 3)
+          parser_.contents(kMaxContentsDepth);
+        else
+          parser_.value(kMaxDepth - 1);
         if (field < 0) {
           parser_.set_out(key);  // an event has no such field
         } else {
@@ -77,7 +81,11 @@ class EventParser {
     add(row, fields);
   }
 
-  int field_of(const std::uint8_t* key) {
+  // Reads the name of a field; -1 where an event has no such field. Mostly it is the field `expected`.
+  int read_name(int expected) {
+    if (expected < 4 && parser_.take(kQuotedNames[expected])) return expected;
+    const std::uint8_t* key = parser_.out();
+    parser_.text();
     PackedReader reader(start_, written(), static_cast<std::size_t>(key - start_));
     Value name;
     reader.read(name);
@@ -89,6 +97,7 @@ class EventParser {
 
   void put_in_order(std::uint8_t* row, Span (&fields)[4]) {
     Vector<std::uint8_t> ordered;
+    const std::uint32_t contents_at = fields[3].at;
     for (Span& field : fields) {
       const auto at = static_cast<std::uint32_t>(row + 1 - start_ + static_cast<std::ptrdiff_t>(ordered.size()));
       ordered.insert(ordered.end(), static_cast<const std::uint8_t*>(start_ + field.at),
@@ -97,6 +106,7 @@ class EventParser {
     }
     if (!ordered.empty()) std::memcpy(row + 1, ordered.data(), ordered.size());
     parser_.set_out(row + 1 + ordered.size());
+    parser_.contents_moved(static_cast<std::ptrdiff_t>(fields[3].at) - static_cast<std::ptrdiff_t>(contents_at));
   }
 
   void add(const std::uint8_t* row, const Span (&fields)[4]) {
@@ -138,6 +148,7 @@ std::shared_ptr<const EventBatch> read_json_events(std::string_view json) {
   if (json.size() > kMaxBatchBytes / 4) throw EventFault{"events", "are more than 256 MiB of JSON in one batch"};
   auto bytes = std::make_shared<Vector<std::uint8_t>>(packed_bound(json.size()));
   auto batch = std::make_shared<EventBatch>(bytes, bytes->data(), bytes->size());
+  batch->reserve(json.size() / kLikelyEventBytes + 1);
   EventParser parser(json, bytes->data(), *batch);
   try {
     parser.read_all();

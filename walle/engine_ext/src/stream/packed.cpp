@@ -1,23 +1,27 @@
 #include "stream/packed.h"
 
-#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <utility>
 
 namespace walle::stream {
 
 namespace {
 
-// Reads a big-endian number of `bytes` bytes.
+std::uint64_t swapped(std::uint64_t number) noexcept {
+  return std::endian::native == std::endian::little ? __builtin_bswap64(number) : number;
+}
+
+// Reads a big-endian number of `bytes` bytes, 1 to 8.
 std::uint64_t load(const std::uint8_t* from, int bytes) noexcept {
   std::uint64_t number = 0;
-  for (int i = 0; i < bytes; ++i) number = number << 8 | from[i];
-  return number;
+  std::memcpy(&number, from, static_cast<std::size_t>(bytes));
+  return swapped(number) >> (64 - 8 * bytes);
 }
 
 std::uint8_t* store(std::uint8_t* out, std::uint64_t number, int bytes) noexcept {
-  for (int i = bytes; i-- > 0; number >>= 8) out[i] = static_cast<std::uint8_t>(number);
+  const std::uint64_t ordered = swapped(number << (64 - 8 * bytes));
+  std::memcpy(out, &ordered, static_cast<std::size_t>(bytes));
   return out + bytes;
 }
 
@@ -39,21 +43,6 @@ int compare_with_real(__int128 left, double right) noexcept {
 __int128 whole_of(const Value& value) noexcept {
   return value.kind == Kind::large ? static_cast<__int128>(value.large) : static_cast<__int128>(value.integer);
 }
-
-constexpr std::uint8_t kReadHead = 0xff;
-
-// By head: the bytes that follow it, where the head alone says how many; kReadHead otherwise.
-constexpr auto kBodyBytes = [] {
-  std::array<std::uint8_t, 256> bytes{};
-  for (int head = 0x80; head <= 0x9f; ++head) bytes[head] = kReadHead;
-  for (int head = 0xa0; head <= 0xbf; ++head) bytes[head] = static_cast<std::uint8_t>(head & 0x1f);
-  for (int head = 0xc1; head <= 0xdf; ++head) bytes[head] = kReadHead;
-  bytes[0xc2] = bytes[0xc3] = 0;
-  for (const auto& [head, body] :
-       {std::pair{0xca, 4}, {0xcb, 8}, {0xcc, 1}, {0xcd, 2}, {0xce, 4}, {0xcf, 8}, {0xd0, 1}, {0xd1, 2}, {0xd2, 4}, {0xd3, 8}})
-    bytes[head] = static_cast<std::uint8_t>(body);
-  return bytes;
-}();
 
 }  // namespace
 
@@ -195,7 +184,7 @@ bool PackedReader::read(Value& value) noexcept {
   }
 }
 
-bool PackedReader::skip() noexcept {
+bool PackedReader::skip_by_head() noexcept {
   std::uint64_t outer[kMaxDepth];  // items left at the levels around
   int depth = 0;
   std::uint64_t items = 1;
@@ -222,27 +211,9 @@ bool PackedReader::skip() noexcept {
 }
 
 bool PackedReader::find(std::string_view key, std::uint32_t pairs) noexcept {
-  const bool is_short = key.size() < 32;
-  const auto head = static_cast<std::uint8_t>(0xa0 | key.size());
-  for (; pairs != 0 && at_ < size_; --pairs) {
-    const std::uint8_t byte = data_[at_];
-    if (byte >= 0xa0 && byte <= 0xbf) {
-      const std::size_t length = byte & 0x1f;
-      if (left() <= length) return false;
-      const bool is_found = is_short && byte == head && std::memcmp(data_ + at_ + 1, key.data(), length) == 0;
-      at_ += 1 + length;
-      if (is_found) return true;
-    } else {
-      Value name;
-      if (!read(name) || name.kind != Kind::text) return false;  // no such contents are made
-      if (std::string_view(reinterpret_cast<const char*>(data_) + name.place, name.length) == key) return true;
-    }
-    if (at_ >= size_) return false;
-    const std::uint8_t body = kBodyBytes[data_[at_]];
-    if (body != kReadHead && left() > body)
-      at_ += 1 + std::size_t{body};
-    else if (!skip())
-      return false;
+  for (std::string_view found; pairs != 0 && read_key(found); --pairs) {
+    if (found.size() == key.size() && std::memcmp(found.data(), key.data(), key.size()) == 0) return true;
+    if (!skip()) return false;
   }
   return false;
 }

@@ -48,14 +48,7 @@ PyObject* object_of_total(const stream::Total& total) {
 
 PyObject* mean_of(const stream::Total& total) {
   if (total.count == 0) Py_RETURN_NONE;
-  constexpr __int128 kExact = __int128{1} << 53;
-  if (total.is_real || (total.whole <= kExact && total.whole >= -kExact))
-    return PyFloat_FromDouble(total.as_real() / static_cast<double>(total.count));
-  PyObject *sum = whole_of(total.whole), *count = PyLong_FromUnsignedLongLong(total.count);
-  PyObject* mean = sum == nullptr || count == nullptr ? nullptr : PyNumber_TrueDivide(sum, count);
-  Py_XDECREF(sum);
-  Py_XDECREF(count);
-  return mean;
+  return PyFloat_FromDouble(total.mean());
 }
 
 double real_of(const Value& number) noexcept {
@@ -65,7 +58,9 @@ double real_of(const Value& number) noexcept {
 
 bool is_within(const Value& value, double limit) noexcept {
   if (!value.is_number()) return false;
-  if (value.kind == Kind::real) return value.real <= limit && value.real >= -limit;
+  constexpr std::int64_t kExact = std::int64_t{1} << 53;
+  const bool is_exact = value.kind == Kind::integer && value.integer <= kExact && value.integer >= -kExact;
+  if (const double real = real_of(value); value.kind == Kind::real || is_exact) return real <= limit && real >= -limit;
   Value bound;
   bound.kind = Kind::real;
   bound.real = limit;

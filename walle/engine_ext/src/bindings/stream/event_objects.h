@@ -70,6 +70,14 @@ struct Object {
   PyObject_HEAD State* state;
 };
 
+// Objects are made by functions of this module alone, and types cannot be changed.
+inline constexpr unsigned kTypeFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE;
+
+template <typename Call>
+PyCFunction fast_method(Call* call) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call));
+}
+
 inline View& view_of(PyObject* self) { return *reinterpret_cast<Object<View>*>(self)->state; }
 inline Groups& groups_of(PyObject* self) { return *reinterpret_cast<Object<Groups>*>(self)->state; }
 
