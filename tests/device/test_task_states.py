@@ -102,7 +102,7 @@ async def test_a_state_goes_through_upgrade_restart_rollback_and_a_migration_tha
 async def test_a_task_keeps_its_version_and_its_state_where_a_new_one_cannot_take_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("walle.device._SWITCH_S", 0.1)
+    monkeypatch.setattr("walle.device.task_versions._SWITCH_S", 0.1)
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)
         await release(shop, user, "v1", MAIN, "version = 1")
