@@ -198,34 +198,40 @@ class Device:
         An event without a position is live. Late ones and duplicates are dropped and counted (`DeviceConfig.live`). It
         is recorded in the device's journal first: a process that is killed after this call
         loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
-        recorded it; the next call takes it then.
+        recorded it; the next call takes it then. Live events get the positions after those of earlier events.
 
         Raises:
-            EventError, PositionError, StoreClosedError: as there.
-            EventJournalError: the event cannot be recorded, and is not taken; with `journal_sync_s` 0 also where the
-                disk did not confirm a recorded one, which the next call takes.
+            EventError, StoreClosedError: as there.
+            PositionError: as there, or the device has live events since its start; the event is not taken.
+            EventJournalError: the event cannot be recorded, and is not taken. With `journal_sync_s` 0 also where the
+                disk did not confirm it: the error's `recorded` is True, and the next call takes the event.
         """
-        if self._versions.had_task and not self._versions.active:
-            self.counts.bare_events += 1
+        self._count_bare(1)
         if position is not None:
             await self._intake.take(event, position, can_wait=can_wait)
         else:
             await self._intake.take_live(event, can_wait=can_wait)
 
     async def on_json(self, json: bytes) -> int:
-        """Take events in JSON, a list of objects or JSON lines, each as `on_event`; return their number.
+        """Take live events in JSON, a list of objects or JSON lines, all or none; return their number.
 
         They are read in C++ into the bytes that the journal keeps and the tasks' VMs read; no Python objects are made
-        of contents that no condition tests.
+        of contents that no condition tests. They are recorded together, then each is taken as by `on_event`. A call
+        that is cancelled may have recorded them; the next call takes them then.
 
         Raises:
             EventError: the JSON or an event is wrong; none of the events is taken.
-            StoreClosedError, EventJournalError: as `on_event`; the events before are taken.
+            StoreClosedError: the device is closed; none of the events is taken.
+            EventJournalError: as `on_event`; none of the events is taken, or all of them if `recorded` is True.
         """
         events = Event.list_from_json(json)
-        for event in events:
-            await self.on_event(event)
+        self._count_bare(len(events))
+        await self._intake.take_all_live(events)
         return len(events)
+
+    def _count_bare(self, events: int) -> None:
+        if self._versions.had_task and not self._versions.active:
+            self.counts.bare_events += events
 
     @property
     def resume_from(self) -> int:

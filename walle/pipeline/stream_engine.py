@@ -127,6 +127,7 @@ class StreamEngine:
         self._turn = asyncio.Lock()
         self._run_turns: dict[str, asyncio.Lock] = {}  # of each task: held from a run's start until its outputs are put
         self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
+        self._is_closed = False
         self._retry = asyncio.Event()  # replaced after it is set: put the outputs again that could not be put
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -182,6 +183,11 @@ class StreamEngine:
         """The number of triggers of each task that are not done."""
         return {task: len(queue.triggers) for task, queue in self._queues.items()}
 
+    @property
+    def next_position(self) -> int:
+        """The position of the next event that has none of its own: after all events, also of an earlier process."""
+        return max(self._last, self._replay_until) + 1
+
     # --- events -------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
@@ -198,7 +204,7 @@ class StreamEngine:
             EventError: the event is enormous, its contents are not plain data, or they are nested too deep for a task;
                 it is skipped.
             PositionError: the position does not grow; replay into a new engine.
-            StoreClosedError: the store is closed.
+            StoreClosedError: the engine or its store is closed.
         """
         clock = self._store.clock
         came_s, arrived_s = clock.time(), clock.monotonic()
@@ -208,8 +214,9 @@ class StreamEngine:
                 await asyncio.sleep(0)
             while self._must_wait(can_wait):
                 await self._progress.wait()
+            self._check_open()
             if position is None:
-                position = max(self._last, self._replay_until) + 1
+                position = self.next_position
             if position <= self._last:
                 raise PositionError(position, self._last, "positions must grow; replay into a new engine")
             if self._replay_lagging:
@@ -243,6 +250,7 @@ class StreamEngine:
 
         Raises:
             StoreError: outputs cannot be put; they are kept, and a later attempt puts them.
+            StoreClosedError: the engine was closed before.
         """
         self._retry.set()
         self._retry = asyncio.Event()
@@ -251,10 +259,16 @@ class StreamEngine:
             for task, queue in self._queues.items():
                 if queue.error is not None and queue.error is not stuck.get(task):
                     raise queue.error
+            self._check_open()
             await self._progress.wait()
 
     async def close(self) -> None:
-        """Cancel the runs. Their triggers, and those that wait, stay undone in the store: a replay makes them again."""
+        """Cancel the runs. Their triggers, and those that wait, stay undone in the store: a replay makes them again.
+
+        Calls that wait for room in a queue, or for its end, raise StoreClosedError.
+        """
+        self._is_closed = True
+        self._pulse()
         workers = [queue.worker for queue in self._queues.values() if queue.worker is not None]
         for worker in workers:
             worker.cancel()
@@ -303,8 +317,14 @@ class StreamEngine:
         state = "none" if visit is None else "cut" if visit.is_cut else "whole"
         return Trigger(event, position, tuple(visit.events) if visit else (), self.events.view(), state, arrived_s)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError(self._store.path, "is not open: the stream engine is closed")
+
     def _must_wait(self, can_wait: bool) -> bool:
-        """Return whether a queue without room holds the stream."""
+        """Return whether a queue without room holds the stream; not after `close`."""
+        if self._is_closed:
+            return False
         if any(queue.is_full and queue.holds(can_wait=can_wait) for queue in self._queues.values()):
             return True
         if self._queued_bytes < self._max_queued_bytes:
