@@ -95,12 +95,13 @@ class Device:
                 clock,
                 outcomes=OutcomeReport(config.device_id),
                 on_activate=self._versions.activate,
+                on_suspend=self._versions.suspend,
                 on_remove=self._versions.remove,
                 random_source=self._rng,
             )
             self._requests = CloudRequests(config, http, self.agent, clock, self._rng)
             await undo.enter_async_context(self.agent)
-            await history.remove_unused()
+            await self._versions.start()
             self._background = BackgroundWork(config.device_id)
             undo.push_async_callback(self._background.aclose)
             self._background.spawn(self._tunnel.run(), "tunnel")
