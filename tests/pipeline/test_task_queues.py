@@ -4,15 +4,17 @@ import asyncio
 import pathlib
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from walle import plain
 from walle.pipeline.events import MAX_CONTENTS_DEPTH, PAGE_ENTER, PAGE_EXIT, Event, EventError
-from walle.pipeline.store import FeatureStore, StoreClosedError
+from walle.pipeline.store import FeatureStore, OutboxFullError, StoreClosedError
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.task_states import TaskState
 from walle.pipeline.trie import EventStream
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
@@ -234,6 +236,76 @@ async def test_a_removed_task_loses_what_waits_and_ends_what_runs(store: Feature
     await engine.settle()
     assert await positions(store, "slow") == [0]
     assert (engine.counts.dropped, store.replay.lagging) == ({}, {})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("when", ["run", "put"])
+@pytest.mark.parametrize("after", [None, 2, 1])
+async def test_a_run_whose_state_was_replaced_meanwhile_stores_its_outputs_alone(
+    store: FeatureStore, monkeypatch: pytest.MonkeyPatch, when: str, after: int | None
+) -> None:
+    """`after` is the version of the state that replaces the run's: none if its task was removed, 1 if it came again."""
+
+    def replace() -> None:
+        store.remove_states("t")
+        if after is not None:
+            store.activate_state(TaskState.empty("t", after))
+
+    async def run(task: str, trigger: Trigger) -> TaskOutput:
+        if when == "run":
+            replace()
+        return TaskOutput(1, state={"n": 1})
+
+    async def refuse(*args: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        replace()
+        raise OutboxFullError(store.path, "is full")
+
+    store.activate_state(TaskState.empty("t", 1))
+    outcomes: list[bool] = []
+    engine = StreamEngine(store, run, on_outcome=lambda _task, ok, _error: outcomes.append(ok))
+    engine.add_task("t", ON_CLICK)
+    if when == "put":
+        monkeypatch.setattr(store, "put_outputs", refuse)
+    await engine.on_event(CLICK)
+    await ended_or_stuck(engine)
+    await store.put("other", 1)
+    await engine.settle()
+    await store.flush()
+    assert (outcomes, await positions(store, "t")) == ([True], [0])
+    state = store.task_states.active("t")
+    assert state == (None if after is None else TaskState.empty("t", after))
+
+
+async def ended_or_stuck(engine: StreamEngine) -> None:
+    """Return once the task "t" has no trigger left, or waits for room in the outbox."""
+    while "t" in engine.queued and not engine._queues["t"].waits_for_cloud:  # noqa: ASYNC110 - no event tells it
+        await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_kept_of_removed_tasks(tmp_path: pathlib.Path) -> None:
+    cooling = TriggerCondition(("click",), without_visit=True, cooldown_ms=1000)
+    async with FeatureStore(tmp_path / "features.db") as store:
+        engine = StreamEngine(store, Gate())
+        for task in ("a", "b", "c", "d"):
+            engine.add_task(task, cooling)
+        await engine.on_event(CLICK, 0)
+        engine.remove_task("a")
+        await engine.settle()
+        engine.add_task("b", ON_CLICK)  # a version without a cool-down
+        assert set(engine._cooldowns) == {"c", "d"}
+        await engine.on_event(CLICK, 1)
+        await engine.settle()
+        assert dict(engine._run_turns) == {}
+    async with FeatureStore(tmp_path / "features.db") as store:
+        engine = StreamEngine(store, Gate())
+        engine.add_task("d", cooling)  # "c" was removed while the process ended
+        engine.add_task("b", ON_CLICK)
+        for position in range(store.resume_from, 4):
+            await engine.on_event(CLICK, position)
+        await engine.settle()
+        assert store.replay.cooldowns == {"d": 1}
 
 
 @pytest.mark.asyncio

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.sim.cloud_files import CloudFiles
 from walle.clock import ManualClock
-from walle.deploy.device.agent import Agent
+from walle.deploy.device.agent import ActivationPostponedError, Agent
 from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.errors import DeployError
@@ -57,6 +57,9 @@ class Device:
         self.log: list[str] = []
         self.fail_check = ""
         self.fail_activate: set[str] = set()
+        self.fail_remove = False
+        self.postpone: set[str] = set()
+        self.data: set[str] = set()  # tasks that have data of their own
         self.during_check: Callable[[Path], None] = lambda _: None
         self.agent = Agent(
             folder,
@@ -66,6 +69,7 @@ class Device:
             self.clock,
             outcomes=OutcomeReport("d1"),
             on_activate=self._on_activate,
+            on_suspend=self._on_suspend,
             on_remove=self._on_remove,
             jitter_s=jitter_s,
             random_source=random.Random(1),
@@ -78,16 +82,26 @@ class Device:
         if self.fail_check:
             raise RuntimeError(self.fail_check)
 
-    async def _on_activate(self, task: str, files: Path, manifest: Manifest) -> None:
+    async def _on_activate(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None:
         await asyncio.sleep(0)
+        if may_postpone and manifest.version in self.postpone:
+            raise ActivationPostponedError(task, manifest.version, "a run is under way")
         if manifest.version in self.fail_activate:
             raise RuntimeError(f"no room for {manifest.version}")
         self.log.append(f"activate {manifest.version}")
         self.running[task] = read_folder(files)
+        self.data.add(task)
+
+    async def _on_suspend(self, task: str) -> None:
+        self.log.append("suspend")
+        del self.running[task]
 
     async def _on_remove(self, task: str) -> None:
         self.log.append("remove")
-        del self.running[task]
+        self.data.discard(task)
+        self.running.pop(task, None)
+        if self.fail_remove:
+            raise RuntimeError("it does not end")
 
     def outcomes(self) -> list[Outcome]:
         batch = self.agent.outcomes.take_batch()

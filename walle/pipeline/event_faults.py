@@ -3,6 +3,7 @@
 import collections
 import enum
 import hashlib
+from typing import Self
 
 
 class Fault(enum.StrEnum):
@@ -26,6 +27,12 @@ class DuplicateWindow:
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._digests
+
+    def copy(self) -> Self:
+        """Return a window with the same digests."""
+        copied = type(self)(self._size)
+        copied._digests = self._digests.copy()
+        return copied
 
     def add(self, digest: bytes) -> None:
         """Remember a digest; the oldest beyond the size is forgotten."""

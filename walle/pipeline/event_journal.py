@@ -17,7 +17,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -34,11 +34,19 @@ _HEAD = struct.Struct("<II")  # length and checksum of an encoded event
 
 
 class EventJournalError(PipelineError):
-    """A journal that cannot be read or written. `path` is its folder or the file in question."""
+    """A journal that cannot be read or written. `path` is its folder or the file in question.
 
-    def __init__(self, path: Path, what: str) -> None:
+    `recorded` is True if the events of the call are in the journal nevertheless: they are not to be passed again.
+    """
+
+    def __init__(self, path: Path, what: str, *, recorded: bool = False) -> None:
         super().__init__(f"event journal {path}: {what}")
         self.path = path
+        self.recorded = recorded
+
+
+class EventJournalFullError(EventJournalError):
+    """A journal at its bound; `trim` makes room once events are not needed any more."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -50,6 +58,7 @@ class JournalCounts:
     syncs: int = 0
     failed_syncs: int = 0
     damaged: int = 0  # events whose checksum is wrong, and those behind them in a segment that cannot be delimited
+    missing: int = 0  # positions without an event: lost in a power cut, or of events that were not recorded here
     torn_bytes: int = 0  # at the end of the last segment, from a write that a power cut interrupted
 
 
@@ -153,16 +162,38 @@ class EventJournal:
     # --- write --------------------------------------------------------------------------------------------------------
 
     def append(self, event: Event) -> int:
-        """Record the event and return its position. `synced` bounds what a power cut may lose.
+        """Record the event and return its position; as `append_all`."""
+        return self.append_all((event,))
+
+    def append_all(self, events: Sequence[Event]) -> int:
+        """Record the events, all or none, and return the position of the first one; the others follow it.
+
+        `synced` bounds what a power cut may lose.
 
         Raises:
-            EventError: as `Event.encode`; the event is not recorded.
-            EventJournalError: the journal is closed or full, or the disk cannot be written; the event is not recorded.
+            EventError: as `Event.encode`; no event is recorded.
+            EventJournalFullError: the journal has no room for them; no event is recorded.
+            EventJournalError: the journal is closed, or the disk cannot be written; no event is recorded.
         """
-        position = self._write(event)
+        position = self._write(events)
         if self._sync_interval_s > 0 and (self._timer is None or self._timer.done()):
             self._timer = asyncio.create_task(self._sync_later())
         return position
+
+    def skip_to(self, position: int) -> None:
+        """Give the next event at least this position: those before it are of events that are not recorded here.
+
+        Raises:
+            EventJournalError: the disk cannot be written.
+        """
+        if position <= self.next_position or self._handle is None:
+            return
+        before = self._segments[-1]
+        try:
+            self._begin_segment(position)
+        except OSError as error:
+            raise self._write_error(error) from error
+        before.end = position
 
     async def synced(self) -> None:
         """Return once the events so far are as durable as `sync_interval_s` promises: at once, unless it is 0.
@@ -272,34 +303,51 @@ class EventJournal:
         self._has_new_file = True
         self._segments.append(_Segment(path, first, first, len(MAGIC)))
 
-    def _write(self, event: Event) -> int:
+    def _write(self, events: Sequence[Event]) -> int:
         if self._handle is None:
             raise EventJournalError(self.folder, "is not open")
-        data = event.encode()
-        if self.size_bytes + _HEAD.size + len(data) > self._max_bytes:
-            what = f"is full: {self.size_bytes} bytes from position {self.first_position} on are still needed"
-            raise EventJournalError(self.folder, what)
+        position = self.next_position
+        encoded = [event.encode() for event in events]
+        records = b"".join(
+            [_HEAD.pack(len(data), _checksum(data, number)) + data for number, data in enumerate(encoded, position)]
+        )
+        if self.size_bytes + len(records) > self._max_bytes:
+            what = (
+                f"is full: {self.size_bytes} bytes from position {self.first_position} on are still needed, and"
+                f" {len(records)} more would exceed {self._max_bytes}; pass fewer events at once, or again later"
+            )
+            raise EventJournalFullError(self.folder, what)
         try:
             if self._segments[-1].size_bytes >= self._segment_bytes:
-                self._begin_segment(self.next_position)
+                self._begin_segment(position)
             segment = self._segments[-1]
-            position = segment.end
-            record = _HEAD.pack(len(data), _checksum(data, position)) + data
             try:
-                write_all(self._handle, record)
+                write_all(self._handle, records)
             except OSError:
-                os.truncate(self._handle, segment.size_bytes)  # no half an event stays
+                self._cut_end(segment)
                 raise
         except OSError as error:
-            raise EventJournalError(
-                self.folder, f"cannot be written ({error.strerror}); make room on its disk"
-            ) from error
-        segment.end += 1
-        segment.size_bytes += len(record)
-        self.counts.events += 1
-        self.counts.bytes += len(record)
+            raise self._write_error(error) from error
+        segment.end += len(events)
+        segment.size_bytes += len(records)
+        self.counts.events += len(events)
+        self.counts.bytes += len(records)
         self._is_dirty = True
         return position
+
+    def _cut_end(self, segment: _Segment) -> None:
+        """Cut off what an interrupted write left behind the last whole event of the open segment."""
+        if self._handle is None:
+            return
+        try:
+            os.truncate(self._handle, segment.size_bytes)
+        except OSError:
+            # The next event begins a file of its own, so that none follows half an event.
+            segment.size_bytes = max(segment.size_bytes, self._segment_bytes)
+            raise
+
+    def _write_error(self, error: OSError) -> EventJournalError:
+        return EventJournalError(self.folder, f"cannot be written ({error.strerror}); make room on its disk")
 
     async def _sync_later(self) -> None:
         await self._clock.sleep(self._sync_interval_s)
@@ -310,30 +358,42 @@ class EventJournal:
     async def _sync_now(self) -> None:
         if self._handle is None:
             return
-        handles, self._ended = [*self._ended, os.dup(self._handle)], []  # a copy: a new file may replace it meanwhile
-        folder, self._has_new_file = self.folder if self._has_new_file else None, False
+        folder = self.folder if self._has_new_file else None
         try:
+            handles, self._ended = (
+                [*self._ended, os.dup(self._handle)],
+                [],
+            )  # a copy: a new file may replace it meanwhile
+            self._has_new_file = False
             await asyncio.to_thread(_sync_all, handles, folder)
         except OSError as error:
             self._is_dirty, self._has_new_file = True, folder is not None
             self.counts.failed_syncs += 1
             _LOG.error("event journal %s: not synced: %s", self.folder, error)
-            raise EventJournalError(self.folder, f"cannot be synced ({error.strerror}); check its disk") from error
+            what = f"cannot be synced ({error.strerror}); check its disk"
+            raise EventJournalError(self.folder, what, recorded=True) from error
         self.counts.syncs += 1
 
     def _decode_all(self, segment: _Segment, data: bytes) -> Iterator[tuple[int, Event]]:
-        position = segment.first
+        position, whole_bytes = segment.first, 0
         if data.startswith(MAGIC):
-            for payload, _, is_sound in _records(data, segment.first):
+            whole_bytes = len(MAGIC)
+            for payload, end, is_sound in _records(data, segment.first):
                 if position == segment.end:
                     return
+                whole_bytes = end
                 event = _decode(payload) if is_sound else None
                 if event is not None:
                     yield position, event
                 else:
                     self._count_damage(segment, position, 1)
                 position += 1
-        if position < segment.end:
+        if position < segment.end and whole_bytes == len(data):
+            missing = segment.end - position
+            self.counts.missing += missing
+            what = "%s: %d positions from %d on have no event: they were lost in a power cut, or not recorded here"
+            _LOG.warning(what, segment.path, missing, position)
+        elif position < segment.end:
             self._count_damage(segment, position, segment.end - position)
 
     def _count_damage(self, segment: _Segment, position: int, events: int) -> None:

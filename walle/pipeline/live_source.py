@@ -9,7 +9,7 @@ same meaning for a file, whose lines are sorted within a window first: what is o
 import contextlib
 import dataclasses
 import enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from walle import plain
 from walle.pipeline.event_faults import DuplicateWindow, Fault, digest_of
@@ -82,6 +82,14 @@ class LiveSource:
         self._clock_ms: float | None = None  # the device's
         self._clock_offset_s: float | None = None
         self._seen = DuplicateWindow(policy.duplicates)
+
+    def copy(self) -> Self:
+        """Return a source with the same state, which changes apart from this one's."""
+        copied = type(self)(self.policy)
+        copied.counts = dataclasses.replace(self.counts)
+        copied._latest_ms, copied._clock_ms = self._latest_ms, self._clock_ms
+        copied._clock_offset_s, copied._seen = self._clock_offset_s, self._seen.copy()
+        return copied
 
     def check(self, event: Event) -> Fault | None:
         """Return why the event is dropped, and count it; None if it is to be taken."""

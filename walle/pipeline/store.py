@@ -367,8 +367,9 @@ class FeatureStore:
     def remove_states(self, task: str) -> None:
         """Remove the states of a task with the next transaction."""
         self._opened()
-        self._buffer.states |= self.task_states.remove(task)
-        self._start_due_write()
+        if changes := self.task_states.remove(task):
+            self._buffer.states |= changes
+            self._start_due_write()
 
     def advance(self, position: int, resume_from: int, replay: ReplayState | None = None) -> None:
         """Move the stream's positions with the next transaction; `replay` None leaves that unchanged."""

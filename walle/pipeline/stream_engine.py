@@ -12,8 +12,9 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from walle.engine_ext._core import PageVisit
 from walle.errors import PipelineError
@@ -125,8 +126,10 @@ class StreamEngine:
         self._restored_cooldowns: Mapping[str, int] | None = replay.cooldowns
         self.events.restore_cut(tuple(replay.cut_visits), self._restore_at)
         self._turn = asyncio.Lock()
-        self._run_turns: dict[str, asyncio.Lock] = {}  # of each task: held from a run's start until its outputs are put
+        # Of each task: held from a run's start until its outputs are put. A lock exists as long as it is in use.
+        self._run_turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
+        self._is_closed = False
         self._retry = asyncio.Event()  # replaced after it is set: put the outputs again that could not be put
 
     # --- tasks --------------------------------------------------------------------------------------------------------
@@ -144,7 +147,8 @@ class StreamEngine:
             if old is not None:
                 self.events.remove(_matching_part(old), task)
         self._conditions[task] = condition
-        self._run_turns.setdefault(task, asyncio.Lock())
+        if not condition.cooldown_ms:
+            self._end_cooldown(task)
         self._policies[task] = policy or QueuePolicy()
         if task in self._queues:
             self._queues[task].policy = self._policies[task]
@@ -156,20 +160,28 @@ class StreamEngine:
             return
         del self._policies[task]
         self.events.remove(_matching_part(condition), task)
-        self._cooldowns = {name: ts_ms for name, ts_ms in self._cooldowns.items() if name != task}
+        self._end_cooldown(task)
         queue = self._queues.get(task)
         if queue is not None:
             self._queued_bytes -= queue.size_bytes
             queue.clear_waiting()
             self._queued_bytes += queue.size_bytes
             self._pulse()
-        else:
-            del self._run_turns[task]
+
+    def _end_cooldown(self, task: str) -> None:
+        if task in self._cooldowns:
+            self._cooldowns = {name: ts_ms for name, ts_ms in self._cooldowns.items() if name != task}
+
+    def _run_turn(self, task: str) -> asyncio.Lock:
+        lock = self._run_turns.get(task)
+        if lock is None:
+            lock = self._run_turns[task] = asyncio.Lock()
+        return lock
 
     @contextlib.asynccontextmanager
     async def between_runs(self, task: str) -> AsyncIterator[None]:
         """Hold the task's next run back: the outputs and the state of the one under way are put, no other starts."""
-        async with self._run_turns.get(task) or contextlib.nullcontext():
+        async with self._run_turn(task):
             yield
 
     @property
@@ -181,6 +193,11 @@ class StreamEngine:
     def queued(self) -> dict[str, int]:
         """The number of triggers of each task that are not done."""
         return {task: len(queue.triggers) for task, queue in self._queues.items()}
+
+    @property
+    def next_position(self) -> int:
+        """The position of the next event that has none of its own: after all events, also of an earlier process."""
+        return max(self._last, self._replay_until) + 1
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -198,7 +215,7 @@ class StreamEngine:
             EventError: the event is enormous, its contents are not plain data, or they are nested too deep for a task;
                 it is skipped.
             PositionError: the position does not grow; replay into a new engine.
-            StoreClosedError: the store is closed.
+            StoreClosedError: the engine or its store is closed.
         """
         clock = self._store.clock
         came_s, arrived_s = clock.time(), clock.monotonic()
@@ -208,14 +225,15 @@ class StreamEngine:
                 await asyncio.sleep(0)
             while self._must_wait(can_wait):
                 await self._progress.wait()
+            self._check_open()
             if position is None:
-                position = max(self._last, self._replay_until) + 1
+                position = self.next_position
             if position <= self._last:
                 raise PositionError(position, self._last, "positions must grow; replay into a new engine")
             if self._replay_lagging:
                 self._check_replay(position)
             if self._restored_cooldowns is not None and position >= self._restore_at:
-                self._cooldowns, self._restored_cooldowns = self._restored_cooldowns, None
+                self._restore_cooldowns(self._restored_cooldowns)
             events = self.events
             needed_from = position if self._needed_from is None else self._needed_from
             cut_visits, cooldowns = events.cut_before(position), self._cooldowns
@@ -243,6 +261,7 @@ class StreamEngine:
 
         Raises:
             StoreError: outputs cannot be put; they are kept, and a later attempt puts them.
+            StoreClosedError: the engine was closed before.
         """
         self._retry.set()
         self._retry = asyncio.Event()
@@ -251,10 +270,16 @@ class StreamEngine:
             for task, queue in self._queues.items():
                 if queue.error is not None and queue.error is not stuck.get(task):
                     raise queue.error
+            self._check_open()
             await self._progress.wait()
 
     async def close(self) -> None:
-        """Cancel the runs. Their triggers, and those that wait, stay undone in the store: a replay makes them again."""
+        """Cancel the runs. Their triggers, and those that wait, stay undone in the store: a replay makes them again.
+
+        Calls that wait for room in a queue, or for its end, raise StoreClosedError.
+        """
+        self._is_closed = True
+        self._pulse()
         workers = [queue.worker for queue in self._queues.values() if queue.worker is not None]
         for worker in workers:
             worker.cancel()
@@ -272,6 +297,12 @@ class StreamEngine:
             _LOG.warning("%s (from %d on): %s", what, self._store.resume_from, tasks)
         if over:
             self._replay_lagging = {}
+
+    def _restore_cooldowns(self, cooldowns: Mapping[str, int]) -> None:
+        """Continue the cool-downs of an earlier process, of tasks that still have one."""
+        having = {task for task, condition in self._conditions.items() if condition.cooldown_ms}
+        self._cooldowns = {task: ts_ms for task, ts_ms in cooldowns.items() if task in having}
+        self._restored_cooldowns = None
 
     def _cooled_down(self, tasks: list[str], ts_ms: int) -> list[str]:
         """Return the tasks that are not in their cool-down, and begin that of each.
@@ -303,8 +334,14 @@ class StreamEngine:
         state = "none" if visit is None else "cut" if visit.is_cut else "whole"
         return Trigger(event, position, tuple(visit.events) if visit else (), self.events.view(), state, arrived_s)
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError(self._store.path, "is not open: the stream engine is closed")
+
     def _must_wait(self, can_wait: bool) -> bool:
-        """Return whether a queue without room holds the stream."""
+        """Return whether a queue without room holds the stream; not after `close`."""
+        if self._is_closed:
+            return False
         if any(queue.is_full and queue.holds(can_wait=can_wait) for queue in self._queues.values()):
             return True
         if self._queued_bytes < self._max_queued_bytes:
@@ -375,19 +412,19 @@ class StreamEngine:
         """Run the triggers of a queue until it is empty."""
         try:
             while queue.triggers:
-                async with self._run_turns.get(queue.task) or contextlib.nullcontext():
+                async with self._run_turn(queue.task):
                     queued = queue.triggers[0]
-                    puts, state = await self._run(queue.task, queued.trigger)
-                    await self._put(queue, queued, puts, state)
+                    await self._put(queue, queued, await self._run(queue.task, queued.trigger))
         except Exception as error:  # noqa: BLE001 (`settle` raises it)
             if not isinstance(error, StoreClosedError):
                 _LOG.exception("the runs of task %s ended by a fault of the engine", queue.task)
             queue.error = error
             self._pulse()
 
-    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, puts: list[Put], state: TaskState | None) -> None:
+    async def _put(self, queue: TaskQueue, queued: QueuedTrigger, result: "_Result") -> None:
         """Put the outputs and the state of a run and remove its trigger, in one step. Waits for room by the policy."""
         store, position, drops = self._store, queued.position, queue.policy.outbox_full is FullPolicy.DROP_NEWEST
+        puts, state = result.puts, result.state
         while True:
             if drops and not store.outbox_has_room(puts):
                 uploads = sum(put.upload for put in puts)
@@ -395,8 +432,8 @@ class StreamEngine:
                 self._count_dropped(self.counts.uploads_dropped, queue.task, uploads, what)
                 puts = [put._replace(upload=False) for put in puts]
             done = functools.partial(self._remove_first, queue)
-            if queue.task not in self._conditions:
-                state = None  # the task was removed meanwhile, and its state with it
+            if state is not None and store.task_states.active(queue.task) is not result.state_before:
+                state = None  # another version's state replaced it meanwhile, or the task was removed
             try:
                 await store.put_outputs(puts, position=position, since_s=queued.came_s, state=state, on_put=done)
             except OutboxFullError:
@@ -442,16 +479,20 @@ class StreamEngine:
         self._progress.set()
         self._progress = asyncio.Event()
 
-    async def _run(self, task: str, trigger: Trigger) -> tuple[list[Put], TaskState | None]:
+    async def _run(self, task: str, trigger: Trigger) -> "_Result":
         """Run the task; return its outputs, and its state if that has changed. A run that fails has neither."""
         self.counts.triggers += 1
+        states = self._store.task_states
+        state_before = states.active(task)
         try:
             output = await self._runner(task, trigger)
             puts = [self._store.encode(topic, payload) for topic, payload in output.puts]
             puts += [self._store.encode(topic, payload, upload=False) for topic, payload in output.local]
             if output.output is not None:
                 puts.append(self._store.encode(task, output.output))
-            state = None if output.state is None else self._store.task_states.changed(task, output.state)
+            state = None
+            if output.state is not None and states.active(task) is state_before:
+                state = states.changed(task, output.state)
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is None or current.cancelling():
@@ -460,12 +501,23 @@ class StreamEngine:
         except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
             return self._failed(task, error)
         self._on_outcome(task, True, None)
-        return puts, state
+        return _Result(puts, state_before, state)
 
-    def _failed(self, task: str, error: Exception) -> tuple[list[Put], TaskState | None]:
+    def _failed(self, task: str, error: Exception) -> "_Result":
         self.counts.failures += 1
         self._on_outcome(task, False, error)
-        return [], None
+        return _Result([], None, None)
+
+
+class _Result(NamedTuple):
+    """Outputs of a run, and its task's state after it, None if that is not to be stored.
+
+    `state_before` is the state that the run began with: only its successor may replace it.
+    """
+
+    puts: list[Put]
+    state_before: TaskState | None
+    state: TaskState | None
 
 
 def _matching_part(condition: TriggerCondition) -> TriggerCondition:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.sim.agent_device import FILES, TASK, Device, assert_tidy, publish, start, two_versions
 from tests.sim.cloud_files import CloudFiles, sha256_of
-from walle.deploy.device.agent import ActivationFailedError, DirectiveRefusedError
+from walle.deploy.device.agent import ActivationFailedError, ActivationPostponedError, DirectiveRefusedError
 from walle.protocol import OutcomeKind
 
 
@@ -221,7 +221,7 @@ async def test_a_removal_holds_though_the_task_does_not_end_well(tmp_path: Path)
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     await device.do(publish(cloud, "v1"))
-    device.running.clear()  # its end raises KeyError
+    device.fail_remove = True
     await device.do(cloud.remove(TASK))
     assert device.agent.tasks == {}
     assert_tidy(device.folder, 0)
@@ -242,3 +242,95 @@ async def test_one_bad_directive_does_not_hold_up_the_others(tmp_path: Path) -> 
     bad = dataclasses.replace(cloud.publish("a/bad", "v1", FILES["v3"]), signature="")
     assert isinstance(await device.refuse(bad, publish(cloud, "v1")), DirectiveRefusedError)
     assert device.agent.tasks == {TASK: "v1"}
+
+
+@pytest.mark.asyncio
+async def test_a_postponed_version_leaves_the_active_one_and_is_activated_by_the_same_directive(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    device.take_outcomes()
+    device.postpone = {"v2"}
+    second = publish(cloud, "v2")
+    for _ in range(2):
+        assert isinstance(await device.refuse(second), ActivationPostponedError)
+        assert device.agent.tasks == {TASK: "v1"}
+        assert device.running[TASK] == FILES["v1"]
+        assert device.take_outcomes() == []
+    cloud.pulls.clear()
+    device.postpone.clear()
+    await device.do(second)
+    assert device.running[TASK] == FILES["v2"]
+    assert (cloud.pulls, device.take_outcomes()) == ([], ["installed v2"])
+    assert device.log == ["check v1", "activate v1", "check v2", "activate v2"]
+    assert_tidy(device.folder, 2)
+
+
+@pytest.mark.asyncio
+async def test_a_postponed_version_gives_way_to_another_and_is_pulled_again_after_a_restart(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    device.postpone = {"v2"}
+    second = publish(cloud, "v2")
+    await device.refuse(second)
+    device = await start(device.folder, cloud)
+    assert device.running[TASK] == FILES["v1"]
+    assert_tidy(device.folder, 1)
+    device.postpone = {"v2"}
+    await device.refuse(second)
+    await device.do(publish(cloud, "v3"))
+    assert device.running[TASK] == FILES["v3"]
+    assert_tidy(device.folder, 2)
+    assert await device.agent.revert(TASK, "bad")
+    assert device.running[TASK] == FILES["v1"]
+
+
+@pytest.mark.asyncio
+async def test_a_bad_version_is_left_at_once_though_the_one_before_would_rather_wait(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    first, second = publish(cloud, "v1"), publish(cloud, "v2")
+    await device.do(first)
+    await device.do(second)
+    device.postpone = {"v1"}
+    await device.do(cloud.sign(first))
+    assert device.running[TASK] == FILES["v1"]
+
+
+@pytest.mark.asyncio
+async def test_a_task_without_a_version_to_run_keeps_its_data_until_it_is_removed(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    assert await device.agent.revert(TASK, "it raises")
+    assert (device.agent.tasks, device.running, device.data) == ({}, {}, {TASK})
+    await device.do(publish(cloud, "v2"))
+    assert await device.agent.revert(TASK, "it raises too")
+    assert device.data == {TASK}
+    await device.do(cloud.remove(TASK))
+    assert device.data == set()
+    assert [entry for entry in device.log if entry in ("suspend", "remove")] == ["suspend", "suspend", "remove"]
+
+
+@pytest.mark.asyncio
+async def test_data_of_a_task_whose_removal_was_interrupted_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    await device.do(publish(cloud, "v1"))
+    await device.do(cloud.remove(TASK))
+    device = Device(device.folder, cloud)
+    device.data = {TASK}  # the process ended before it was removed
+    await device.agent.start()
+    assert (device.data, device.log) == (set(), ["remove"])
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_kept_in_memory_for_directives_that_are_done(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    for number in range(5):
+        task = f"shop/t{number}"
+        await device.do(cloud.publish(task, "v1", FILES["v3"]))
+        await device.do(cloud.remove(task))
+    assert (dict(device.agent._locks), device.agent._newest, device.agent._postponed) == ({}, {}, {})

@@ -14,10 +14,11 @@ import contextlib
 import logging
 import random
 import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from walle.clock import Clock
 from walle.deploy.device.fetch import Fetcher
@@ -45,8 +46,16 @@ _NEWER = "a newer directive came"
 _CLOSED = "the agent was closed"
 
 type Check = Callable[[Path, Manifest], Awaitable[None]]
-type OnActivate = Callable[[str, Path, Manifest], Awaitable[None]]
-type OnRemove = Callable[[str], Awaitable[None]]
+type OnEnd = Callable[[str], Awaitable[None]]
+
+
+class OnActivate(Protocol):
+    """Activates a task's first version, or replaces the active one.
+
+    With `may_postpone`, it may raise ActivationPostponedError: the active version then goes on.
+    """
+
+    async def __call__(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None: ...
 
 
 class DirectiveRefusedError(DeployError):
@@ -68,6 +77,19 @@ class SupersededError(DeployError):
         self.serial = directive.serial
 
 
+class ActivationPostponedError(DeployError):
+    """A version that cannot replace the active one now, for a reason that passes, such as a full disk.
+
+    Nothing is reported, because it says nothing of the version. The same directive activates it later, without a pull.
+    """
+
+    def __init__(self, task: str, version: str, reason: str) -> None:
+        super().__init__(f"{task} {version} is not activated yet, its directive will try again: {reason}")
+        self.task = task
+        self.version = version
+        self.reason = reason
+
+
 class ActivationFailedError(DeployError):
     """A version that passed its check but could not be activated; the device has fallen back."""
 
@@ -83,8 +105,10 @@ class Agent:
 
     `check(files_folder, manifest)` loads a version as it would run, writes nothing there, and raises where it does not
     load. `on_activate(task, files_folder, manifest)` activates a task's first version or replaces the active one; if it
-    raises, the agent falls back. `on_remove(task)` ends a task. A cancellation does not interrupt the latter two. They
-    must not call `handle` or `revert` for their own task: that is a deadlock.
+    raises, the agent falls back, unless the activation is postponed. `on_suspend(task)` stops a task that has no
+    version to run, until a newer directive; its data stays. `on_remove(task)` ends a task and removes its data; it may
+    be called again, also for a task that is suspended. A cancellation does not interrupt these three. They must not
+    call `handle` or `revert` for their own task: that is a deadlock.
 
     Directives of one task are handled in order, those of different tasks concurrently. A call returns at once for a
     directive that another call is handling. A newer directive cancels a pull under way, so that a rollback never waits
@@ -101,7 +125,8 @@ class Agent:
         *,
         outcomes: OutcomeReport,
         on_activate: OnActivate,
-        on_remove: OnRemove,
+        on_suspend: OnEnd,
+        on_remove: OnEnd,
         jitter_s: float = 0.0,
         random_source: random.Random | None = None,
         cache_tag: str = sys.implementation.cache_tag or "",
@@ -114,14 +139,23 @@ class Agent:
         self._check = check
         self._clock = clock
         self._on_activate = on_activate
+        self._on_suspend = on_suspend
         self._on_remove = on_remove
         self._jitter_s = jitter_s
         self._random = random_source or random.Random()
         self._is_started = False
         self._states: dict[str, TaskState] = {}
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # of tasks in signed directives only
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # see `_lock`
         self._newest: dict[str, int] = {}  # task → highest serial that a call is working on
         self._pulls: dict[str, asyncio.Task[Manifest]] = {}
+        self._postponed: dict[str, str] = {}  # task → manifest of a checked version in `versions` that is not activated
+
+    def _lock(self, task: str) -> asyncio.Lock:
+        """Return the lock of a task. It exists as long as a call holds it or waits for it."""
+        lock = self._locks.get(task)
+        if lock is None:
+            lock = self._locks[task] = asyncio.Lock()
+        return lock
 
     @property
     def tasks(self) -> dict[str, str]:
@@ -135,7 +169,7 @@ class Agent:
         Both are reported as REVERTED; a corrupted version never runs.
         """
         for task in await on_disk(self._installed.tasks):
-            async with self._locks[task]:
+            async with self._lock(task):
                 try:
                     await to_the_end(self._recover(task))
                 except (OSError, TaskNameError) as error:
@@ -181,7 +215,7 @@ class Agent:
         version does not install it again.
         """
         self._cancel_pull(task, "the active version failed meanwhile")
-        async with self._locks[task]:
+        async with self._lock(task):
             active = self._states.get(task, TaskState(task=task)).active
             if active is None or version not in ("", active.version):
                 return False
@@ -232,7 +266,7 @@ class Agent:
         self._newest[task] = directive.serial
         self._cancel_pull(task, _NEWER)
         try:
-            async with self._locks[task]:
+            async with self._lock(task):
                 if self._newest[task] != directive.serial:
                     raise SupersededError(directive, _NEWER)
                 if not self._is_started:
@@ -255,7 +289,7 @@ class Agent:
                 await to_the_end(self._remove(state, directive))
             elif state.active is not None and state.active.manifest == target.manifest:
                 await to_the_end(self._stay(state.activate(directive.serial, target)))
-            elif not await self._go_back(state, directive, target):
+            elif not await self._activate_from_disk(state, directive, target):
                 await self._go_forward(state, directive, target)
         except OSError as error:
             rejection = BundleRejectedError(directive, f"the device's disk: {error.strerror or error}", final=False)
@@ -265,9 +299,13 @@ class Agent:
             await to_the_end(self._reject(target, directive.serial, rejection))
             raise
 
-    async def _go_back(self, state: TaskState, directive: Directive, target: VersionRef) -> bool:
-        """Activate the previous version if it is the target and is intact; return whether it was activated."""
-        if not state.is_previous(target.manifest):
+    async def _activate_from_disk(self, state: TaskState, directive: Directive, target: VersionRef) -> bool:
+        """Activate the target if it is on the disk, whole; return whether it was activated.
+
+        It is there if it is the previous version, or if its activation was postponed.
+        """
+        is_checked = self._postponed.get(directive.task) == target.manifest
+        if not is_checked and not state.is_previous(target.manifest):
             return False
         try:
             manifest = await on_disk(self._load, directive.task, target)
@@ -275,7 +313,7 @@ class Agent:
             _LOG.warning("%s; it is pulled again", error)
             return False
         files = self._installed.version_files(directive.task, target)
-        if not state.previous_good:
+        if not is_checked and not state.previous_good:
             await self._run_check(directive, files, manifest)
         await to_the_end(self._activate(state.activate(directive.serial, target), files, manifest))
         return True
@@ -337,8 +375,8 @@ class Agent:
         """Record a `state` that neither activates nor removes a version."""
         await on_disk(self._installed.write, state)
         self._states[state.task] = state
-        if state.standing is Standing.DONE and state.outcome is not None:
-            self.outcomes.add(state.outcome)
+        if state.standing is Standing.DONE:
+            self._add_outcome(state)
 
     async def _stay(self, state: TaskState) -> None:
         await self._settle(state)
@@ -347,16 +385,34 @@ class Agent:
     async def _activate(self, state: TaskState, files: Path, manifest: Manifest, *, written: bool = False) -> None:
         if not written:
             await on_disk(self._installed.write, state)
+        before = self._states.get(state.task, TaskState(task=state.task))
         self._states[state.task] = state
-        if state.outcome is not None:
-            self.outcomes.add(state.outcome)
         try:
-            await self._on_activate(state.task, files, manifest)
+            # A bad version is left at once: only one that the device may fall back to may run on meanwhile.
+            may_postpone = before.active is not None and state.previous_good
+            await self._on_activate(state.task, files, manifest, may_postpone=may_postpone)
+        except ActivationPostponedError:
+            await self._postpone(before, state)
+            raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
+            self._add_outcome(state)
             await self._fall_back(state.task, reason)
             raise ActivationFailedError(state.task, manifest.version, reason) from error
+        self._add_outcome(state)
         await self._clean(state)
+
+    async def _postpone(self, before: TaskState, state: TaskState) -> None:
+        """Return to the state before an activation, with its directive still to be carried out. The files stay."""
+        open_again = before.begin(state.serial)
+        await self._write_or_log(open_again)
+        self._states[state.task] = open_again
+        if state.active is not None:
+            self._postponed[state.task] = state.active.manifest
+
+    def _add_outcome(self, state: TaskState) -> None:
+        if state.outcome is not None:
+            self.outcomes.add(state.outcome)
 
     async def _reject(self, target: VersionRef, serial: int, rejection: BundleRejectedError) -> None:
         """Record and report a refusal, and delete the files of the refused version."""
@@ -372,7 +428,7 @@ class Agent:
     async def _remove(self, state: TaskState, directive: Directive) -> None:
         removed = state.remove(directive.serial, directive.release)
         await self._settle(removed)
-        if state.active is not None:
+        if state.active is not None or state.standing is not Standing.DONE:  # a suspended task has data too
             with self._logged(directive.task):
                 await self._on_remove(directive.task)
         await self._clean(removed)
@@ -390,14 +446,14 @@ class Agent:
             state = before.fall_back(reason)
             await self._write_or_log(state)
             self._states[task] = state
-            if state.outcome is not None:
-                self.outcomes.add(state.outcome)
+            self._add_outcome(state)
             if state.active is None or manifest is None:
                 with self._logged(task):
-                    await self._on_remove(task)
+                    await self._on_suspend(task)
                 break
             try:
-                await self._on_activate(task, self._installed.version_files(task, state.active), manifest)
+                files = self._installed.version_files(task, state.active)
+                await self._on_activate(task, files, manifest, may_postpone=False)
                 break
             except Exception as error:  # noqa: BLE001 - after any error the device must not keep the version
                 _LOG.exception("%s: the previous version cannot be activated either", task)
@@ -420,21 +476,23 @@ class Agent:
             except (CorruptedError, OSError) as error:
                 _LOG.error("%s %s is left: %s", task, recovered.active.version, error)
                 recovered = recovered.fall_back(str(error), corrupted=True)
-                if recovered.outcome is not None:
-                    self.outcomes.add(recovered.outcome)
+                self._add_outcome(recovered)
         if recovered is not state:
             await self._write_or_log(recovered)
-        elif state.outcome is not None:
-            self.outcomes.add(state.outcome)
+        else:
+            self._add_outcome(state)
         self._states[task] = recovered
         await self._clean(recovered, partial_newer_than_s=self._clock.time() - _PARTIAL_KEEP_S)
         if recovered.active is not None and manifest is not None:
             files = self._installed.version_files(task, recovered.active)
             try:
-                await self._on_activate(task, files, manifest)
+                await self._on_activate(task, files, manifest, may_postpone=False)
             except Exception as error:  # noqa: BLE001 - one task's failure must not affect other tasks
                 _LOG.exception("%s cannot be activated", task)
                 await self._fall_back(task, f"{type(error).__name__}: {error}")
+        elif recovered.serial > 0 and recovered.standing is Standing.DONE:
+            with self._logged(task):  # the process may have ended between the removal and that of the task's data
+                await self._on_remove(task)
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 
@@ -471,6 +529,7 @@ class Agent:
 
     async def _clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
         """Remove leftovers; those that cannot be removed now are removed at the next start."""
+        self._postponed.pop(state.task, None)
         try:
             await on_disk(self._installed.clean, state, partial_newer_than_s=partial_newer_than_s)
         except OSError as error:

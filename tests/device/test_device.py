@@ -26,7 +26,7 @@ from walle.pipeline.events import Event, EventError
 from walle.pipeline.live_source import LivePolicy
 from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind, directives_to_header
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ESCALATING = """\
 def execute(ctx, trigger):
     if trigger["event"]["contents"]["n"] < 20:
@@ -282,9 +282,9 @@ async def test_a_hostile_devices_report_cannot_write_to_a_terminal(tmp_path: Pat
 async def test_a_task_removed_between_trigger_and_run_does_not_count_as_a_failure(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = await installed(shop, device)
-        active = device._active.pop("shop/count")
+        active = device._versions.active.pop("shop/count")
         await user.visit()
-        device._active["shop/count"] = active
+        device._versions.active["shop/count"] = active
         summary = await device.summary()
         assert (summary.runs_ok, summary.runs_failed, summary.produced) == (0, 0, 0)
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, shop_cloud
-from tests.sim.visits import TASK_CONFIG
+from tests.sim.visits import TASK_CONFIG, event_at
 from walle import plain
+from walle.pipeline.store import OutboxFullError
 
 TASK = "shop/count"
 MAIN = """\
@@ -99,10 +100,10 @@ async def test_a_state_goes_through_upgrade_restart_rollback_and_a_migration_tha
 
 
 @pytest.mark.asyncio
-async def test_a_task_keeps_its_version_and_its_state_where_a_new_one_cannot_take_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_upgrade_of_the_state_that_a_run_holds_up_is_not_a_failure_and_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("walle.device._SWITCH_S", 0.1)
+    monkeypatch.setattr("walle.device.task_versions._SWITCH_S", 0.1)
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)
         await release(shop, user, "v1", MAIN, "version = 1")
@@ -111,14 +112,75 @@ async def test_a_task_keeps_its_version_and_its_state_where_a_new_one_cannot_tak
             await shop.push("v2", main=MIGRATING, config=config('version = 2\non_upgrade = "migrate"'))
             release_id = await shop.release("v2", beta=["d0"])
             async with asyncio.timeout(LIMIT_S):
-                while (shown := await shop.releases.get(release_id))["totals"]["reverted"] == 0:
+                while caplog.text.count("v2 is not activated yet") < 2:
                     await device.checkin()
-                    await device.report()
-            assert "cannot be taken over" in shown["totals"]["last_error"]
-            async with device.agent._locks[TASK]:
-                pass  # the fallback has ended
+                    await asyncio.sleep(0.01)
             assert user.has("v1")
             assert device.store.task_states.active(TASK) == state
+        await user.until(lambda: user.has("v2"))
+        await user.visit()
+        await device.settled()
+        assert (await outputs(shop))[-1]["state"]["from"] == 1
+        totals = (await shop.releases.get(release_id))["totals"]
+        assert (totals["installed"], totals["reverted"], totals["rejected"]) == (1, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_fails_is_left_at_once_though_its_run_waits_for_the_cloud(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await release(shop, user, "v1", MAIN, "version = 1")
+        await release(shop, user, "v2", MIGRATING, 'version = 2\non_upgrade = "migrate"')
+        before = device.store.task_states.of_version(TASK, 1)
+        assert before is not None
+        full, put_outputs = True, device.store.put_outputs
+
+        async def put_or_refuse(*args: Any, **options: Any) -> None:
+            if full:
+                raise OutboxFullError(device.store.path, "its outbox is full")
+            await put_outputs(*args, **options)
+
+        device.store.put_outputs = put_or_refuse  # type: ignore[method-assign]
+        first = 3 * user.visits
+        for position in range(first, first + 3):
+            await device.on_event(event_at(position), position)
+        async with asyncio.timeout(LIMIT_S):
+            while not device.stream._queues[TASK].waits_for_cloud:  # noqa: ASYNC110 - the engine has no event for it
+                await asyncio.sleep(0.005)
+            assert await device.agent.revert(TASK, "it fails")
+        assert user.has("v1")
+        full = False
+        await device.store.put(TASK, {"state": "of no run"})  # a transaction: the run that waits tries again
+        await device.stream.settle()
+        await device.store.flush()
+        state = device.store.task_states.active(TASK)
+        assert state is not None
+        assert (state.version, state.value) == (1, before.value)  # and not what v2's last run left
+        user.visits += 1
+        await user.visit()
+        assert device.counts.runs_failed == 0
+        await device.settled()
+        found = await outputs(shop)
+        assert [output["state"] for output in found[-3:-1]][1]["from"] == 1  # the output of v2's last run is kept
+        assert found[-1]["state"] == {"visits": before.value["visits"] + 1}
+
+
+@pytest.mark.asyncio
+async def test_a_task_whose_only_version_fails_keeps_its_state_for_the_next_one(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        async with shop.device(tmp_path / "d0") as device:
+            user = User(device)
+            await release(shop, user, "v1", MAIN, "version = 1")
+            assert await device.agent.revert(TASK, "it fails")
+            assert user.has(None)
+            kept = device.store.task_states.active(TASK)
+            assert kept is not None
+        async with shop.device(tmp_path / "d0") as device:
+            user = User(device)
+            assert device.store.task_states.active(TASK) == kept
+            await release(shop, user, "v2", MAIN, "version = 1")
+            found = await outputs(shop)
+            assert found[-1]["state"]["visits"] > kept.value["visits"]
 
 
 @pytest.mark.asyncio
@@ -173,3 +235,16 @@ async def test_a_task_asks_for_older_events_and_its_removal_removes_them(tmp_pat
         assert (tmp_path / "d0" / "history.db").exists()
         await shop.releases.rollback(release_id, "the test asks for it")
         await user.until(lambda: not (tmp_path / "d0" / "history.db").exists())
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_asks_for_no_history_removes_the_one_before(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user, path = User(device), tmp_path / "d0" / "history.db"
+        await shop.push("v1", main=HISTORY, config=f"{TASK_CONFIG}[history]\nrows = 1000\n")
+        await shop.until(await shop.release("v1"), "full", users=[user])
+        await user.until(path.exists)
+        await shop.push("v2", config=TASK_CONFIG)
+        await shop.release("v2", beta=["d0"])
+        await user.until(lambda: user.has("v2"))
+        await user.until(lambda: not path.exists())

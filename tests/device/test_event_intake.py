@@ -1,0 +1,253 @@
+"""Intake of events: live events beside those with positions, batches, a full journal, and the end of the device."""
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from walle.clock import ManualClock, SystemClock
+from walle.device import DeviceConfig
+from walle.device.event_intake import EventIntake
+from walle.durable_file import write_all
+from walle.pipeline.event_history import EventHistory
+from walle.pipeline.event_journal import EventJournalError, EventJournalFullError
+from walle.pipeline.events import Event
+from walle.pipeline.live_source import LivePolicy
+from walle.pipeline.store import FeatureStore, StoreClosedError
+from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
+from walle.pipeline.task_queue import Trigger
+from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
+
+
+@dataclasses.dataclass
+class Intake:
+    """An intake with the parts around it; `seen` are the positions and numbers of events that a task ran on."""
+
+    intake: EventIntake
+    store: FeatureStore
+    stream: StreamEngine
+    seen: list[tuple[int, int]]
+
+    async def settled(self) -> list[tuple[int, int]]:
+        await self.stream.settle()
+        return self.seen
+
+
+def click(number: int, **contents: object) -> Event:
+    return Event("click", "", 1_000 + number, {"n": number, **contents})
+
+
+def clicks(*numbers: int) -> list[Event]:
+    return [click(number) for number in numbers]
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path, *, runs: asyncio.Event | None = None, **options: Any) -> AsyncIterator[Intake]:
+    """Open an intake in `folder`, whose task runs on each click once `runs` is set."""
+    live = options.pop("live", LivePolicy())
+    config = DeviceConfig(
+        device_id="d0",
+        folder=folder,
+        app_version="1.0",
+        attributes={},
+        cloud_url="http://127.0.0.1:9",
+        tunnel_host="127.0.0.1",
+        tunnel_port=9,
+        ca_pem="",
+        token="",
+        trusted_keys={},
+        live=live,
+    )
+    seen: list[tuple[int, int]] = []
+
+    async def run(_: str, trigger: Trigger) -> TaskOutput:
+        if runs is not None:
+            await runs.wait()
+        seen.append((trigger.position, trigger.event.contents["n"]))
+        return TaskOutput()
+
+    clock = SystemClock()
+    async with FeatureStore(folder / "features.db", clock=clock) as store:
+        stream = StreamEngine(store, run)
+        condition = TriggerCondition.of(["click"])
+        stream.add_task("task", condition, QueuePolicy(queue=options.pop("queue", 1000), queue_full=FullPolicy.BLOCK))
+        history = EventHistory(folder / "history.db", ManualClock())
+        intake = EventIntake(config, clock, store, stream, history, **options)
+        try:
+            await intake.start()
+            yield Intake(intake, store, stream, seen)
+        finally:
+            await intake.aclose()
+            await stream.close()
+            await history.aclose()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("position", [0, 2, 3, 50])
+async def test_a_position_after_a_live_event_is_refused_and_live_events_go_on(tmp_path: Path, position: int) -> None:
+    async with opened(tmp_path) as device:
+        for event in clicks(0, 1, 2):
+            await device.intake.take_live(event, can_wait=False)
+        with pytest.raises(PositionError, match=rf"position {position} after 2: the device has live ev.*pass this"):
+            await device.intake.take(click(9), position, can_wait=False)
+        for event in clicks(3, 4):
+            await device.intake.take_live(event, can_wait=False)
+        assert await device.settled() == [(number, number) for number in range(5)]
+
+
+@pytest.mark.asyncio
+async def test_live_events_come_after_those_of_a_source_with_positions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as device:
+        await device.intake.take_live(click(0), can_wait=False)
+    runs = asyncio.Event()
+    async with opened(tmp_path, runs=runs) as device:  # its journal is open from the start
+        for position in (1, 2, 7):
+            await device.intake.take(click(position), position, can_wait=False)
+        for event in clicks(8, 9):
+            await device.intake.take_live(event, can_wait=False)
+        assert device.stream.queued == {"task": 5}
+    async with opened(tmp_path) as device:
+        # Of the source with positions, the app sends the events again that a task lacks; it did not.
+        assert await device.settled() == [(8, 8), (9, 9)]
+        await device.intake.take_live(click(10), can_wait=False)
+        assert (await device.settled())[-1] == (10, 10)
+    assert "7 positions from 1 on have no event" in caplog.text
+    assert "damaged" not in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_cannot_be_recorded_is_refused_whole_and_taken_once_when_it_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = clicks(*range(3000))
+    async with opened(tmp_path) as device:
+        await device.intake.take_live(click(9999), can_wait=False)
+
+        def fail(handle: int, data: bytes) -> None:
+            write_all(handle, data[: len(data) // 2])
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("walle.pipeline.event_journal.write_all", fail)
+            with pytest.raises(EventJournalError, match="make room on its disk") as refused:
+                await device.intake.take_all_live(batch)
+        assert not refused.value.recorded
+        assert device.intake.live_counts.duplicates == 0
+        await device.intake.take_all_live(batch)
+        seen = await device.settled()
+        assert [number for _, number in seen] == [9999, *range(3000)]
+        assert device.intake.live_counts.duplicates == 0
+    async with opened(tmp_path) as device:
+        assert device.store.position == 3000
+        assert await device.settled() == []
+
+
+@pytest.mark.asyncio
+async def test_a_batch_has_the_policy_of_single_events(tmp_path: Path) -> None:
+    async with opened(tmp_path, live=LivePolicy(late_ms=5, jump_ms=1000)) as device:
+        await device.intake.take_all_live(clicks(0, 10, 10, 2))
+        await device.intake.take_all_live(clicks(10))
+        await device.intake.take_all_live([])
+        assert [number for _, number in await device.settled()] == [0, 10]
+        assert (device.intake.live_counts.duplicates, device.intake.live_counts.late) == (2, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_is_recorded_and_not_synced_says_so_and_the_next_call_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as device:
+        object.__setattr__(device.intake._config, "journal_sync_s", 0.0)
+
+        def fail(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("walle.pipeline.event_journal._sync_all", fail)
+            with pytest.raises(EventJournalError, match="cannot be synced") as failed:
+                await device.intake.take_all_live(clicks(0, 1))
+        assert failed.value.recorded
+        await device.intake.take_live(click(2), can_wait=False)
+        assert await device.settled() == [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.asyncio
+async def test_a_journal_that_is_full_of_events_that_are_done_makes_room(tmp_path: Path) -> None:
+    async with opened(tmp_path, journal_bytes=4 << 20) as device:
+        for number in range(400):  # 20 MB in all; the stream's position is stored every 1,000 events
+            await device.intake.take_live(click(number, text="x" * 50_000), can_wait=False)
+        assert len(await device.settled()) == 400
+
+
+@pytest.mark.asyncio
+async def test_a_journal_that_is_full_of_needed_events_refuses_more_until_they_are_done(
+    tmp_path: Path,
+) -> None:
+    runs = asyncio.Event()
+    async with opened(tmp_path, runs=runs, journal_bytes=2 << 20) as device:
+        for number in range(41):
+            await device.intake.take_live(click(number, text="x" * 50_000), can_wait=False)
+        with pytest.raises(EventJournalFullError, match="bytes from position 0 on are still needed"):
+            await device.intake.take_live(click(41, text="x" * 50_000), can_wait=False)
+        runs.set()
+        assert len(await device.settled()) == 41
+        await device.intake.take_live(click(41, text="x" * 50_000), can_wait=False)
+        assert len(await device.settled()) == 42
+
+
+@pytest.mark.asyncio
+async def test_a_closed_device_refuses_events_and_opens_no_journal(tmp_path: Path) -> None:
+    async with opened(tmp_path) as device:
+        pass
+    for work in (
+        device.intake.take_live(click(0), can_wait=False),
+        device.intake.take_all_live(clicks(0, 1)),
+        device.intake.take(click(0), 0, can_wait=False),
+    ):
+        with pytest.raises(StoreClosedError, match="the device is closed"):
+            await work
+    assert not (tmp_path / "events").exists()
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_waits_for_a_task_ends_with_the_device_and_its_event_is_taken_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, runs=asyncio.Event(), queue=1) as device:
+        for event in clicks(0, 1):
+            await device.intake.take_live(event, can_wait=False)
+        waits = asyncio.create_task(device.intake.take_live(click(2), can_wait=False))
+        settles = asyncio.create_task(device.stream.settle())
+        await asyncio.sleep(0.01)
+        assert not waits.done()
+    async with asyncio.timeout(5):
+        await waits
+        with pytest.raises(StoreClosedError):
+            await settles
+    async with opened(tmp_path) as device:
+        assert await device.settled() == [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.asyncio
+async def test_a_recorded_event_that_the_stream_refuses_does_not_hold_up_those_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as device:
+        feed = device.stream.on_event
+
+        async def refuse(event: Event, position: int, *, can_wait: bool) -> None:
+            if event.contents["n"] == 1:
+                raise ValueError("refused")
+            await feed(event, position, can_wait=can_wait)
+
+        monkeypatch.setattr(device.stream, "on_event", refuse)
+        with pytest.raises(ValueError, match="refused"):
+            await device.intake.take_all_live(clicks(0, 1, 2))
+        await device.intake.take_live(click(3), can_wait=False)
+        assert await device.settled() == [(0, 0), (2, 2), (3, 3)]

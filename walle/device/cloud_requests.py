@@ -1,0 +1,88 @@
+"""HTTP requests of a device to its cloud (§6): profile, check-in, and reports of outcomes."""
+
+import logging
+import random
+
+import httpx
+
+from walle.clock import Clock
+from walle.deploy.device.agent import Agent
+from walle.device.config import DeviceConfig
+from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Directive, Profile, ProtocolError
+from walle.protocol import directives_from_header as parse_directives
+
+_LOG = logging.getLogger(__name__)
+
+_RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
+
+
+class CloudRequests:
+    """A device's requests to the gateway, and its part of an app's own requests."""
+
+    def __init__(
+        self, config: DeviceConfig, http: httpx.AsyncClient, agent: Agent, clock: Clock, rng: random.Random
+    ) -> None:
+        self._config = config
+        self._http = http
+        self._agent = agent
+        self._clock = clock
+        self._rng = rng
+        self._profile: tuple[dict[str, str], str] | None = None  # the tasks, and the header that names them
+
+    def profile_header(self) -> str:
+        """Return the value of `X-Walle-Profile` for the app's next request."""
+        tasks = self._agent.tasks
+        if self._profile is None or self._profile[0] != tasks:
+            config = self._config
+            profile = Profile(config.device_id, config.app_version, config.attributes, tasks)
+            self._profile = tasks, profile.to_header()
+        return self._profile[1]
+
+    def directives(self, header: str | None) -> list[Directive]:
+        """Return the directives of `X-Walle-Tasks`; none if the header is missing or wrong, which is logged."""
+        if not header:
+            return []
+        try:
+            return list(parse_directives(header))
+        except ProtocolError as error:
+            _LOG.warning("%s: an answer that is not a list of directives: %s", self._config.device_id, error)
+            return []
+
+    async def checkin(self) -> str | None:
+        """Send a heartbeat and return `X-Walle-Tasks` of its answer, None if it has none.
+
+        Raises:
+            httpx.HTTPError: the cloud does not answer.
+        """
+        response = await self._http.post("/v1/checkin", headers={PROFILE_HEADER: self.profile_header()})
+        response.raise_for_status()
+        header: str | None = response.headers.get(TASKS_HEADER)
+        return header
+
+    async def report(self) -> None:
+        """Send all outcomes.
+
+        A batch that the cloud refuses permanently (a 4xx outside _RETRY_STATUSES) is dropped, so that it does not block
+        the next.
+
+        Raises:
+            httpx.HTTPError: the cloud does not accept them now; the next report sends them again.
+        """
+        outcomes = self._agent.outcomes
+        while (batch := outcomes.take_batch()) is not None:
+            headers = {"Authorization": f"Bearer {self._config.token}"}
+            response = await self._http.post("/v1/outcomes", json=batch.to_json(), headers=headers)
+            if response.is_client_error and response.status_code not in _RETRY_STATUSES:
+                _LOG.error("%s: outcomes were refused and are dropped: %s", self._config.device_id, response.text[:500])
+            else:
+                response.raise_for_status()
+            outcomes.confirm(batch.batch_id)
+
+    async def report_periodically(self) -> None:
+        """Report until this is cancelled."""
+        while True:
+            await self._clock.sleep(self._config.report_interval_s * self._rng.uniform(0.8, 1.2))
+            try:
+                await self.report()
+            except httpx.HTTPError as error:
+                _LOG.info("%s: outcomes were not sent: %s", self._config.device_id, error)

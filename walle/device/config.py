@@ -1,0 +1,30 @@
+"""A device's identity, folder and cloud."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from walle.pipeline.live_source import LivePolicy
+from walle.protocol import Attribute
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """A device's identity, folder, and cloud. `folder` holds its whole state; one process may use it at a time."""
+
+    device_id: str
+    folder: Path
+    app_version: str
+    attributes: Mapping[str, Attribute]
+    cloud_url: str  # of the gateway, for pulls and outcomes
+    tunnel_host: str
+    tunnel_port: int
+    ca_pem: str  # certificate authority of the tunnel server
+    token: str  # the fleet's secret: authenticates reports, and makes the device's credential for the tunnel
+    trusted_keys: Mapping[str, Any]  # TrustedKeys.to_json()
+    vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
+    report_interval_s: float = 10.0
+    escalation_timeout_s: float = 5.0
+    live: LivePolicy = dataclasses.field(default_factory=LivePolicy)  # for events without a position
+    journal_sync_s: float = 1.0  # of live events, what a power cut may lose; 0: `on_event` waits for the disk

@@ -1,0 +1,280 @@
+"""`Device`: the parts of one device, connected, with their common lifetime."""
+
+import asyncio
+import contextlib
+import dataclasses
+import random
+from typing import Self
+
+import httpx
+
+from walle.clock import Clock, SystemClock
+from walle.deploy.device.agent import Agent
+from walle.deploy.device.fetch import HttpFetcher
+from walle.deploy.device.outcomes import OutcomeReport
+from walle.deploy.signing import TrustedKeys
+from walle.device.background import BackgroundWork
+from walle.device.cloud_requests import CloudRequests
+from walle.device.cloud_tunnel import CloudTunnel
+from walle.device.config import DeviceConfig
+from walle.device.event_intake import EventIntake
+from walle.device.summary import DeviceCounts, DeviceSummary
+from walle.device.task_runs import TaskRuns
+from walle.device.task_versions import ActiveVersion, TaskVersions
+from walle.durable_file import remove_unfinished, write_file
+from walle.pipeline.database import StoreError
+from walle.pipeline.event_history import EventHistory
+from walle.pipeline.events import Event
+from walle.pipeline.outbox import Outbox
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import StreamEngine
+from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.task_log import TaskLog
+from walle.task_runner import TaskRunner
+
+_HISTORY = "history.db"
+_LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
+_LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
+
+
+class Device:
+    """A device; it runs between `start` and `close`, or within `async with`.
+
+    Raises, from `start`:
+        StoreError: another process uses the folder, or its feature store cannot be read.
+    """
+
+    def __init__(self, config: DeviceConfig, *, clock: Clock | None = None, rng: random.Random | None = None) -> None:
+        self.config = config
+        self.counts = DeviceCounts()
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._is_open = False
+
+    # --- lifetime -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> Self:
+        config, clock = self.config, self._clock
+        config.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with contextlib.AsyncExitStack() as undo:
+            self.store = await undo.enter_async_context(FeatureStore(config.folder / "features.db", clock=clock))
+            ca_path = config.folder / "ca.pem"  # written after the store has locked the folder
+            await asyncio.to_thread(remove_unfinished, config.folder)
+            await asyncio.to_thread(write_file, ca_path, config.ca_pem)
+            self.outbox = Outbox(self.store)
+            self.counts.produced = self.store.state.produced
+            history = EventHistory(config.folder / _HISTORY, clock, position=self.store.position)
+            undo.push_async_callback(history.aclose)
+            task_log = TaskLog(config.device_id, clock)
+            runner = TaskRunner(config.vms, task_log=task_log)
+            undo.push_async_callback(runner.close)
+            self._tunnel = CloudTunnel(
+                config, self.outbox, client_context(ca_path), clock, self._rng, on_ack=self._on_ack
+            )
+            active: dict[str, ActiveVersion] = {}
+            self._runs = TaskRuns(
+                config,
+                clock,
+                self.counts,
+                active=active,
+                store=self.store,
+                history=history,
+                tunnel=self._tunnel,
+                runner=runner,
+                task_log=task_log,
+            )
+            self.stream = StreamEngine(self.store, self._runs.run, on_outcome=self._on_outcome)
+            undo.push_async_callback(self.stream.close)
+            self._versions = TaskVersions(self.store, self.stream, history, runner, self._tunnel, active)
+            http = await undo.enter_async_context(httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0))
+            self.agent = Agent(
+                config.folder / "tasks",
+                TrustedKeys.from_json(config.trusted_keys),
+                HttpFetcher(http),
+                runner.load,
+                clock,
+                outcomes=OutcomeReport(config.device_id),
+                on_activate=self._versions.activate,
+                on_suspend=self._versions.suspend,
+                on_remove=self._versions.remove,
+                random_source=self._rng,
+            )
+            self._requests = CloudRequests(config, http, self.agent, clock, self._rng)
+            await undo.enter_async_context(self.agent)
+            await self._versions.start()
+            self._background = BackgroundWork(config.device_id)
+            undo.push_async_callback(self._background.aclose)
+            self._background.spawn(self._tunnel.run(), "tunnel")
+            self._background.spawn(self._requests.report_periodically(), "report")
+            self._intake = EventIntake(config, clock, self.store, self.stream, history)
+            undo.push_async_callback(self._intake.aclose)
+            await self._intake.start()
+            self._undo = undo.pop_all()
+        self._is_open = True
+        return self
+
+    async def close(self) -> None:
+        """Let queued triggers run briefly, write buffered features, report outcomes if the cloud answers, and stop.
+
+        Unsent features stay in the outbox. Triggers that are not done run after a restart, if their events are replayed
+        then. A second call does nothing.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_LAST_RUNS_S):
+                    await self.stream.settle()
+            with contextlib.suppress(httpx.HTTPError, TimeoutError):
+                async with asyncio.timeout(_LAST_REPORT_S):
+                    await self.report()
+        finally:
+            await self._undo.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- cloud --------------------------------------------------------------------------------------------------------
+
+    @property
+    def tunnel(self) -> TunnelClient:
+        """The present client of the tunnel; another replaces one that ends."""
+        return self._tunnel.client
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """The active version of each task."""
+        return self.agent.tasks
+
+    def profile_header(self) -> str:
+        """Return the value of `X-Walle-Profile` for the app's next request."""
+        return self._requests.profile_header()
+
+    async def handle_answer(self, header: str | None) -> None:
+        """Act on `X-Walle-Tasks` of an answer, None if it has none; pulls run in the background.
+
+        An answer after `close` is ignored.
+        """
+        if self._is_open and (directives := self._requests.directives(header)):
+            self._background.spawn(self.agent.handle(directives), "directives")
+
+    async def checkin(self) -> None:
+        """Send a heartbeat to the cloud and act on its answer.
+
+        Raises:
+            httpx.HTTPError: the cloud does not answer.
+        """
+        await self.handle_answer(await self._requests.checkin())
+
+    async def report(self) -> None:
+        """Send all outcomes. A batch that the cloud refuses permanently is dropped, so that it does not block the next.
+
+        Raises:
+            httpx.HTTPError: the cloud does not accept them now; the next report sends them again.
+        """
+        await self._requests.report()
+
+    def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
+        """Count a run that has ended towards the release of its version."""
+        outcome = self._runs.end(task, ok, error)
+        if outcome is None:
+            return
+        version = outcome.version
+        self.agent.count_run(task, version, ok=ok, error=outcome.error, place=outcome.place, log=outcome.log)
+        if outcome.revert_reason:
+            self._background.spawn(self.agent.revert(task, outcome.revert_reason, version=version), "revert")
+
+    def _on_ack(self, _seq: int, latency_s: float) -> None:
+        self.counts.to_ack_ms.append(latency_s * 1000)
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
+        """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
+
+        An event without a position is live. Late ones and duplicates are dropped and counted (`DeviceConfig.live`). It
+        is recorded in the device's journal first: a process that is killed after this call
+        loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
+        recorded it; the next call takes it then. Live events get the positions after those of earlier events.
+
+        Raises:
+            EventError, StoreClosedError: as there.
+            PositionError: as there, or the device has live events since its start; the event is not taken.
+            EventJournalError: the event cannot be recorded, and is not taken. With `journal_sync_s` 0 also where the
+                disk did not confirm it: the error's `recorded` is True, and the next call takes the event.
+        """
+        self._count_bare(1)
+        if position is not None:
+            await self._intake.take(event, position, can_wait=can_wait)
+        else:
+            await self._intake.take_live(event, can_wait=can_wait)
+
+    async def on_json(self, json: bytes) -> int:
+        """Take live events in JSON, a list of objects or JSON lines, all or none; return their number.
+
+        They are read in C++ into the bytes that the journal keeps and the tasks' VMs read; no Python objects are made
+        of contents that no condition tests. They are recorded together, then each is taken as by `on_event`. A call
+        that is cancelled may have recorded them; the next call takes them then.
+
+        Raises:
+            EventError: the JSON or an event is wrong; none of the events is taken.
+            StoreClosedError: the device is closed; none of the events is taken.
+            EventJournalError: as `on_event`; none of the events is taken, or all of them if `recorded` is True.
+        """
+        events = Event.list_from_json(json)
+        self._count_bare(len(events))
+        await self._intake.take_all_live(events)
+        return len(events)
+
+    def _count_bare(self, events: int) -> None:
+        if self._versions.had_task and not self._versions.active:
+            self.counts.bare_events += events
+
+    @property
+    def resume_from(self) -> int:
+        """The position at which the event source starts again after a crash."""
+        return self.store.resume_from
+
+    async def settled(self) -> None:
+        """Return once all runs are done, all features stored and acknowledged by the cloud, and all outcomes reported.
+
+        Raises:
+            StoreError, TunnelClosedError, httpx.HTTPError: one of these failed.
+        """
+        await self.stream.settle()
+        await self.store.flush()
+        await self.tunnel.drained()
+        await self.store.flush()  # removes acknowledged uploads from the outbox
+        await self.report()
+
+    async def summary(self) -> DeviceSummary:
+        """Return a snapshot of the device."""
+        counts = self.counts
+        stored, _ = await self.store.call(lambda database: database.counts())
+        return DeviceSummary(
+            device_id=self.config.device_id,
+            tasks=self.tasks,
+            produced=counts.produced,
+            stored=stored,
+            unsent=self.store.unsent,
+            runs_ok=counts.runs_ok,
+            runs_failed=counts.runs_failed,
+            escalated=counts.escalated,
+            bare_events=counts.bare_events,
+            last_error=counts.last_error,
+            to_feature_ms=tuple(counts.to_feature_ms),
+            to_ack_ms=tuple(counts.to_ack_ms),
+            queued=self.stream.queued,
+            dropped=dict(self.stream.counts.dropped),
+            uploads_dropped=dict(self.stream.counts.uploads_dropped),
+            without_visit=self.stream.counts.without_visit,
+            cut_visits=self.stream.counts.cut_visits,
+            visits_cut=self.stream.events.counters()["evicted"],
+            **dataclasses.asdict(self._intake.live_counts),
+            losses=self.store.report.lines(),
+            lost_uploads=self.store.report.lost_uploads,
+        )

@@ -1,0 +1,185 @@
+"""Intake of a device's events: the live source's policy and journal, then the stream engine and the longer history."""
+
+import asyncio
+import collections
+import contextlib
+import logging
+from collections.abc import Sequence
+
+from walle.clock import Clock
+from walle.device.config import DeviceConfig
+from walle.pipeline.database import StoreError
+from walle.pipeline.event_history import EventHistory
+from walle.pipeline.event_journal import EventJournal, EventJournalError, EventJournalFullError
+from walle.pipeline.events import Event, EventError
+from walle.pipeline.live_source import LiveCounts, LiveSource
+from walle.pipeline.store import FeatureStore, StoreClosedError
+from walle.pipeline.stream_engine import PositionError, StreamEngine
+
+_LOG = logging.getLogger(__name__)
+
+_JOURNAL = "events"  # folder of the event journal
+
+
+class EventIntake:
+    """The way of events into the stream, between `start` and `aclose`; one event after the other.
+
+    `journal_bytes` is the bound on the journal's files.
+    """
+
+    def __init__(
+        self,
+        config: DeviceConfig,
+        clock: Clock,
+        store: FeatureStore,
+        stream: StreamEngine,
+        history: EventHistory,
+        *,
+        journal_bytes: int = 64 << 20,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._stream = stream
+        self._history = history
+        self._journal_bytes = journal_bytes
+        self._journal: EventJournal | None = None  # once there is an event without a position
+        self._recorded: collections.deque[tuple[int, Event]] = collections.deque()  # in the journal, not taken yet
+        self._live = LiveSource(config.live)
+        self._has_live_events = False  # of this process
+        self._turn = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def live_counts(self) -> LiveCounts:
+        return self._live.counts
+
+    # --- lifetime -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Replay the journal, if an earlier process left one.
+
+        Raises:
+            EventJournalError: it cannot be read or written.
+        """
+        if (self._config.folder / _JOURNAL).is_dir():
+            await self._replay(await self._open_journal())
+
+    async def aclose(self) -> None:
+        """Sync and close the journal; later events are refused."""
+        self._is_closed = True
+        if self._journal is not None:
+            with contextlib.suppress(EventJournalError):  # logged by the journal
+                await self._journal.close()
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    async def take(self, event: Event, position: int, *, can_wait: bool) -> None:
+        """Take an event of a source that has positions; as `Device.on_event`."""
+        async with self._turn:
+            self._check_open()
+            if self._has_live_events:
+                last = self._stream.next_position - 1
+                what = (
+                    "the device has live events, whose positions are its own; pass this event without a position,"
+                    " or play its log after a restart of the device, or on a device with another folder"
+                )
+                raise PositionError(position, last, what)
+            await self._stream.on_event(event, position, can_wait=can_wait)
+            self._history.add(position, event)
+
+    async def take_live(self, event: Event, *, can_wait: bool) -> None:
+        """Record an event of the live source in the journal, and take it; as `Device.on_event`."""
+        async with self._turn:
+            journal = await self._begin_live(can_wait=can_wait)
+            if self._live.check(event) is None:
+                await self._record(journal, (event,))
+                self._live.take(event)
+                await self._finish_live(journal, can_wait=can_wait)
+
+    async def take_all_live(self, events: Sequence[Event]) -> None:
+        """Record events of the live source in the journal, all or none, and take them; as `Device.on_json`."""
+        if len(events) < 2:
+            for event in events:
+                await self.take_live(event, can_wait=False)
+            return
+        async with self._turn:
+            journal = await self._begin_live(can_wait=False)
+            live = self._live.copy()  # replaces the source's state once the events are recorded
+            chosen = []
+            for event in events:
+                if live.check(event) is None:
+                    live.take(event)
+                    chosen.append(event)
+            await self._record(journal, chosen)
+            self._live = live
+            await self._finish_live(journal, can_wait=False)
+
+    # --- live events --------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError(self._store.path, "is not open: the device is closed")
+
+    async def _begin_live(self, *, can_wait: bool) -> EventJournal:
+        self._check_open()
+        journal = self._journal or await self._open_journal()
+        await self._take_recorded(can_wait=can_wait)  # by a call that was cancelled
+        self._live.note_clock(self._clock.time(), self._clock.monotonic())
+        return journal
+
+    async def _record(self, journal: EventJournal, events: Sequence[Event]) -> None:
+        """Record the events, all or none."""
+        journal.skip_to(self._stream.next_position)  # behind events of a source that has positions
+        try:
+            first = journal.append_all(events)
+        except EventJournalFullError:
+            with contextlib.suppress(StoreError):  # the stored position decides which files are still needed
+                await self._store.flush()
+            self._trim(journal)
+            first = journal.append_all(events)
+        self._has_live_events = True
+        self._recorded.extend(enumerate(events, first))
+
+    async def _finish_live(self, journal: EventJournal, *, can_wait: bool) -> None:
+        await journal.synced()
+        with contextlib.suppress(StoreClosedError):  # the device closes; its next start takes them from the journal
+            await self._take_recorded(can_wait=can_wait)
+            self._trim(journal)
+
+    async def _take_recorded(self, *, can_wait: bool) -> None:
+        while self._recorded:
+            position, event = self._recorded[0]
+            try:
+                await self._stream.on_event(event, position, can_wait=can_wait)  # cancelled, it has not taken the event
+            except StoreClosedError:
+                raise
+            except Exception:
+                self._recorded.popleft()  # an event that the stream refuses must not hold up those after it
+                raise
+            self._recorded.popleft()
+            self._history.add(position, event)
+
+    def _trim(self, journal: EventJournal) -> None:
+        journal.trim(self._store.state.resume_from)
+
+    async def _open_journal(self) -> EventJournal:
+        config = self._config
+        journal = EventJournal(
+            config.folder / _JOURNAL,
+            sync_interval_s=config.journal_sync_s,
+            max_bytes=self._journal_bytes,
+            clock=self._clock,
+        )
+        self._journal = await journal.start(self._store.position + 1)
+        return journal
+
+    async def _replay(self, journal: EventJournal) -> None:
+        """Take the recorded events again that the last process may not have finished."""
+        async for position, event in journal.replay(self._store.resume_from):
+            self._live.restore(event)
+            try:
+                await self._stream.on_event(event, position, can_wait=True)
+                self._history.add(position, event)
+            except EventError as error:  # recorded by a walle with wider bounds
+                _LOG.warning("%s: a recorded event is left out: %s", self._config.device_id, error)

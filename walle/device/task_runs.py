@@ -1,0 +1,163 @@
+"""Runs of a device's tasks in their VMs: callbacks to the device and the cloud, and the outcome of each run."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from walle import plain
+from walle.clock import Clock
+from walle.device.cloud_tunnel import CloudTunnel
+from walle.device.config import DeviceConfig
+from walle.device.summary import DeviceCounts
+from walle.device.task_versions import ActiveVersion
+from walle.engine_ext.vm.callbacks import Callbacks
+from walle.pipeline.event_history import EventHistory
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import TaskOutput
+from walle.pipeline.task_queue import Trigger
+from walle.protocol import printable
+from walle.task_log import LogLine, TaskLog, failure_place, last_lines
+from walle.task_runner import PHASE_TOPIC, TaskRunner
+
+_LOG = logging.getLogger(__name__)
+
+_FAILURES_TO_REVERT = 10
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Run:
+    """One run of a task, until its outcome."""
+
+    version: ActiveVersion
+    arrived_s: float  # its event, by the monotonic clock
+    outputs: int = 0
+    unanswered: bool = False  # it escalated to the cloud, and no answer came
+    log: Sequence[LogLine] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """The outcome of a run that counts for or against its version.
+
+    `error`, `place` and `log` as in `walle.protocol.Outcome`. `revert_reason` is set if the version is to be left.
+    """
+
+    version: str
+    ok: bool
+    error: str = ""
+    place: str = ""
+    log: str = ""
+    revert_reason: str = ""
+
+
+class TaskRuns:
+    """Runs of active versions. `run` is the stream engine's runner, which makes one call at a time for each task."""
+
+    def __init__(
+        self,
+        config: DeviceConfig,
+        clock: Clock,
+        counts: DeviceCounts,
+        *,
+        active: Mapping[str, ActiveVersion],
+        store: FeatureStore,
+        history: EventHistory,
+        tunnel: CloudTunnel,
+        runner: TaskRunner,
+        task_log: TaskLog,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._counts = counts
+        self._active = active
+        self._store = store
+        self._history = history
+        self._tunnel = tunnel
+        self._runner = runner
+        self._task_log = task_log
+        self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
+
+    async def run(self, task: str, trigger: Trigger) -> TaskOutput:
+        """Run the task's active version on a trigger and return its output.
+
+        Raises:
+            VMError: the task raised, exceeded a limit, or imported what is not allowed.
+        """
+        version = self._active.get(task)
+        if version is None:
+            return TaskOutput()  # it was removed after the event triggered it
+        run = self._runs[task] = _Run(version=version, arrived_s=trigger.arrived_s)
+        state = None if version.manifest.state is None else self._store.task_states.active(task)
+        query = functools.partial(self._query, 0 if state is None else state.after_id)
+        callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": query}
+        if version.manifest.history is not None:
+            callbacks = {**callbacks, "events.history": functools.partial(self._history.query, task, trigger.position)}
+        output = await self._runner.run(
+            version.files,
+            version.manifest,
+            trigger,
+            {**self._config.attributes, "id": self._config.device_id},
+            callbacks,
+            state=None if state is None else state.value,
+            on_log=functools.partial(self._on_log, run),
+        )
+        run.outputs = (output.output is not None) + len(output.puts)
+        self._tunnel.note_topics(task, [topic for topic, _ in output.puts])
+        return output
+
+    def end(self, task: str, ok: bool, error: Exception | None) -> RunOutcome | None:
+        """Count a run that has ended; return its outcome, None if it says nothing of its version."""
+        run = self._runs.pop(task, None)
+        if run is None:
+            return None
+        counts, version = self._counts, run.version.manifest.version
+        if ok:
+            counts.runs_ok += 1
+            counts.produced += run.outputs
+            counts.to_feature_ms.append((self._clock.monotonic() - run.arrived_s) * 1000)
+            run.version.failures_in_a_row = 0
+            return RunOutcome(version=version, ok=True)
+        what = printable(str(error))
+        place = "" if error is None else failure_place(error)
+        counts.runs_failed += 1
+        counts.last_error = what
+        _LOG.info("%s: %s %s failed: %s (%s)", self._config.device_id, task, version, what, place or "place unknown")
+        if run.unanswered and not self._tunnel.client.connected:
+            return None  # the cloud was unreachable: that does not count against the version
+        run.version.failures_in_a_row += 1
+        reason = ""
+        if run.version.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud's verdict
+            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {what}"
+        log = last_lines(run.log)
+        return RunOutcome(version=version, ok=False, error=what, place=place, log=log, revert_reason=reason)
+
+    # --- callbacks ----------------------------------------------------------------------------------------------------
+
+    def _on_log(self, run: _Run, lines: Sequence[LogLine]) -> None:
+        run.log = lines
+        self._task_log.write(run.version.manifest.name, run.version.manifest.version, lines)
+
+    async def _escalate(self, run: _Run, phase: str, payload: Any) -> Any:
+        """Run a phase in the cloud (fallback inference), for a task's `ctx.escalate`."""
+        manifest = run.version.manifest
+        question = {
+            "task": manifest.name,
+            "version": manifest.version,
+            "phase": phase,
+            "payload": payload,
+            "device": dict(self._config.attributes),
+        }
+        data = plain.encode(question)
+        self._counts.escalated += 1
+        run.unanswered = True
+        timeout_s = self._config.escalation_timeout_s
+        answer = await self._tunnel.client.request(PHASE_TOPIC, data, timeout=timeout_s)
+        run.unanswered = False
+        return plain.decode(answer)
+
+    async def _query(self, after_id: int, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
+        """Return payloads, oldest first, for a task's `ctx.store.query`; those up to `after_id` are left out."""
+        found = await self._store.query(topic, since_ms, limit)
+        return [plain.decode(feature.payload) for feature in found if feature.id > after_id]

@@ -1,0 +1,143 @@
+"""Active task versions of a device: what the agent's activations and removals change in stream, store and history."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import logging
+from pathlib import Path
+
+from walle.deploy.device.agent import ActivationPostponedError
+from walle.device.cloud_tunnel import CloudTunnel
+from walle.pipeline.database import StoreError
+from walle.pipeline.event_history import EventHistory
+from walle.pipeline.store import FeatureStore
+from walle.pipeline.stream_engine import StreamEngine
+from walle.pipeline.task_states import state_of_version
+from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryError
+from walle.protocol import HistoryPolicy, Manifest, StatePolicy
+from walle.task_runner import TaskRunner, deadline_s
+
+_LOG = logging.getLogger(__name__)
+
+_SWITCH_S = 10.0  # for a run under way and its outputs, beside its deadline, before a version with a state replaces it
+
+
+@dataclasses.dataclass
+class ActiveVersion:
+    """An active task version."""
+
+    files: Path
+    manifest: Manifest
+    dictionary: Dictionary | None = None  # for its uploads
+    failures_in_a_row: int = 0
+
+
+class TaskVersions:
+    """The active version of each task. `activate`, `suspend` and `remove` are for the agent, see there."""
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        stream: StreamEngine,
+        history: EventHistory,
+        runner: TaskRunner,
+        tunnel: CloudTunnel,
+        active: dict[str, ActiveVersion],
+    ) -> None:
+        self.active = active
+        self.had_task = False  # since the start
+        self._store = store
+        self._stream = stream
+        self._history = history
+        self._runner = runner
+        self._tunnel = tunnel
+        self._is_started = False
+
+    async def start(self) -> None:
+        """Remove what no task needs, once the agent has activated the installed versions."""
+        self._is_started = True
+        await self._history.remove_unused()
+
+    async def activate(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None:
+        """Run this version of the task from the next trigger on.
+
+        With `may_postpone`, an upgrade of the state waits for the run under way, so that its state is upgraded too.
+        Otherwise nothing is waited for: the run under way stores its outputs, and its state is dropped.
+
+        Raises:
+            ActivationPostponedError: the run under way or the store holds the upgrade up.
+            TaskStateError: the new state cannot be stored.
+            VMError: the version's `migrate` failed.
+        """
+        async with contextlib.AsyncExitStack() as held:
+            policy, state = manifest.state, self._store.task_states.active(task)
+            if policy is not None and (state is None or state.version != policy.version):
+                if may_postpone and state is not None and policy.version > state.version:
+                    await self._hold_runs(task, manifest, held)
+                try:
+                    await self._take_state(files, manifest, policy)
+                except StoreError as error:
+                    if may_postpone:
+                        raise ActivationPostponedError(task, manifest.version, str(error)) from error
+                    raise
+            self._stream.add_task(task, manifest.trigger, manifest.queue_policy)
+            self.active[task] = ActiveVersion(files, manifest, _dictionary_of(files, manifest))
+        self._use_dictionaries()
+        self.had_task = True
+        await self._set_history(task, manifest.history)
+
+    async def suspend(self, task: str) -> None:
+        """Stop a task until it has a version again, which finds its state."""
+        self._stream.remove_task(task)
+        self.active.pop(task, None)
+        self._use_dictionaries()
+        self._history.set_policy(task, None)
+
+    async def remove(self, task: str) -> None:
+        """End a task: remove its triggers, its state, and the history of events that it alone asked for."""
+        await self.suspend(task)
+        self._store.remove_states(task)
+        await self._set_history(task, None)
+
+    # --- internals ----------------------------------------------------------------------------------------------------
+
+    async def _set_history(self, task: str, policy: HistoryPolicy | None) -> None:
+        self._history.set_policy(task, policy)
+        if policy is None and self._is_started:  # before that, other tasks have not asked yet
+            await self._history.remove_unused()
+
+    async def _hold_runs(self, task: str, manifest: Manifest, held: contextlib.AsyncExitStack) -> None:
+        active = self.active.get(task)
+        limit_s = _SWITCH_S + (0 if active is None else deadline_s(active.manifest))
+        try:
+            async with asyncio.timeout(limit_s):
+                await held.enter_async_context(self._stream.between_runs(task))
+        except TimeoutError as error:
+            reason = f"the run under way did not end, or could not store its outputs, in {limit_s} s"
+            raise ActivationPostponedError(task, manifest.version, reason) from error
+
+    async def _take_state(self, files: Path, manifest: Manifest, policy: StatePolicy) -> None:
+        """Activate the state that the version begins with: its own, or one that it makes of an older version's."""
+        migrate = functools.partial(self._runner.migrate, files, manifest)
+        states = self._store.task_states
+        state = await state_of_version(states, manifest.name, policy, last_id=self._last_feature_id, migrate=migrate)
+        self._store.activate_state(state)
+
+    async def _last_feature_id(self) -> int:
+        await self._store.flush()
+        return await self._store.call(lambda database: database.last_feature_id())
+
+    def _use_dictionaries(self) -> None:
+        self._tunnel.use_dictionaries({task: version.dictionary for task, version in self.active.items()})
+
+
+def _dictionary_of(files: Path, manifest: Manifest) -> Dictionary | None:
+    """Return a task's dictionary; None without one, or if it cannot be used, so that its uploads go without."""
+    if not manifest.dictionary:
+        return None
+    try:
+        return Dictionary((files / manifest.dictionary).read_bytes())
+    except (DictionaryError, OSError) as error:
+        _LOG.error("%s: dictionary %s is not used: %s", manifest.name, manifest.dictionary, error)
+        return None
