@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <set>
+#include <span>
 
 #include "check.h"
 #include "stream/flat_map.h"
@@ -111,7 +112,7 @@ void trie_means_brute_force(std::uint64_t seed) {
       std::set<Id> expected;
       for (Watch& watch : watches)
         if (watch.feed(event)) expected.insert(watch.task);
-      const std::vector<Id>& found = trie.feed(event.event_id, event.page_id, {event.ts_ms, step}, test);
+      const std::span<const Id> found = trie.feed(event.event_id, event.page_id, {event.ts_ms, step}, test);
       CHECK(std::set<Id>(found.begin(), found.end()) == expected);
       triggers += expected.size();
     }
@@ -147,7 +148,7 @@ void many_nodes_are_packed() {
       std::set<Id> expected;
       for (Watch& watch : watches)
         if (!watch.condition.trigger_ids.empty() && watch.feed(event)) expected.insert(watch.task);
-      const std::vector<Id>& found = trie.feed(event.event_id, event.page_id, {}, {});
+      const std::span<const Id> found = trie.feed(event.event_id, event.page_id, {}, {});
       CHECK(std::set<Id>(found.begin(), found.end()) == expected);
     }
   }
@@ -156,29 +157,70 @@ void many_nodes_are_packed() {
   CHECK(trie.node_count() == 1);
 }
 
-// Ids that share their low bits share a child's slot until the node overflows.
-void children_overflow() {
+Condition condition_of(std::vector<Id> trigger_ids) {
+  Condition condition;
+  condition.trigger_ids = std::move(trigger_ids);
+  return condition;
+}
+
+// A node's children get a table when they are many, lose it when larger ids make it too long for them, and get it again.
+void children_move_between_tables_and_map() {
   TriggerTrie trie;
-  std::vector<Id> ids;
-  for (Id i = 0; i < 40; ++i) ids.push_back(2 + (i << 12));
-  for (Id i = 0; i < 40; ++i) ids.push_back(3 + i);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    Condition condition;
-    condition.trigger_ids = {7, ids[i]};
-    CHECK(trie.add(condition, static_cast<Id>(2 + i)));
-  }
-  const auto triggered_by = [&](Id id) {
-    trie.feed(7, kUnknown, {}, {});
-    return trie.feed(id, kUnknown, {}, {});
+  std::set<Id> ids;
+  const auto check_all = [&](Id beyond) {
+    for (Id id = kFirstId; id < beyond; ++id) {
+      trie.feed(7, kUnknown, {}, {});
+      const std::span<const Id> found = trie.feed(id, kUnknown, {}, {});
+      CHECK(ids.contains(id) ? found.size() == 1 && found[0] == id : found.empty());
+    }
   };
-  for (std::size_t i = 0; i < ids.size(); ++i) CHECK(triggered_by(ids[i]) == std::vector<Id>{static_cast<Id>(2 + i)});
-  CHECK(triggered_by(2 + (41 << 12)).empty());
-  for (std::size_t i = 0; i < ids.size(); i += 2) {
-    Condition condition;
-    condition.trigger_ids = {7, ids[i]};
-    CHECK(trie.remove(condition, static_cast<Id>(2 + i)));
+  const auto add = [&](Id id) { CHECK(trie.add(condition_of({7, id}), id) && ids.insert(id).second); };
+  for (const Id id : {8u, 70u, 200u, 134u}) add(id);  // three of them share a bit of the filter
+  check_all(300);
+  for (Id id = 300; id < 340; ++id) add(id);
+  check_all(400);
+  for (const Id id : {1000u, 9000u, 100000u}) add(id);
+  check_all(10000);
+  for (Id id = 2000; id < 11000; ++id)
+    if (!ids.contains(id)) add(id);
+  check_all(12000);
+  CHECK(trie.feed(100000, 300000, {}, {}).empty());  // ids beyond those of all conditions
+  while (ids.size() > 3) {
+    CHECK(trie.remove(condition_of({7, *ids.begin()}), *ids.begin()));
+    ids.erase(ids.begin());
   }
-  for (std::size_t i = 0; i < ids.size(); ++i) CHECK(triggered_by(ids[i]).empty() == (i % 2 == 0));
+  check_all(12000);
+  for (const Id id : ids) CHECK(trie.remove(condition_of({7, id}), id));
+  CHECK(trie.node_count() == 1);
+  ids.clear();
+  for (Id id = 20; id < 60; ++id) add(id);
+  check_all(100);
+}
+
+// A condition that is added while a match of its prefix is under way waits for a match of its own, and is then as any other.
+void conditions_added_in_mid_match() {
+  TriggerTrie trie;
+  const auto feed = [&](Id id) {
+    const std::span<const Id> found = trie.feed(id, kUnknown, {}, {});
+    return std::set<Id>(found.begin(), found.end());
+  };
+  CHECK(trie.add(condition_of({2, 3}), 10));
+  feed(2);
+  for (const Id task : {11u, 12u, 13u}) CHECK(trie.add(condition_of({2, 3}), task) && !trie.add(condition_of({2, 3}), task));
+  CHECK(feed(3) == std::set<Id>{10});
+  for (int round = 0; round < 2; ++round) {
+    CHECK(feed(2).empty());
+    CHECK(feed(3) == (std::set<Id>{10, 11, 12, 13}));
+  }
+  CHECK(trie.remove(condition_of({2, 3}), 10));
+  for (int round = 0; round < 2; ++round) {  // one of the others takes the place of the removed one
+    feed(2);
+    CHECK(feed(3) == (std::set<Id>{11, 12, 13}));
+    for (const Id task : {11u, 12u, 13u}) CHECK(!trie.add(condition_of({2, 3}), task));
+  }
+  for (const Id task : {11u, 12u, 13u})
+    CHECK(trie.remove(condition_of({2, 3}), task) && !trie.remove(condition_of({2, 3}), task));
+  CHECK(trie.node_count() == 1 && trie.size() == 0);
 }
 
 void flat_map_means_map(std::uint64_t seed) {
@@ -273,7 +315,8 @@ void sequences_mean_plain_lists(std::uint64_t seed) {
 
 int main() {
   for (std::uint64_t seed = 0; seed < 300; ++seed) trie_means_brute_force(seed);
-  children_overflow();
+  children_move_between_tables_and_map();
+  conditions_added_in_mid_match();
   many_nodes_are_packed();
   flat_map_means_map(1);
   for (std::uint64_t seed = 0; seed < 20; ++seed) sequences_mean_plain_lists(seed);

@@ -2,6 +2,7 @@
 
 import gc
 import random
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -131,7 +132,8 @@ def test_thousands_of_conditions_agree_with_the_trie_in_python(id_count: int) ->
         trie.remove(*pair)
         python.remove(*pair)
     batch = trie.feed_many([event_id for event_id, _ in events], [page_id for _, page_id in events])
-    assert batch == [(index, task) for index, event in enumerate(events) for task in python.feed(*event)]
+    expected = [(index, task) for index, event in enumerate(events) for task in python.feed(*event)]
+    assert list(zip(*batch, strict=True)) == expected
 
 
 def test_a_batch_means_the_same_as_one_call_per_event() -> None:
@@ -146,7 +148,7 @@ def test_a_batch_means_the_same_as_one_call_per_event() -> None:
     columns: list[list[Any]] = [
         [getattr(event, field) for event in events] for field in ("event_id", "page_id", "ts_ms", "contents")
     ]
-    assert many.feed_many(columns[0], columns[1], columns[2], columns[3]) == expected
+    assert list(zip(*many.feed_many(columns[0], columns[1], columns[2], columns[3]), strict=True)) == expected
     assert len(expected) > 500
 
 
@@ -164,7 +166,7 @@ def test_a_batch_with_a_wrong_event_feeds_nothing() -> None:
     with pytest.raises(ValueError, match="differ in length"):
         trie.feed_many(["a", "b"], [""])
     assert trie.pending == 0
-    assert trie.feed_many(["b", "a", "b"], ["", "", ""]) == [(2, "t")]
+    assert trie.feed_many(["b", "a", "b"], ["", "", ""]) == ([2], ["t"])
 
 
 def test_an_option_that_needs_what_is_not_given_is_an_error() -> None:
@@ -203,7 +205,7 @@ def test_ids_are_the_same_by_their_characters() -> None:
         copy = "".join(list(trigger_id))
         assert trie.feed(copy, "") == trie.feed(Text(copy), "") == trie.feed("x", Text(copy)) == [f"of {trigger_id!r}"]
         assert trie.feed(copy + "x", copy[:-1]) == []
-    assert trie.feed_many([Text("click")], [Text("")]) == [(0, "of 'click'")]
+    assert trie.feed_many([Text("click")], [Text("")]) == ([0], ["of 'click'"])
 
 
 def test_tasks_are_sorted_as_python_sorts_text() -> None:
@@ -219,6 +221,55 @@ def test_tasks_are_sorted_as_python_sorts_text() -> None:
         trie.add(TriggerCondition.of(["a"]), "z" + name)
         names.append("z" + name)
     assert trie.feed("a", "") == sorted(names)
+
+
+def test_a_list_of_tasks_is_its_callers_own() -> None:
+    trie = TriggerTrie()
+    for task in "abcde":
+        trie.add(TriggerCondition.of([task]), task)
+    trie.add(TriggerCondition.of(["b"]), "a")
+    events = [("a", ""), ("x", ""), ("b", "c"), ("d", ""), ("b", "e"), ("x", "x")]
+    expected = [["a"], [], ["a", "b", "c"], ["d"], ["a", "b", "e"], []]
+    kept = [trie.feed(*event) for event in events * 3]
+    assert kept == expected * 3
+    assert len({id(tasks) for tasks in kept}) == len(kept)
+    kept[2].clear()
+    kept[4].append("mine")
+    for _ in range(3):
+        for event, tasks in zip(events, expected, strict=True):
+            found = trie.feed(*event)  # the list before it is still in use, the one before that is not
+            assert found == tasks
+            found *= 3
+    assert kept[3:5] == [["d"], ["a", "b", "e", "mine"]]
+
+
+class Reenters:
+    """An object that feeds the trie when it is released."""
+
+    def __init__(self, trie: TriggerTrie, found: list[Any]) -> None:
+        self.trie = trie
+        self.found = found
+
+    def __del__(self) -> None:
+        self.found.append(self.trie.feed("a", "b"))
+
+
+def test_what_a_caller_puts_into_a_list_of_tasks_is_released() -> None:
+    trie, found = TriggerTrie(), list[Any]()
+    trie.add(TriggerCondition.of(["a"]), "t")
+    for _ in range(20):
+        tasks: list[Any] = trie.feed("a", "")
+        assert tasks == ["t"]
+        tasks.insert(0, Reenters(trie, found))
+    del tasks
+    assert [trie.feed("a", "") for _ in range(3)] == [["t"]] * 3
+    assert found == [["t"]] * 20
+    kept = Reenters(trie, found)  # in a cycle with the trie
+    gone = weakref.ref(kept)
+    trie.feed("a", "").append(kept)  # type: ignore[arg-type]
+    del trie, kept
+    gc.collect()
+    assert gone() is None
 
 
 class Meddler:

@@ -240,7 +240,7 @@ class TriggerTrie:
         page_ids: Sequence[str],
         times: Sequence[int] | None = None,
         contents: Sequence[Any] | None = None,
-    ) -> list[tuple[int, str]]: ...
+    ) -> tuple[list[int], list[str]]: ...
 
 class EventStream:
     def __new__(

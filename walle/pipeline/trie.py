@@ -51,7 +51,8 @@ class TriggerTrie(_core.TriggerTrie):
 
     `feed(event_id, page_id, ts_ms=None, contents=None)` returns the tasks whose condition ends at this event, each
     once, sorted by name. An empty page id matches no trigger id. `feed_many(event_ids, page_ids, times=None,
-    contents=None)` takes columns of a batch, and returns pairs of index and task.
+    contents=None)` takes columns of a batch, and returns two: the indices of events in the batch, and beside each a
+    task that this event triggers.
 
     They raise EventError for an event that is wrong (an empty event id, a time that is none), and ValueError if a
     condition's option needs the event's time or contents and they are not given; nothing is fed then. `pending` is the

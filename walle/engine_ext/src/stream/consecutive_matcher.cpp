@@ -13,8 +13,8 @@ namespace {
 template <typename T>
 std::uint32_t place(std::vector<T>& elements, std::vector<std::uint32_t>& free) {
   if (free.empty()) {
-    free.reserve(elements.size() + 1);  // so that removal never allocates
     elements.emplace_back();
+    free.reserve(elements.capacity());  // so that removal never allocates
     return static_cast<std::uint32_t>(elements.size() - 1);
   }
   const std::uint32_t index = free.back();
@@ -23,79 +23,83 @@ std::uint32_t place(std::vector<T>& elements, std::vector<std::uint32_t>& free) 
   return index;
 }
 
-void prefetch(const void* address) {
-#if defined(__GNUC__)
-  __builtin_prefetch(address);
-#endif
-}
-
 bool has_options(const Condition& condition) {
   return condition.within_ms != 0 || condition.cooldown_ms != 0 || condition.predicate != 0 || condition.variant != 0;
 }
 
 }  // namespace
 
-ConsecutiveMatcher::ConsecutiveMatcher() : nodes_(1), latest_{} {}
+ConsecutiveMatcher::ConsecutiveMatcher() : latest_{} { nodes_[kStart].table = allocate_table(); }
 
-std::uint32_t ConsecutiveMatcher::named_child(std::uint32_t index, const Node& node, Id id) const noexcept {
-  const ChildSlot slot = slots_[node.slot(id)];
-  if (node.overflows && slot.id != id) return overflow_.find(edge(index, id));
-  return slot.id == id ? slot.child : 0;
+std::uint32_t ConsecutiveMatcher::child(std::uint32_t index, Id id) const noexcept {
+  const Node& node = nodes_[index];
+  if (id == kWildcard) return node.wildcard_child;
+  if (node.table == kNone) return sparse_children_.find(edge(index, id));
+  return id >= table_size_ ? kNone : tables_[node.table + id];
 }
 
-std::uint32_t ConsecutiveMatcher::child(std::uint32_t node, Id id) const noexcept {
-  if (id == kWildcard) return nodes_[node].wildcard_child;
-  if (node == 0) return id < start_children_.size() ? start_children_[id] : 0;
-  return named_child(node, nodes_[node], id);
+bool ConsecutiveMatcher::deserves_table(std::uint32_t node) const noexcept {
+  return node == kStart || nodes_[node].named_children * kTableSlotsPerChild >= table_size_;
 }
 
-void ConsecutiveMatcher::add_slot(std::uint32_t index, Id id, std::uint32_t child) {
-  Node& node = nodes_[index];
-  if (node.first_slot == 0) node.first_slot = slots_.allocate(0);
-  const unsigned slots = 1u << node.log2_slots;
-  const unsigned most = std::max(256u, 8 * std::bit_ceil(node.named_children));
-  unsigned log2 = node.log2_slots;
-  const auto shares_slot = [&] {
-    const Id mask = (1u << log2) - 1;
-    for (std::uint32_t i = 0; i < slots; ++i) {
-      const ChildSlot& slot = slots_[node.first_slot + i];
-      if (slot.id != kUnknown && (slot.id & mask) == (id & mask)) return true;
-    }
-    return false;
-  };
-  while (shares_slot()) {  // no two of the others share one: they do not with fewer slots
-    if (1u << ++log2 <= most) continue;
-    overflow_.insert(edge(index, id), child);
-    node.overflows = true;
-    return;
+// Makes room for the id in all tables. A node whose children are too few for a longer one loses its own.
+void ConsecutiveMatcher::widen_tables(Id id) {
+  const std::uint32_t old_size = std::exchange(table_size_, std::bit_ceil(id + 1));
+  const std::vector<std::uint32_t> old = std::exchange(tables_, std::vector<std::uint32_t>(1));
+  free_tables_.clear();
+  for (std::uint32_t index = kStart; index < nodes_.size(); ++index) {
+    Node& node = nodes_[index];
+    if (node.table == kNone) continue;
+    const std::uint32_t* const children = old.data() + node.table;
+    node.table = deserves_table(index) ? allocate_table() : kNone;
+    for (Id child_id = kFirstId; child_id < old_size; ++child_id)
+      if (children[child_id] != kNone) put_child(index, child_id, children[child_id]);
   }
-  if (log2 != node.log2_slots) {
-    const std::uint32_t old_first = node.first_slot, old_log2 = node.log2_slots;
-    node.first_slot = slots_.allocate(log2);
-    node.log2_slots = static_cast<std::uint8_t>(log2);
-    for (std::uint32_t i = 0; i < slots; ++i) {
-      const ChildSlot slot = slots_[old_first + i];
-      if (slot.id != kUnknown) slots_[node.slot(slot.id)] = slot;
-    }
-    slots_.release(old_first, old_log2);
+}
+
+std::uint32_t ConsecutiveMatcher::allocate_table() {
+  if (!free_tables_.empty()) {
+    const std::uint32_t table = free_tables_.back();
+    free_tables_.pop_back();
+    return table;
   }
-  slots_[node.slot(id)] = {id, child};
+  const std::size_t table = tables_.size();
+  tables_.resize(table + table_size_);
+  free_tables_.reserve(tables_.size() / table_size_);  // so that removal never allocates
+  return static_cast<std::uint32_t>(table);
+}
+
+void ConsecutiveMatcher::put_child(std::uint32_t node, Id id, std::uint32_t child) {
+  if (nodes_[node].table == kNone)
+    sparse_children_.insert(edge(node, id), child);
+  else
+    tables_[nodes_[node].table + id] = child;
 }
 
 std::uint32_t ConsecutiveMatcher::add_child(std::uint32_t node, Id id) {
-  if (node == 0 && id != kWildcard && id >= start_children_.size()) start_children_.resize(id + 1);
   const std::uint32_t added = place(nodes_, free_nodes_);
   ++added_nodes_;
-  nodes_[added].depth = static_cast<std::uint8_t>(nodes_[node].depth + 1);
+  Node& parent = nodes_[node];
+  nodes_[added].depth = static_cast<std::uint8_t>(parent.depth + 1);
   if (id == kWildcard) {
-    nodes_[node].wildcard_child = added;
+    parent.wildcard_child = added;
+    parent.has_children = 1;
     return added;
   }
-  if (node == 0)
-    start_children_[id] = added;
-  else
-    add_slot(node, id, added);
-  ++nodes_[node].named_children;
+  put_child(node, id, added);
+  parent.filter |= std::uint64_t{1} << id % 64;
+  parent.has_children = 1;
+  ++parent.named_children;
+  if (parent.table != kNone || !deserves_table(node)) return added;
+  const std::uint32_t table = allocate_table();
+  for (Id child_id = kFirstId; child_id < table_size_; ++child_id) {
+    if (!parent.may_have(child_id)) continue;
+    const std::uint32_t child = sparse_children_.find(edge(node, child_id));
+    if (child == kNone) continue;
+    sparse_children_.erase(edge(node, child_id));
+    tables_[table + child_id] = child;
+  }
+  parent.table = table;
   return added;
 }
 
@@ -103,68 +107,56 @@ void ConsecutiveMatcher::remove_child(std::uint32_t node, Id id) noexcept {
   const std::uint32_t removed = child(node, id);
   Node& parent = nodes_[node];
   if (id == kWildcard) {
-    parent.wildcard_child = 0;
+    parent.wildcard_child = kNone;
   } else {
-    --parent.named_children;
-    ChildSlot& slot = slots_[parent.slot(id)];
-    if (node == 0)
-      start_children_[id] = 0;
-    else if (slot.id == id)
-      slot = {};
+    if (parent.table == kNone)
+      sparse_children_.erase(edge(node, id));
     else
-      overflow_.erase(edge(node, id));
-    if (node != 0 && parent.named_children == 0) {
-      slots_.release(parent.first_slot, parent.log2_slots);
-      parent.first_slot = parent.log2_slots = 0;
-      parent.overflows = false;
+      tables_[parent.table + id] = kNone;
+    if (--parent.named_children == 0) {
+      parent.filter = 0;
+      if (parent.table != kNone && node != kStart) free_tables_.push_back(std::exchange(parent.table, kNone));
     }
   }
   free_nodes_.push_back(removed);
   // A new node may take the place of the removed one, and must not be pending.
-  std::erase(pending_, removed);
-  if (!parent.has_children()) std::erase(pending_, node);
+  stop_pending(removed);
+  parent.has_children = parent.named_children != 0 || parent.wildcard_child != kNone ? 1 : 0;
+  if (parent.has_children == 0) stop_pending(node);
 }
 
-// Sorts nodes and slots by depth. Most events reach the first few levels only; these are then close in memory. 10,000 conditions
-// match in about 6/7 of the time.
+void ConsecutiveMatcher::stop_pending(std::uint32_t node) noexcept {
+  if (node == kStart) return;
+  std::uint32_t* const first = pending_[current_].data();
+  pending_count_ = static_cast<std::size_t>(std::remove(first, first + pending_count_, node) - first);
+}
+
+// Sorts the nodes by depth. Most events reach the first few levels only; these are then close in memory. 10,000 conditions match
+// in about 9/10 of the time.
 void ConsecutiveMatcher::pack() {
   added_nodes_ = 0;
-  constexpr std::uint32_t kFree = kNone;
-  std::vector<std::uint32_t> place_of(nodes_.size());
-  for (const std::uint32_t node : free_nodes_) place_of[node] = kFree;
-  std::array<std::uint32_t, kMaxLength + 2> start{};  // of each depth
-  for (std::size_t i = 0; i < nodes_.size(); ++i)
-    if (place_of[i] != kFree) ++start[nodes_[i].depth + 1u];
-  for (std::size_t depth = 1; depth < start.size(); ++depth) start[depth] += start[depth - 1];
-  std::vector<std::uint32_t> order(start.back());
-  for (std::uint32_t i = 0; i < nodes_.size(); ++i)
-    if (place_of[i] != kFree) order[place_of[i] = start[nodes_[i].depth]++] = i;
+  std::vector<bool> is_free(nodes_.size());
+  for (const std::uint32_t index : free_nodes_) is_free[index] = true;
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t index = 0; index < nodes_.size(); ++index)
+    if (!is_free[index]) order.push_back(index);
+  std::stable_sort(order.begin(), order.end(), [this](auto a, auto b) { return nodes_[a].depth < nodes_[b].depth; });
+  std::vector<std::uint32_t> place_of(nodes_.size());  // of kNone and of kStart: their own
   std::vector<Node> nodes;
-  nodes.reserve(order.size());
-  ChildSlots slots;
-  for (const std::uint32_t old : order) {
-    Node node = nodes_[old];
-    if (node.wildcard_child != 0) node.wildcard_child = place_of[node.wildcard_child];
-    if (node.first_slot != 0) {
-      node.first_slot = slots.allocate(node.log2_slots);
-      for (std::uint32_t i = 0; i < 1u << node.log2_slots; ++i) {
-        const ChildSlot slot = slots_[nodes_[old].first_slot + i];
-        if (slot.id != kUnknown) slots[node.first_slot + i] = {slot.id, place_of[slot.child]};
-      }
-    }
-    nodes.push_back(node);
+  for (const std::uint32_t index : order) {
+    place_of[index] = static_cast<std::uint32_t>(nodes.size());
+    nodes.push_back(nodes_[index]);
   }
-  FlatMap overflow;
-  overflow_.for_each([&](std::uint64_t key, std::uint32_t child) {
-    overflow.insert(edge(place_of[key >> 32], static_cast<Id>(key)), place_of[child]);
+  FlatMap sparse_children;
+  sparse_children_.for_each([&](std::uint64_t key, std::uint32_t child) {
+    sparse_children.insert(edge(place_of[key >> 32], static_cast<Id>(key)), place_of[child]);
   });
-  for (std::uint32_t& child : start_children_) child = child == 0 ? 0 : place_of[child];
-  for (std::uint32_t& node : pending_) node = place_of[node];
+  for (Node& node : nodes) node.wildcard_child = place_of[node.wildcard_child];
+  for (std::uint32_t& child : tables_) child = place_of[child];
+  for (std::uint32_t& node : std::span(pending_[current_]).first(pending_count_)) node = place_of[node];
   nodes_ = std::move(nodes);
-  slots_ = std::move(slots);
-  overflow_ = std::move(overflow);
+  sparse_children_ = std::move(sparse_children);
   free_nodes_.clear();
-  free_nodes_.reserve(nodes_.size());
 }
 
 bool ConsecutiveMatcher::same_options(const End& end, const Condition& condition) const noexcept {
@@ -175,23 +167,22 @@ bool ConsecutiveMatcher::same_options(const End& end, const Condition& condition
 }
 
 bool ConsecutiveMatcher::add(const Condition& condition, Id task, std::uint64_t next_event) {
-  std::uint32_t node = 0;
+  const Id last_id = *std::max_element(condition.trigger_ids.begin(), condition.trigger_ids.end());
+  if (last_id >= table_size_) widen_tables(last_id);
+  std::uint32_t node = kStart;
   for (const Id id : condition.trigger_ids) {
     const std::uint32_t found = child(node, id);
-    node = found != 0 ? found : add_child(node, id);
+    node = found != kNone ? found : add_child(node, id);
   }
+  Node& last = nodes_[node];
+  if ((last.task == task && !has_options(condition)) || find_end(node, condition, task) != kNone) return false;
   const std::uint64_t first_event = next_event + condition.trigger_ids.size() - 1;
-  if (!has_options(condition)) {
-    if (nodes_[node].task == task) return false;
-    if (nodes_[node].task == 0) {
-      // The list may hold the pair, from before the node's own was removed.
-      if (find_end(node, condition, task) != kNone) return false;
-      nodes_[node].task = task;
-      nodes_[node].first_event = first_event;
-      return true;
-    }
+  const bool is_match_under_way = pending_count_ > 1 && first_event > next_event;
+  if (last.task == kNone && !has_options(condition) && !is_match_under_way) {
+    last.task = task;
+    last.has_task = 1;
+    return true;
   }
-  if (find_end(node, condition, task) != kNone) return false;
   const std::uint32_t added = place(ends_, free_ends_);
   End& end = ends_[added];
   end.task = task;
@@ -202,8 +193,8 @@ bool ConsecutiveMatcher::add(const Condition& condition, Id task, std::uint64_t 
     options = condition;
     options.trigger_ids.clear();
   }
-  end.next = nodes_[node].first_end;
-  nodes_[node].first_end = added;
+  end.next = last.first_end;
+  last.first_end = added;
   return true;
 }
 
@@ -214,15 +205,16 @@ std::uint32_t ConsecutiveMatcher::find_end(std::uint32_t node, const Condition& 
 }
 
 bool ConsecutiveMatcher::remove(const Condition& condition, Id task) noexcept {
-  std::array<std::uint32_t, kMaxLength + 1> path{};
+  std::array<std::uint32_t, kMaxLength + 1> path{kStart};
   const std::size_t length = condition.trigger_ids.size();
   for (std::size_t i = 0; i < length; ++i) {
     path[i + 1] = child(path[i], condition.trigger_ids[i]);
-    if (path[i + 1] == 0) return false;
+    if (path[i + 1] == kNone) return false;
   }
   Node& last = nodes_[path[length]];
   if (last.task == task && !has_options(condition)) {
-    last.task = 0;
+    last.task = kNone;
+    last.has_task = 0;
   } else {
     const std::uint32_t removed = find_end(path[length], condition, task);
     if (removed == kNone) return false;
@@ -234,62 +226,91 @@ bool ConsecutiveMatcher::remove(const Condition& condition, Id task) noexcept {
   }
   for (std::size_t i = length; i > 0; --i) {
     const Node& node = nodes_[path[i]];
-    if (node.has_children() || node.has_ends()) break;
+    if (node.has_children != 0 || node.has_task != 0 || node.first_end != kNone) break;
     remove_child(path[i - 1], condition.trigger_ids[i - 1]);
   }
   return true;
 }
 
-void ConsecutiveMatcher::trigger(const Node& node, std::uint64_t event, TriggeredTasks& triggered) {
-  if (node.task != 0 && event >= node.first_event) triggered.add(node.task);
-  for (std::uint32_t at = node.first_end; at != kNone; at = ends_[at].next) {
+// Triggers the tasks in the node's list of ends. The first one without options becomes the node's own once it may trigger.
+void ConsecutiveMatcher::trigger(std::uint32_t index, std::uint64_t event, TriggeredTasks& triggered) {
+  Node& node = nodes_[index];
+  const Moment first = latest_[(event - node.depth + 1) % kMaxLength];
+  for (std::uint32_t* link = &node.first_end; *link != kNone;) {
+    const std::uint32_t at = *link;
     const End& end = ends_[at];
-    if (event < end.first_event) continue;
-    if (end.options == kNone) {
+    if (event < end.first_event) {
+      link = &ends_[at].next;
+    } else if (end.options != kNone) {
+      Options& options = options_[end.options];
+      if (triggered.in_time(options.condition, first.ts_ms, options.latest) && triggered.passes(options.condition.predicate))
+        triggered.add(end.task, options.latest);
+      link = &ends_[at].next;
+    } else {
       triggered.add(end.task);
-      continue;
+      if (node.has_task != 0) {
+        link = &ends_[at].next;
+      } else {
+        node.task = end.task;
+        node.has_task = 1;
+        *link = end.next;
+        free_ends_.push_back(at);
+      }
     }
-    Options& options = options_[end.options];
-    const Moment first = latest_[(event - node.depth + 1) % kMaxLength];
-    if (triggered.in_time(options.condition, first.ts_ms, options.latest) && triggered.passes(options.condition.predicate))
-      triggered.add(end.task, options.latest);
   }
 }
 
 void ConsecutiveMatcher::feed(Id event_id, Id page_id, Moment moment, std::uint64_t event, TriggeredTasks& triggered) {
   latest_[event % kMaxLength] = moment;
-  if (added_nodes_ > 256 && 2 * added_nodes_ > nodes_.size()) pack();
-  if (matched_.size() < 3 * pending_.size() + 3) matched_.resize(3 * pending_.size() + 3);
-  std::uint32_t* end = matched_.data();
-  const auto match = [&](std::uint32_t node) {  // without a branch: which nodes match cannot be predicted
-    *end = node;
-    end += node != 0 ? 1 : 0;
+  if (added_nodes_ > 256 && 2 * added_nodes_ > nodes_.size()) [[unlikely]]
+    pack();
+  const std::size_t look_ups = 3 * pending_count_;
+  const std::span<const std::uint32_t> pending(pending_[current_].data(), pending_count_);
+  std::vector<std::uint32_t>& next_pending = pending_[current_ ^ 1];
+  if (next_pending.size() <= look_ups) next_pending.resize(2 * look_ups, kStart);
+  listed_.clear();
+  const Id first_id = event_id < table_size_ ? event_id : kUnknown;
+  const Id second_id = page_id < table_size_ && page_id != event_id ? page_id : kUnknown;
+  const Node* const nodes = nodes_.data();
+  const std::uint32_t* const tables = tables_.data();
+  std::uint32_t* next = next_pending.data() + 1;  // after the start node
+  Id* task = triggered.reserve(look_ups);
+  // Which nodes match, and which of them have a task or children, cannot be predicted: no branch depends on it.
+  const auto match = [&](std::uint32_t index) __attribute__((always_inline)) {
+    const Node& node = nodes[index];
+    *next = index;
+    next += node.has_children;
+    *task = node.task;
+    task += node.has_task;
+    if (node.first_end != kNone) [[unlikely]]
+      listed_.push_back(index);
   };
-  const Id second_id = page_id == event_id ? kUnknown : page_id;
-  match(nodes_[0].wildcard_child);
-  match(child(0, event_id));
-  match(child(0, second_id));
-  for (const std::uint32_t index : pending_) {
-    const Node& node = nodes_[index];
-    match(node.wildcard_child);
-    match(named_child(index, node, event_id));
-    match(named_child(index, node, second_id));
+  const Node& start = nodes[kStart];
+  if (start.wildcard_child != kNone) match(start.wildcard_child);
+  match(tables[start.table + first_id]);
+  match(tables[start.table + second_id]);
+  for (const std::uint32_t index : pending.subspan(1)) {
+    const Node& node = nodes[index];
+    if (node.wildcard_child != kNone) match(node.wildcard_child);
+    if (node.table != kNone) {
+      match(tables[node.table + first_id]);
+      match(tables[node.table + second_id]);
+    } else {
+      if (node.may_have(first_id)) [[unlikely]]
+        match(sparse_children_.find(edge(index, first_id)));
+      if (node.may_have(second_id)) [[unlikely]]
+        match(sparse_children_.find(edge(index, second_id)));
+    }
   }
-  const std::span<const std::uint32_t> matched(matched_.data(), end);
-  for (const std::uint32_t index : matched) prefetch(&nodes_[index]);  // spread over memory: all are asked for first
-  pending_.resize(matched.size());
-  end = pending_.data();
-  for (const std::uint32_t index : matched) {
-    *end = index;
-    end += nodes_[index].has_children() ? 1 : 0;
-    if (nodes_[index].has_ends()) trigger(nodes_[index], event, triggered);
-  }
-  pending_.resize(static_cast<std::size_t>(end - pending_.data()));
+  triggered.end_at(task);
+  pending_count_ = static_cast<std::size_t>(next - next_pending.data());
+  current_ ^= 1;
+  for (const std::uint32_t index : listed_) trigger(index, event, triggered);
 }
 
 std::int64_t ConsecutiveMatcher::oldest_position(std::uint64_t event) const noexcept {
   std::int64_t oldest = std::numeric_limits<std::int64_t>::max();
-  for (const std::uint32_t index : pending_)
+  for (const std::uint32_t index : std::span(pending_[current_]).first(pending_count_).subspan(1))
     oldest = std::min(oldest, latest_[(event - nodes_[index].depth + 1) % kMaxLength].position);
   return oldest;
 }

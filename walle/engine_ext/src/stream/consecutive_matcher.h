@@ -2,8 +2,8 @@
 #pragma once
 #include <array>
 #include <limits>
+#include <span>
 
-#include "stream/child_slots.h"
 #include "stream/condition.h"
 #include "stream/flat_map.h"
 #include "stream/triggered_tasks.h"
@@ -24,31 +24,28 @@ class ConsecutiveMatcher {
   // Matches event number `event`, and triggers the tasks of the conditions that end there.
   void feed(Id event_id, Id page_id, Moment moment, std::uint64_t event, TriggeredTasks& triggered);
 
-  std::size_t pending() const noexcept { return pending_.size(); }
-  std::size_t node_count() const noexcept { return nodes_.size() - free_nodes_.size(); }
+  std::size_t pending() const noexcept { return pending_count_ - 1; }
+  std::size_t node_count() const noexcept { return nodes_.size() - 1 - free_nodes_.size(); }
   // Position of the event at which the longest match under way began; the largest number if no match is under way.
   std::int64_t oldest_position(std::uint64_t event) const noexcept;
 
  private:
-  static constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t kNone = 0;               // of nodes, ends, options and tables: index 0 is in use by none
+  static constexpr std::uint32_t kStart = 1;              // the start node
+  static constexpr std::size_t kTableSlotsPerChild = 16;  // at most, of a table other than the start node's
 
-  // A child's slot is its id modulo the number of slots. A node takes so many slots that its children have one each; beyond a
-  // bound, those that still share a slot are in overflow_. So a look-up is one load and one comparison, without a branch.
-  // The first condition without options that ends at a node is in the node itself: half a cache line has all that most events
-  // need.
-  struct Node {
-    std::uint64_t first_event = 0;    // as in End
-    Id task = 0;                      // 0: no condition ends here
+  // The children of a node with many are in a table of its own, by id: one load, without a branch. Those of the others are in
+  // sparse_children_, where few ids pass the filter: most events match none of them.
+  struct alignas(32) Node {
+    std::uint64_t filter = 0;         // bit k: a named child has an id that is k modulo 64; others may have had one
+    Id task = kNone;                  // of a condition without options that ends here; kNone: none
     std::uint32_t first_end = kNone;  // list of the other conditions that end here
-    std::uint32_t first_slot = 0;
+    std::uint32_t table = kNone;      // index in tables_ of the child by id 0
+    std::uint32_t wildcard_child = kNone;
     std::uint32_t named_children = 0;  // all but the wildcard's
-    std::uint32_t wildcard_child = 0;  // 0: none
-    std::uint8_t log2_slots = 0;
     std::uint8_t depth = 0;
-    bool overflows = false;
-    bool has_children() const noexcept { return named_children != 0 || wildcard_child != 0; }
-    bool has_ends() const noexcept { return task != 0 || first_end != kNone; }
-    std::uint32_t slot(Id id) const noexcept { return first_slot + (id & ((1u << log2_slots) - 1)); }
+    std::uint8_t has_task = 0, has_children = 0;  // 1 or 0: an event adds them to the ends of its lists
+    bool may_have(Id id) const noexcept { return (filter >> (id % 64) & 1) != 0; }
   };
   struct Options {
     Condition condition;  // without trigger ids
@@ -62,25 +59,31 @@ class ConsecutiveMatcher {
   };
   static std::uint64_t edge(std::uint32_t node, Id id) noexcept { return static_cast<std::uint64_t>(node) << 32 | id; }
   std::uint32_t child(std::uint32_t node, Id id) const noexcept;
-  std::uint32_t named_child(std::uint32_t index, const Node& node, Id id) const noexcept;
   std::uint32_t add_child(std::uint32_t node, Id id);
-  void add_slot(std::uint32_t node, Id id, std::uint32_t child);
   void remove_child(std::uint32_t node, Id id) noexcept;
+  bool deserves_table(std::uint32_t node) const noexcept;
+  std::uint32_t allocate_table();
+  void put_child(std::uint32_t node, Id id, std::uint32_t child);
+  void widen_tables(Id id);
   void pack();
+  void stop_pending(std::uint32_t node) noexcept;
   std::uint32_t find_end(std::uint32_t node, const Condition& condition, Id task) const noexcept;
   bool same_options(const End& end, const Condition& condition) const noexcept;
-  void trigger(const Node& node, std::uint64_t event, TriggeredTasks& triggered);
+  void trigger(std::uint32_t node, std::uint64_t event, TriggeredTasks& triggered);
 
-  std::vector<Node> nodes_;                    // 0 is the start node
-  std::vector<std::uint32_t> start_children_;  // by id
-  ChildSlots slots_;                           // of the other nodes
-  FlatMap overflow_;                           // children without a slot, by node and id
-  std::vector<End> ends_;
-  std::vector<Options> options_;
-  std::vector<std::uint32_t> free_nodes_, free_ends_, free_options_;
-  std::vector<std::uint32_t> pending_;
-  std::vector<std::uint32_t> matched_;     // work space of `feed`
-  std::size_t added_nodes_ = 0;            // since they were packed
+  std::vector<Node> nodes_ = std::vector<Node>(2);  // node 0 has no child and no end: it is what a failed look-up finds
+  std::uint32_t table_size_ = 16;                   // a power of two; all ids of conditions are smaller
+  std::vector<std::uint32_t> tables_ = std::vector<std::uint32_t>(1);  // one after the other from index 1 on
+  FlatMap sparse_children_;                                            // by node and id
+  std::vector<End> ends_ = std::vector<End>(1);
+  std::vector<Options> options_ = std::vector<Options>(1);
+  std::size_t added_nodes_ = 0;  // since they were packed
+  std::vector<std::uint32_t> free_nodes_, free_ends_, free_options_, free_tables_;
+  // The start node, and the nodes that the latest event matched and that have children. Both arrays have room for more than are
+  // in use: resizing them for each event costs as much as a look-up.
+  std::array<std::vector<std::uint32_t>, 2> pending_{{{kStart}, {kStart}}};
+  std::size_t current_ = 0, pending_count_ = 1;
+  std::vector<std::uint32_t> listed_;      // work space of `feed`: matched nodes with a list of ends
   std::array<Moment, kMaxLength> latest_;  // of the latest events, by event number modulo its size
 };
 

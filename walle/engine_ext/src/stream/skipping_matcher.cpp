@@ -82,7 +82,6 @@ void SkippingMatcher::advance(Pair& pair, Moment moment, TriggeredTasks& trigger
 }
 
 void SkippingMatcher::feed(Id event_id, Id page_id, Moment moment, std::uint64_t event, TriggeredTasks& triggered) {
-  if (pairs_.empty()) return;
   touched_.clear();
   touch(event_id, event);
   if (page_id != event_id) touch(page_id, event);

@@ -15,6 +15,7 @@ class SkippingMatcher {
   bool remove(const Condition& condition, Id task) noexcept;
   void feed(Id event_id, Id page_id, Moment moment, std::uint64_t event, TriggeredTasks& triggered);
 
+  std::size_t size() const noexcept { return pairs_.size(); }
   // Returns the number of conditions with a match under way.
   std::size_t pending() const noexcept;
   std::int64_t oldest_position() const noexcept;

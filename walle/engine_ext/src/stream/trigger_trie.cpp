@@ -14,12 +14,4 @@ bool TriggerTrie::remove(const Condition& condition, Id task) noexcept {
   return true;
 }
 
-std::vector<Id>& TriggerTrie::feed(Id event_id, Id page_id, Moment moment, ContentsTest test) {
-  ++event_;
-  triggered_.start(moment.ts_ms, test);
-  consecutive_.feed(event_id, page_id, moment, event_, triggered_);
-  skipping_.feed(event_id, page_id, moment, event_, triggered_);
-  return triggered_.tasks();
-}
-
 }  // namespace walle::stream

@@ -13,9 +13,14 @@ class TriggerTrie {
   bool add(const Condition& condition, Id task);
   // Removes the pair and returns true; false if it is not there.
   bool remove(const Condition& condition, Id task) noexcept;
-  // Returns the task of each condition that ends at this event, in no order. The caller may
-  // reorder them until its next call.
-  std::vector<Id>& feed(Id event_id, Id page_id, Moment moment, ContentsTest test);
+  // Returns the task of each condition that ends at this event, in no order, until the next call.
+  std::span<const Id> feed(Id event_id, Id page_id, Moment moment, ContentsTest test) {
+    ++event_;
+    triggered_.start(moment.ts_ms, test);
+    consecutive_.feed(event_id, page_id, moment, event_, triggered_);
+    if (skipping_.size() != 0) skipping_.feed(event_id, page_id, moment, event_, triggered_);
+    return triggered_.tasks();
+  }
 
   std::size_t size() const noexcept { return size_; }
   // Returns the length of the dynamic pending list: parents of the nodes that the next event may match, and conditions with

@@ -1,5 +1,7 @@
 // Tasks that one event triggers, and the options of a condition that decide at its last event.
 #pragma once
+#include <span>
+
 #include "stream/condition.h"
 
 namespace walle::stream {
@@ -15,10 +17,19 @@ class TriggeredTasks {
   void start(std::int64_t ts_ms, ContentsTest test) noexcept {
     ts_ms_ = ts_ms;
     test_ = test;
-    tasks_.clear();
+    count_ = 0;
   }
 
-  void add(Id task) { tasks_.push_back(task); }
+  void add(Id task) {
+    *reserve(1) = task;
+    ++count_;
+  }
+  // Returns where at most `most` more tasks may be written; `end_at` then says where they end.
+  Id* reserve(std::size_t most) {
+    if (tasks_.size() - count_ < most) tasks_.resize(2 * (count_ + most));
+    return tasks_.data() + count_;
+  }
+  void end_at(const Id* end) noexcept { count_ = static_cast<std::size_t>(end - tasks_.data()); }
 
   // Returns whether the event's contents pass.
   bool passes(std::uint32_t predicate) const { return predicate == 0 || test_.call(test_.context, predicate); }
@@ -38,10 +49,11 @@ class TriggeredTasks {
   }
 
   // A task is here once for each of its conditions that end at the event.
-  std::vector<Id>& tasks() noexcept { return tasks_; }
+  std::span<const Id> tasks() const noexcept { return {tasks_.data(), count_}; }
 
  private:
-  std::vector<Id> tasks_;
+  std::vector<Id> tasks_;  // the first count_ are in use
+  std::size_t count_ = 0;
   std::int64_t ts_ms_ = 0;
   ContentsTest test_;
 };

@@ -307,12 +307,14 @@ PyObject* feed_event(PyObject* self, std::int64_t position, PyObject* event, PyO
   }
   for (PyObject* page : visited.evicted_pages)
     if (failed == 0) failed = change_cut(state, page, true);
-  PyObject* tasks = failed < 0 ? nullptr : matching.feed_numbers(event_number, page_number, moment, fields.values[3]);
+  PyObject* old_tasks = nullptr;
+  PyObject* tasks = failed < 0 ? nullptr : matching.feed_numbers(event_number, page_number, moment, fields.values[3], old_tasks);
   for (const stream::Id page : visited.closed_pages) matching.ids().release(page);
   PyObject* visit = visited.visit == nullptr ? Py_NewRef(Py_None) : visited.visit;
   PyObject* result = tasks == nullptr ? nullptr : PyTuple_Pack(2, visit, tasks);
   Py_DECREF(visit);
   Py_XDECREF(tasks);
+  Py_XDECREF(old_tasks);
   for (PyObject* object : dropped) Py_DECREF(object);
   return result;
 }

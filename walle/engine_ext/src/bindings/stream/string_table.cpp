@@ -5,21 +5,12 @@
 
 namespace walle {
 
-namespace {
-
-Py_hash_t hash_of(PyObject* text) noexcept {
-  const Py_hash_t cached = reinterpret_cast<PyASCIIObject*>(text)->hash;
-  return cached != -1 ? cached : PyObject_Hash(text);  // which does not fail for a str
-}
-
-bool same(PyObject* a, PyObject* b) noexcept {
+bool StringTable::same(PyObject* a, PyObject* b) noexcept {
   const Py_ssize_t length = PyUnicode_GET_LENGTH(a);
   const int kind = PyUnicode_KIND(a);
   return length == PyUnicode_GET_LENGTH(b) && kind == static_cast<int>(PyUnicode_KIND(b)) &&
          std::memcmp(PyUnicode_DATA(a), PyUnicode_DATA(b), static_cast<std::size_t>(length * kind)) == 0;
 }
-
-}  // namespace
 
 StringTable::~StringTable() {
   for (PyObject* text : texts_) Py_XDECREF(text);
@@ -34,8 +25,6 @@ std::size_t StringTable::slot_of(PyObject* text, Py_hash_t hash) const noexcept 
   return at;
 }
 
-stream::Id StringTable::find(PyObject* text) const noexcept { return slots_[slot_of(text, hash_of(text))].number; }
-
 void StringTable::put(const Slot& slot) noexcept { slots_[slot_of(slot.text, slot.hash)] = slot; }
 
 stream::Id StringTable::acquire(PyObject* text) {
@@ -43,7 +32,7 @@ stream::Id StringTable::acquire(PyObject* text) {
     ++uses_[found];
     return found;
   }
-  if (2 * (size_ + 1) > slots_.size()) {
+  if (4 * (size_ + 1) > slots_.size()) {
     const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
     for (const Slot& slot : old)
       if (slot.text != nullptr) put(slot);

@@ -1,12 +1,24 @@
 #include "bindings/stream/trigger_matching.h"
 
 #include <algorithm>
+#include <array>
 
 namespace walle {
 
 namespace {
 
 constexpr std::int64_t kMaxTimeMs = std::int64_t{1} << 53;  // walle.pipeline.events.MAX_TS_MS
+
+// New references, which are released at the end of the scope.
+template <std::size_t kCount>
+struct References : std::array<PyObject*, kCount> {
+  References() : std::array<PyObject*, kCount>{} {}
+  ~References() {
+    for (PyObject* one : *this) Py_XDECREF(one);
+  }
+  References(const References&) = delete;
+  References& operator=(const References&) = delete;
+};
 
 bool is_wildcard(PyObject* text) { return PyUnicode_CompareWithASCIIString(text, "*") == 0; }
 
@@ -20,7 +32,7 @@ TriggerMatching::~TriggerMatching() {
 int TriggerMatching::traverse(visitproc visit, void* arg) const {
   Py_VISIT(event_error_);
   for (const Predicate& predicate : predicates_) Py_VISIT(predicate.test);
-  return 0;
+  return lists_.traverse(visit, arg);
 }
 
 int TriggerMatching::refuse(const char* field, const char* what) const {
@@ -167,9 +179,8 @@ int TriggerMatching::check_given(PyObject* times, PyObject* contents) const {
   return 0;
 }
 
-// Returns the triggered tasks, each once, sorted by name; a null pointer with a Python error.
-std::vector<stream::Id>* TriggerMatching::match(stream::Id event_id, stream::Id page_id, stream::Moment moment,
-                                                PyObject* contents) {
+// Sets triggered_ to the triggered tasks, each once, sorted by name; returns false with a Python error.
+bool TriggerMatching::match(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents) {
   struct Context {
     const TriggerMatching* matching;
     PyObject* contents;
@@ -186,38 +197,46 @@ std::vector<stream::Id>* TriggerMatching::match(stream::Id event_id, stream::Id 
     return passed > 0;
   };
   matching_ = tested_pairs_ != 0;
-  std::vector<stream::Id>& tasks = trie_.feed(event_id, page_id, moment, {test, &context});
+  const std::span<const stream::Id> tasks = trie_.feed(event_id, page_id, moment, {test, &context});
   matching_ = false;
-  if (context.failed) return nullptr;
-  if (tasks.size() > 1) sort(tasks);
-  return &tasks;
+  if (context.failed) return false;
+  triggered_.resize(tasks.size());
+  if (tasks.empty()) return true;
+  if (!ranks_known_) rank_tasks();
+  for (std::size_t i = 0; i < tasks.size(); ++i) triggered_[i] = names_[tasks[i]];
+  if (tasks.size() > 1) sort_triggered();
+  return true;
 }
 
-void TriggerMatching::sort(std::vector<stream::Id>& tasks) {
-  if (!ranks_known_) {
-    rank_.resize(*std::max_element(by_name_.begin(), by_name_.end()) + 1);
-    for (std::size_t i = 0; i < by_name_.size(); ++i) rank_[by_name_[i]] = static_cast<std::uint32_t>(i);
-    ranks_known_ = true;
+// Sorts the triggered tasks by name and removes repeated ones.
+void TriggerMatching::sort_triggered() {
+  TaskName* const names = triggered_.data();
+  const std::size_t size = triggered_.size();
+  if (size == 2 && names[0].rank != names[1].rank) {  // without a branch: the order of the two cannot be predicted
+    const std::size_t first = names[1].rank < names[0].rank ? 1 : 0;
+    const TaskName pair[] = {names[first], names[1 - first]};
+    std::copy_n(pair, 2, names);
+    return;
   }
-  std::sort(tasks.begin(), tasks.end(), [this](stream::Id a, stream::Id b) { return rank_[a] < rank_[b]; });
-  tasks.erase(std::unique(tasks.begin(), tasks.end()), tasks.end());
+  std::sort(names, names + size, [](const TaskName& a, const TaskName& b) { return a.rank < b.rank; });
+  const auto same = [](const TaskName& a, const TaskName& b) { return a.rank == b.rank; };
+  triggered_.erase(std::unique(triggered_.begin(), triggered_.end(), same), triggered_.end());
 }
 
-PyObject* TriggerMatching::feed_numbers(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents) {
-  const std::vector<stream::Id>* triggered = match(event_id, page_id, moment, contents);
-  if (triggered == nullptr) return nullptr;
-  PyObject* tasks = PyList_New(static_cast<Py_ssize_t>(triggered->size()));
-  if (tasks == nullptr) return nullptr;
-  for (std::size_t i = 0; i < triggered->size(); ++i)
-    PyList_SET_ITEM(tasks, static_cast<Py_ssize_t>(i), Py_NewRef(tasks_.text((*triggered)[i])));
-  return tasks;
+void TriggerMatching::rank_tasks() {
+  names_.resize(*std::max_element(by_name_.begin(), by_name_.end()) + 1);
+  for (std::size_t i = 0; i < by_name_.size(); ++i)
+    names_[by_name_[i]] = {tasks_.text(by_name_[i]), static_cast<std::uint32_t>(i)};
+  ranks_known_ = true;
 }
 
-int TriggerMatching::number_of(PyObject* text, stream::Id& number) const {
-  if (PyUnicode_CheckExact(text)) {
-    number = ids_.find(text);
-    return 0;
-  }
+PyObject* TriggerMatching::feed_numbers(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents,
+                                        PyObject*& dropped) {
+  dropped = nullptr;
+  return match(event_id, page_id, moment, contents) ? lists_.make(triggered_, dropped) : nullptr;
+}
+
+int TriggerMatching::number_of_subclass(PyObject* text, stream::Id& number) const {
   PyObject* exact = PyUnicode_FromObject(text);
   if (exact == nullptr) return -1;
   number = ids_.find(exact);
@@ -241,27 +260,22 @@ PyObject* TriggerMatching::feed(PyObject* event_id, PyObject* page_id, PyObject*
       number_of(page_id, page_number) < 0)
     return nullptr;
   moment.position = ++fed_;
-  return feed_numbers(event_number, page_number, moment, contents);
+  PyObject* dropped = nullptr;
+  PyObject* tasks = feed_numbers(event_number, page_number, moment, contents, dropped);
+  Py_XDECREF(dropped);
+  return tasks;
 }
 
 PyObject* TriggerMatching::feed_many(PyObject* event_ids, PyObject* page_ids, PyObject* times, PyObject* contents) {
   if (check_idle() < 0 || check_given(times, contents) < 0) return nullptr;
   PyObject* given[] = {event_ids, page_ids, times, contents};
-  PyObject* columns[4] = {};  // tuples, which a predicate cannot change
-  PyObject* found = nullptr;
-  const auto finish = [&](bool failed) {
-    for (PyObject* column : columns) Py_XDECREF(column);
-    if (failed) Py_CLEAR(found);
-    return found;
-  };
-  for (int i = 0; i < 4; ++i) {
+  References<4> columns;  // tuples, which a predicate cannot change
+  for (std::size_t i = 0; i < 4; ++i) {
     if (given[i] == nullptr) continue;
     columns[i] = PySequence_Tuple(given[i]);
-    if (columns[i] == nullptr) return finish(true);
-    if (PyTuple_GET_SIZE(columns[i]) != PyTuple_GET_SIZE(columns[0])) {
-      PyErr_SetString(PyExc_ValueError, "the columns of a batch differ in length");
-      return finish(true);
-    }
+    if (columns[i] == nullptr) return nullptr;
+    if (PyTuple_GET_SIZE(columns[i]) != PyTuple_GET_SIZE(columns[0]))
+      return PyErr_Format(PyExc_ValueError, "the columns of a batch differ in length");
   }
   struct Row {
     stream::Id event_id, page_id;
@@ -274,28 +288,32 @@ PyObject* TriggerMatching::feed_many(PyObject* event_ids, PyObject* page_ids, Py
     if (check_event_id(event_id) < 0 || check_page_id(page_id) < 0 || number_of(event_id, rows[i].event_id) < 0 ||
         number_of(page_id, rows[i].page_id) < 0 ||
         (columns[2] != nullptr && read_time(PyTuple_GET_ITEM(columns[2], at), rows[i].ts_ms) < 0))
-      return finish(true);
+      return nullptr;
   }
-  found = PyList_New(0);
-  if (found == nullptr) return finish(true);
+  std::vector<PyObject*> texts;   // borrowed: while events are matched, no task is removed
+  std::vector<std::size_t> ends;  // by row: where its tasks in `texts` end
+  ends.reserve(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto at = static_cast<Py_ssize_t>(i);
-    PyObject* tested = columns[3] == nullptr ? nullptr : PyTuple_GET_ITEM(columns[3], at);
-    const std::vector<stream::Id>* triggered = match(rows[i].event_id, rows[i].page_id, {rows[i].ts_ms, ++fed_}, tested);
-    if (triggered == nullptr) return finish(true);
-    if (triggered->empty()) continue;
-    PyObject* index = PyLong_FromSsize_t(at);
-    for (std::size_t j = 0; j < triggered->size() && index != nullptr; ++j) {
-      PyObject* pair = PyTuple_Pack(2, index, tasks_.text((*triggered)[j]));
-      if (pair != nullptr)
-        PyObject_GC_UnTrack(pair);  // an int and a str make no cycle: the collector need not walk a large batch
-      if (pair == nullptr || PyList_Append(found, pair) < 0) Py_CLEAR(index);
-      Py_XDECREF(pair);
+    PyObject* tested = columns[3] == nullptr ? nullptr : PyTuple_GET_ITEM(columns[3], static_cast<Py_ssize_t>(i));
+    if (!match(rows[i].event_id, rows[i].page_id, {rows[i].ts_ms, ++fed_}, tested)) return nullptr;
+    for (const TaskName& task : triggered_) texts.push_back(task.text);
+    ends.push_back(texts.size());
+  }
+  const auto length = static_cast<Py_ssize_t>(texts.size());
+  References<2> found;  // indices and tasks
+  for (std::size_t i = 0; i < 2; ++i)
+    if ((found[i] = PyList_New(length)) == nullptr) return nullptr;
+  for (std::size_t row = 0, at = 0; row < ends.size(); ++row) {
+    if (at == ends[row]) continue;
+    PyObject* index = PyLong_FromSize_t(row);
+    if (index == nullptr) return nullptr;
+    for (; at < ends[row]; ++at) {
+      PyList_SET_ITEM(found[0], static_cast<Py_ssize_t>(at), Py_NewRef(index));
+      PyList_SET_ITEM(found[1], static_cast<Py_ssize_t>(at), Py_NewRef(texts[at]));
     }
-    if (index == nullptr) return finish(true);
     Py_DECREF(index);
   }
-  return finish(false);
+  return PyTuple_Pack(2, found[0], found[1]);
 }
 
 }  // namespace walle

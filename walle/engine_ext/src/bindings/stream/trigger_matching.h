@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/stream/string_table.h"
+#include "bindings/stream/task_lists.h"
 #include "stream/trigger_trie.h"
 
 namespace walle {
@@ -23,12 +24,14 @@ class TriggerMatching {
   PyObject* add(PyObject* arguments);
   PyObject* remove(PyObject* arguments);
 
-  // Returns a new list of the tasks that the event triggers, sorted by name. `ts_ms` and `contents` are null if they are not
-  // known.
+  // Returns a list of the tasks that the event triggers, sorted by name, as a new reference that no one else has. `ts_ms` and
+  // `contents` are null if they are not known.
   PyObject* feed(PyObject* event_id, PyObject* page_id, PyObject* ts_ms, PyObject* contents);
-  // As `feed`, of checked and numbered ids.
-  PyObject* feed_numbers(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents);
-  // Returns a list of (index, task) of the tasks that a batch of events triggers. Nothing is fed if an argument is wrong.
+  // As `feed`, of checked and numbered ids. `dropped` becomes a reference for the caller to release when nothing is half done, or
+  // null.
+  PyObject* feed_numbers(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents, PyObject*& dropped);
+  // Returns two lists of one length: indices of events in the batch, and the tasks that these trigger. Nothing is fed if an
+  // argument is wrong.
   PyObject* feed_many(PyObject* event_ids, PyObject* page_ids, PyObject* times, PyObject* contents);
 
   // Checks an event's field; they return 0, or -1.
@@ -36,7 +39,11 @@ class TriggerMatching {
   int check_page_id(PyObject* value) const;
   int read_time(PyObject* value, std::int64_t& ts_ms) const;
   // Reads the number of a string, or counts one more use of it (which ends by ids().release); they return 0, or -1.
-  int number_of(PyObject* text, stream::Id& number) const;
+  int number_of(PyObject* text, stream::Id& number) const {
+    if (!PyUnicode_CheckExact(text)) return number_of_subclass(text, number);
+    number = ids_.find(text);
+    return 0;
+  }
   int acquire(PyObject* text, stream::Id& number);
   // Sets the error and returns -1 while a predicate runs, which may not change what is being matched.
   int check_idle() const;
@@ -61,11 +68,13 @@ class TriggerMatching {
     stream::Condition condition;
   };
 
+  int number_of_subclass(PyObject* text, stream::Id& number) const;
   int parse(PyObject* arguments, Arguments& parsed) const;
   std::uint32_t find_predicate(PyObject* predicate, int& failed) const;
   void release(const stream::Condition& condition, stream::Id task) noexcept;
-  std::vector<stream::Id>* match(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents);
-  void sort(std::vector<stream::Id>& tasks);
+  bool match(stream::Id event_id, stream::Id page_id, stream::Moment moment, PyObject* contents);
+  void sort_triggered();
+  void rank_tasks();
   int refuse(const char* field, const char* what) const;
   int check_given(PyObject* times, PyObject* contents) const;
 
@@ -73,7 +82,9 @@ class TriggerMatching {
   StringTable ids_, tasks_;
   std::vector<Predicate> predicates_ = std::vector<Predicate>(1);  // number 0 is none
   std::vector<stream::Id> by_name_;                                // tasks, sorted
-  std::vector<std::uint32_t> rank_;                                // by task: its place in by_name_, if ranks_known_
+  std::vector<TaskName> names_;                                    // by task, if ranks_known_
+  std::vector<TaskName> triggered_;                                // by the latest event
+  TaskLists lists_;
   PyObject* event_error_;
   std::size_t timed_pairs_ = 0, tested_pairs_ = 0;
   std::int64_t fed_ = 0;
