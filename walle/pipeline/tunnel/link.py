@@ -5,8 +5,8 @@ import collections
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from walle import protocol
 from walle.clock import Clock
@@ -231,8 +231,8 @@ class Link(asyncio.Protocol):
             if due_s is None or self.ended or self.is_leaving:
                 await self._has_tail.wait()
             elif now_s < due_s and self.tail.is_second:  # another frame's first probe is due earlier
-                waits = [asyncio.ensure_future(self._clock.sleep(due_s - now_s))]
-                waits.append(asyncio.ensure_future(self._has_tail.wait()))
+                works: list[Coroutine[Any, Any, object]] = [self._clock.sleep(due_s - now_s), self._has_tail.wait()]
+                waits = [asyncio.ensure_future(work) for work in works]
                 try:
                     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 finally:
