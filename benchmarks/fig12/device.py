@@ -37,7 +37,10 @@ class Acked:
 
 
 class BenchDevice:
-    """One device. Its uploads are sent one at a time, so that `last_seq` is that of the latest."""
+    """One device. Its uploads are sent one at a time, so that `last_seq` is that of the latest.
+
+    `acked` is the number of the latest acknowledged upload.
+    """
 
     def __init__(self, device_id: str, store: FeatureStore, cloud: CloudAddress, rng: random.Random) -> None:
         self.device_id = device_id
@@ -55,7 +58,7 @@ class BenchDevice:
         self._rng = rng
         self._came: dict[int, asyncio.Future[float]] = {}
         self._early: dict[int, float] = {}
-        self._acked = 0
+        self.acked = 0
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -74,7 +77,7 @@ class BenchDevice:
 
     def _note_ack(self, seq: int, _latency_s: float) -> None:
         self._early[seq] = time.perf_counter()
-        self._acked = seq
+        self.acked = seq
         if seq in self._came:
             self._came.pop(seq).set_result(self._early.pop(seq))
 
@@ -118,7 +121,7 @@ class BenchDevice:
     async def _keep_full(self) -> None:
         while True:
             # Not by the outbox's size, from which acknowledged uploads go with the next transaction only.
-            for _ in range(max(0, self._acked + _BACKLOG - self.outbox.last_seq)):
+            for _ in range(max(0, self.acked + _BACKLOG - self.outbox.last_seq)):
                 await self.outbox.put(TOPIC, self._rng.randbytes(_BACKLOG_BYTES))
             self._early.clear()
             await asyncio.sleep(0.1)

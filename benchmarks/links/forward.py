@@ -21,7 +21,7 @@ _MTU_BYTES = 1500
 _MAX_READ = 64  # packets of one side, before due packets of the other are written
 
 
-class _Path:
+class Path:
     """Packets from one TUN device on their way to the other.
 
     `port_at` is where the TCP header has the device's port if each connection has a link of its own, else None.
@@ -78,8 +78,8 @@ def forward(
     """Forward until `stop` is readable; return the counts of both directions."""
     for file in (device, cloud):
         os.set_blocking(file, False)
-    up = _Path(device, cloud, shape, f"{seed} up", 0 if each else None)
-    down = _Path(cloud, device, shape, f"{seed} down", 2 if each else None)
+    up = Path(device, cloud, shape, f"{seed} up", 0 if each else None)
+    down = Path(cloud, device, shape, f"{seed} down", 2 if each else None)
     paths = {device: up, cloud: down}
     while True:
         due_s = [path.on_the_way[0][0] for path in paths.values() if path.on_the_way]

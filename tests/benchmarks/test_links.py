@@ -1,6 +1,7 @@
 """The link emulator: delays, losses, rate and order of packets, and real TCP between two namespaces."""
 
 import asyncio
+import itertools
 import json
 import random
 import socket
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tunnel
+from benchmarks.fig12.bench_link import BenchLink
+from benchmarks.fig12.device import BenchDevice, CloudAddress
+from benchmarks.links.forward import Path as LinkPath
 from benchmarks.links.shape import Direction, LinkShape
 from benchmarks.links.tun import NoTunError, TunLink
 
@@ -47,6 +51,37 @@ def test_jitter_keeps_order_and_a_seed_repeats_everything() -> None:
     delays = [arrival - number / 100 for number, arrival in enumerate(runs[0]) if arrival is not None]
     assert 0.030 <= min(delays) < 0.032
     assert 0.068 < max(delays) <= 0.0702
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_connections_share_a_link_or_have_one_each(each: bool) -> None:
+    shape = LinkShape(delay_ms=40, jitter_ms=0, loss=0.0, bits_per_s=80_000)
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with near, far:
+        far.setblocking(False)
+        path = LinkPath(far.fileno(), far.fileno(), shape, "1", 0 if each else None)
+        for port in (5_000, 5_001, 5_000):
+            near.send(bytes([0x45, *bytes(19)]) + port.to_bytes(2, "big") + bytes(978))  # IPv4 and TCP, 1,000 bytes
+        path.read()
+    arrivals = [arrives_s for arrives_s, _, _ in sorted(path.on_the_way)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+    assert gaps == pytest.approx([0.0, 0.1] if each else [0.1, 0.1], abs=0.05)  # 1,000 bytes take 0.1 s
+    assert path.counts() == {"packets": 3, "lost": 0, "overflowed": 0}
+
+
+def test_requests_are_timed_while_uploads_go_on(tmp_path: Path) -> None:
+    async def ask(address: CloudAddress) -> None:
+        async with BenchDevice.connected("asking", tmp_path, address, 1) as device, asyncio.timeout(60):
+            asking = asyncio.create_task(device.request_beside_uploads(1_000_000))
+            while device.acked < 300:  # noqa: ASYNC110 - several times what waits at once; sets no event
+                await asyncio.sleep(0.02)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    shape = LinkShape(delay_ms=1, jitter_ms=0, loss=0.0, bits_per_s=1e9)
+    (tmp_path / "cloud").mkdir()
+    with BenchLink.open(tmp_path / "cloud", shape, 1, proxy=True) as link:
+        link.run(ask)
 
 
 @pytest.fixture

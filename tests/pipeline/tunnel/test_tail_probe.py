@@ -98,6 +98,15 @@ async def test_a_request_without_an_answer_is_followed_by_a_ping() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_slow_welcome_does_not_hold_up_probes() -> None:
+    async with TunnelWire.open(8.0) as wire:
+        wire.upload(1)
+        wire.hear()
+        await wire.clock.advance(0.3)
+        assert pings(wire) == 1
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("round_trip_s", [None, 0.0001, 0.009])
 async def test_a_link_whose_round_trip_is_short_or_unknown_gets_no_ping(round_trip_s: float | None) -> None:
     async with TunnelWire.open(round_trip_s) as wire:
@@ -137,8 +146,22 @@ async def test_a_ping_waits_until_the_kernel_has_sent_the_frame(monkeypatch: pyt
         await wire.clock.advance(_TRIP_S)
         assert pings(wire) == 0
         unsent = 0
-        await wire.clock.advance(_TRIP_S / 10)
+        await wire.clock.advance(_TRIP_S / 2)
         assert pings(wire) == 1
+        unsent = 5000
+        looks = 0
+
+        def look(_: object) -> int:
+            nonlocal looks
+            looks += 1
+            return unsent
+
+        monkeypatch.setattr(sockets, "unsent_bytes", look)
+        wire.upload(2)
+        wire.hear()
+        await wire.clock.advance(60.0)  # the link is dead
+        assert pings(wire) == 0
+        assert looks < 300
 
 
 @pytest.mark.asyncio

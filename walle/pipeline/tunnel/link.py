@@ -5,8 +5,8 @@ import collections
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from walle import protocol
 from walle.clock import Clock
@@ -21,8 +21,7 @@ from walle.pipeline.tunnel.slots import PrioritySlots
 from walle.pipeline.tunnel.tail_probe import TailProbe
 
 WRITE_BYTES = 16 << 10  # of uploads at once, and unsent in the kernel: a request waits behind no more
-_UNSENT_CHECK_S = 0.002  # while requests are likely, and wait behind what the kernel has not sent
-_TAIL_CHECK_S = 0.005  # while the kernel has not sent the frame that a probe is to follow
+_UNSENT_CHECK_S, _UNSENT_CHECK_MOST_S = 0.002, 0.02  # between looks at what the kernel has not sent
 _HOST = re.compile(r"(?=.{1,253}$)[0-9A-Za-z_:-]{1,63}(\.[0-9A-Za-z_-]{1,63})*")  # a name, or an IP address
 CLOSE_S = 2.0  # for the last bytes of a connection to leave
 
@@ -231,8 +230,8 @@ class Link(asyncio.Protocol):
             if due_s is None or self.ended or self.is_leaving:
                 await self._has_tail.wait()
             elif now_s < due_s and self.tail.is_second:  # another frame's first probe is due earlier
-                waits = [asyncio.ensure_future(self._clock.sleep(due_s - now_s))]
-                waits.append(asyncio.ensure_future(self._has_tail.wait()))
+                works: list[Coroutine[Any, Any, object]] = [self._clock.sleep(due_s - now_s), self._has_tail.wait()]
+                waits = [asyncio.ensure_future(work) for work in works]
                 try:
                     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 finally:
@@ -241,7 +240,7 @@ class Link(asyncio.Protocol):
             elif now_s < due_s:
                 await self._clock.sleep(due_s - now_s)
             elif not self.writable.is_set() or sockets.unsent_bytes(self._socket):
-                await self._clock.sleep(_TAIL_CHECK_S)  # the Ping would share the frame's last packet
+                self.tail.postpone(now_s)
             else:
                 last_upload = self._in_flight[-1].seq if self._in_flight else self.acked
                 self.write(encode(protocol.Ping(self.tail.sent(last_upload, now_s))))
@@ -302,6 +301,7 @@ class Link(asyncio.Protocol):
 
     async def writable_for_uploads(self) -> None:
         """Return once uploads may be written: after the requests that wait, and soon before their transmission."""
+        check_s = _UNSENT_CHECK_S
         while True:
             await self.writable.wait()
             if self.ended:
@@ -309,7 +309,8 @@ class Link(asyncio.Protocol):
             if self._waiting_requests:
                 await asyncio.sleep(0)
             elif self.expects_requests and sockets.unsent_bytes(self._socket):
-                await self._clock.sleep(_UNSENT_CHECK_S)
+                await self._clock.sleep(check_s)
+                check_s = min(_UNSENT_CHECK_MOST_S, 1.25 * check_s)
             else:
                 return
 

@@ -13,7 +13,8 @@ bytes and no wake-up of the radio, which is on for the frame before them.
 from walle.pipeline.tunnel.round_trip import RoundTrip
 
 _LEAST_ROUND_TRIP_S = 0.01  # TCP's own timers are short enough below
-_LEAST_DELAY_S = 0.01
+_LEAST_DELAY_S, _MOST_DELAY_S = 0.01, 0.25
+_POSTPONED = 1.25  # times the delay before
 _LEAST_SHARE = 0.2  # of the round trip: RACK waits for an eighth of a mean one, in case packets come out of order
 _LARGEST_SHARE = 0.5
 _SLOWER, _FASTER = 1.25, 0.98
@@ -32,6 +33,7 @@ class TailProbe:
         self.count = 0
         self._round_trip = round_trip
         self._share = _LEAST_SHARE
+        self._delay_s = 0.0
         self.is_second = False
         self._sent: tuple[int, int, float] | None = None  # (token, last upload, time) of the latest probe
 
@@ -40,7 +42,13 @@ class TailProbe:
         least_s = self._round_trip.least_s
         self.is_second = False
         is_short = least_s is None or least_s < _LEAST_ROUND_TRIP_S
-        self.due_s = None if is_short else now_s + max(_LEAST_DELAY_S, self._share * (least_s or 0.0))
+        self._delay_s = min(_MOST_DELAY_S, max(_LEAST_DELAY_S, self._share * (least_s or 0.0)))
+        self.due_s = None if is_short else now_s + self._delay_s
+
+    def postpone(self, now_s: float) -> None:
+        """Set a later time: the frame has not left yet, and the probe would share its last packet."""
+        self._delay_s = min(_MOST_DELAY_S, _POSTPONED * self._delay_s)
+        self.due_s = now_s + self._delay_s
 
     def settle(self) -> None:
         """Take note that nothing is unanswered any more."""
