@@ -73,7 +73,10 @@ bool JsonParser::repeat_pairs(Repetition& repetition) {
     out_ += key->at - first->at;
   }
   at_ = json + ((has_key ? key->value_json : key->key_json) - first->key_json);
-  if (!has_key) return false;
+  if (!has_key) {
+    skip_space();  // where those before have less
+    return false;
+  }
   std::uint8_t block[32];  // the places may overlap
   std::memcpy(block, packed, 32);
   std::memcpy(out_, block, 32);

@@ -110,7 +110,8 @@ class Computation {
   PyObject* spread(const Node& node) {
     const std::span<const Value> values = columns_.values(node.reading);
     stream::Vector<Value> found(values.begin(), values.end());
-    if (columns_.reading(node.reading).source != Reading::Source::gap)
+    const Reading& read = columns_.reading(node.reading);
+    if (read.source != Reading::Source::gap || read.is_number)  // gaps are numbers, but those above a limit are not read
       keep_numbers(found, nullptr, std::numeric_limits<double>::infinity());
     if (found.empty()) Py_RETURN_NONE;
     const stream::Spread spread = stream::spread_of(found);
