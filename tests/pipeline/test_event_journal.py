@@ -1,12 +1,14 @@
 """The event journal: what was appended is replayed, after kills, torn ends, flipped bits and full disks."""
 
 import asyncio
+import os
 import random
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,49 @@ async def test_events_are_synced_within_the_interval_and_together(tmp_path: Path
         assert journal.counts.syncs == 1
         await clock.advance(60.0)
         assert journal.counts.syncs == 1  # nothing was new
+
+
+@pytest.mark.asyncio
+async def test_events_that_come_during_a_sync_wait_for_their_own_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    async with EventJournal(tmp_path, sync_interval_s=1.0, clock=clock) as journal:
+        started, resume = threading.Event(), threading.Event()
+        sync_file = os.fdatasync
+
+        def slow_sync(handle: int) -> None:
+            started.set()
+            resume.wait(10)
+            sync_file(handle)
+
+        monkeypatch.setattr(os, "fdatasync", slow_sync)
+        journal.append(event(0))
+        await clock.advance(1.0)
+        await asyncio.to_thread(started.wait, 10)
+        journal.append(event(1))
+        first = journal._syncing
+        assert first is not None
+        waiting = asyncio.create_task(journal.sync())  # for both events
+        resume.set()
+        await first
+        await asyncio.sleep(0.05)
+        assert journal.counts.syncs == 2
+        await waiting
+        started.clear()
+        resume.clear()
+        journal.append(event(2))
+        await clock.advance(1.0)
+        await asyncio.to_thread(started.wait, 10)
+        journal.append(event(3))
+        resume.set()
+        await asyncio.sleep(0.1)
+        assert journal.counts.syncs == 3  # nobody waits for the last event
+        await clock.advance(1.0)
+        last = journal._syncing
+        assert last is not None
+        await last
+        assert journal.counts.syncs == 4
 
 
 @pytest.mark.asyncio

@@ -93,7 +93,7 @@ class EventJournal:
         self._handle: int | None = None  # of the last segment
         self._ended: list[int] = []  # handles of files before it that are not synced yet
         self._has_new_file = False  # whose name is not synced yet
-        self._is_dirty = False
+        self._synced = 0  # the position of the first event that is not synced
         self._syncing: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
 
@@ -179,12 +179,10 @@ class EventJournal:
         Raises:
             EventJournalError: the disk reports an error; the events are in the files, but may not survive a power cut.
         """
-        while self._is_dirty:
+        upto = self.next_position
+        while self._handle is not None and self._synced < upto:
             if self._syncing is None or self._syncing.done():
-                self._is_dirty = False
                 self._syncing = asyncio.create_task(self._sync_now())
-            await asyncio.shield(self._syncing)
-        if self._syncing is not None and not self._syncing.done():
             await asyncio.shield(self._syncing)
 
     def trim(self, before: int) -> None:
@@ -235,6 +233,7 @@ class EventJournal:
                 self._begin_segment(next_position)
             else:
                 self._handle = os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._synced = self.next_position
         except OSError as error:
             raise EventJournalError(self.folder, f"cannot be opened ({error.strerror}); check its disk") from error
 
@@ -298,7 +297,6 @@ class EventJournal:
         segment.size_bytes += len(record)
         self.counts.events += 1
         self.counts.bytes += len(record)
-        self._is_dirty = True
         return position
 
     async def _sync_later(self) -> None:
@@ -310,15 +308,17 @@ class EventJournal:
     async def _sync_now(self) -> None:
         if self._handle is None:
             return
+        upto = self.next_position
         handles, self._ended = [*self._ended, os.dup(self._handle)], []  # a copy: a new file may replace it meanwhile
         folder, self._has_new_file = self.folder if self._has_new_file else None, False
         try:
             await asyncio.to_thread(_sync_all, handles, folder)
         except OSError as error:
-            self._is_dirty, self._has_new_file = True, folder is not None
+            self._has_new_file = self._has_new_file or folder is not None
             self.counts.failed_syncs += 1
             _LOG.error("event journal %s: not synced: %s", self.folder, error)
             raise EventJournalError(self.folder, f"cannot be synced ({error.strerror}); check its disk") from error
+        self._synced = upto
         self.counts.syncs += 1
 
     def _decode_all(self, segment: _Segment, data: bytes) -> Iterator[tuple[int, Event]]:
