@@ -124,8 +124,8 @@ class EventJournal:
         try:
             await self.sync()
         finally:
-            handle, self._handle = self._handle, None
-            os.close(handle)
+            _close_all([*self._ended, self._handle])
+            self._ended, self._handle = [], None
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -190,6 +190,8 @@ class EventJournal:
         while len(self._segments) > 1 and self._segments[1].first <= before:
             self._segments[0].path.unlink(missing_ok=True)
             del self._segments[0]
+        while len(self._ended) >= len(self._segments) > 0:  # of removed files, which no sync needs any more
+            os.close(self._ended.pop(0))
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
@@ -309,11 +311,13 @@ class EventJournal:
         if self._handle is None:
             return
         upto = self.next_position
-        handles, self._ended = [*self._ended, os.dup(self._handle)], []  # a copy: a new file may replace it meanwhile
+        ended, self._ended = self._ended, []
+        open_handle = os.dup(self._handle)  # a copy: a new file may replace it meanwhile
         folder, self._has_new_file = self.folder if self._has_new_file else None, False
         try:
-            await asyncio.to_thread(_sync_all, handles, folder)
+            await asyncio.to_thread(_sync_all, ended, open_handle, folder)
         except OSError as error:
+            self._ended = ended + self._ended  # the next sync tries them again
             self._has_new_file = self._has_new_file or folder is not None
             self.counts.failed_syncs += 1
             _LOG.error("event journal %s: not synced: %s", self.folder, error)
@@ -341,16 +345,21 @@ class EventJournal:
         _LOG.error("%s: %d events from position %d on are damaged and are left out", segment.path, events, position)
 
 
-def _sync_all(handles: list[int], folder: Path | None) -> None:
-    """Sync the files and close the handles; sync the folder, if given."""
+def _sync_all(ended: list[int], open_handle: int, folder: Path | None) -> None:
+    """Sync the files, and the folder, if given. Closes the handles; after an error, not those of `ended`."""
     try:
-        for handle in handles:
+        for handle in (*ended, open_handle):
             os.fdatasync(handle)
         if folder is not None:
             sync_folder(folder)
     finally:
-        for handle in handles:
-            os.close(handle)
+        os.close(open_handle)
+    _close_all(ended)
+
+
+def _close_all(handles: list[int]) -> None:
+    for handle in handles:
+        os.close(handle)
 
 
 def _records(data: bytes, first: int) -> Iterator[tuple[bytes, int, bool]]:
