@@ -1,12 +1,15 @@
 """The event journal: what was appended is replayed, after kills, torn ends, flipped bits and full disks."""
 
 import asyncio
+import errno
+import os
 import random
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,10 @@ def event(number: int) -> Event:
 
 def files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def replayed(journal: EventJournal, start: int = 0) -> list[tuple[int, Event]]:
@@ -120,6 +127,88 @@ async def test_events_are_synced_within_the_interval_and_together(tmp_path: Path
         assert journal.counts.syncs == 1
         await clock.advance(60.0)
         assert journal.counts.syncs == 1  # nothing was new
+
+
+@pytest.mark.asyncio
+async def test_events_that_come_during_a_sync_wait_for_their_own_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    async with EventJournal(tmp_path, sync_interval_s=1.0, clock=clock) as journal:
+        started, resume = threading.Event(), threading.Event()
+        sync_file = os.fdatasync
+
+        def slow_sync(handle: int) -> None:
+            started.set()
+            resume.wait(10)
+            sync_file(handle)
+
+        monkeypatch.setattr(os, "fdatasync", slow_sync)
+        journal.append(event(0))
+        await clock.advance(1.0)
+        await asyncio.to_thread(started.wait, 10)
+        journal.append(event(1))
+        first = journal._syncing
+        assert first is not None
+        waiting = asyncio.create_task(journal.sync())  # for both events
+        resume.set()
+        await first
+        await asyncio.sleep(0.05)
+        assert journal.counts.syncs == 2
+        await waiting
+        started.clear()
+        resume.clear()
+        journal.append(event(2))
+        await clock.advance(1.0)
+        await asyncio.to_thread(started.wait, 10)
+        journal.append(event(3))
+        resume.set()
+        await asyncio.sleep(0.1)
+        assert journal.counts.syncs == 3  # nobody waits for the last event
+        await clock.advance(1.0)
+        last = journal._syncing
+        assert last is not None
+        await last
+        assert journal.counts.syncs == 4
+
+
+@pytest.mark.asyncio
+async def test_files_that_a_failed_sync_left_are_synced_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync_file = os.fdatasync
+
+    def failing_sync(handle: int) -> None:
+        if not synced:
+            synced.append("failed")
+            raise OSError(errno.EIO, "Input/output error")
+        synced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        sync_file(handle)
+
+    monkeypatch.setattr(os, "fdatasync", failing_sync)
+    async with EventJournal(tmp_path, sync_interval_s=3600.0, segment_bytes=300) as journal:
+        for i in range(20):
+            journal.append(event(i))
+        with pytest.raises(EventJournalError, match="cannot be synced"):
+            await journal.sync()
+        handles = open_files()
+        await journal.sync()
+        assert {file.name for file in files(tmp_path)} <= set(synced)
+        assert (journal.counts.syncs, journal.counts.failed_syncs) == (1, 1)
+        assert open_files() < handles  # those of the older files are closed
+        synced.clear()
+        for i in range(20):
+            journal.append(event(i))
+        with pytest.raises(EventJournalError, match="cannot be synced"):
+            await journal.sync()
+        handles = open_files()
+        journal.trim(journal.next_position)
+        assert open_files() < handles  # of removed files
+        synced.clear()
+        synced.append("works again")
+        await journal.sync()
+        assert set(synced[1:]) == {file.name for file in files(tmp_path)}
 
 
 @pytest.mark.asyncio

@@ -102,7 +102,7 @@ class EventJournal:
         self._handle: int | None = None  # of the last segment
         self._ended: list[int] = []  # handles of files before it that are not synced yet
         self._has_new_file = False  # whose name is not synced yet
-        self._is_dirty = False
+        self._synced = 0  # the position of the first event that is not synced
         self._syncing: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
 
@@ -133,8 +133,8 @@ class EventJournal:
         try:
             await self.sync()
         finally:
-            handle, self._handle = self._handle, None
-            os.close(handle)
+            _close_all([*self._ended, self._handle])
+            self._ended, self._handle = [], None
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -210,12 +210,10 @@ class EventJournal:
         Raises:
             EventJournalError: the disk reports an error; the events are in the files, but may not survive a power cut.
         """
-        while self._is_dirty:
+        upto = self.next_position
+        while self._handle is not None and self._synced < upto:
             if self._syncing is None or self._syncing.done():
-                self._is_dirty = False
                 self._syncing = asyncio.create_task(self._sync_now())
-            await asyncio.shield(self._syncing)
-        if self._syncing is not None and not self._syncing.done():
             await asyncio.shield(self._syncing)
 
     def trim(self, before: int) -> None:
@@ -223,6 +221,8 @@ class EventJournal:
         while len(self._segments) > 1 and self._segments[1].first <= before:
             self._segments[0].path.unlink(missing_ok=True)
             del self._segments[0]
+        while len(self._ended) >= len(self._segments) > 0:  # of removed files, which no sync needs any more
+            os.close(self._ended.pop(0))
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
@@ -266,6 +266,7 @@ class EventJournal:
                 self._begin_segment(next_position)
             else:
                 self._handle = os.open(self._segments[-1].path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._synced = self.next_position
         except OSError as error:
             raise EventJournalError(self.folder, f"cannot be opened ({error.strerror}); check its disk") from error
 
@@ -332,7 +333,6 @@ class EventJournal:
         segment.size_bytes += len(records)
         self.counts.events += len(events)
         self.counts.bytes += len(records)
-        self._is_dirty = True
         return position
 
     def _cut_end(self, segment: _Segment) -> None:
@@ -358,20 +358,20 @@ class EventJournal:
     async def _sync_now(self) -> None:
         if self._handle is None:
             return
-        folder = self.folder if self._has_new_file else None
+        upto = self.next_position
+        ended, self._ended = self._ended, []
+        open_handle = os.dup(self._handle)  # a copy: a new file may replace it meanwhile
+        folder, self._has_new_file = self.folder if self._has_new_file else None, False
         try:
-            handles, self._ended = (
-                [*self._ended, os.dup(self._handle)],
-                [],
-            )  # a copy: a new file may replace it meanwhile
-            self._has_new_file = False
-            await asyncio.to_thread(_sync_all, handles, folder)
+            await asyncio.to_thread(_sync_all, ended, open_handle, folder)
         except OSError as error:
-            self._is_dirty, self._has_new_file = True, folder is not None
+            self._ended = ended + self._ended  # the next sync tries them again
+            self._has_new_file = self._has_new_file or folder is not None
             self.counts.failed_syncs += 1
             _LOG.error("event journal %s: not synced: %s", self.folder, error)
             what = f"cannot be synced ({error.strerror}); check its disk"
             raise EventJournalError(self.folder, what, recorded=True) from error
+        self._synced = upto
         self.counts.syncs += 1
 
     def _decode_all(self, segment: _Segment, data: bytes) -> Iterator[tuple[int, Event]]:
@@ -401,16 +401,21 @@ class EventJournal:
         _LOG.error("%s: %d events from position %d on are damaged and are left out", segment.path, events, position)
 
 
-def _sync_all(handles: list[int], folder: Path | None) -> None:
-    """Sync the files and close the handles; sync the folder, if given."""
+def _sync_all(ended: list[int], open_handle: int, folder: Path | None) -> None:
+    """Sync the files, and the folder, if given. Closes the handles; after an error, not those of `ended`."""
     try:
-        for handle in handles:
+        for handle in (*ended, open_handle):
             os.fdatasync(handle)
         if folder is not None:
             sync_folder(folder)
     finally:
-        for handle in handles:
-            os.close(handle)
+        os.close(open_handle)
+    _close_all(ended)
+
+
+def _close_all(handles: list[int]) -> None:
+    for handle in handles:
+        os.close(handle)
 
 
 def _records(data: bytes, first: int) -> Iterator[tuple[bytes, int, bool]]:
