@@ -366,3 +366,20 @@ async def test_a_port_in_use_and_a_store_that_cannot_be_opened_are_refused(
     with pytest.raises(TunnelProcessError, match=r"tunnel process \d cannot start: .*unable to open"):
         async with TunnelProcesses(2, settings(authority, str(tmp_path)), on_request=answer):
             raise AssertionError
+
+
+@pytest.fixture
+def taken_ipv6_port() -> Iterator[int]:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6, reuse_port=True) as taken:
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.asyncio
+async def test_a_port_in_use_on_one_address_of_the_host_is_refused(
+    authority: Authority, tmp_path: Path, taken_ipv6_port: int
+) -> None:
+    """The processes would share it with the other program, and get some of its connections."""
+    place = settings(authority, str(tmp_path / "u.db"), taken_ipv6_port, host="")
+    with pytest.raises(OSError, match="in use"):
+        async with TunnelProcesses(1, place, on_request=answer):
+            raise AssertionError
