@@ -481,6 +481,21 @@ class UploadStoreContract:
         assert await store.loss_totals("nobody") == {cause: LossTotal(0, 0) for cause in LossCause}
 
     @pytest.mark.asyncio
+    async def test_epochs_that_are_left_at_once_are_all_recorded_over_several_hellos(
+        self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.modules[type(store).__module__], "MAX_ABANDONED", 3)
+        names = [f"epoch-{number}" for number in range(9)]
+        for number, name in enumerate(names):
+            origins = [Origin(older, 1, 1, 5) for older in reversed(names[:number])]
+            await store.resume(Hello("d", name, "", origins=origins_to_text(origins)))
+            await store.accept([received(1, epoch=name)])
+        assert await store.losses("d") == []
+        for most in (3, 6, 8, 8):
+            await store.resume(Hello("d", names[0], "", acked=1))
+            assert len(await store.losses("d")) == most
+
+    @pytest.mark.asyncio
     async def test_the_epochs_of_a_device_are_bounded(
         self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -844,6 +859,15 @@ class UploadStoreContract:
         await retention.apply()
         left = [row.seq for row in await stored(store)]
         assert left == list(range(ahead + 11, ahead + 31))
+
+    @pytest.mark.asyncio
+    async def test_a_deletion_of_large_payloads_is_divided(self, store: UploadStore) -> None:
+        await store.accept([received(seq, payload=bytes(5 << 20)) for seq in range(1, 10)])
+        arguments = {"before_ms": 10**9, "now_ms": 10**9, "over_bytes": 0, "keep_unconsumed": True, "limit": 500}
+        assert await store.trim("t", **arguments) == (4, 20 << 20, 0)  # type: ignore[arg-type]
+        store.clock = SetClock(1e6)
+        await Retention(store, {"t": RetentionRule(max_age_s=1.0)}).apply()
+        assert await store.count() == 1
 
     @pytest.mark.asyncio
     async def test_a_clock_that_is_set_forward_deletes_nothing_for_an_hour(self, store: UploadStore) -> None:

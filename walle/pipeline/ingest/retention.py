@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from walle.clock import Clock
 from walle.errors import ConfigError
+from walle.pipeline.ingest.expiry import STEP_BYTES
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
 
 _LOG = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ class Retention:
                     before.uploads + deleted.uploads, before.size_bytes + deleted.size_bytes
                 )
                 self.unconsumed += deleted.unconsumed
-            if deleted.uploads < _STEP:
+            if deleted.uploads < _STEP and deleted.size_bytes < STEP_BYTES:
                 return
             over_bytes = max(0, over_bytes - deleted.size_bytes)
             await self._clock.sleep(_PAUSE_S)
