@@ -44,8 +44,9 @@ async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_pa
         await user.until(lambda: bool(device.tasks))
         await user.visit()
         await device.settled()
-        ((_, upload),) = await shop.cloud.gateway.uploads("shop/count", 0, 10)
-        assert plain.decode(upload.payload) == {"answer": 50}  # the request went through the gateway's process
+        found_uploads = await shop.cloud.gateway.uploads("shop/count", 0, 10)  # a slow start takes several visits
+        assert {plain.decode(upload.payload)["answer"] for _, upload in found_uploads} == {50}  # by the gateway
+        answered = len(found_uploads)
 
         tunnel = shop.cloud.gateway._tunnel
         assert isinstance(tunnel, TunnelProcesses)
@@ -54,19 +55,22 @@ async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_pa
                 await asyncio.sleep(0.05)
         assert health["ok"]
         assert health["tunnel"]["connections"] == 1
-        assert health["tunnel"]["processes"] == {"running": 2, "wanted": 2, "restarts": 0}
+        assert health["tunnel"]["processes"] == {"running": 2, "wanted": 2, "restarts": 0, "hangs": 0}
         found = await _metrics(shop.http)
-        assert (found["walle_tunnel_processes"], found["walle_tunnel_requests_total"]) == (2, 1)
+        assert (found["walle_tunnel_processes"], found["walle_tunnel_requests_total"]) == (2, answered)
 
         for pid in tunnel.pids:  # both: the device must find a new one
             os.kill(pid, signal.SIGKILL)
         await device.tunnel.send("later", 7)
         await device.settled()
-        assert await shop.received() == 2
+        assert await shop.received() == answered + 1
         async with asyncio.timeout(LIMIT_S):
             while True:
                 health = (await shop.http.get("/healthz")).json()
-                if health["tunnel"]["processes"] == {"running": 2, "wanted": 2, "restarts": 2} and health["ok"]:
+                if (
+                    health["tunnel"]["processes"] == {"running": 2, "wanted": 2, "restarts": 2, "hangs": 0}
+                    and health["ok"]
+                ):
                     break
                 await asyncio.sleep(0.05)
         found = await _metrics(shop.http)

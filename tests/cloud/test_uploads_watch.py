@@ -7,9 +7,10 @@ from prometheus_client.core import Metric
 
 from tests.pipeline.ingest.upload_store_contract import received
 from walle.clock import ManualClock
+from walle.cloud import uploads_watch
 from walle.cloud.uploads_watch import UploadsWatch
 from walle.pipeline.ingest.retention import Retention, RetentionRule
-from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.ingest.upload_store import IngestError, open_uploads
 
 
 @pytest.mark.asyncio
@@ -38,3 +39,34 @@ async def test_a_device_that_makes_topics_up_does_not_grow_the_metrics(tmp_path:
         deleted = values(watch.metrics(), "walle_uploads_deleted")
         assert len(deleted) <= 501
         assert sum(deleted.values()) == 701
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_cannot_be_read_and_a_full_quarantine_are_not_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, away = tmp_path / "uploads.db", tmp_path / "away.db"
+    async with open_uploads(path, clock=ManualClock()) as store:
+        watch = UploadsWatch(store, Retention(store, {}), store.clock)
+        await watch.refresh()
+        assert (watch.health()["ok"], watch.health()["refused"]) == (True, 0)
+        path.rename(away)
+        with pytest.raises(IngestError):
+            await watch.refresh()
+        health = watch.health()
+        assert not health["ok"]
+        assert "was removed while it was in use" in health["error"]
+        away.rename(path)
+        await watch.refresh()
+        assert watch.health()["ok"]
+        await store.set_aside(received(1), "a rule")
+        monkeypatch.setattr(uploads_watch, "MAX_REFUSED", 1)
+        await watch.refresh()
+        health = watch.health()
+        assert (health["ok"], health["refused"]) == (False, 1)
+        assert "the quarantine is full with 1" in health["error"]
+        (refused,) = (metric for metric in watch.metrics() if metric.name == "walle_uploads_refused")
+        assert refused.samples[0].value == 1
+        await store.forget_refused()
+        await watch.refresh()
+        assert watch.health()["ok"]

@@ -30,7 +30,7 @@ FOLDER = ("", "-wal", ".lock")
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
 async def test_random_rollbacks_and_cuts_of_either_side_lose_nothing_silently() -> None:
-    sums = total(await run_seeds(range(7_000, 7_016)))
+    sums = total(await run_seeds(range(7_000, 7_020)))
     assert sums["silent"] == {}
     assert sums["false_alarms"] == 0
     assert min(sums["device_restores"], sums["cloud_restores"], sums["cuts"], sums["once"], sums["named"]) > 1

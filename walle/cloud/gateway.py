@@ -4,10 +4,11 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import functools
 import importlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import uvicorn
 from fastapi import FastAPI
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority, AuthorityError
+from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.losses_watch import LossesWatch
@@ -107,11 +109,15 @@ class GatewayNode:
             self._retention = Retention(self._uploads, rules)
             self._uploads_watch = UploadsWatch(self._uploads, self._retention, self._clock)
             losses = LossesWatch(self._uploads.loss_totals, self._clock)
-            works = [self._renew_daily(authority), self._uploads_watch.run(), losses.run()]
+            works: dict[str, Callable[[], Awaitable[None]]] = {
+                "renewal of the certificate": functools.partial(self._renew_daily, authority),
+                "watch of uploads": self._uploads_watch.run,
+                "watch of losses": losses.run,
+            }
             if rules:
-                works.append(self._retention.run())
-            for work in works:
-                undo.push_async_callback(_ended, asyncio.create_task(work))
+                works["retention of uploads"] = self._retention.run
+            for name, work in works.items():
+                await undo.enter_async_context(in_background(name, work, self._clock))
             parts: dict[str, WatchedPart] = {
                 "tunnel": self._watch(self._tunnel),
                 "uploads": self._uploads_watch,
@@ -157,7 +163,13 @@ class GatewayNode:
     def _watch(self, tunnel: TunnelService | TunnelProcesses) -> TunnelWatch:
         if isinstance(tunnel, TunnelService):
             return TunnelWatch(lambda: [tunnel.state()])
-        return TunnelWatch(tunnel.states, processes=tunnel.count, ended=tunnel.ended, restarts=lambda: tunnel.restarts)
+        return TunnelWatch(
+            tunnel.states,
+            processes=tunnel.count,
+            ended=tunnel.ended,
+            restarts=lambda: tunnel.restarts,
+            hangs=lambda: tunnel.hangs,
+        )
 
     async def close(self) -> None:
         """Stop serving; uploads that have arrived are stored first, if the disk takes them.
@@ -225,11 +237,6 @@ class GatewayNode:
     async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
         """Return stored uploads of a topic with their positions, in the order of receipt, from past `after` on."""
         return await self._uploads.query(topic=topic, after=after, limit=limit)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):

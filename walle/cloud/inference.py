@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from walle import plain
+from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import ReleasesPeer
@@ -57,7 +58,7 @@ class InferenceNode:
             uploads = await undo.enter_async_context(open_uploads(location))
             for config in configs:
                 view = self.views[config.name] = FeatureView(config, uploads)
-                undo.push_async_callback(_ended, asyncio.create_task(view.run()))
+                await undo.enter_async_context(in_background(f"feature view {config.name}", view.run, uploads.clock))
             self._undo = undo.pop_all()
 
     async def close(self) -> None:
@@ -130,8 +131,3 @@ class InferenceNode:
             shutil.rmtree(folder)
         unpack(manifest, blobs, folder)
         return folder, manifest
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -34,11 +34,13 @@ class TunnelWatch:
         processes: int = 1,
         ended: Callable[[], Sequence[TunnelState]] = tuple,
         restarts: Callable[[], int] = int,
+        hangs: Callable[[], int] = int,
     ) -> None:
         self._states = states
         self._processes = processes
         self._ended = ended
         self._restarts = restarts
+        self._hangs = hangs
 
     def health(self) -> dict[str, Any]:
         """Return the state as JSON; `ok` is False while uploads are not stored, and `error` says why."""
@@ -58,7 +60,12 @@ class TunnelWatch:
             "connections": sum(state.open_connections for state in states),
             "held_bytes": sum(state.held_bytes for state in states),
             "refusals": self._refusals(states),
-            "processes": {"running": len(states), "wanted": self._processes, "restarts": self._restarts()},
+            "processes": {
+                "running": len(states),
+                "wanted": self._processes,
+                "restarts": self._restarts(),
+                "hangs": self._hangs(),
+            },
         }
 
     def metrics(self) -> list[Metric]:
@@ -89,6 +96,7 @@ class TunnelWatch:
         }
         totals["stored"] = ("New uploads that were stored", sum(state.stored for state in all_states))
         totals["pump_failures"] = ("Failures to store uploads", sum(state.pump_failures for state in all_states))
+        totals["hangs"] = ("Tunnel processes that were killed because they did not report", self._hangs())
         totals["restarts"] = ("Tunnel processes that ended and were started again", self._restarts())
         for name, (what, value) in totals.items():
             counter = CounterMetricFamily(f"walle_tunnel_{name}", what)

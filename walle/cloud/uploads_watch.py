@@ -14,7 +14,6 @@ from walle.pipeline.ingest.upload_store import GroupLag, IngestError, TopicSize,
 _LOG = logging.getLogger(__name__)
 
 _REFRESH_S = 5.0
-_LATE_S = 30.0  # of a refresh: the store hangs
 _TOPICS_SHOWN = 500  # in the metrics, each by itself
 
 
@@ -30,7 +29,6 @@ class UploadsWatch:
         self._groups: dict[str, GroupLag] = {}
         self._refused = 0
         self._error = ""
-        self._begun_s: float | None = None  # when the refresh that runs began
 
     async def run(self) -> None:
         """Read the state every few seconds, until cancelled."""
@@ -44,17 +42,13 @@ class UploadsWatch:
     async def refresh(self) -> None:
         """Read the state. Raises IngestError if the store cannot be used."""
         store = self._store
-        self._begun_s = self._clock.monotonic()
         try:
             self._topics, self._total = await store.largest_topics(_TOPICS_SHOWN + 1)  # one may be ANY_TOPIC
             self._groups, self._refused = await store.group_lags(), await store.refused_count()
         except IngestError as error:
             self._error = str(error)
             raise
-        else:
-            self._error = ""
-        finally:
-            self._begun_s = None
+        self._error = ""
 
     def health(self) -> dict[str, Any]:
         """Return the state as JSON. A group that lags is its owner's concern.
@@ -63,8 +57,6 @@ class UploadsWatch:
         devices wait.
         """
         error = self._error
-        if self._begun_s is not None and (late_s := self._clock.monotonic() - self._begun_s) > _LATE_S:
-            error = error or f"the store of uploads has not answered for {late_s:.0f} s"
         if self._refused >= MAX_REFUSED:
             error = error or f"the database refuses uploads, and the quarantine is full with {self._refused} of them"
         return {

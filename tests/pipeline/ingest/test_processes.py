@@ -3,12 +3,14 @@
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import os
 import random
 import signal
 import socket
 import sqlite3
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -55,10 +57,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
-def settings(authority: Authority, location: str, port: int = 0) -> WorkerSettings:
-    return WorkerSettings(
-        host="127.0.0.1", port=port, uploads=location, server_pem=authority.server_path, device_token=_TOKEN
-    )
+def settings(authority: Authority, location: str, port: int = 0, *, host: str = "127.0.0.1") -> WorkerSettings:
+    return WorkerSettings(host=host, port=port, uploads=location, server_pem=authority.server_path, device_token=_TOKEN)
 
 
 def make_client(authority: Authority, outbox: MemoryOutbox, port: int, number: int) -> TunnelClient:
@@ -181,6 +181,107 @@ async def test_a_process_that_hangs_is_reported_and_the_others_go_on(authority: 
 
 
 @pytest.mark.asyncio
+async def test_a_process_that_hangs_is_killed_and_started_again(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location = str(tmp_path / "uploads.db")
+    async with (
+        TunnelProcesses(2, settings(authority, location), on_request=answer) as processes,
+        fleet(authority, processes.port) as (outboxes, clients),
+        asyncio.timeout(60),
+    ):
+        for outbox in outboxes:
+            fill(outbox, 20)
+        await asyncio.gather(*(client.drained() for client in clients))
+        pid = processes.pids[0]
+        monkeypatch.setattr(processes_module, "_HUNG_S", 2.0)
+        monkeypatch.setattr(processes_module, "_TERM_S", 0.2)
+        os.kill(pid, signal.SIGSTOP)  # SIGTERM alone does not end it
+        await until(lambda: processes.hangs == 1)
+        monkeypatch.setattr(processes_module, "_HUNG_S", 60.0)
+        await until(lambda: len(processes.pids) == 2 and pid not in processes.pids)
+        assert processes.restarts == 1
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        for outbox in outboxes:  # devices of the killed process, too
+            fill(outbox, 20, seed=20)
+        await asyncio.gather(*(client.drained() for client in clients))
+        async with open_uploads(location) as store:
+            assert await store.count() == 40 * _DEVICES
+
+
+@pytest.mark.asyncio
+async def test_no_process_counts_as_hung_while_the_main_process_was_stopped(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes_module, "_HUNG_S", 2.0)
+    async with TunnelProcesses(1, settings(authority, str(tmp_path / "u.db")), on_request=answer) as processes:
+        pids = processes.pids
+        time.sleep(3.0)  # noqa: ASYNC251 - the event loop is what stops
+        await asyncio.sleep(1.5)
+        assert (processes.pids, processes.hangs) == (pids, 0)
+
+
+_OTHER_VERSION = """\
+#!{python}
+import asyncio, dataclasses, types
+from walle.pipeline.tunnel import worker
+
+worker.dataclasses = types.SimpleNamespace(asdict=lambda state: {{**dataclasses.asdict(state), {change}}})
+asyncio.run(worker._main())
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ('"colour": 1', "its state has other fields: colour"),
+        ('"stored": "many"', "its state has values of other types: stored"),
+        ('"counts": {"uploads": None}', "its state has values of other types: counts"),
+    ],
+)
+async def test_a_process_of_another_version_is_reported_and_replaced(
+    authority: Authority,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: str,
+    what: str,
+) -> None:
+    other = tmp_path / "python"
+    other.write_text(_OTHER_VERSION.format(python=sys.executable, change=change))
+    other.chmod(0o755)
+    async with (
+        TunnelProcesses(2, settings(authority, str(tmp_path / "u.db")), on_request=answer) as processes,
+        asyncio.timeout(60),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(other))
+            os.kill(processes.pids[0], signal.SIGKILL)
+            await until(lambda: processes.restarts >= 2)
+        assert what in caplog.text
+        assert "restart the cloud if walle was updated" in caplog.text
+        await until(lambda: len(processes.pids) == 2)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("host", ["", "::1", "localhost"])
+async def test_processes_listen_on_every_address_of_a_host(authority: Authority, tmp_path: Path, host: str) -> None:
+    addresses = {"": ["127.0.0.1", "::1"], "::1": ["::1"], "localhost": []}[host]
+    if not addresses:
+        addresses = sorted({str(where[0]) for *_, where in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)})
+    place = settings(authority, str(tmp_path / "u.db"), host=host)
+    async with TunnelProcesses(2, place, on_request=answer) as processes:
+        for address in addresses:
+            with socket.create_connection((address, processes.port)):
+                pass
+        with pytest.raises(OSError, match="in use"):
+            async with TunnelProcesses(1, dataclasses.replace(place, port=processes.port), on_request=answer):
+                raise AssertionError
+
+
+@pytest.mark.asyncio
 async def test_the_end_does_not_wait_for_a_process_that_hangs_and_does_not_read(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,4 +365,21 @@ async def test_a_port_in_use_and_a_store_that_cannot_be_opened_are_refused(
             raise AssertionError
     with pytest.raises(TunnelProcessError, match=r"tunnel process \d cannot start: .*unable to open"):
         async with TunnelProcesses(2, settings(authority, str(tmp_path)), on_request=answer):
+            raise AssertionError
+
+
+@pytest.fixture
+def taken_ipv6_port() -> Iterator[int]:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6, reuse_port=True) as taken:
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.asyncio
+async def test_a_port_in_use_on_one_address_of_the_host_is_refused(
+    authority: Authority, tmp_path: Path, taken_ipv6_port: int
+) -> None:
+    """The processes would share it with the other program, and get some of its connections."""
+    place = settings(authority, str(tmp_path / "u.db"), taken_ipv6_port, host="")
+    with pytest.raises(OSError, match="in use"):
+        async with TunnelProcesses(1, place, on_request=answer):
             raise AssertionError

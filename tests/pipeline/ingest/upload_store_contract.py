@@ -56,13 +56,17 @@ async def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
 
 
 class SetClock(SystemClock):
-    """A clock that shows one time of day; sleeps are real."""
+    """A clock whose times are set; sleeps are real."""
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
+        self.monotonic_s = 0.0
 
     def time(self) -> float:
         return self.now_s
+
+    def monotonic(self) -> float:
+        return self.monotonic_s
 
 
 class Batches:
@@ -477,6 +481,21 @@ class UploadStoreContract:
         assert await store.loss_totals("nobody") == {cause: LossTotal(0, 0) for cause in LossCause}
 
     @pytest.mark.asyncio
+    async def test_epochs_that_are_left_at_once_are_all_recorded_over_several_hellos(
+        self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sys.modules[type(store).__module__], "MAX_ABANDONED", 3)
+        names = [f"epoch-{number}" for number in range(9)]
+        for number, name in enumerate(names):
+            origins = [Origin(older, 1, 1, 5) for older in reversed(names[:number])]
+            await store.resume(Hello("d", name, "", origins=origins_to_text(origins)))
+            await store.accept([received(1, epoch=name)])
+        assert await store.losses("d") == []
+        for most in (3, 6, 8, 8):
+            await store.resume(Hello("d", names[0], "", acked=1))
+            assert len(await store.losses("d")) == most
+
+    @pytest.mark.asyncio
     async def test_the_epochs_of_a_device_are_bounded(
         self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -840,6 +859,40 @@ class UploadStoreContract:
         await retention.apply()
         left = [row.seq for row in await stored(store)]
         assert left == list(range(ahead + 11, ahead + 31))
+
+    @pytest.mark.asyncio
+    async def test_a_deletion_of_large_payloads_is_divided(self, store: UploadStore) -> None:
+        await store.accept([received(seq, payload=bytes(5 << 20)) for seq in range(1, 10)])
+        arguments = {"before_ms": 10**9, "now_ms": 10**9, "over_bytes": 0, "keep_unconsumed": True, "limit": 500}
+        assert await store.trim("t", **arguments) == (4, 20 << 20, 0)  # type: ignore[arg-type]
+        store.clock = SetClock(1e6)
+        await Retention(store, {"t": RetentionRule(max_age_s=1.0)}).apply()
+        assert await store.count() == 1
+
+    @pytest.mark.asyncio
+    async def test_a_clock_that_is_set_forward_deletes_nothing_for_an_hour(self, store: UploadStore) -> None:
+        store.clock = clock = SetClock(1000.0)
+        await store.accept([received(seq)._replace(received_ms=seq * 100_000) for seq in range(1, 11)])
+        retention = Retention(store, {"*": RetentionRule(max_age_s=750.0)})
+        await retention.apply()
+        assert [row.seq for row in await stored(store)] == list(range(3, 11))  # received before 250 s
+        clock.now_s, clock.monotonic_s = 1e9, 60.0  # a minute later
+        await retention.apply()
+        assert [row.seq for row in await stored(store)] == list(range(4, 11))  # aged by a minute
+        clock.now_s, clock.monotonic_s = 1120.0, 120.0  # it is mended
+        await retention.apply()
+        assert [row.seq for row in await stored(store)] == list(range(4, 11))
+        for minutes in range(3, 63):
+            clock.now_s, clock.monotonic_s = 1e9 + 60 * minutes, 60.0 * minutes
+            await retention.apply()
+        assert await store.count() == 1  # those before aged by an hour, and the last one stays
+        clock.now_s, clock.monotonic_s = 2e9, 3700.0
+        await store.accept([received(seq)._replace(received_ms=int(1.5e12)) for seq in (11, 12)])
+        await retention.apply()
+        assert [row.seq for row in await stored(store)] == [11, 12]
+        clock.now_s, clock.monotonic_s = 2e9 + 100, 3800.0
+        await retention.apply()
+        assert await store.count() == 1  # it was meant
 
     @pytest.mark.asyncio
     async def test_deleted_uploads_that_no_group_has_committed_are_counted(self, store: UploadStore) -> None:

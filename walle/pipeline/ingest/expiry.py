@@ -4,8 +4,10 @@ Uploads are in the order of their receipt. One whose time of receipt lies in the
 ahead: it is as old as a later one whose time does not. So a clock that was set back does not stop the deletion by age.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+STEP_BYTES = 16 << 20  # a database follows the pages of each payload that it deletes, while receipt waits
 
 
 class StoredSize(NamedTuple):
@@ -35,6 +37,16 @@ def split_expired(
         else:
             break
     return expired, ahead
+
+
+def first_step(rows: Sequence[StoredSize]) -> Sequence[StoredSize]:
+    """Return the uploads that one transaction deletes: one at least, and until they have STEP_BYTES."""
+    size_bytes = 0
+    for count, row in enumerate(rows, start=1):
+        size_bytes += row.payload_bytes
+        if size_bytes >= STEP_BYTES:
+            return rows[:count]
+    return rows
 
 
 class AgeSearch:

@@ -11,6 +11,7 @@ from walle import plain
 from walle.errors import ConfigError, PipelineError
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore, is_cut
 from walle.pipeline.tunnel.connection import Received
+from walle.protocol import MAX_ID_CHARS
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +57,8 @@ class ViewConfig:
 class FeatureView:
     """The latest payload of each key. `run` keeps it up to date; the key that was not renewed for longest leaves first.
 
-    `skipped` counts uploads without the fields of the key, and `evicted` the keys that left.
+    `skipped` counts uploads without the fields of the key, or with one of more than MAX_ID_CHARS; `evicted` the keys
+    that left.
     """
 
     def __init__(self, config: ViewConfig, store: UploadStore) -> None:
@@ -129,6 +131,8 @@ class FeatureView:
             payload = plain.decode(received.payload)
             fields = {**payload, DEVICE: received.device_id}
             key = tuple(fields[field] for field in self.config.key)
+            if any(isinstance(part, str | bytes) and len(part) > MAX_ID_CHARS for part in key):
+                raise ValueError(key)  # noqa: TRY301 - the same as for a key that is none
             before = self._latest.pop(key, b"")
         except (plain.PlainDataError, KeyError, TypeError, ValueError):  # ValueError: an array has no hash
             self.skipped += 1

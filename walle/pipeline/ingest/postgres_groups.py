@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, split_expired
+from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, first_step, split_expired
 from walle.pipeline.ingest.partitions import PARTITIONS, Lease, is_live, share_partitions
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES
 from walle.pipeline.ingest.upload_store import GroupLag, Start, Trimmed
@@ -161,10 +161,11 @@ async def trim(
     old, ahead = split_expired(sizes, before_ms=before_ms, now_ms=now_ms, over_bytes=over_bytes)
     if ahead and before_ms is not None and await _received_after(connection, ahead[-1].position, now_ms) < before_ms:
         old += ahead
+    step = first_step(old)
     # Another process may be deleting the same ones: each counts those that it has deleted itself.
     deleted = await connection.fetch(
         "DELETE FROM walle.uploads WHERE position = ANY($1::bigint[]) RETURNING position, octet_length(payload)",
-        [position for position, _, _ in old],
+        [position for position, _, _ in step],
     )
     if not deleted:
         return Trimmed(0, 0, 0)

@@ -20,6 +20,7 @@ from walle.pipeline.checksums import first_link
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.receipt import (
+    MAX_ABANDONED,
     Accepted,
     Contents,
     LossTotal,
@@ -494,9 +495,11 @@ async def _abandoned(connection: _Connection, hello: Hello, origins: Sequence[Or
         " WHERE o.origin IN (SELECT stream FROM walle.streams WHERE device_id = $1 AND epoch = ANY($2::text[]))"
         " AND s.epoch <> ALL($2::text[]) GROUP BY s.epoch"
         " HAVING NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = $1"
-        " AND l.epoch = s.epoch AND l.first_seq <= max(o.upto) + 1 AND l.last_seq IS NULL)",
+        " AND l.epoch = s.epoch AND l.first_seq <= max(o.upto) + 1 AND l.last_seq IS NULL)"
+        " LIMIT $3",
         hello.device_id,
         [hello.epoch, *(origin.epoch for origin in origins)],
+        MAX_ABANDONED,
     )
     return [Loss(row[0], row[1] + 1, None, LossCause.DEVICE_RESTORED) for row in rows]
 

@@ -21,8 +21,9 @@ _LOG = logging.getLogger(__name__)
 MAX_LOSSES = (
     100  # of a device that are recorded each by itself; an epoch has MAX_ID_CHARS, so that bounds the bytes too
 )
-MAX_EPOCHS = 4096  # of a device: it starts one after a fault of its store, and a forged device with each Hello
+MAX_EPOCHS = 1024  # of a device: it starts one after a fault of its store, and a forged device with each Hello
 MAX_READ_BYTES = 32 << 20  # of the payloads that one query returns
+MAX_ABANDONED = 24  # epochs that one Hello shows to be lost; the next Hello shows further ones
 _MAX_RELATED = 24  # streams in which a moved upload is looked for: up to 8 origins, and the newest others
 
 type StreamKey = tuple[str, str]  # device_id, epoch

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from walle.clock import Clock
 from walle.errors import ConfigError
+from walle.pipeline.ingest.expiry import STEP_BYTES
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
 
 _LOG = logging.getLogger(__name__)
@@ -15,6 +16,8 @@ _STEP = 500  # uploads of one deletion
 _PAUSE_S = 0.02  # between two deletions
 _TOPICS_COUNTED = 500  # each by itself
 _TOPICS_READ = 1000  # of one query
+_JUMP_S = 60.0  # that a clock which is not set differs from the monotonic one between two looks, at most
+_TRUST_S = 3600.0  # until a clock that was set forward counts
 _AGES_S = {"h": 3600, "d": 86_400}
 _SIZES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 ANY_TOPIC = "*"
@@ -79,6 +82,8 @@ class Retention:
         self.failures = 0
         self._store = store
         self._rules = dict(rules)
+        self._seen: tuple[float, float] | None = None  # time of day and monotonic time that agreed, of the latest look
+        self._ahead_since_s: float | None = None  # monotonic time since which the clock is ahead of them
 
     async def run(self, every_s: float = 60.0) -> None:
         """Apply the rules every `every_s` seconds, until cancelled. A store that cannot be used is tried again."""
@@ -96,20 +101,39 @@ class Retention:
         Raises:
             IngestError: the store cannot be used.
         """
+        now_s = self._now_s()
         after: str | None = None
         while topics := await self._store.topics(after=after, limit=_TOPICS_READ):
             for topic, size in topics.items():
                 rule = self._rules.get(topic) or self._rules.get(ANY_TOPIC)
                 if rule is not None:
-                    await self._apply(topic, size, rule)
+                    await self._apply(topic, size, rule, now_s)
                 after = topic
 
     @property
     def _clock(self) -> Clock:
         return self._store.clock
 
-    async def _apply(self, topic: str, size: TopicSize, rule: RetentionRule) -> None:
-        now_s = self._clock.time()
+    def _now_s(self) -> float:
+        """Return the time of day by which ages count.
+
+        A clock that is set forward deletes nothing at once: it counts once it has stayed so for an hour. A mistake is
+        mended sooner, and deleted uploads do not come back.
+        """
+        time_s, monotonic_s = self._clock.time(), self._clock.monotonic()
+        if self._seen is not None:
+            expected_s = self._seen[0] + monotonic_s - self._seen[1]
+            if time_s > expected_s + _JUMP_S:
+                if self._ahead_since_s is None:
+                    self._ahead_since_s = monotonic_s
+                    ahead_s = time_s - expected_s
+                    _LOG.warning("the clock was set forward by %.0f s; retention follows it in an hour", ahead_s)
+                if monotonic_s - self._ahead_since_s < _TRUST_S:
+                    return expected_s
+        self._seen, self._ahead_since_s = (time_s, monotonic_s), None
+        return time_s
+
+    async def _apply(self, topic: str, size: TopicSize, rule: RetentionRule, now_s: float) -> None:
         before_ms = None if rule.max_age_s is None else math.floor((now_s - rule.max_age_s) * 1000)
         over_bytes = 0 if rule.max_bytes is None else max(0, size.size_bytes - rule.max_bytes)
         while before_ms is not None or over_bytes > 0:
@@ -128,7 +152,7 @@ class Retention:
                     before.uploads + deleted.uploads, before.size_bytes + deleted.size_bytes
                 )
                 self.unconsumed += deleted.unconsumed
-            if deleted.uploads < _STEP:
+            if deleted.uploads < _STEP and deleted.size_bytes < STEP_BYTES:
                 return
             over_bytes = max(0, over_bytes - deleted.size_bytes)
             await self._clock.sleep(_PAUSE_S)

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, split_expired
+from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, first_step, split_expired
 from walle.pipeline.ingest.partitions import PARTITIONS, Lease, is_live, share_partitions
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES
 from walle.pipeline.ingest.upload_store import GroupLag, Start, Trimmed
@@ -130,8 +130,9 @@ def trim(
     old, ahead = split_expired(rows, before_ms=before_ms, now_ms=now_ms, over_bytes=over_bytes)
     if ahead and before_ms is not None and _received_after(database, ahead[-1].position, now_ms) < before_ms:
         old += ahead
-    deleted = [(position,) for position, _, _ in old]
-    size_bytes = sum(payload_bytes for _, payload_bytes, _ in old)
+    step = first_step(old)
+    deleted = [(position,) for position, _, _ in step]
+    size_bytes = sum(payload_bytes for _, payload_bytes, _ in step)
     database.executemany("DELETE FROM uploads WHERE position = ?", deleted)
     values = (len(deleted), size_bytes, topic)
     database.execute("UPDATE topics SET uploads = uploads - ?, bytes = bytes - ? WHERE topic = ?", values)

@@ -28,6 +28,7 @@ from walle.pipeline.ingest import sqlite_groups, sqlite_losses, sqlite_quarantin
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.receipt import (
+    MAX_ABANDONED,
     Accepted,
     Contents,
     LossTotal,
@@ -530,20 +531,14 @@ def _abandoned(database: sqlite3.Connection, hello: Hello, origins: Sequence[Ori
     epochs = [hello.epoch, *(origin.epoch for origin in origins)]
     marks = ", ".join("?" * len(epochs))
     query = (
-        "SELECT epoch, max(upto) FROM origins JOIN streams USING (stream)"  # noqa: S608 - made of constants
+        "SELECT epoch, upto FROM (SELECT epoch, max(upto) AS upto FROM origins JOIN streams USING (stream)"  # noqa: S608 - constants
         f" WHERE origin IN (SELECT stream FROM streams WHERE device_id = ? AND epoch IN ({marks}))"
-        f" AND epoch NOT IN ({marks}) GROUP BY epoch"
+        f" AND epoch NOT IN ({marks}) GROUP BY epoch) AS later"
+        " WHERE NOT EXISTS (SELECT 1 FROM losses WHERE losses.device_id = ? AND losses.epoch = later.epoch"
+        " AND first_seq <= later.upto + 1 AND last_seq IS NULL) LIMIT ?"
     )
-    losses = [
-        Loss(epoch, upto + 1, None, LossCause.DEVICE_RESTORED)
-        for epoch, upto in database.execute(query, (hello.device_id, *epochs, *epochs))
-    ]
-    known = "SELECT 1 FROM losses WHERE device_id = ? AND epoch = ? AND first_seq <= ? AND last_seq IS NULL"
-    return [
-        loss
-        for loss in losses
-        if database.execute(known, (hello.device_id, loss.epoch, loss.first_seq)).fetchone() is None
-    ]
+    rows = database.execute(query, (hello.device_id, *epochs, *epochs, hello.device_id, MAX_ABANDONED))
+    return [Loss(epoch, upto + 1, None, LossCause.DEVICE_RESTORED) for epoch, upto in rows]
 
 
 def _add(database: sqlite3.Connection, key: StreamKey) -> StoredStream:

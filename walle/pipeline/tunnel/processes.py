@@ -1,7 +1,7 @@
 """Several tunnel processes on one port (SO_REUSEPORT): the kernel gives each connection to one of them.
 
 A device may reach another process each time: the store decides which of them has it. A process that ends is started
-again; its devices connect to the others meanwhile.
+again; its devices connect to the others meanwhile. One that sends no report for `_HUNG_S` is killed and started again.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import collections
 import contextlib
 import dataclasses
 import logging
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,16 +19,21 @@ from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
 from walle.pipeline.tunnel.channel import Channel, ChannelError
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
+from walle.pipeline.tunnel.reserved_port import ReservedPort, reserve
 from walle.pipeline.tunnel.server import RequestHandler
-from walle.pipeline.tunnel.service import TunnelState
+from walle.pipeline.tunnel.service import TunnelState, TunnelStateError
 
 _LOG = logging.getLogger(__name__)
 
 _START_S = 60.0
 _STOP_S = 15.0
-_BACKOFF_S = 0.25  # before a process is started again; doubled with each that ended before it was ready
+_BACKOFF_S = 0.25  # before a process is started again; doubled with each that ended soon after its start
 _BACKOFF_MAX_S = 30.0
-_SILENT_S = 10.0  # without a report: the process hangs
+_STEADY_S = 10.0  # that a process runs before its end does not count as soon
+_SILENT_S = 10.0  # without a report: /healthz says so
+_HUNG_S = 30.0  # without a report: the process is killed. A busy process reports late, but not so late
+_TERM_S = 3.0  # from SIGTERM to SIGKILL, which ends a stopped process too
+_TICK_S = 0.5  # between two looks at whether a process reports
 
 
 class TunnelProcessError(PipelineError):
@@ -56,8 +60,11 @@ class _Slot:
     channel: Channel | None = None
     state: TunnelState | None = None
     reported_s: float = 0.0
+    quiet_s: float = 0.0  # without a message, while this process was running itself
     starts: int = 0
-    failures: int = 0  # since it was ready
+    failures: int = 0  # processes that ended soon after their start, without a steady one since
+    was_ready: bool = False
+    is_hung: bool = False  # it is being killed
     error: str = ""
     ready: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
@@ -84,6 +91,7 @@ class TunnelProcesses:
         clock: Clock | None = None,
     ) -> None:
         self.restarts = 0
+        self.hangs = 0  # processes that were killed because they did not report
         self._settings = settings
         self._on_request = on_request
         self._dictionaries = dictionaries
@@ -92,14 +100,13 @@ class TunnelProcesses:
         self._slots = [_Slot(number) for number in range(count)]
         self._ended: list[TunnelState] = []  # the counts of processes that have ended
         self._keeping: list[asyncio.Task[None]] = []
-        self._reserved: socket.socket | None = None
+        self._reserved: ReservedPort | None = None
         self._is_closing = False
 
     @property
     def port(self) -> int:
         assert self._reserved is not None
-        port: int = self._reserved.getsockname()[1]
-        return port
+        return self._reserved.number
 
     @property
     def pids(self) -> list[int]:
@@ -129,7 +136,7 @@ class TunnelProcesses:
         return self._ended
 
     async def __aenter__(self) -> Self:
-        self._reserved = _reserve(self._settings.host, self._settings.port)
+        self._reserved = await reserve(self._settings.host, self._settings.port)
         try:
             self._keeping = [asyncio.create_task(self._keep(slot)) for slot in self._slots]
             ready = [asyncio.create_task(slot.ready.wait()) for slot in self._slots]
@@ -183,16 +190,23 @@ class TunnelProcesses:
         """Keep a process running until this closes. Raises TunnelProcessError if the first one cannot start."""
         while True:
             slot.starts += 1
+            slot.was_ready = False
+            started_s = self._clock.monotonic()
             try:
                 await self._run(slot)
             except OSError as error:  # no memory or file descriptor is left, or the program was replaced
-                slot.failures, slot.error = slot.failures + 1, f"was not started: {error}"
+                slot.error = f"was not started: {error}"
+            except Exception as error:  # noqa: BLE001 - a slot without a process would go unseen
+                slot.error = f"cannot be kept running: {error!r}"
+                _LOG.exception("tunnel process %d", slot.number + 1)
             if self._is_closing:
                 return
-            if slot.starts == 1 and slot.failures:
+            if slot.starts == 1 and not slot.was_ready:
                 raise TunnelProcessError(f"tunnel process {slot.number + 1} cannot start: {slot.error}")
+            is_steady = slot.was_ready and self._clock.monotonic() - started_s >= _STEADY_S
+            slot.failures = 0 if is_steady else slot.failures + 1
             self.restarts += 1
-            delay_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0 ** min(slot.failures, 20))
+            delay_s = min(_BACKOFF_MAX_S, _BACKOFF_S * 2.0 ** min(max(0, slot.failures - 1), 20))
             _LOG.error("tunnel process %d %s; starting another in %.1f s", slot.number + 1, slot.error, delay_s)
             await self._clock.sleep(delay_s)
 
@@ -211,9 +225,9 @@ class TunnelProcesses:
         assert process.stdin is not None
         assert process.stdout is not None
         channel = slot.channel = Channel(process.stdout, process.stdin)
-        slot.failures += 1
-        slot.error = "ended before it was ready"
+        slot.error, slot.quiet_s, slot.is_hung = "ended before it was ready", 0.0, False
         requests: dict[int, asyncio.Task[None]] = {}
+        watching = asyncio.create_task(self._end_if_hung(slot, process))
         try:
             await channel.send(
                 "start",
@@ -223,16 +237,20 @@ class TunnelProcesses:
                 str(settings.server_pem),
                 settings.device_token,
             )
+            fault = ""
             try:
                 while message := await channel.receive():
                     self._take(slot, message, requests)
-            except ChannelError as error:
-                _LOG.error("tunnel process %d: %s", slot.number + 1, error)
+            except (ChannelError, TunnelStateError) as error:
+                fault = f" after a message that is unknown here ({error}): restart the cloud if walle was updated"
                 process.kill()
             code = await process.wait()
-            if slot.ready.is_set():
-                slot.error = f"(pid {process.pid}) ended with {code}"
+            if slot.is_hung:
+                fault = f" because it had not reported for {slot.quiet_s:.0f} s"
+            if slot.ready.is_set() or fault:
+                slot.error = f"(pid {process.pid}) ended with {code}{fault}"
         finally:
+            watching.cancel()
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
@@ -245,26 +263,52 @@ class TunnelProcesses:
             for task in requests.values():
                 task.cancel()
 
+    async def _end_if_hung(self, slot: _Slot, process: asyncio.subprocess.Process) -> None:
+        """Return once a process has been killed because it did not report, or was not ready in time.
+
+        The time is counted in steps of this task's own: while this process is stopped, no other is late.
+        """
+        while slot.quiet_s < (_HUNG_S if slot.ready.is_set() else _START_S):
+            await self._clock.sleep(_TICK_S)
+            slot.quiet_s += _TICK_S
+        self.hangs += 1
+        slot.is_hung = True
+        what = "tunnel process %d (pid %d) has not reported for %.0f s; ending it"
+        _LOG.error(what, slot.number + 1, process.pid, slot.quiet_s)
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+            await self._clock.sleep(_TERM_S)
+            process.kill()
+
     def _take(self, slot: _Slot, message: list[Any], requests: dict[int, asyncio.Task[None]]) -> None:
+        """Process a message. Raises ChannelError or TunnelStateError if it is of another version of walle."""
+        slot.quiet_s = 0.0
         match message:
-            case ["state", dict(fields), delays_ms]:
-                slot.state, slot.reported_s = TunnelState(**fields), self._clock.monotonic()
+            case ["state", dict(fields), list(delays_ms)] if all(type(delay) in (int, float) for delay in delays_ms):
+                slot.state, slot.reported_s = TunnelState.parse(fields), self._clock.monotonic()
                 if self._on_stored is not None:
                     self._on_stored(delays_ms)
                 if not slot.ready.is_set() and slot.error == "":
-                    slot.ready.set()
+                    self._note_ready(slot)
             case ["ready"]:
-                slot.failures, slot.error = 0, ""
+                slot.error = ""
                 if slot.state is not None:
-                    slot.ready.set()
+                    self._note_ready(slot)
             case ["failed", str(error)]:
                 slot.error = error
             case ["request", int(number), *question]:
                 assert slot.channel is not None
                 requests[number] = asyncio.create_task(self._answer(slot.channel, number, question))
                 requests[number].add_done_callback(lambda _: requests.pop(number, None))
-            case ["cancel", int(number)] if number in requests:
-                requests[number].cancel()
+            case ["cancel", int(number)]:
+                if number in requests:  # else it is answered
+                    requests[number].cancel()
+            case [kind, *_]:
+                raise ChannelError(f"a message {kind!r:.100} of {len(message)} parts")
+
+    def _note_ready(self, slot: _Slot) -> None:
+        slot.was_ready = True
+        slot.ready.set()
 
     async def _answer(self, channel: Channel, number: int, question: list[Any]) -> None:
         try:
@@ -285,29 +329,6 @@ class TunnelProcesses:
                 return await self._dictionaries(digest)
             case _:
                 return None
-
-
-def _reserve(host: str, port: int) -> socket.socket:
-    """Return a socket that holds the port for the processes without listening on it.
-
-    Raises:
-        OSError: the port is in use. Sockets with SO_REUSEPORT would share it with another cloud without an error.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))
-        probe.listen(1)
-        port = probe.getsockname()[1]
-    reserved = socket.socket(family)
-    try:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind((host, port))
-    except BaseException:
-        reserved.close()
-        raise
-    return reserved
 
 
 def _sum(states: list[TunnelState]) -> TunnelState:

@@ -88,13 +88,14 @@ class _Chunk:
     connection: Connection
     uploads: list[Received]
     size_bytes: int
+    queued_s: float  # by the monotonic clock
 
     def split(self, count: int) -> "_Chunk":
         """Remove and return the first `count` uploads."""
         first, self.uploads = self.uploads[:count], self.uploads[count:]
         size_bytes = sum(memory_bytes(received.topic, received.payload) for received in first)
         self.size_bytes -= size_bytes
-        return _Chunk(self.connection, first, size_bytes)
+        return _Chunk(self.connection, first, size_bytes, self.queued_s)
 
 
 type Authenticate = Callable[[str], Awaitable[str | None]]
@@ -191,10 +192,10 @@ class TunnelServer:
         return self._queued
 
     @property
-    def oldest_ms(self) -> int | None:
-        """The time of receipt of the oldest upload that is not stored, by the cloud's clock; None if there is none."""
+    def lag_s(self) -> float:
+        """Seconds since the oldest upload that is not stored came, by the monotonic clock; 0 if there is none."""
         oldest = self._taken[0] if self._taken else self._queue[0] if self._queue else None
-        return oldest.uploads[0].received_ms if oldest is not None else None
+        return 0.0 if oldest is None else self.clock.monotonic() - oldest.queued_s
 
     async def start(self) -> None:
         """Listen. Raises OSError if the address is in use."""
@@ -350,7 +351,7 @@ class TunnelServer:
 
     def enqueue(self, uploads: list[Received], size_bytes: int, connection: Connection) -> None:
         """Queue a chunk of a connection's uploads, and pause the connection while the queue is full."""
-        self._queue.append(_Chunk(connection, uploads, size_bytes))
+        self._queue.append(_Chunk(connection, uploads, size_bytes, self.clock.monotonic()))
         self._queued += len(uploads)
         self.budget.uploads += size_bytes
         connection.upload_bytes += size_bytes

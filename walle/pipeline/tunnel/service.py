@@ -4,10 +4,11 @@ import asyncio
 import dataclasses
 import os
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Self, get_origin
 
 from walle.clock import Clock, SystemClock
+from walle.errors import PipelineError
 from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.connection import Received, ResumePoint
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
@@ -31,6 +32,10 @@ _COUNTS = (
 )
 
 
+class TunnelStateError(PipelineError):
+    """A state of a tunnel process that this process does not know: they run different versions of walle."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunnelState:
     """The state of a tunnel in one process. `lag_s` is the age of the oldest upload that is not stored.
@@ -51,6 +56,22 @@ class TunnelState:
     pump_failures: int
     counts: dict[str, int]
     refusals: dict[str, int]
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the state that another process has sent. Raises TunnelStateError if it is of another version."""
+        types: dict[str, Any] = {field.name: get_origin(field.type) or field.type for field in dataclasses.fields(cls)}
+        if fields.keys() != types.keys():
+            raise TunnelStateError(
+                f"its state has other fields: {', '.join(sorted(fields.keys() ^ types.keys()))[:500]}"
+            )
+        wrong = [name for name, value in fields.items() if not isinstance(value, types[name])]
+        for name in ("held", "counts", "refusals"):
+            if name not in wrong and not all(type(count) is int for count in fields[name].values()):
+                wrong.append(name)
+        if wrong:
+            raise TunnelStateError(f"its state has values of other types: {', '.join(wrong)}")
+        return cls(**fields)
 
 
 class TunnelService:
@@ -106,13 +127,12 @@ class TunnelService:
 
     def state(self) -> TunnelState:
         server, status = self.server, self.pump.status
-        oldest_ms = server.oldest_ms
         return TunnelState(
             pid=os.getpid(),
             is_running=status.is_running,
-            error=status.error,
+            error=self.pump.error,
             queued=server.queued,
-            lag_s=0.0 if oldest_ms is None else max(0.0, server.clock.time() - oldest_ms / 1000),
+            lag_s=server.lag_s,
             open_connections=server.counts.open,
             held={account: getattr(server.budget, account) for account in ("buffered", "requests", "uploads")},
             held_bytes=server.budget.held_bytes,

@@ -17,6 +17,8 @@ from walle.protocol import Hello
 
 _LOG = logging.getLogger(__name__)
 
+_LOOKUP_S = 60.0
+
 
 class PumpSupervisor:
     """A pump that `run` keeps alive. `.status` says whether uploads are stored, and if not, why.
@@ -45,6 +47,19 @@ class PumpSupervisor:
         self._backoff_max_s = backoff_max_s
         self._clock = clock or SystemClock()
         self._broken = asyncio.Event()  # a lookup found the file unusable
+        self._lookup_error, self._lookup_s = "", 0.0  # of the latest one that failed, and when
+        self._has_batch = False  # the pump failed at one, which is in the server's queue again
+
+    @property
+    def error(self) -> str:
+        """The reason why uploads are not stored, or devices are refused before they send any; empty while all works.
+
+        A failed lookup of a device counts until one succeeds, and for a minute at most: devices that were refused try
+        again sooner.
+        """
+        if self.status.error:
+            return self.status.error
+        return self._lookup_error if self._clock.monotonic() - self._lookup_s < _LOOKUP_S else ""
 
     async def run(self) -> None:
         """Store what arrives; return when the server is closed and its queue is empty."""
@@ -63,12 +78,15 @@ class PumpSupervisor:
             IngestError: the file cannot be used now.
         """
         try:
-            return await self._store.resume(hello)
+            point = await self._store.resume(hello)
         except IngestError as error:
+            self._lookup_error, self._lookup_s = str(error), self._clock.monotonic()
             if not error.may_pass:
                 self.status.failed(error)
                 self._broken.set()
             raise
+        self._lookup_error = ""
+        return point
 
     async def _pump(self) -> bool:
         """Return True when the server is closed, False after a failure."""
@@ -89,6 +107,7 @@ class PumpSupervisor:
             pumping.cancel()
             broken.cancel()
             await asyncio.gather(pumping, broken, return_exceptions=True)
+        self._has_batch = not pumping.cancelled()
         if pumping.cancelled():
             return False
         error = pumping.exception()
@@ -108,5 +127,6 @@ class PumpSupervisor:
             except IngestError as error:
                 self.status.failed(error)
             else:
-                self.status.error = ""
+                if not self._has_batch:  # else the next stored one ends the failure
+                    self.status.error = self._lookup_error = ""
                 return

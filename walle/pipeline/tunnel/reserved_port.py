@@ -1,0 +1,65 @@
+"""A port that is held for several processes, which listen on it with SO_REUSEPORT."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from typing import Any
+
+_TRIES = 20  # of port 0: the one that the system chooses for the first address may be in use at another
+
+
+class ReservedPort:
+    """The port on each address of a host, held by sockets that do not listen, until `close`."""
+
+    def __init__(self, sockets: list[socket.socket]) -> None:
+        self._sockets = sockets
+        self.number: int = sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        for held in self._sockets:
+            held.close()
+
+
+async def reserve(host: str, port: int) -> ReservedPort:
+    """Hold a port on all addresses of `host`, IPv4 and IPv6; an empty host is every address of this machine.
+
+    Port 0 is chosen by the system, the same for all addresses.
+
+    Raises:
+        OSError: the port is in use, also by another cloud: sockets with SO_REUSEPORT would share it without an error.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    places: list[tuple[int, tuple[Any, ...]]] = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return ReservedPort(_bind(places, port))
+        except OSError as error:
+            if port != 0 or error.errno != errno.EADDRINUSE or not tries_left:
+                raise
+    raise AssertionError
+
+
+def _bind(places: list[tuple[int, tuple[Any, ...]]], port: int) -> list[socket.socket]:
+    with contextlib.ExitStack() as undo:
+        held = list[socket.socket]()
+        for family, (host, _, *rest) in places:
+            with _socket(family) as probe:
+                probe.bind((host, port, *rest))
+                probe.listen(1)
+                port = probe.getsockname()[1]
+            sharing = undo.enter_context(_socket(family))
+            sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            sharing.bind((host, port, *rest))
+            held.append(sharing)
+        undo.pop_all()
+    return held
+
+
+def _socket(family: int) -> socket.socket:
+    made = socket.socket(family)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:  # as the processes listen: IPv4 has sockets of its own
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return made
