@@ -85,6 +85,7 @@ class EventIntake:
                     " or play its log after a restart of the device, or on a device with another folder"
                 )
                 raise PositionError(position, last, what)
+            await self._history.keep_up()
             await self._stream.on_event(event, position, can_wait=can_wait)
             self._history.add(position, event)
 
@@ -150,6 +151,7 @@ class EventIntake:
     async def _take_recorded(self, *, can_wait: bool) -> None:
         while self._recorded:
             position, event = self._recorded[0]
+            await self._history.keep_up()
             try:
                 await self._stream.on_event(event, position, can_wait=can_wait)  # cancelled, it has not taken the event
             except StoreClosedError:
@@ -178,6 +180,7 @@ class EventIntake:
         """Take the recorded events again that the last process may not have finished."""
         async for position, event in journal.replay(self._store.resume_from):
             self._live.restore(event)
+            await self._history.keep_up()
             try:
                 await self._stream.on_event(event, position, can_wait=True)
                 self._history.add(position, event)
