@@ -95,19 +95,23 @@ class EventHistory:
                 self._start_write()
             self._drop_excess()  # of those that wait for the write under way
 
-    async def keep_up(self) -> None:
-        """Return at once, or when the write under way has ended if many events wait for it; call it before `add`.
-
-        A file that cannot be written is not waited for.
-        """
-        while self._writing is not None and not self._writing.done() and self._is_ahead():
-            await asyncio.shield(self._writing)
-
-    def _is_ahead(self) -> bool:
+    @property
+    def is_ahead(self) -> bool:
+        """True if many events wait for the write under way, so that `keep_up` waits for it."""
+        if self._writing is None or self._writing.done():
+            return False
         rows, size_bytes = self._batch
         return (
             rows + len(self._buffer) >= _MAX_AHEAD_ROWS or size_bytes + self._buffer_bytes >= _MAX_AHEAD_BYTES
         ) and self._clock.monotonic() >= self._retry_s
+
+    async def keep_up(self) -> None:
+        """Return once the events that are not written are few; call it before `add`.
+
+        A file that cannot be written is not waited for.
+        """
+        while self.is_ahead and self._writing is not None:
+            await asyncio.shield(self._writing)
 
     async def query(
         self, task: str, upto: int, event_id: str = "", page_id: str = "", since_ms: int = 0, limit: int = 1000

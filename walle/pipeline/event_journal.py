@@ -309,10 +309,7 @@ class EventJournal:
         if self._handle is None:
             raise EventJournalError(self.folder, "is not open")
         position = self.next_position
-        encoded = [event.encode() for event in events]
-        records = b"".join(
-            [_HEAD.pack(len(data), _checksum(data, number)) + data for number, data in enumerate(encoded, position)]
-        )
+        records = b"".join([_record(event, number) for number, event in enumerate(events, position)])
         if self.size_bytes + len(records) > self._max_bytes:
             what = (
                 f"is full: {self.size_bytes} bytes from position {self.first_position} on are still needed, and"
@@ -428,6 +425,11 @@ def _records(data: bytes, first: int) -> Iterator[tuple[bytes, int, bool]]:
         payload = data[offset + _HEAD.size : end]
         yield payload, end, _checksum(payload, position) == checksum
         offset, position = end, position + 1
+
+
+def _record(event: Event, position: int) -> bytes:
+    data = event.encode()
+    return _HEAD.pack(len(data), _checksum(data, position)) + data
 
 
 def _checksum(payload: bytes, position: int) -> int:
