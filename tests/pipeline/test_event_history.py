@@ -343,3 +343,20 @@ async def test_a_history_that_no_task_wants_any_more_is_not_written(tmp_path: pa
     await history.remove_unused()
     await history.aclose()
     assert not history.path.exists()
+
+
+@pytest.mark.asyncio
+async def test_events_that_cannot_be_written_are_bounded_and_their_loss_is_logged(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = EventHistory(tmp_path / "missing" / "history.db", ManualClock())
+    history.set_policy("t", HistoryPolicy())
+    for position in range(20):
+        await history.keep_up()
+        history.add(position, Event("click", "p", 1, {"text": "x" * 200_000}))
+        await history.flush()
+    assert history._buffer_bytes <= 1 << 20
+    assert history.dropped == 15
+    counts = [record.args for record in caplog.records if "are dropped" in record.message]
+    assert [args[1] for args in counts if isinstance(args, tuple)] == [1, 2, 4, 8]
+    await history.aclose()

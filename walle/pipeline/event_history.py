@@ -210,9 +210,12 @@ class EventHistory:
             self._drop_excess()
 
     def _drop_excess(self) -> None:
+        before = self.dropped
         while self._buffer_bytes > _MAX_BUFFER_BYTES:
             self._buffer_bytes -= len(self._buffer.popleft()[-1])
             self.dropped += 1
+        if before.bit_length() != self.dropped.bit_length():  # whenever the count has doubled
+            _LOG.warning("event history %s: %d events could not be written and are dropped", self.path, self.dropped)
 
     def _write_rows(self, db: sqlite3.Connection, rows: list[_Row], policies: list[HistoryPolicy]) -> None:
         with db:
