@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -118,6 +119,22 @@ async def test_a_changed_certificate_authority_replaces_ca_pem_in_one_step(tmp_p
         async with Device(dataclasses.replace(config, ca_pem=new)):
             assert (path.read_text(), before.read_text()) == (new, config.ca_pem)
             assert list(config.folder.glob("*.unfinished")) == list(config.folder.glob(".*.unfinished")) == []
+
+
+@pytest.mark.asyncio
+async def test_a_device_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        async with shop.device(tmp_path / "d0") as device:
+            config = device.config
+            await installed(shop, device)
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        for module in ("walle.device.device", "walle.deploy.device.installed"):
+            monkeypatch.setattr(f"{module}.write_file", full)
+        async with Device(config) as device:
+            assert device.tasks == {"shop/count": "v1"}
 
 
 @pytest.mark.asyncio

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,28 @@ async def test_a_journal_that_is_full_of_needed_events_refuses_more_until_they_a
         assert len(await device.settled()) == 41
         await device.intake.take_live(click(41, text="x" * 50_000), can_wait=False)
         assert len(await device.settled()) == 42
+
+
+@pytest.mark.asyncio
+async def test_events_that_a_restored_store_needs_and_the_journal_has_no_more_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as device:
+        pass
+    shutil.copy(tmp_path / "features.db", tmp_path / "copy")
+    async with opened(tmp_path, journal_bytes=4 << 20) as device:
+        for number in range(100):
+            await device.intake.take_live(click(number, text="x" * 50_000), can_wait=False)
+        await device.settled()
+    for name in ("features.db-wal", "features.db-shm", "features.db.lock"):
+        (tmp_path / name).unlink(missing_ok=True)
+    shutil.move(tmp_path / "copy", tmp_path / "features.db")
+    async with opened(tmp_path) as device:
+        seen = await device.settled()
+        lost = 100 - len(seen)
+        assert [number for _, number in seen] == list(range(lost, 100))
+        assert lost > 0
+    assert f"{lost} positions from 0 on have no event" in caplog.text
 
 
 @pytest.mark.asyncio

@@ -305,3 +305,61 @@ async def test_a_killed_process_loses_no_event_that_append_returned_for(tmp_path
             assert journal.next_position in (last + 1, last + 2)  # the last one may have been written and not reported
             assert await replayed(journal) == [(i, event(i)) for i in range(journal.next_position)]
             assert journal.counts.damaged == 0
+
+
+@pytest.mark.asyncio
+async def test_half_an_event_that_cannot_be_cut_off_is_followed_by_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_half(handle: int, data: bytes) -> None:
+        os.write(handle, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with EventJournal(tmp_path) as journal:
+        journal.append(event(0))
+        with monkeypatch.context() as patched:
+            patched.setattr("walle.pipeline.event_journal.write_all", write_half)
+            patched.setattr(os, "truncate", fail)
+            with pytest.raises(EventJournalError, match="cannot be written"):
+                journal.append(event(1))
+        assert journal.append(event(2)) == 1
+        assert await replayed(journal) == [(0, event(0)), (1, event(2))]
+    async with EventJournal(tmp_path) as journal:
+        assert await replayed(journal) == [(0, event(0)), (1, event(2))]
+        assert journal.next_position == 2
+
+
+@pytest.mark.asyncio
+async def test_a_process_without_file_handles_syncs_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    async with EventJournal(tmp_path, sync_interval_s=0.0) as journal:
+        journal.append(event(0))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "dup", fail)
+            with pytest.raises(EventJournalError, match="Too many open files") as failed:
+                await journal.synced()
+        assert failed.value.recorded
+        assert (journal.counts.syncs, journal.counts.failed_syncs) == (0, 1)
+        await journal.synced()
+        assert journal.counts.syncs == 1
+
+
+@pytest.mark.asyncio
+async def test_positions_of_other_events_are_skipped_and_events_are_recorded_together(tmp_path: Path) -> None:
+    async with EventJournal(tmp_path) as journal:
+        assert journal.append_all([event(0), event(1)]) == 0
+        journal.skip_to(2)  # the next one anyway
+        assert len(files(tmp_path)) == 1
+        journal.skip_to(10)
+        journal.skip_to(5)
+        assert journal.append_all([event(10), event(11)]) == 10
+        with pytest.raises(EventError):
+            journal.append_all([event(12), Event("click", "", 1, {"no": object()})])
+    async with EventJournal(tmp_path) as journal:
+        assert [position for position, _ in await replayed(journal)] == [0, 1, 10, 11]
+        assert (journal.counts.missing, journal.counts.damaged) == (8, 0)

@@ -485,3 +485,25 @@ async def test_a_file_of_format_1_is_migrated(path: Path) -> None:
             ]
             assert [plain.decode(feature.payload) for feature in await store.query("t")] == [5, 6, 7, 8, 9]
             assert store.report == StoreReport((), (), 0)
+
+
+def test_damaged_files_that_are_set_aside_are_bounded_and_replace_none_at_the_same_time(path: Path) -> None:
+    clock = ManualClock()  # which stands still, as one that is set back at each start
+    fill(path)
+
+    async def main() -> list[str]:
+        async with FeatureStore(path, clock=clock) as store:
+            return [salvaged.set_aside.name for salvaged in store.report.set_asides]
+
+    made = []
+    for number in range(5):
+        data = bytearray(path.read_bytes())
+        data[: 16 + number] = bytes(16 + number)
+        path.write_bytes(data)
+        made += asyncio.run(main())
+        os.utime(path.parent / made[-1], (number, number))
+    assert len(made) == 5
+    left = {file.name for file in path.parent.glob("*.damaged-*")}
+    assert made[-1] in left
+    assert len([name for name in left if not name.endswith("-wal")]) == 3
+    assert len(set(made[:3])) == 3

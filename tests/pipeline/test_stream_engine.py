@@ -458,3 +458,24 @@ async def test_a_task_that_waits_in_its_cooldown_when_it_is_killed_runs_again(tm
                 found = [feature.position for feature in await store.query("t")]
             await engine.close()
     assert found == [0, 2, 4]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fails", [True, False])
+async def test_an_outcome_that_cannot_be_counted_does_not_end_the_tasks_runs(
+    store: FeatureStore, caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    async def run(task: str, trigger: Trigger) -> TaskOutput:
+        if fails:
+            raise ValueError("the task's")
+        return await summarise(task, trigger)
+
+    def count(task: str, ok: bool, error: Exception | None) -> None:
+        raise KeyError("the caller's")
+
+    engine = StreamEngine(store, run, on_outcome=count)
+    engine.add_task("t", ON_CLICK)
+    async with asyncio.timeout(5):
+        await play(engine, [Event("click", "", 1, {})] * 3)
+    assert engine.counts.triggers == 3
+    assert caplog.text.count("the outcome of a run of task t could not be counted") == 3

@@ -1,6 +1,6 @@
 """A device's tunnel to the cloud: a client that is replaced when it ends, and the dictionaries of its uploads."""
 
-import collections
+import itertools
 import logging
 import random
 import ssl
@@ -92,7 +92,9 @@ class CloudTunnel:
         if self._by_task.get(task) is None:
             return
         added = {topic: task for topic in topics if topic not in self._topics and topic not in self._by_task}
-        known = collections.Counter(self._topics.values())[task] if added else 0
-        if added and known < _MAX_TOPICS:
-            self._topics |= added
+        if not added:
+            return
+        room = _MAX_TOPICS - list(self._topics.values()).count(task)
+        if room > 0:
+            self._topics |= itertools.islice(added.items(), room)
             self.use_dictionaries(self._by_task)

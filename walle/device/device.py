@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import random
+from pathlib import Path
 from typing import Self
 
 import httpx
@@ -60,7 +61,7 @@ class Device:
             self.store = await undo.enter_async_context(FeatureStore(config.folder / "features.db", clock=clock))
             ca_path = config.folder / "ca.pem"  # written after the store has locked the folder
             await asyncio.to_thread(remove_unfinished, config.folder)
-            await asyncio.to_thread(write_file, ca_path, config.ca_pem)
+            await asyncio.to_thread(_keep_file, ca_path, config.ca_pem)
             self.outbox = Outbox(self.store)
             self.counts.produced = self.store.state.produced
             history = EventHistory(config.folder / _HISTORY, clock, position=self.store.position)
@@ -278,3 +279,11 @@ class Device:
             losses=self.store.report.lines(),
             lost_uploads=self.store.report.lost_uploads,
         )
+
+
+def _keep_file(path: Path, text: str) -> None:
+    """Write a file unless it has this text: a device starts on a full disk too."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_bytes() == text.encode():
+            return
+    write_file(path, text)

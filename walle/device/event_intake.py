@@ -85,6 +85,8 @@ class EventIntake:
                     " or play its log after a restart of the device, or on a device with another folder"
                 )
                 raise PositionError(position, last, what)
+            if self._history.is_ahead:
+                await self._history.keep_up()
             await self._stream.on_event(event, position, can_wait=can_wait)
             self._history.add(position, event)
 
@@ -130,26 +132,34 @@ class EventIntake:
 
     async def _record(self, journal: EventJournal, events: Sequence[Event]) -> None:
         """Record the events, all or none."""
-        journal.skip_to(self._stream.next_position)  # behind events of a source that has positions
         try:
-            first = journal.append_all(events)
+            self._append(journal, events)
         except EventJournalFullError:
             with contextlib.suppress(StoreError):  # the stored position decides which files are still needed
                 await self._store.flush()
             self._trim(journal)
-            first = journal.append_all(events)
+            self._append(journal, events)
+
+    def _append(self, journal: EventJournal, events: Sequence[Event]) -> None:
+        journal.skip_to(self._stream.next_position)  # behind events of a source that has positions
+        first = journal.append_all(events)
         self._has_live_events = True
         self._recorded.extend(enumerate(events, first))
 
     async def _finish_live(self, journal: EventJournal, *, can_wait: bool) -> None:
         await journal.synced()
-        with contextlib.suppress(StoreClosedError):  # the device closes; its next start takes them from the journal
+        try:
             await self._take_recorded(can_wait=can_wait)
             self._trim(journal)
+        except StoreClosedError:
+            pass  # the device closes; its next start takes them from the journal
 
     async def _take_recorded(self, *, can_wait: bool) -> None:
+        history = self._history
         while self._recorded:
             position, event = self._recorded[0]
+            if history.is_ahead:
+                await history.keep_up()
             try:
                 await self._stream.on_event(event, position, can_wait=can_wait)  # cancelled, it has not taken the event
             except StoreClosedError:
@@ -178,6 +188,7 @@ class EventIntake:
         """Take the recorded events again that the last process may not have finished."""
         async for position, event in journal.replay(self._store.resume_from):
             self._live.restore(event)
+            await self._history.keep_up()
             try:
                 await self._stream.on_event(event, position, can_wait=True)
                 self._history.add(position, event)

@@ -13,7 +13,9 @@ from walle.device.config import DeviceConfig
 from walle.device.summary import DeviceCounts
 from walle.device.task_versions import ActiveVersion
 from walle.engine_ext.vm.callbacks import Callbacks
-from walle.pipeline.event_history import EventHistory
+from walle.errors import PipelineError
+from walle.pipeline.database import StoreError
+from walle.pipeline.event_history import EventHistory, EventHistoryError
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
@@ -24,6 +26,8 @@ from walle.task_runner import PHASE_TOPIC, TaskRunner
 _LOG = logging.getLogger(__name__)
 
 _FAILURES_TO_REVERT = 10
+_MAX_FEATURES = 10_000  # of one query
+_MAX_MS = 2**53
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -34,6 +38,7 @@ class _Run:
     arrived_s: float  # its event, by the monotonic clock
     outputs: int = 0
     unanswered: bool = False  # it escalated to the cloud, and no answer came
+    is_unserved: bool = False  # the device could not read what it asked for, as on a full disk
     log: Sequence[LogLine] = ()
 
 
@@ -90,10 +95,10 @@ class TaskRuns:
             return TaskOutput()  # it was removed after the event triggered it
         run = self._runs[task] = _Run(version=version, arrived_s=trigger.arrived_s)
         state = None if version.manifest.state is None else self._store.task_states.active(task)
-        query = functools.partial(self._query, 0 if state is None else state.after_id)
+        query = functools.partial(self._query, run, 0 if state is None else state.after_id)
         callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": query}
         if version.manifest.history is not None:
-            callbacks = {**callbacks, "events.history": functools.partial(self._history.query, task, trigger.position)}
+            callbacks = {**callbacks, "events.history": functools.partial(self._older_events, run, trigger.position)}
         output = await self._runner.run(
             version.files,
             version.manifest,
@@ -126,6 +131,8 @@ class TaskRuns:
         _LOG.info("%s: %s %s failed: %s (%s)", self._config.device_id, task, version, what, place or "place unknown")
         if run.unanswered and not self._tunnel.client.connected:
             return None  # the cloud was unreachable: that does not count against the version
+        if run.is_unserved:
+            return None  # nor does a fault of the device's disk
         run.version.failures_in_a_row += 1
         reason = ""
         if run.version.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud's verdict
@@ -157,7 +164,24 @@ class TaskRuns:
         run.unanswered = False
         return plain.decode(answer)
 
-    async def _query(self, after_id: int, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
+    async def _query(self, run: _Run, after_id: int, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
         """Return payloads, oldest first, for a task's `ctx.store.query`; those up to `after_id` are left out."""
-        found = await self._store.query(topic, since_ms, limit)
+        for name, value, kind in (("topic", topic, str), ("since_ms", since_ms, int), ("limit", limit, int)):
+            if type(value) is not kind:
+                raise PipelineError(f"{name} of a query must be {kind.__name__}, is {type(value).__name__}")
+        since_ms = max(0, min(since_ms, _MAX_MS))
+        limit = max(0, min(limit, _MAX_FEATURES))  # SQLite takes a negative limit for none
+        try:
+            found = await self._store.query(topic, since_ms, limit)
+        except StoreError:
+            run.is_unserved = True
+            raise
         return [plain.decode(feature.payload) for feature in found if feature.id > after_id]
+
+    async def _older_events(self, run: _Run, upto: int, *args: Any) -> Any:
+        """Return encoded events for a task's `ctx.history`."""
+        try:
+            return await self._history.query(run.version.manifest.name, upto, *args)
+        except EventHistoryError:
+            run.is_unserved = True
+            raise

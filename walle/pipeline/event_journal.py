@@ -229,12 +229,14 @@ class EventJournal:
     async def replay(self, start: int) -> AsyncIterator[tuple[int, Event]]:
         """Yield (position, event) from position `start` on, up to the last event at the time of the call.
 
-        Damaged events are left out, logged and counted.
+        Damaged events are left out, logged and counted, and so are those from `start` on that are not there any more.
 
         Raises:
             EventJournalError: a file cannot be read.
         """
         end = self.next_position
+        if start < self.first_position:
+            self._count_missing(self.folder, start, self.first_position - start)
         for segment in list(self._segments):
             if segment.end <= start or segment.first >= end:
                 continue
@@ -308,10 +310,7 @@ class EventJournal:
         if self._handle is None:
             raise EventJournalError(self.folder, "is not open")
         position = self.next_position
-        encoded = [event.encode() for event in events]
-        records = b"".join(
-            [_HEAD.pack(len(data), _checksum(data, number)) + data for number, data in enumerate(encoded, position)]
-        )
+        records = b"".join([_record(event, number) for number, event in enumerate(events, position)])
         if self.size_bytes + len(records) > self._max_bytes:
             what = (
                 f"is full: {self.size_bytes} bytes from position {self.first_position} on are still needed, and"
@@ -389,12 +388,14 @@ class EventJournal:
                     self._count_damage(segment, position, 1)
                 position += 1
         if position < segment.end and whole_bytes == len(data):
-            missing = segment.end - position
-            self.counts.missing += missing
-            what = "%s: %d positions from %d on have no event: they were lost in a power cut, or not recorded here"
-            _LOG.warning(what, segment.path, missing, position)
+            self._count_missing(segment.path, position, segment.end - position)
         elif position < segment.end:
             self._count_damage(segment, position, segment.end - position)
+
+    def _count_missing(self, path: Path, position: int, events: int) -> None:
+        self.counts.missing += events
+        what = "%s: %d positions from %d on have no event: they were lost, removed as done, or not recorded here"
+        _LOG.warning(what, path, events, position)
 
     def _count_damage(self, segment: _Segment, position: int, events: int) -> None:
         self.counts.damaged += events
@@ -429,6 +430,11 @@ def _records(data: bytes, first: int) -> Iterator[tuple[bytes, int, bool]]:
         payload = data[offset + _HEAD.size : end]
         yield payload, end, _checksum(payload, position) == checksum
         offset, position = end, position + 1
+
+
+def _record(event: Event, position: int) -> bytes:
+    data = event.encode()
+    return _HEAD.pack(len(data), _checksum(data, position)) + data
 
 
 def _checksum(payload: bytes, position: int) -> int:

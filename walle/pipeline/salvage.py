@@ -6,6 +6,8 @@ aside, and `finish` ends what an earlier process began.
 
 import contextlib
 import dataclasses
+import glob
+import logging
 import os
 import pathlib
 import sqlite3
@@ -15,9 +17,12 @@ from walle.pipeline import epochs, store_schema, task_states
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_schema import StoreState, is_sound, is_sound_feature
 
+_LOG = logging.getLogger(__name__)
+
 _MAX_ID = 1 << 62
 _MAX_FAILURES = 20_000  # queries of a table that fail, before the rest of it is left
 _BATCH = 500
+_KEPT_ASIDE = 3  # damaged files
 _UNREADABLE = (sqlite3.Error, UnicodeDecodeError)  # the latter if an error message quotes damaged text
 
 type _Row = tuple[object, ...]
@@ -57,6 +62,8 @@ def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int, *, is_rep
     The new file has a new epoch, with the reports of uploads that could not be read. `known` is the state after the
     latest transaction, as far as it is known; `is_replay_known` says if that includes its replay state.
 
+    Of the damaged files that were set aside, the latest three stay.
+
     Raises:
         sqlite3.Error, OSError: the new file cannot be written. The damaged file is where it was.
     """
@@ -86,14 +93,32 @@ def salvage(path: pathlib.Path, known: StoreState | None, now_ms: int, *, is_rep
         state, losses = epochs.start_epoch(db, state, unknown, now_ms)
         db.execute("COMMIT")
     _sync_file(new)
-    aside = path.with_name(f"{path.name}.damaged-{now_ms}")
+    aside = _free_name(path, now_ms)
     for suffix in ("", "-wal"):  # once the file is gone, `finish` takes the new one for complete
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
     path.with_name(f"{path.name}-shm").unlink(missing_ok=True)
     finish(path)
+    _remove_oldest(path, aside)
     _sync_file(path.parent)
     return Salvage(aside, features, uploads, losses, runs_again_from, lost_states)
+
+
+def _free_name(path: pathlib.Path, now_ms: int) -> pathlib.Path:
+    """Return the name for a damaged file; a clock that is set back must not replace an earlier one."""
+    while (aside := path.with_name(f"{path.name}.damaged-{now_ms}")).exists():
+        now_ms += 1
+    return aside
+
+
+def _remove_oldest(path: pathlib.Path, newest: pathlib.Path) -> None:
+    """Remove the damaged files before the latest few, so that a bad disk is not filled by them."""
+    found = [file for file in path.parent.glob(f"{glob.escape(path.name)}.damaged-*") if not file.name.endswith("-wal")]
+    found = sorted((file for file in found if file != newest), key=lambda file: file.stat().st_mtime_ns)
+    for old in found[: max(0, len(found) - _KEPT_ASIDE + 1)]:
+        _LOG.warning("%s, a damaged feature store of before, is removed: the latest %d are kept", old, _KEPT_ASIDE)
+        for suffix in ("-wal", ""):
+            old.with_name(old.name + suffix).unlink(missing_ok=True)
 
 
 def _new_file(path: pathlib.Path) -> pathlib.Path:

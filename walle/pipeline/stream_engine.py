@@ -500,13 +500,19 @@ class StreamEngine:
             return self._failed(task, PipelineError(f"task {task!r} cancelled itself: {error!r}"))
         except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
             return self._failed(task, error)
-        self._on_outcome(task, True, None)
+        self._tell_outcome(task, True, None)
         return _Result(puts, state_before, state)
 
     def _failed(self, task: str, error: Exception) -> "_Result":
         self.counts.failures += 1
-        self._on_outcome(task, False, error)
+        self._tell_outcome(task, False, error)
         return _Result([], None, None)
+
+    def _tell_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
+        try:
+            self._on_outcome(task, ok, error)
+        except Exception:  # noqa: BLE001 - a fault of the caller must not end the task's queue
+            _LOG.exception("the outcome of a run of task %s could not be counted", task)
 
 
 class _Result(NamedTuple):

@@ -1,0 +1,82 @@
+"""Callbacks of a run to its device: queries with bounds, and faults of the device that are not the version's."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.shop_cloud import User, shop_cloud
+from tests.sim.visits import TASK_CONFIG
+from walle import plain
+from walle.pipeline.database import StoreFullError
+
+READING = """\
+def execute(ctx, trigger):
+    return [len(ctx.history()), len(ctx.store.query("shop/count"))]
+"""
+ASKING = """\
+def refused(call):
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+
+
+def execute(ctx, trigger):
+    query = ctx.store.query
+    return {
+        "errors": [refused(lambda: query(["shop/count"])), refused(lambda: query("shop/count", "0", 1))],
+        "counts": [len(query("shop/count", limit=limit)) for limit in (-1, 0, 1, 1 << 40)],
+        "late": len(query("shop/count", 1 << 60)),
+    }
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fault", ["store", "history"])
+async def test_a_device_whose_disk_fails_does_not_leave_a_version_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=READING, config=f"{TASK_CONFIG}[history]\n")
+        release_id = await shop.release("v1", beta=["d0"])
+        await user.until(lambda: device.counts.runs_ok > 0)
+        history = device._versions._history
+
+        async def full(*_: object) -> Any:
+            raise StoreFullError(device.store.path, "cannot be written")
+
+        async def unreadable(*_: object) -> Any:
+            raise sqlite3.OperationalError("disk I/O error")
+
+        with monkeypatch.context() as patched:
+            if fault == "store":
+                patched.setattr(device.store, "query", full)
+            else:
+                patched.setattr(history, "_in_thread", unreadable)
+            for _ in range(12):  # more than the failures in a row after which a version is left
+                await user.visit()
+        assert device.counts.runs_failed >= 12
+        assert ("cannot be written" if fault == "store" else "cannot be read") in device.counts.last_error
+        assert user.has("v1")
+        await user.visit()
+        await device.settled()
+        totals = (await shop.releases.get(release_id))["totals"]
+        assert (totals["failed"], totals["reverted"]) == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_queries_have_bounds_and_wrong_ones_are_refused_by_name(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=ASKING)
+        await shop.release("v1", beta=["d0"])
+        await user.until(lambda: device.counts.runs_ok >= 3)
+        await device.settled()
+        uploads = await shop.cloud.gateway.uploads("shop/count", 0, 1000)
+        found = plain.decode(uploads[2][1].payload)
+        assert "topic of a query must be str, is list" in found["errors"][0]
+        assert "since_ms of a query must be int, is str" in found["errors"][1]
+        assert (found["counts"], found["late"]) == ([0, 0, 1, 2], 0)
