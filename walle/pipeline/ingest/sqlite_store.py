@@ -10,14 +10,11 @@ positions of consumers are not synced: a power cut may undo the latest, and then
 gets uploads again.
 """
 
-import asyncio
 import contextlib
-import itertools
 import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast, override
 
@@ -38,7 +35,9 @@ from walle.pipeline.ingest.receipt import (
     related_streams,
     sort_batch,
 )
+from walle.pipeline.ingest.row_statements import RowStatements
 from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, make_schema, transaction
+from walle.pipeline.ingest.store_thread import StoreThread
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, UploadStore
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
@@ -46,7 +45,12 @@ from walle.protocol import Hello, Origin
 
 _LOG = logging.getLogger(__name__)
 
-_ROWS_PER_STATEMENT = 32
+_INSERT = RowStatements("INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES {rows}", 6)
+_MOVE_ON = RowStatements(
+    "UPDATE streams SET highest = given.column2, chain = given.column3"
+    " FROM (VALUES {rows}) AS given WHERE stream = given.column1",
+    3,
+)
 _STREAMS_KEPT = 50_000  # in memory
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 
@@ -59,10 +63,9 @@ class SqliteUploadStore(UploadStore):
         self.path = path
         self.clock = clock or SystemClock()
         self._owner = secrets.token_hex(8)  # of the devices that resumed here
-        # The thread ends with the object or the program. SQLite requires that one thread uses a connection.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest")
+        self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
         self._database: sqlite3.Connection | None = None
-        self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest-reader")
+        self._reader_thread = StoreThread("walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
         # As committed, while no other connection changes the file. A transaction takes the streams that it changes
         # out, so that none of a failed one stays.
@@ -79,6 +82,8 @@ class SqliteUploadStore(UploadStore):
     async def close(self) -> None:
         await self._in_thread(self._close_reader, self._reader_thread)
         await self._in_thread(self._close)
+        self._reader_thread.close()
+        self._thread.close()
 
     @override
     async def reopen(self) -> None:
@@ -220,9 +225,9 @@ class SqliteUploadStore(UploadStore):
 
         return await self._in_thread(on_reader, self._reader_thread)
 
-    async def _in_thread[T](self, work: Callable[[], T], thread: ThreadPoolExecutor | None = None) -> T:
+    async def _in_thread[T](self, work: Callable[[], T], thread: StoreThread | None = None) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(thread or self._thread, work)
+            return await (thread or self._thread).run(work)
         except sqlite3.Error as error:
             primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
             raise IngestError(self.path, str(error), may_pass=primary in _TRANSIENT) from error
@@ -272,7 +277,7 @@ class SqliteUploadStore(UploadStore):
             foreign = frozenset(key for key in keys if not self._is_owned(database, key[0]))
             streams = {key: self._take(database, key) for key in keys if key not in foreign}
             sorted_batch = sort_batch(batch, streams, _stored(database, moved_places(batch, streams)))
-            _insert(database, sorted_batch.rows)
+            _INSERT.execute(database, sorted_batch.rows)
             database.executemany(
                 "INSERT INTO topics VALUES (?, ?, ?) ON CONFLICT (topic)"
                 " DO UPDATE SET uploads = uploads + excluded.uploads, bytes = bytes + excluded.bytes",
@@ -280,10 +285,7 @@ class SqliteUploadStore(UploadStore):
             )
             for recorded in sorted_batch.losses:
                 self._record(database, recorded)
-            database.executemany(
-                "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
-                [(stream.highest, stream.chain, stream.number) for stream in streams.values()],
-            )
+            _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain) for stream in streams.values()])
         if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
             self._forget()
         self._streams.update(streams)
@@ -439,16 +441,3 @@ def _stored(database: sqlite3.Connection, places: Iterable[Place]) -> dict[Place
     query = "SELECT topic, payload, sent_ms FROM uploads WHERE stream = ? AND seq = ?"
     found = ((place, database.execute(query, place).fetchone()) for place in places)
     return {place: row for place, row in found if row is not None}
-
-
-def _insert(database: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
-    """Insert uploads, _ROWS_PER_STATEMENT in each statement.
-
-    SQLite releases the interpreter lock around each statement, and the server's thread holds it most of the time.
-    """
-    insert = "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES "
-    whole = len(rows) - len(rows) % _ROWS_PER_STATEMENT
-    for first in range(0, whole, _ROWS_PER_STATEMENT):
-        values = list(itertools.chain.from_iterable(rows[first : first + _ROWS_PER_STATEMENT]))
-        database.execute(insert + ", ".join(["(?, ?, ?, ?, ?, ?)"] * _ROWS_PER_STATEMENT), values)
-    database.executemany(insert + "(?, ?, ?, ?, ?, ?)", rows[whole:])
