@@ -80,8 +80,7 @@ async def _echo(_device_id: str, _topic: str, payload: bytes) -> bytes:
 
 async def _acknowledge_all(server: TunnelServer) -> None:
     while batch := await server.arrived(1000):
-        for (device_id, epoch), seq in {received[:2]: received.seq for received in batch}.items():
-            await server.acknowledge(device_id, epoch, seq)
+        server.acknowledge_all({received[:2]: received.seq for received in batch})
 
 
 class BareServer(asyncio.Protocol):

@@ -43,7 +43,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "vm": ("core",),
     "bindings/stream": ("core", "stream"),
     "bindings/store": ("core", "bindings/stream"),
-    "bindings/tunnel": (),
+    "bindings/tunnel": ("core",),
     "bindings": (*_PLAN, "run", "files", "stream", "vm", "bindings/stream", "bindings/store", "bindings/tunnel"),
 }
 

@@ -45,6 +45,11 @@ def up(
         int,
         typer.Option(help="Processes that share the tunnel's port; one for each core that it may use.", min=1, max=256),
     ] = 1,
+    drain_to: Annotated[
+        str,
+        typer.Option(help="HOST:PORT of the tunnel where devices go when this cloud stops; here again if empty."),
+    ] = "",
+    drain: Annotated[float, typer.Option(help="Seconds over which they move; 0: at once.", min=0, max=3600)] = 1.0,
     uploads: Annotated[
         str,
         typer.Option(
@@ -97,7 +102,9 @@ def up(
         from walle.cloud.malloc import map_tls_buffers
         from walle.pipeline.ingest.feature_view import ViewConfig
         from walle.pipeline.ingest.retention import parse_rule
+        from walle.pipeline.tunnel.service import DrainTarget
 
+        DrainTarget.parse(drain_to, drain)
         for rule in retain or ():
             parse_rule(rule)
         for view in features or ():
@@ -112,6 +119,8 @@ def up(
             tunnel_port=tunnel_port,
             tunnel_names=names or (host,),
             tunnel_processes=tunnel_processes,
+            drain_to=drain_to,
+            drain_s=drain,
             uploads=uploads,
             retention=tuple(retain or ()),
             features=tuple(features or ()),

@@ -12,6 +12,8 @@ class CloudConfig:
     beside Walle's routes with the push answer added; empty for none. Ports 0 are chosen by the system.
     `uploads` is the URL of a PostgreSQL database, empty for a file in `folder`. `parse_rule` reads the rules of
     `retention`, `ViewConfig.parse` the views of `features`. `tunnel_processes` above 1 share the tunnel's port.
+    When it closes, devices move to the tunnel at `drain_to` (HOST:PORT; empty: to the same address again) at random
+    times within `drain_s` seconds.
     """
 
     folder: Path
@@ -19,6 +21,8 @@ class CloudConfig:
     http_port: int = 0
     tunnel_port: int = 0
     tunnel_processes: int = 1
+    drain_to: str = ""
+    drain_s: float = 1.0
     tunnel_names: tuple[str, ...] = ()  # what devices call this host, beside localhost; for the certificate
     scenarios: tuple[str, ...] = ()  # task repositories to make at start
     business_app: str = ""

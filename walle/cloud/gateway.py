@@ -42,7 +42,7 @@ from walle.pipeline.ingest.retention import Retention, parse_rule
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
-from walle.pipeline.tunnel.service import TunnelService
+from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 from walle.protocol import MAX_DICTIONARY_BYTES
 
 _LOG = logging.getLogger(__name__)
@@ -133,6 +133,7 @@ class GatewayNode:
 
     def _make_tunnel(self, authority: Authority, inference: InferencePeer) -> TunnelService | TunnelProcesses:
         config = self._config
+        drain_to = DrainTarget.parse(config.drain_to, config.drain_s)
         if config.tunnel_processes == 1:
             return TunnelService(
                 self._uploads,
@@ -143,6 +144,7 @@ class GatewayNode:
                 host=config.host,
                 port=config.tunnel_port,
                 on_stored=self._note_batch,
+                drain_to=drain_to,
                 clock=self._clock,
             )
         settings = WorkerSettings(
@@ -151,6 +153,7 @@ class GatewayNode:
             uploads=config.uploads or str(self._home.uploads_db),
             server_pem=authority.server_path,
             device_token=self._home.device_token,
+            drain_to=drain_to,
         )
         return TunnelProcesses(
             config.tunnel_processes,

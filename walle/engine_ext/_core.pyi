@@ -345,7 +345,8 @@ def scan_uploads[Record: tuple[object, ...]](
     values: tuple[str, str, int],
     seqs: tuple[int, int],
     /,
-) -> tuple[list[Record], int, int]: ...
+) -> tuple[list[Record], int, int, bytes | None]: ...
+def next_upload_link(chain: int, topic: str, payload: bytes, sent_ms: int, /) -> int: ...
 
 @final
 class RowBatch:

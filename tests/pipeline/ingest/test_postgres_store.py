@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -86,9 +86,10 @@ class Source:
     def put_back(self, batch: list[Received]) -> None:
         self.putbacks += 1
 
-    async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None:
-        assert seq >= self.acked
-        self.acked = seq
+    def acknowledge_all(self, highest: Mapping[tuple[str, str], int]) -> None:
+        for seq in highest.values():
+            assert seq >= self.acked
+            self.acked = seq
 
     async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None:
         raise AssertionError((code, message))

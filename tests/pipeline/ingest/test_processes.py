@@ -21,12 +21,13 @@ from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.tunnel_rig import fill, running
 from walle.cloud.authority import Authority
-from walle.credential import device_credential
-from walle.errors import PipelineError
+from walle.credential import credential_device, device_credential
+from walle.errors import ConfigError, PipelineError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel import processes as processes_module
 from walle.pipeline.tunnel.client import RequestError, TunnelClient, client_context
 from walle.pipeline.tunnel.processes import TunnelProcessError, TunnelProcesses, WorkerSettings
+from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 
 _TOKEN = "the fleet's secret"
 _DEVICES = 8
@@ -123,6 +124,79 @@ async def test_killed_processes_lose_and_double_nothing(authority: Authority, lo
         await until(lambda: len(processes.pids) == 3)
         total = sum(state.stored for state in [*processes.states(), *processes.ended()])
         assert total <= made * _DEVICES  # a killed process has not reported its last half second
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.asyncio
+async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
+    authority: Authority, tmp_path: Path, count: int
+) -> None:
+    release = asyncio.Event()
+
+    async def slow(_device_id: str, _topic: str, _payload: bytes) -> bytes:
+        await release.wait()
+        return b"answered"
+
+    async def authenticate(credential: str) -> str | None:
+        return credential_device(_TOKEN, credential)
+
+    location = str(tmp_path / "u.db")
+    async with contextlib.AsyncExitStack() as undo:
+        store = await undo.enter_async_context(open_uploads(location))
+        other = TunnelService(
+            store,
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            on_request=slow,
+            host="127.0.0.1",
+            port=0,
+            drain_to=DrainTarget(over_s=0.0),
+        )
+        await undo.enter_async_context(other)
+        target = DrainTarget("127.0.0.1", other.port, 0.3)
+        tunnel: TunnelService | TunnelProcesses
+        if count == 1:
+            tunnel = TunnelService(
+                store,
+                ssl_context=authority.server_context(),
+                authenticate=authenticate,
+                on_request=slow,
+                host="127.0.0.1",
+                port=0,
+                drain_to=target,
+            )
+        else:
+            stopping = dataclasses.replace(settings(authority, location), drain_to=target)
+            tunnel = TunnelProcesses(count, stopping, on_request=slow)
+        async with asyncio.timeout(60):
+            await tunnel.__aenter__()
+            outboxes, clients = await undo.enter_async_context(fleet(authority, tunnel.port))
+            await until(lambda: all(client.connected for client in clients))
+            question = asyncio.create_task(clients[0].request("slow", b""))
+            await asyncio.sleep(0.2)
+            for outbox in outboxes:
+                fill(outbox, 20)
+            asyncio.get_running_loop().call_later(0.6, release.set)
+            await tunnel.__aexit__(None, None, None)
+            assert await question == b"answered"
+            for outbox in outboxes:
+                fill(outbox, 20, seed=2)
+            await asyncio.gather(*(client.drained() for client in clients))
+        assert [client.last_error for client in clients] == [None] * _DEVICES
+        assert other.server.counts.connections == _DEVICES
+        assert await store.count() == 40 * _DEVICES
+
+
+@pytest.mark.parametrize("text", ["host", ":1", "host:", "host:0", "host:99999", "ho st:1", "host:-1"])
+def test_an_address_to_drain_to_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        DrainTarget.parse(text, 1.0)
+
+
+def test_addresses_to_drain_to() -> None:
+    assert DrainTarget.parse("", 2.0) == DrainTarget("", 0, 2.0)
+    assert DrainTarget.parse("cloud-2.example:7443", 0.0) == DrainTarget("cloud-2.example", 7443, 0.0)
+    assert DrainTarget.parse("[::1]:7443", 1.0) == DrainTarget("::1", 7443, 1.0)
 
 
 @pytest.mark.asyncio

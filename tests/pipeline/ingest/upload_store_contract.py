@@ -84,8 +84,8 @@ class Batches:
     def put_back(self, batch: list[Received]) -> None:
         self.returned += batch
 
-    async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None:
-        self.acked[device_id] = seq
+    def acknowledge_all(self, highest: Mapping[tuple[str, str], int]) -> None:
+        self.acked |= {device_id: seq for (device_id, _), seq in highest.items()}
 
     async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None:
         self.refusals.append((device_id, code))

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -48,8 +48,8 @@ class Source:
     def put_back(self, batch: list[Received]) -> None:
         self.returned += batch
 
-    async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None:
-        self.acks.append((device_id, epoch, seq))
+    def acknowledge_all(self, highest: Mapping[tuple[str, str], int]) -> None:
+        self.acks += [(device_id, epoch, seq) for (device_id, epoch), seq in highest.items()]
 
     async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None:
         self.disconnects.append((device_id, epoch, code))

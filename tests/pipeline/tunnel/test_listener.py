@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.sim.tunnel_cloud import authenticate, echo
-from tests.sim.tunnel_rig import RawDevice, nothing_acked
+from tests.sim.tunnel_rig import RawDevice, nothing_acked, until
 from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.listener import listen
-from walle.pipeline.tunnel.server import TunnelServer
+from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 
 FAST = [
     False,
@@ -111,10 +111,10 @@ async def test_a_drained_server_is_closed(authority: Authority, fast: bool) -> N
     await server.close()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("aiofastnet") is None, reason="needs aiofastnet")
+@pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_accepting_goes_on_after_the_file_descriptors_ran_out(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Exhausted(socket.socket):
         left = 3
@@ -130,13 +130,47 @@ async def test_accepting_goes_on_after_the_file_descriptors_ran_out(
     bound.bind(("127.0.0.1", 0))
     with caplog.at_level(logging.ERROR, logger="walle.pipeline.tunnel.listener"):
         async with (
-            _server(authority, sock=bound, fast_transports=True) as server,
+            _server(authority, sock=bound, fast_transports=fast) as server,
             RawDevice.connect(authority, server.port) as device,
         ):
             await device.hello()
     assert Exhausted.left == 0
     assert len(caplog.records) == 3  # one for each failure: no tight loop
     assert "Too many open files" in caplog.text
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_handshakes_under_way_are_bounded_and_slow_ones_leave_room(
+    authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("walle.pipeline.tunnel.listener._HANDSHAKE_TURN_S", 0.3)
+    async with _server(authority, fast_transports=fast, limits=ServerLimits(handshakes=3)) as server:
+        listener = server._listener
+        assert listener is not None
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+        await until(lambda: listener.handshakes == 3)
+        await asyncio.sleep(0.1)
+        assert listener.handshakes == 3
+        async with asyncio.timeout(5), RawDevice.connect(authority, server.port) as device:  # behind the silent ones
+            await device.hello()
+            assert listener.handshakes <= 3
+        assert "handshakes are slow" in caplog.text
+        for _, writer in silent:
+            writer.close()
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_many_devices_that_come_at_once_all_get_a_handshake(authority: Authority, fast: bool) -> None:
+    async with (
+        _server(authority, fast_transports=fast, limits=ServerLimits(handshakes=2)) as server,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        connecting = [stack.enter_async_context(RawDevice.connect(authority, server.port)) for _ in range(30)]
+        for number, device in enumerate(await asyncio.gather(*connecting)):
+            await device.hello(number)
+        assert server.counts.open == 30
 
 
 @pytest.mark.asyncio

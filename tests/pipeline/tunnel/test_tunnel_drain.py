@@ -57,7 +57,7 @@ async def test_devices_move_to_the_other_server_and_lose_nothing(
             for outbox in outboxes:
                 fill(outbox, 200, size=3000)
             question = asyncio.create_task(clients[0].request("slow", b""))
-            await until(lambda: cloud.server.counts.requests == 1)
+            await until(lambda: cloud.server.counts.requests == 1 and all(client.connected for client in clients))
             draining = asyncio.create_task(cloud.server.drain(host="127.0.0.1", port=other.port, over_s=0.4))
             moved_s = []
             began_s = time.monotonic()

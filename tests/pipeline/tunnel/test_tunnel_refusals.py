@@ -30,8 +30,10 @@ from walle.pipeline.tunnel.client import (
     TunnelRefusedError,
     client_context,
 )
+from walle.pipeline.tunnel.frames import Encoder, encode_ack
 from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import ResumePoint, TunnelServer, TunnelServerError
+from walle.pipeline.tunnel.link import Link
+from walle.pipeline.tunnel.server import ResumePoint, ServerLimits, TunnelServer, TunnelServerError
 
 
 @pytest.mark.asyncio
@@ -245,6 +247,14 @@ async def test_uploads_of_a_replaced_connection_may_become_durable_later(authori
 
 
 @pytest.mark.asyncio
+async def test_an_ack_that_comes_before_the_welcome_is_taken_over_counts() -> None:
+    link = Link(ManualClock())
+    link.data_received(Encoder().encode(protocol.Welcome(3, 8, 0)) + encode_ack(5))
+    link.accept(await link.welcome(), [])
+    assert link.acked == 5
+
+
+@pytest.mark.asyncio
 async def test_a_cloud_that_lost_what_it_acknowledged_records_it_and_goes_on(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:
@@ -331,3 +341,42 @@ async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_
         assert isinstance(client.last_error, TunnelRefusedError)
         assert client.last_error.code == "unavailable"
         assert client.last_error.retry_s == 5.0
+
+
+@pytest.mark.asyncio
+async def test_a_lookup_that_never_ends_is_refused_after_a_while(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_cancelled = False
+
+    async def never(_credential: str) -> str | None:
+        nonlocal is_cancelled
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            is_cancelled = True
+            raise
+        raise AssertionError
+
+    clock = ManualClock()
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=never,
+            resume=nothing_acked,
+            on_request=echo,
+            clock=clock,
+            limits=ServerLimits(check_s=20.0),
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        device.say(protocol.Hello("device-0", "e", "token-0"))
+        await until(lambda: [connection._pauses for connection in server._connections] == [1])
+        await clock.advance(19.0)
+        assert server.counts.open == 1
+        await clock.advance(3.0)
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert (refusal.code, refusal.retry_s) == ("unavailable", 5.0)
+        await until(lambda: server.counts.open == 0 and is_cancelled)
+        assert "not looked up within 20.0 s" in caplog.text

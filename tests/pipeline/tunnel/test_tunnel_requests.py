@@ -185,3 +185,125 @@ async def test_slow_requests_do_not_hold_back_one_of_a_higher_priority(
             assert set(await asyncio.gather(*slow)) == {b"done"}
             with pytest.raises(RequestError, match="priority 101"):
                 await client.request("urgent", b"", priority=101)
+
+
+class DeafHandler(Handler):
+    """A handler that goes on after its cancellation until the gate opens."""
+
+    async def __call__(self, device_id: str, topic: str, payload: bytes) -> bytes:
+        try:
+            return await super().__call__(device_id, topic, payload)
+        except asyncio.CancelledError:
+            await self.gate.wait()
+            self.ended.append(topic)
+            return b"late"
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_ignores_its_deadline_delays_no_answer_and_gives_none(authority: Authority) -> None:
+    clock, handler = ManualClock(), DeafHandler()
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=handler,
+            clock=clock,
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        device.say(protocol.Request(1, "late", b"x" * 100, deadline_ms=1_000))
+        await until(lambda: handler.started == ["late"])
+        await clock.advance(1.5)
+        answer = await device.hear()
+        assert isinstance(answer, protocol.Response)
+        assert (answer.request_id, answer.code, answer.payload) == (1, "expired", b"")
+        assert server.budget.requests == 104  # the handler still holds it
+        handler.gate.set()
+        await until(lambda: handler.ended == ["late"])
+        device.say(protocol.Ping(1))
+        assert await device.hear() == protocol.Pong(1)
+        assert server.budget.requests == 0
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_request_has_no_answer_though_its_handler_goes_on(
+    cloud: TunnelCloud, authority: Authority
+) -> None:
+    handler = cloud.on_request = DeafHandler()
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        await device.hello()
+        device.say(protocol.Request(1, "ask", b""))
+        await until(lambda: handler.started == ["ask"])
+        device.say(protocol.Cancel(1))
+        await until(lambda: handler.stopped == ["ask"])
+        handler.gate.set()
+        await until(lambda: handler.ended == ["ask"])
+        device.say(protocol.Ping(1))
+        assert await device.hear() == protocol.Pong(1)
+
+
+@pytest.mark.asyncio
+async def test_a_handler_that_cancels_itself_is_answered_as_a_failure(cloud: TunnelCloud, authority: Authority) -> None:
+    async def on_request(device_id: str, topic: str, payload: bytes) -> bytes:
+        raise asyncio.CancelledError
+
+    cloud.on_request = on_request
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
+        await device.hello()
+        device.say(*(protocol.Request(number, "ask", b"") for number in range(40)))
+        answers = [await device.hear() for _ in range(20)]
+        assert all(isinstance(answer, protocol.Response) and answer.error for answer in answers)
+        device.say(protocol.Request(100, "ask", b""))
+        await until(lambda: cloud.server.counts.requests == 41)
+        assert cloud.server.budget.requests == 0
+
+
+@pytest.mark.asyncio
+async def test_one_device_does_not_take_all_handlers(cloud: TunnelCloud, authority: Authority) -> None:
+    handler = cloud.on_request = Handler()
+    cloud.limits = dataclasses.replace(cloud.limits, handlers=8)
+    async with (
+        cloud,
+        RawDevice.connect(authority, cloud.server.port) as greedy,
+        RawDevice.connect(authority, cloud.server.port) as other,
+    ):
+        await greedy.hello(0)
+        await other.hello(1)
+        greedy.say(*(protocol.Request(number, f"greedy-{number}", b"", 100) for number in range(16)))
+        await until(lambda: cloud.server.counts.requests == 16)
+        assert handler.started == ["greedy-0", "greedy-1"]
+        other.say(protocol.Request(1, "other", b"", -100))
+        await until(lambda: "other" in handler.started)
+        handler.gate.set()
+        assert {type(await greedy.hear()) for _ in range(16)} == {protocol.Response}
+        assert len(handler.ended) == 17
+        assert cloud.server.handlers._device_slots == {}
+
+
+@pytest.mark.asyncio
+async def test_cancelled_requests_of_a_device_leave_handlers_to_others(
+    cloud: TunnelCloud, authority: Authority
+) -> None:
+    handler = cloud.on_request = DeafHandler()
+    cloud.limits = dataclasses.replace(cloud.limits, handlers=8)
+    async with (
+        cloud,
+        RawDevice.connect(authority, cloud.server.port) as greedy,
+        RawDevice.connect(authority, cloud.server.port) as other,
+    ):
+        await greedy.hello(0)
+        await other.hello(1)
+        for number in range(100):
+            greedy.say(protocol.Request(number, "deaf", b""), protocol.Cancel(number))
+        greedy.say(protocol.Ping(1))
+        assert await greedy.hear() == protocol.Pong(1)
+        for number in range(2):
+            greedy.say(protocol.Request(200 + number, "deaf", b""))
+            await until(lambda count=number + 1: len(handler.started) >= count)  # type: ignore[misc]
+            greedy.say(protocol.Cancel(200 + number))
+        await until(lambda: len(handler.stopped) == 2)
+        other.say(protocol.Request(1, "other", b""))
+        await until(lambda: "other" in handler.started)
+        handler.gate.set()

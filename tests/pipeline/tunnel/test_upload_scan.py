@@ -2,12 +2,14 @@
 
 import random
 import struct
+from typing import Any, cast
 
 import pytest
 import zstandard
 
 from walle import plain
 from walle.engine_ext import _core
+from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.dictionaries import Dictionary, train_dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, FrameError, UploadFields
@@ -127,10 +129,63 @@ def test_a_body_beyond_the_bound_is_not_decompressed() -> None:
     packed = zstandard.ZstdCompressor(write_content_size=True).compress(bytes(5000))
     stream = struct.pack(">IBBH", len(packed), 3, 1, 0) + packed
     limits = (4999, 10, 1 << 20)
-    assert _core.scan_uploads(stream, 0, {0: decompress}, limits, Received, _VALUES, _ALL) == ([], 0, 0)
+    assert _core.scan_uploads(stream, 0, {0: decompress}, limits, Received, _VALUES, _ALL) == ([], 0, 0, None)
     assert called == []
-    assert _core.scan_uploads(stream, 0, {0: decompress}, (5000, 10, 1 << 20), Received, _VALUES, _ALL) == ([], 0, 0)
+    assert _core.scan_uploads(stream, 0, {0: decompress}, (5000, 10, 1 << 20), Received, _VALUES, _ALL) == (
+        [],
+        0,
+        0,
+        None,
+    )
     assert len(called) == 1  # what it returned is not the size that the frame states
+
+
+class CountingDecompressor:
+    """A zstd decompressor that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._decompress = zstandard.ZstdDecompressor().decompress
+
+    def decompress(self, *arguments: Any, **options: Any) -> bytes:
+        self.calls += 1
+        return self._decompress(*arguments, **options)
+
+
+@pytest.mark.parametrize("is_added", [True, False])
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_uploads_out_of_turn_are_decompressed_once(is_batch: bool, is_added: bool) -> None:
+    uploads = [Upload(seq, "t", b"feature " * 100, 0) for seq in (1, 2, 3)]  # 2 is due, so the others are not
+    frames: list[Frame] = [UploadBatch(tuple(uploads))] if is_batch else list(uploads)
+    stream = b"".join(map(Encoder().encode, frames))
+    counting = CountingDecompressor()
+    decoder = Decoder(decompressor=cast("zstandard.ZstdDecompressor", counting))
+    if is_added:
+        decoder.add(stream)
+        found = decoder.records(Received, _VALUES, (2, 2), 10, 1 << 20)[0]
+    else:
+        found, read_bytes, _ = decoder.records_of(memoryview(stream), Received, _VALUES, (2, 2), 10, 1 << 20)
+        decoder.add(memoryview(stream)[read_bytes:])
+    assert found == []
+    assert counting.calls == 1
+    assert decoder.records(Received, _VALUES, (2, 2), 10, 1 << 20) == ([], 0)
+    assert decoder.trim() == len(stream)
+    assert [fields[0] for fields in decoder.uploads(10, 1 << 20)] == [1, 2, 3]
+    assert counting.calls == len(frames)
+    assert decoder.unpacked_bytes > 3 * 800
+
+
+def test_a_link_of_the_chain_is_that_of_the_checksums() -> None:
+    rng = random.Random(11)
+    for _ in range(2_000):
+        chain, sent_ms = rng.randrange(CHAIN_MODULUS), rng.randrange(-(2**63), 2**63)
+        topic = "".join(rng.choices("ab/ö\U0001f600\0", k=rng.randrange(20)))
+        payload = rng.randbytes(rng.choice([0, 1, 15, 64, 300, 5000]))
+        expected = next_link(chain, row_checksum(topic, payload, sent_ms))
+        assert _core.next_upload_link(chain, topic, payload, sent_ms) == expected
+    for arguments in ((0, "t", b""), (0, b"t", b"", 0), (0, "t", "", 0), (-1, "t", b"", 0), (0, "t", b"", 2**63)):
+        with pytest.raises((TypeError, OverflowError)):
+            _core.next_upload_link(*arguments)
 
 
 @pytest.mark.parametrize("kind", [3, 19])

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from walle.clock import Clock, SystemClock
@@ -46,7 +46,7 @@ class UploadSource(Protocol):
 
     async def arrived(self, limit: int) -> list[Received]: ...
     def put_back(self, batch: list[Received]) -> None: ...
-    async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None: ...
+    def acknowledge_all(self, highest: Mapping[StreamKey, int]) -> None: ...
     async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None: ...
 
 
@@ -144,9 +144,9 @@ class _Pump:
         """Acknowledge what is durable, and pass new uploads on."""
         server = self._server
         self._status.succeeded(len(accepted.fresh))
+        server.acknowledge_all(accepted.highest)
         sent = {received[:2]: received.seq for received in part}
         for (device_id, epoch), highest in accepted.highest.items():
-            await server.acknowledge(device_id, epoch, highest)
             if highest < sent[device_id, epoch]:  # a batch was lost between the server and the file
                 what = f"uploads after {highest} were lost here before they were stored; send them again"
                 await server.disconnect(device_id, epoch, "lost", what, 0.0)

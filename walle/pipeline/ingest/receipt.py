@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from walle.pipeline.checksums import CHAIN_MODULUS, next_link, row_checksum
+from walle.engine_ext._core import next_upload_link
+from walle.pipeline.checksums import CHAIN_MODULUS
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossError
 from walle.pipeline.store import MAX_TOPIC_CHARS
 from walle.pipeline.tunnel.server import Received
@@ -197,33 +198,33 @@ def sort_batch(
     in_batch: dict[Place, Contents] = {}
     unread: dict[str, LossError] = {}  # the latest of each device: a line for each would flood the log
     for received in batch:
-        stream = streams.get(received[:2])
-        if stream is None or received.seq != stream.highest + 1:
+        device_id, epoch, seq, topic, payload, sent_ms, received_ms = received
+        stream = streams.get((device_id, epoch))
+        if stream is None or seq != stream.highest + 1:
             continue
-        stream.highest += 1
-        stream.chain = next_link(stream.chain, row_checksum(received.topic, received.payload, received.sent_ms))
-        if received.topic == LOSS_TOPIC:
+        stream.highest = seq
+        stream.chain = next_upload_link(stream.chain, topic, payload, sent_ms)
+        if topic == LOSS_TOPIC:
             try:
-                loss = Loss.decode(received.payload)
+                loss = Loss.decode(payload)
             except LossError as unreadable:
-                unread[received.device_id] = unreadable
+                unread[device_id] = unreadable
             else:
-                result.losses.append(RecordedLoss(received.device_id, loss, received.received_ms))
+                result.losses.append(RecordedLoss(device_id, loss, received_ms))
             continue
-        topic = received.topic
         if len(topic) > MAX_TOPIC_CHARS:
             topic = topic[:MAX_TOPIC_CHARS]
         if storable is not None:
             topic = storable(topic)
         if has_moved:
-            contents = (topic, received.payload, received.sent_ms)
-            if received.seq <= stream.moved:
-                places = _other_places(stream, received.seq)
+            contents = (topic, payload, sent_ms)
+            if seq <= stream.moved:
+                places = _other_places(stream, seq)
                 if any(contents == in_batch.get(place, stored.get(place)) for place in places):
                     continue
-            in_batch[stream.number, received.seq] = contents
+            in_batch[stream.number, seq] = contents
         fresh.append(received)
-        rows.append((stream.number, received.seq, topic, *received[4:]))
+        rows.append((stream.number, seq, topic, payload, sent_ms, received_ms))
     for device_id, error in unread.items():
         _LOG.warning("device %r: %s", device_id, error)
     return result

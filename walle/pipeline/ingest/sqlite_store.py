@@ -11,14 +11,11 @@ positions of consumers are not synced: a power cut may undo the latest, and then
 gets uploads again.
 """
 
-import asyncio
 import contextlib
-import itertools
 import logging
 import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast, override
 
@@ -44,17 +41,26 @@ from walle.pipeline.ingest.receipt import (
     related_streams,
     sort_batch,
 )
+from walle.pipeline.ingest.row_statements import RowStatements
 from walle.pipeline.ingest.sqlite_file import OpenedFile
 from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, make_schema, transaction
+from walle.pipeline.ingest.store_thread import StoreThread
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
+from walle.pipeline.ingest.wal_reserve import WalReserve
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello, Origin
 
 _LOG = logging.getLogger(__name__)
 
-_ROWS_PER_STATEMENT = 32
+_INSERT = RowStatements("INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES {rows}", 6)
+_MOVE_ON = RowStatements(
+    "UPDATE streams SET highest = given.column2, chain = given.column3"
+    " FROM (VALUES {rows}) AS given WHERE stream = given.column1",
+    3,
+)
 _STREAMS_KEPT = 50_000  # in memory
+_CHECKPOINT_PAGES = 8000  # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 _OF_CONTENTS = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 
@@ -71,10 +77,10 @@ class SqliteUploadStore(UploadStore):
         self.path = path
         self.clock = clock or SystemClock()
         self._owner = secrets.token_hex(8)  # of the devices that resumed here
-        # The thread ends with the object or the program. SQLite requires that one thread uses a connection.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest")
+        self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
         self._database: sqlite3.Connection | None = None
-        self._reader_thread = ThreadPoolExecutor(1, thread_name_prefix="walle-ingest-reader")
+        self._reserve: WalReserve | None = None
+        self._reader_thread = StoreThread("walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
         self._opened: OpenedFile | None = None  # the file of `_database`
         self._reader_of: OpenedFile | None = None  # the file of `_reader`
@@ -93,6 +99,8 @@ class SqliteUploadStore(UploadStore):
     async def close(self) -> None:
         await self._in_thread(self._close_reader, self._reader_thread)
         await self._in_thread(self._close)
+        self._reader_thread.close()
+        self._thread.close()
 
     @override
     async def reopen(self) -> None:
@@ -280,9 +288,9 @@ class SqliteUploadStore(UploadStore):
         except _ReplacedError:
             raise IngestError(self.path, "is being replaced by another file", may_pass=True) from None
 
-    async def _in_thread[T](self, work: Callable[[], T], thread: ThreadPoolExecutor | None = None) -> T:
+    async def _in_thread[T](self, work: Callable[[], T], thread: StoreThread | None = None) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(thread or self._thread, work)
+            return await (thread or self._thread).run(work)
         except sqlite3.Error as error:
             primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
             what = {"may_pass": primary in _TRANSIENT, "of_contents": primary in _OF_CONTENTS}
@@ -335,8 +343,7 @@ class SqliteUploadStore(UploadStore):
         try:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
-            # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare.
-            database.execute("PRAGMA wal_autocheckpoint = 8000")
+            database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
             if self._check_format(database) < FORMAT:
                 make_schema(database)
             database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
@@ -344,6 +351,11 @@ class SqliteUploadStore(UploadStore):
             database.close()
             raise
         self._database, self._opened = database, OpenedFile(self.path)
+        page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
+        limit_bytes = (page_bytes + 24) * (_CHECKPOINT_PAGES + 200)  # the last commit may pass the bound
+        if self._reserve is not None:
+            self._reserve.close()
+        self._reserve = WalReserve(Path(f"{self.path}-wal"), page_bytes=page_bytes, limit_bytes=limit_bytes)
         self._forget()
 
     def _check_format(self, database: sqlite3.Connection) -> int:
@@ -356,6 +368,8 @@ class SqliteUploadStore(UploadStore):
         database, self._database = self._database, None
         if database is None:
             return
+        if self._reserve is not None:
+            self._reserve.close()
         try:
             if self._opened is not None and self._opened.is_current:
                 with contextlib.suppress(sqlite3.Error), transaction(database, durable=False):
@@ -375,7 +389,7 @@ class SqliteUploadStore(UploadStore):
             foreign = frozenset(key for key in keys if not self._is_owned(database, key[0]))
             streams = {key: self._take(database, key) for key in keys if key not in foreign}
             sorted_batch = sort_batch(batch, streams, _stored(database, moved_places(batch, streams)))
-            _insert(database, sorted_batch.rows)
+            _INSERT.execute(database, sorted_batch.rows)
             database.executemany(
                 "INSERT INTO topics VALUES (?, ?, ?) ON CONFLICT (topic)"
                 " DO UPDATE SET uploads = uploads + excluded.uploads, bytes = bytes + excluded.bytes",
@@ -383,11 +397,19 @@ class SqliteUploadStore(UploadStore):
             )
             for recorded in sorted_batch.losses:
                 self._record(database, recorded)
-            _update(database, streams.values())
+            _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain) for stream in streams.values()])
         if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
             self._forget()
         self._streams.update(streams)
+        if self._reserve is not None and self._reserve.is_low:
+            self._thread.post(self._grow_reserve)  # after the acknowledgements
         return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
+
+    def _grow_reserve(self) -> None:
+        """Make the log longer under the write lock, unless another process holds it for long."""
+        if self._database is not None and self._reserve is not None:
+            with contextlib.suppress(sqlite3.Error), transaction(self._database, durable=False):
+                self._reserve.grow()
 
     def _set_aside(self, database: sqlite3.Connection, received: Received, reason: str) -> Accepted | None:
         key, now_ms = received[:2], int(self.clock.time() * 1000)
@@ -404,7 +426,7 @@ class SqliteUploadStore(UploadStore):
                 sqlite_quarantine.add(database, refused_upload(received, reason, now_ms))
                 loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
                 self._record(database, RecordedLoss(received.device_id, loss, now_ms))
-            _update(database, [stream])
+            _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain)])
         return Accepted({key: stream.highest}, [])
 
     def _forget(self) -> None:
@@ -551,16 +573,3 @@ def _stored(database: sqlite3.Connection, places: Iterable[Place]) -> dict[Place
     query = "SELECT topic, payload, sent_ms FROM uploads WHERE stream = ? AND seq = ?"
     found = ((place, database.execute(query, place).fetchone()) for place in places)
     return {place: row for place, row in found if row is not None}
-
-
-def _insert(database: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
-    """Insert uploads, _ROWS_PER_STATEMENT in each statement.
-
-    SQLite releases the interpreter lock around each statement, and the server's thread holds it most of the time.
-    """
-    insert = "INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES "
-    whole = len(rows) - len(rows) % _ROWS_PER_STATEMENT
-    for first in range(0, whole, _ROWS_PER_STATEMENT):
-        values = list(itertools.chain.from_iterable(rows[first : first + _ROWS_PER_STATEMENT]))
-        database.execute(insert + ", ".join(["(?, ?, ?, ?, ?, ?)"] * _ROWS_PER_STATEMENT), values)
-    database.executemany(insert + "(?, ?, ?, ?, ?, ?)", rows[whole:])

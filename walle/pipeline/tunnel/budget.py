@@ -36,10 +36,6 @@ class ByteBudget:
         return self.buffered > self.buffered_share
 
     @property
-    def are_uploads_full(self) -> bool:
-        return self.uploads >= self.uploads_share
-
-    @property
     def are_uploads_low(self) -> bool:
         """True below half of the share: connections that resume here do not pause again at the next upload."""
         return self.uploads * 2 <= self.uploads_share

@@ -5,7 +5,6 @@ in the stream of uploads, and the reasons for which it is not read.
 """
 
 import asyncio
-import contextlib
 import enum
 import functools
 import logging
@@ -67,6 +66,9 @@ class _ConnectionState(enum.Enum):
     CHECKING = enum.auto()  # looking up credential and numbers
     OPEN = enum.auto()
     CLOSED = enum.auto()  # refused or lost; further frames are dropped
+
+
+_OPEN = _ConnectionState.OPEN  # looked up for each upload
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -135,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._writable.set()
         self._count_buffered()
-        if self._owed_ack:
+        if self._owed_ack and not self._is_closed:
             self._write_ack()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer has the largest size
@@ -147,7 +149,24 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is _ConnectionState.CLOSED:
             return
         self._has_sent = True
-        self._decoder.add(server.receive_buffer[:nbytes])
+        received = server.receive_buffer[:nbytes]
+        if self._state is _OPEN and self.buffered_bytes == 0 and self._pauses == 0 and not server.are_uploads_full:
+            # Most reads are whole uploads that are due, and nothing else.
+            uploads, read_bytes, size_bytes = self._decoder.records_of(
+                received,
+                Received,
+                (self.device_id, self.epoch, int(server.clock.time() * 1000)),
+                (self._due, self._acked + server.limits.window),
+                _CHUNK,
+                _CHUNK_BYTES,
+            )
+            if uploads:
+                self._due += len(uploads)
+                server.enqueue(uploads, size_bytes, self)
+            if read_bytes == nbytes:
+                return
+            received = received[read_bytes:]
+        self._decoder.add(received)
         self._take()
 
     def _take(self) -> None:
@@ -160,7 +179,7 @@ class Connection(asyncio.BufferedProtocol):
                     self.pause()
                     asyncio.get_running_loop().call_soon(self.resume)
                     break
-                if self._state is _ConnectionState.OPEN:
+                if self._state is _OPEN:
                     if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] in _UPLOADS:
                         server.pause_uploads(self)
                         break
@@ -247,9 +266,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def acknowledge(self, seq: int) -> None:
         # Uploads of the device's previous connection may become durable during this one: continue after those.
-        if self._state is _ConnectionState.OPEN and seq > self._acked:
+        if seq > self._acked and self._state is _OPEN:
             self._acked = seq
-            self._due = max(self._due, seq + 1)
+            if seq >= self._due:
+                self._due = seq + 1
             self._write_ack()
 
     def refuse(self, code: str, message: str, retry_s: float, host: str = "", port: int = 0) -> None:
@@ -264,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def ask_to_move(self, drain: protocol.Drain) -> bool:
         """Send the device elsewhere; return False if it does not know how to, or has not said Hello yet."""
-        if self._version < 3 or self._state is not _ConnectionState.OPEN:
+        if self._version < 3 or self._state is not _OPEN:
             return self._is_closed
         self._write(drain)
         return True
@@ -301,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
     def check_patience(self, now_s: float) -> None:
         """Disconnect a device that has been silent, or has not read, beyond the limits."""
         # Single bytes before the Hello do not extend its timeout, nor bytes of a device that does not read.
-        if self._has_sent and self._state is _ConnectionState.OPEN and self._writable.is_set():
+        if self._has_sent and self._state is _OPEN and self._writable.is_set():
             self._since_s = now_s
         self._has_sent = False
         limits, waited_s = self._server.limits, now_s - self._since_s
@@ -311,6 +331,10 @@ class Connection(asyncio.BufferedProtocol):
         elif self._state is _ConnectionState.GREETING:
             if waited_s >= limits.hello_s:
                 self.refuse("hello", f"no Hello within {limits.hello_s} s", 10.0)
+        elif self._state is _ConnectionState.CHECKING:
+            if waited_s >= limits.check_s:
+                _LOG.error("tunnel: a device's credential or numbers were not looked up within %s s", limits.check_s)
+                self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
         elif waited_s >= limits.idle_s and (self._pauses == 0 or not self._writable.is_set()):
             self.refuse("idle", f"silent for {limits.idle_s} s", 0.0)
 
@@ -328,15 +352,16 @@ class Connection(asyncio.BufferedProtocol):
         match frame:
             case protocol.Hello() if self._state is _ConnectionState.GREETING:
                 self._state = _ConnectionState.CHECKING
+                self._since_s = self._server.clock.monotonic()
                 self.pause()
                 self._spawn(self._greet(frame))
-            case protocol.Request() if self._state is _ConnectionState.OPEN:
+            case protocol.Request() if self._state is _OPEN:
                 self._on_request(frame)
-            case protocol.Cancel() if self._state is _ConnectionState.OPEN:
+            case protocol.Cancel() if self._state is _OPEN:
                 if (answer := self._answers.pop(frame.request_id, None)) is not None:
                     self._server.counts.cancelled_requests += 1
                     answer.cancel()
-            case protocol.Ping() if self._state is _ConnectionState.OPEN:
+            case protocol.Ping() if self._state is _OPEN:
                 if self._writable.is_set():
                     self._write(protocol.Pong(frame.token))
             case _:
@@ -357,14 +382,26 @@ class Connection(asyncio.BufferedProtocol):
             )
         if request.request_id in self._answers:
             raise FrameError("Request.request_id", f"{request.request_id} is the id of a request that is not answered")
-        if len(self._tasks) < server.limits.requests:
-            held = server.hold_request(memory_bytes(request.topic, request.payload), self)
-            answer = self._spawn(self._answer(request, held, waited_s))
-            self._answers[request.request_id] = answer
-            answer.add_done_callback(lambda _: held.close())
-        else:
-            what = f"busy: {len(self._tasks)} requests of this device are being answered; send fewer at once"
+        left_s = request.deadline_ms / 1000 - waited_s if request.deadline_ms else None
+        if len(self._answers) >= server.limits.requests:
+            what = f"busy: {len(self._answers)} requests of this device are being answered; send fewer at once"
             self._write(protocol.Response(request.request_id, b"", what, "busy"))
+        elif left_s is not None and left_s <= 0:
+            server.counts.expired_requests += 1
+            server.counts.failed_requests += 1
+            what = "the request was too old when it was read"
+            self._write(protocol.Response(request.request_id, b"", what, "expired"))
+        else:
+            self._start_answer(request, left_s)
+
+    def _start_answer(self, request: protocol.Request, left_s: float | None) -> None:
+        handlers, request_id = self._server.handlers, request.request_id
+        held = self._server.hold_request(memory_bytes(request.topic, request.payload), self)
+        handler = functools.partial(self._server.on_request, self.device_id, request.topic, request.payload)
+        work = handlers.start(handler, device_id=self.device_id, priority=request.priority)
+        work.add_done_callback(lambda _: held.close())
+        self._answers[request_id] = answer = self._spawn(self._answer(request_id, request.topic, work, left_s))
+        answer.add_done_callback(lambda _: handlers.abandon(work))  # it may have been cancelled before it began
 
     async def _greet(self, hello: protocol.Hello) -> None:
         server = self._server
@@ -400,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.device_id, self.epoch = hello.device_id, hello.epoch
         self._acked, self._due = point.seq, point.seq + 1
-        self._state = _ConnectionState.OPEN
+        self._state = _OPEN
         self._since_s = self._server.clock.monotonic()
         self._decoder.max_body_bytes = MAX_BODY_BYTES
         self._decoder.dictionaries = dictionaries
@@ -411,25 +448,19 @@ class Connection(asyncio.BufferedProtocol):
         )
         self.resume()
 
-    async def _answer(self, request: protocol.Request, held: contextlib.ExitStack, waited_s: float) -> None:
-        payload, error_text, code, request_id = b"", "", "", request.request_id
-        left_s = request.deadline_ms / 1000 - waited_s if request.deadline_ms else None
-        server, counts = self._server, self._server.counts
-
-        handler = functools.partial(server.on_request, self.device_id, request.topic, request.payload)
+    async def _answer(self, request_id: int, topic: str, work: asyncio.Task[bytes], left_s: float | None) -> None:
+        payload, error_text, code = b"", "", ""
+        counts = self._server.counts
         try:
-            payload = await server.handlers.run(handler, priority=request.priority, left_s=left_s)
+            payload = await self._server.handlers.result(work, left_s)
         except RequestExpiredError as error:
             counts.expired_requests += 1
             error_text, code = str(error), "expired"
         except WalleError as error:
             error_text, code = str(error) or type(error).__name__, "failed"
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure
-            _LOG.exception("tunnel: request %r of device %r failed", request.topic, self.device_id)
+            _LOG.exception("tunnel: request %r of device %r failed", topic, self.device_id)
             error_text, code = "the cloud failed at this request", "internal"
-        finally:
-            del request, handler
-            held.close()
         counts.failed_requests += bool(error_text)
         await self._wait_writable(len(payload))
         try:
@@ -459,9 +490,13 @@ class Connection(asyncio.BufferedProtocol):
         return task
 
     def _write_ack(self) -> None:
-        self._owed_ack = not self._writable.is_set()
-        if not self._owed_ack:
-            self._send(encode_ack(self._acked))
+        if not self._writable.is_set():
+            self._owed_ack = True
+            return
+        self._owed_ack = False
+        data = encode_ack(self._acked)
+        self._server.counts.bytes_out += len(data)
+        self._transport.write(data)
 
     def _write(self, frame: protocol.Frame) -> None:
         if not self._is_closed:

@@ -52,7 +52,7 @@ DICTIONARY_FROM_BYTES = 48  # the same with a dictionary
 _HEADER = struct.Struct(">IBBH")
 _HEADER_BYTES = _HEADER.size
 _COMPRESSED = 1
-_ACK = struct.Struct(f"{_HEADER.format}q")
+_ACK_HEADER = _HEADER.pack(8, ACK.number, 0, 0)
 
 
 class UnknownDictionaryError(FrameError):
@@ -61,7 +61,7 @@ class UnknownDictionaryError(FrameError):
 
 def encode_ack(seq: int) -> bytes:
     """Return the frame of a `protocol.Ack`; the server writes many."""
-    return _ACK.pack(_ACK.size - _HEADER.size, ACK.number, 0, 0, seq)
+    return _ACK_HEADER + seq.to_bytes(8)
 
 
 class Encoder:
@@ -121,6 +121,7 @@ class Decoder:
         # The latest bytes themselves where no frame was incomplete before them.
         self._buffer: bytes | bytearray | memoryview = b""
         self._at = 0  # where the next frame begins
+        self._unpacked: bytes | None = None  # its body, if `records` decompressed it and then did not take it
         self._error: FrameError | None = None
 
     @property
@@ -142,6 +143,7 @@ class Decoder:
 
     def clear(self) -> None:
         """Drop the bytes that were not read yet."""
+        self._unpacked = None
         self._buffer = b""
         self._at = 0
 
@@ -232,18 +234,32 @@ class Decoder:
         upload's own. The native form of `uploads`: it stops where that does, and before a frame with a fault or with a
         number that is not due. `seqs` are the first and the last due. `uploads` reads what it stops at.
         """
-        if self._error is not None:
+        if self._error is not None or self._unpacked is not None:
             return [], 0
-        found, self._at, size_bytes = _core.scan_uploads(
-            self._buffer,
-            self._at,
-            self._decompressors,
-            (self.max_body_bytes, limit, limit_bytes),
-            record,
-            values,
-            seqs,
+        limits = (self.max_body_bytes, limit, limit_bytes)
+        found, self._at, size_bytes, self._unpacked = _core.scan_uploads(
+            self._buffer, self._at, self._decompressors, limits, record, values, seqs
         )
         return found, size_bytes
+
+    def records_of[Record: tuple[object, ...]](
+        self,
+        data: memoryview,
+        record: type[Record],
+        values: tuple[str, str, int],
+        seqs: tuple[int, int],
+        limit: int,
+        limit_bytes: int,
+    ) -> tuple[list[Record], int, int]:
+        """Return what `records` does for bytes that are not added yet, and how many were read.
+
+        No bytes may be buffered, and those that were not read are to be added next.
+        """
+        limits = (self.max_body_bytes, limit, limit_bytes)
+        found, read_bytes, size_bytes, self._unpacked = _core.scan_uploads(
+            data, 0, self._decompressors, limits, record, values, seqs
+        )
+        return found, read_bytes, size_bytes
 
     def uploads(self, limit: int, limit_bytes: int) -> list[UploadFields]:
         """Return the fields of the uploads that come next, alone or in batches, without a message each.
@@ -257,6 +273,7 @@ class Decoder:
         if self._error is not None:
             raise self._error
         found: list[UploadFields] = []
+        unpacked, self._unpacked = self._unpacked, None  # of the first frame
         size_bytes, at, last = 0, self._at, len(self._buffer) - _HEADER_BYTES
         # Slices of bytes are bytes; those of a bytearray would be copied twice.
         view = self._buffer if type(self._buffer) is bytes else memoryview(self._buffer)
@@ -275,7 +292,11 @@ class Decoder:
                 end = start + length
                 if end > last + _HEADER_BYTES:
                     break
-                body = self._decompress(kind, view[start:end], dictionary) if flags else bytes(view[start:end])
+                if unpacked is not None:
+                    body, unpacked = unpacked, None
+                    self.unpacked_bytes += len(body)
+                else:
+                    body = self._decompress(kind, view[start:end], dictionary) if flags else bytes(view[start:end])
                 if kind is UPLOAD:
                     found.append(upload_fields(body))
                 else:

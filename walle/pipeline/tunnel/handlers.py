@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from walle.clock import Clock
 from walle.errors import PipelineError
 from walle.pipeline.tunnel.slots import PrioritySlots
+
+_LOG = logging.getLogger(__name__)
 
 
 class RequestExpiredError(PipelineError):
@@ -14,48 +17,93 @@ class RequestExpiredError(PipelineError):
 
 
 class Handlers:
-    """A pool of at most `limit` running handlers. Requests that wait start by priority, then in order of arrival."""
+    """A pool of at most `limit` running handlers, of which one device gets a quarter.
+
+    Requests that wait start by priority, then in order of arrival. A handler that goes on after its cancellation keeps
+    its slot until it ends, and nobody waits for it.
+    """
 
     def __init__(self, limit: int, clock: Clock) -> None:
         self._slots = PrioritySlots(limit)
+        self._device_limit = max(1, limit // 4)
+        self._device_slots: dict[str, _DeviceSlots] = {}
         self._clock = clock
+        self._tasks: set[asyncio.Task[bytes]] = set()
 
-    async def run(
-        self, handler: Callable[[], Awaitable[bytes]], *, priority: int = 0, left_s: float | None = None
-    ) -> bytes:
-        """Return the handler's answer.
+    def start(
+        self, handler: Callable[[], Awaitable[bytes]], *, device_id: str, priority: int = 0
+    ) -> asyncio.Task[bytes]:
+        """Run a handler once there is a slot for it. The caller waits by `result`, or calls `abandon`."""
+        work = asyncio.create_task(self._in_slot(handler, device_id, priority))
+        self._tasks.add(work)
+        work.add_done_callback(self._tasks.discard)
+        return work
 
-        A request that expires while it waits is not started; a handler that is running is cancelled.
+    async def result(self, work: asyncio.Task[bytes], left_s: float | None = None) -> bytes:
+        """Return a handler's answer.
+
+        At the deadline and when this call is cancelled the handler is abandoned, and this call ends at once: the answer
+        of a handler that ignores its cancellation is dropped.
 
         Raises:
             RequestExpiredError: `left_s` passed; None for no deadline.
         """
-        if left_s is not None and left_s <= 0:
-            raise RequestExpiredError("the request was too old when it was read")
-        async with self._deadline(left_s), self._slots.slot(priority):
+        expiring = None if left_s is None else asyncio.create_task(self._clock.sleep(left_s))
+        try:
+            await asyncio.wait([work] if expiring is None else [work, expiring], return_when=asyncio.FIRST_COMPLETED)
+            if work.cancelled():
+                raise RuntimeError("the request handler has cancelled itself")
+            if work.done():
+                return work.result()
+            raise RequestExpiredError("the deadline passed before the answer was ready")
+        finally:
+            if expiring is not None:
+                expiring.cancel()
+            self.abandon(work)
+
+    @staticmethod
+    def abandon(work: asyncio.Task[bytes]) -> None:
+        """Cancel a handler that has not ended. One that has not started will not start."""
+        if not work.done() and not work.cancelling():
+            work.cancel()
+            work.add_done_callback(_report)
+
+    async def close(self, wait_s: float) -> None:
+        """Cancel the handlers, and wait at most `wait_s` for those that go on."""
+        if not self._tasks:
+            return
+        for task in self._tasks:
+            task.cancel()
+        _, pending = await asyncio.wait(self._tasks, timeout=wait_s)
+        if pending:
+            _LOG.error("tunnel: %d request handlers go on after their cancellation", len(pending))
+
+    async def _in_slot(self, handler: Callable[[], Awaitable[bytes]], device_id: str, priority: int) -> bytes:
+        async with self._device_slot(device_id, priority), self._slots.slot(priority):
             return await handler()
 
     @contextlib.asynccontextmanager
-    async def _deadline(self, left_s: float | None) -> AsyncIterator[None]:
-        """Cancel the block after `left_s` by the clock, as asyncio.timeout does by the loop's."""
-        task = asyncio.current_task()
-        if left_s is None or task is None:
-            yield
-            return
-        cancellations, expired = task.cancelling(), False
-
-        async def expire() -> None:
-            nonlocal expired
-            await self._clock.sleep(left_s)
-            expired = True
-            task.cancel()
-
-        expiring = asyncio.create_task(expire())
+    async def _device_slot(self, device_id: str, priority: int) -> AsyncIterator[None]:
+        own = self._device_slots.get(device_id)
+        if own is None:
+            own = self._device_slots[device_id] = _DeviceSlots(self._device_limit)
+        own.users += 1
         try:
-            yield
-        except asyncio.CancelledError:
-            if expired and task.uncancel() <= cancellations:
-                raise RequestExpiredError("the deadline passed before the answer was ready") from None
-            raise
+            async with own.slot(priority):
+                yield
         finally:
-            expiring.cancel()
+            own.users -= 1
+            if own.users == 0:
+                del self._device_slots[device_id]
+
+
+class _DeviceSlots(PrioritySlots):
+    """The slots of one device, and how many requests hold one or wait for one."""
+
+    users = 0
+
+
+def _report(task: asyncio.Task[bytes]) -> None:
+    """Log the error of a handler whose answer nobody waits for."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.warning("tunnel: a request handler failed after its cancellation: %r", error)

@@ -247,7 +247,7 @@ class Link(asyncio.Protocol):
 
     def accept(self, welcome: protocol.Welcome, offer: Sequence[Dictionary]) -> None:
         """Take over a Welcome's numbers; `offer` are the dictionaries that the Hello named."""
-        self.acked = welcome.acked
+        self.acked = max(self.acked, welcome.acked)  # an Ack of an earlier connection's uploads may have come since
         self.window, self.window_bytes = welcome.window, welcome.window_bytes
         self.bound = InFlightBound(welcome.window_bytes)
         known = protocol.numbers_from_text(welcome.dictionaries)

@@ -1,41 +1,34 @@
 """The listening sockets of a tunnel server, and the transports of the connections that they accept.
 
 The transports are aiofastnet's where it is installed, and the event loop's own elsewhere: the same TLS library and the
-same protocol class, at less CPU time and memory (docs/adr/0113-transports-of-the-tunnel.md). aiofastnet's own server is
-not used, because it stops accepting in a tight loop of errors when the process has no file descriptor left.
+same protocol class, at less CPU time and memory (docs/adr/0113-transports-of-the-tunnel.md). Their own servers are not
+used: they accept without a bound on the handshakes under way, and aiofastnet's stops accepting in a tight loop of
+errors when the process has no file descriptor left.
 """
 
 import asyncio
 import contextlib
 import errno
+import functools
 import importlib
 import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its cloud comes back at once
 _ACCEPTS = 64  # in one turn of the event loop, so that connected devices are served in between
 _FAILED_HANDSHAKE = "SSL handshake failed"
+_HANDSHAKE_TURN_S = 2.0  # after which a handshake is ended if others wait: a slow link needs four round trips
+_TIMER_S = 0.01  # by which a timer may be early
 _ACCEPT_RETRY_S = 1.0  # after the process ran out of file descriptors or memory
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Bytes that a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by
 # itself, so that its unused pages take no memory: a connection takes 34 KiB, and 47 with buffers of two records.
 _RECORDS_BYTES = 16 * (16 * 1024 + 64)
-
-type ConnectAccepted = Callable[..., Awaitable[tuple[asyncio.Transport, asyncio.BaseProtocol]]]
-
-
-class Listener(Protocol):
-    """The interface of asyncio.Server that the tunnel server uses."""
-
-    @property
-    def sockets(self) -> Any: ...
-    def close(self) -> None: ...
-    async def wait_closed(self) -> None: ...
 
 
 async def listen(
@@ -47,10 +40,12 @@ async def listen(
     handshake_s: float,
     shutdown_s: float,
     fast: bool | None,
-) -> Listener:
+    handshakes: int = 1024,
+) -> "Listener":
     """Accept TLS connections at an address, or on a bound socket, which the result owns.
 
-    `fast` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is installed.
+    `fast` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is installed. While
+    `handshakes` are under way, others wait to be accepted; one that is slow is ended then.
 
     Raises:
         OSError: the address is in use.
@@ -62,28 +57,23 @@ async def listen(
         "ssl_handshake_timeout": handshake_s,
         "ssl_shutdown_timeout": shutdown_s,
     }
-    connect_accepted = _fast_transports(fast)
-    if connect_accepted is not None:
-        sockets = [address] if isinstance(address, socket.socket) else await _bind(loop, address, reuse_port)
-        return _FastListener(loop, sockets, protocol_factory, connect_accepted, options)
-    if isinstance(address, socket.socket):
-        _send_at_once(address)
-        return await loop.create_server(protocol_factory, sock=address, backlog=_BACKLOG, **options)
-    host, port = address
-    return await loop.create_server(protocol_factory, host, port, reuse_port=reuse_port, backlog=_BACKLOG, **options)
+    connect = functools.partial(_connect_accepted(loop, fast), protocol_factory, **options)
+    sockets = [address] if isinstance(address, socket.socket) else await _bind(loop, address, reuse_port)
+    return Listener(loop, sockets, connect, handshakes=handshakes, turn_s=_HANDSHAKE_TURN_S)
 
 
-def _fast_transports(fast: bool | None) -> ConnectAccepted | None:
-    """Return aiofastnet's `connect_accepted_socket`, None for the event loop's own transports."""
-    if fast is False:
-        return None
-    try:
-        found: ConnectAccepted = importlib.import_module("aiofastnet").connect_accepted_socket
-    except ImportError:
-        if fast:
-            raise
-        return None
-    return found
+def _connect_accepted(loop: asyncio.AbstractEventLoop, fast: bool | None) -> Callable[..., Awaitable[object]]:
+    """Return aiofastnet's function that makes the transport of an accepted socket, or the event loop's."""
+    if fast is not False:
+        try:
+            connect_fast = importlib.import_module("aiofastnet").connect_accepted_socket
+        except ImportError:
+            if fast:
+                raise
+        else:
+            sizes = {"ssl_incoming_bio_size": _RECORDS_BYTES, "ssl_outgoing_bio_size": _RECORDS_BYTES}
+            return functools.partial(connect_fast, loop, **sizes)
+    return loop.connect_accepted_socket
 
 
 async def _bind(loop: asyncio.AbstractEventLoop, address: tuple[str, int], reuse_port: bool) -> list[socket.socket]:
@@ -107,23 +97,25 @@ def _send_at_once(listening: socket.socket) -> None:
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-class _FastListener:
-    """Listening sockets whose connections have aiofastnet's transports."""
+class Listener:
+    """Listening sockets, and the handshakes of the connections that they accepted."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         sockets: list[socket.socket],
-        protocol_factory: Callable[[], asyncio.BaseProtocol],
-        connect_accepted: ConnectAccepted,
-        options: dict[str, Any],
+        connect: Callable[[socket.socket], Awaitable[object]],
+        *,
+        handshakes: int,
+        turn_s: float,
     ) -> None:
         self.sockets = sockets
         self._loop = loop
-        self._protocol_factory = protocol_factory
-        self._options = options
-        self._connect_accepted = connect_accepted
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._connect = connect
+        self._limit = handshakes
+        self._turn_s = turn_s
+        self._handshakes: dict[asyncio.Task[None], float] = {}  # and when they began, the oldest first
+        self._waiting: asyncio.TimerHandle | None = None  # until the oldest handshake has had its turn
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handle_before = loop.get_exception_handler()
         loop.set_exception_handler(self._handle_exception)
@@ -133,8 +125,16 @@ class _FastListener:
             listening.listen(_BACKLOG)
             loop.add_reader(listening, self._accept, listening)
 
+    @property
+    def handshakes(self) -> int:
+        """The number of handshakes under way."""
+        return len(self._handshakes)
+
     def close(self) -> None:
         """Stop accepting. Handshakes under way go on. May be called twice."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         listening_sockets, self.sockets = self.sockets, []
         for listening in listening_sockets:
             if (retry := self._retries.pop(listening, None)) is not None:
@@ -168,6 +168,9 @@ class _FastListener:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS):
+            if len(self._handshakes) >= self._limit:
+                self._wait_for_turn()
+                return
             try:
                 accepted, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -177,24 +180,46 @@ class _FastListener:
                     raise
                 _LOG.error("tunnel: cannot accept connections (%s); trying again in %s s", error, _ACCEPT_RETRY_S)
                 self._loop.remove_reader(listening)
-                resume = self._loop.call_later(
-                    _ACCEPT_RETRY_S, self._loop.add_reader, listening, self._accept, listening
-                )
-                self._retries[listening] = resume
+                self._retries[listening] = self._loop.call_later(_ACCEPT_RETRY_S, self._retry, listening)
                 return
             handshake = self._loop.create_task(self._handshake(accepted))
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            self._handshakes[handshake] = self._loop.time()
+            handshake.add_done_callback(self._on_handshake_end)
+
+    def _retry(self, listening: socket.socket) -> None:
+        del self._retries[listening]
+        self._loop.add_reader(listening, self._accept, listening)
+
+    def _wait_for_turn(self) -> None:
+        """Accept nothing until a handshake ends; end the oldest once it has had its turn."""
+        for listening in self.sockets:
+            if listening not in self._retries:
+                self._loop.remove_reader(listening)
+        if self._waiting is None:
+            oldest_s = next(iter(self._handshakes.values()))
+            self._waiting = self._loop.call_at(oldest_s + self._turn_s, self._end_slow)
+
+    def _end_slow(self) -> None:
+        """End all handshakes that have had their turn: their places are free once they have ended."""
+        self._waiting = None
+        before_s = self._loop.time() - self._turn_s + _TIMER_S
+        slow = [handshake for handshake, began_s in self._handshakes.items() if began_s <= before_s]
+        _LOG.warning("tunnel: %d of %d handshakes are slow; they are ended for others", len(slow), self.handshakes)
+        for handshake in slow:
+            handshake.cancel()
+
+    def _on_handshake_end(self, handshake: asyncio.Task[None]) -> None:
+        del self._handshakes[handshake]
+        if len(self._handshakes) == self._limit - 1:
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
+            for listening in self.sockets:
+                if listening not in self._retries:
+                    self._loop.add_reader(listening, self._accept, listening)
 
     async def _handshake(self, accepted: socket.socket) -> None:
         try:
-            await self._connect_accepted(
-                self._loop,
-                self._protocol_factory,
-                accepted,
-                ssl_incoming_bio_size=_RECORDS_BYTES,
-                ssl_outgoing_bio_size=_RECORDS_BYTES,
-                **self._options,
-            )
+            await self._connect(accepted)
         except OSError as error:  # ssl.SSLError is one
             _LOG.debug("tunnel: a connection ended in its handshake: %s", error)

@@ -21,7 +21,7 @@ from walle.pipeline.tunnel.channel import Channel, ChannelError
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
 from walle.pipeline.tunnel.reserved_port import ReservedPort, reserve
 from walle.pipeline.tunnel.server import RequestHandler
-from walle.pipeline.tunnel.service import TunnelState, TunnelStateError
+from walle.pipeline.tunnel.service import DrainTarget, TunnelState, TunnelStateError
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class WorkerSettings:
     uploads: str
     server_pem: Path
     device_token: str
+    drain_to: DrainTarget = dataclasses.field(default_factory=DrainTarget)
 
 
 @dataclasses.dataclass
@@ -167,7 +168,7 @@ class TunnelProcesses:
         # A process that hangs does not read: the others are not to wait for it.
         sending = [asyncio.create_task(slot.channel.send("stop")) for slot in self._slots if slot.channel is not None]
         if self._keeping:
-            await asyncio.wait(self._keeping, timeout=_STOP_S)
+            await asyncio.wait(self._keeping, timeout=_STOP_S + self._settings.drain_to.over_s)
         for task in (*sending, *self._keeping):
             task.cancel()
         await asyncio.gather(*sending, *self._keeping, return_exceptions=True)
@@ -236,6 +237,7 @@ class TunnelProcesses:
                 settings.uploads,
                 str(settings.server_pem),
                 settings.device_token,
+                *dataclasses.astuple(settings.drain_to),
             )
             fault = ""
             try:

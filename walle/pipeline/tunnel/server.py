@@ -17,7 +17,7 @@ import dataclasses
 import random
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -68,14 +68,16 @@ class ServerLimits:
 
     window: int = 256  # uploads of a device that may be unacknowledged
     window_bytes: int = 1 << 20  # and their bytes; a device that sends more is not read for a while
-    handlers: int = 1024  # requests of all devices that are answered at once; others wait by priority
+    handlers: int = 1024  # requests of all devices that are answered at once, a quarter of one; others wait by priority
     queue_uploads: int = 10_000  # uploads waiting for the consumer, over all devices
     memory_bytes: int = 64 << 20  # unprocessed bytes, requests and uploads, over all devices; see `ByteBudget`
     device_bytes: int = 16 << 20  # the same of one device; twice the largest frame
     memory_retry_s: float = 30.0  # delay that a device is told whose connection was closed for memory
     requests: int = 16  # of one device, at once
     connections: int = 20_000
-    hello_s: float = 10.0  # from TLS handshake to Hello
+    handshakes: int = 1024  # TLS handshakes under way at once; others wait to be accepted
+    hello_s: float = 10.0  # for a TLS handshake, and from it to the Hello
+    check_s: float = 30.0  # for `authenticate`, `dictionaries` and `resume` of a device
     idle_s: float = 90.0  # without a byte from the device, which pings more often
     linger_s: float = 2.0  # to send the last bytes of a connection
     closing_retry_s: float = 1.0  # delay that devices are told at a planned stop; they add jitter
@@ -177,7 +179,7 @@ class TunnelServer:
         self._paused: dict[Connection, None] = {}  # until there is room for uploads; in order
         self._heavy: dict[Connection, None] = {}  # until enough of their own uploads are stored
         self._waiting: dict[Connection, int] = {}  # until there is room for a request of that size; in order
-        self._arrival = asyncio.Event()
+        self._arrival: asyncio.Future[None] | None = None  # `arrived` waits for it
         self._emptied = asyncio.Event()
 
     @property
@@ -209,6 +211,7 @@ class TunnelServer:
             handshake_s=self.limits.hello_s,
             shutdown_s=self.limits.linger_s,
             fast=self._fast_transports,
+            handshakes=self.limits.handshakes,
         )
         for listening in self._listener.sockets:
             sockets.recover_fast(listening)
@@ -256,7 +259,7 @@ class TunnelServer:
         if self._closed:
             return
         self._closed = True
-        self._arrival.set()
+        self._note_arrival()
         if self._listener is None or self._sweeper is None:
             return
         listener, self._listener = self._listener, None
@@ -276,13 +279,12 @@ class TunnelServer:
         finally:
             for connection in list(self._connections):
                 connection.abort()
-            abort_clients = getattr(listener, "abort_clients", None)
-            if abort_clients is not None:  # uvloop has none; connections in the middle of a handshake time out there
-                abort_clients()
+            listener.abort_clients()
             tasks = [self._sweeper, *self._tasks]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self.handlers.close(self.limits.linger_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.limits.linger_s):
                     await listener.wait_closed()
@@ -316,8 +318,11 @@ class TunnelServer:
         while not self._queue:
             if self._closed:
                 return []
-            self._arrival.clear()
-            await self._arrival.wait()
+            self._arrival = asyncio.get_running_loop().create_future()
+            try:
+                await self._arrival
+            finally:
+                self._arrival = None
         uploads: list[Received] = []
         while self._queue and len(uploads) < limit:
             room = limit - len(uploads)
@@ -333,13 +338,19 @@ class TunnelServer:
         self._queue.extendleft(reversed(self._taken))
         self._queued += sum(len(chunk.uploads) for chunk in self._taken)
         self._taken = []
-        self._arrival.set()
+        self._note_arrival()
 
     async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None:
         """Tell the device that everything up to and with `seq` is durable; do nothing if it is not connected."""
-        connection = self._by_device.get(device_id)
-        if connection is not None and connection.epoch == epoch:
-            connection.acknowledge(seq)
+        self.acknowledge_all({(device_id, epoch): seq})
+
+    def acknowledge_all(self, highest: Mapping[tuple[str, str], int]) -> None:
+        """Do what `acknowledge` does, for each (device_id, epoch) and its number."""
+        connections = self._by_device
+        for (device_id, epoch), seq in highest.items():
+            connection = connections.get(device_id)
+            if connection is not None and connection.epoch == epoch:
+                connection.acknowledge(seq)
 
     async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None:
         """Disconnect a device with a reason and a retry delay; do nothing if it is not connected."""
@@ -351,13 +362,14 @@ class TunnelServer:
 
     def enqueue(self, uploads: list[Received], size_bytes: int, connection: Connection) -> None:
         """Queue a chunk of a connection's uploads, and pause the connection while the queue is full."""
+        count = len(uploads)
         self._queue.append(_Chunk(connection, uploads, size_bytes, self.clock.monotonic()))
-        self._queued += len(uploads)
+        self._queued += count
         self.budget.uploads += size_bytes
         connection.upload_bytes += size_bytes
-        self.counts.uploads += len(uploads)
-        if not self._arrival.is_set():
-            self._arrival.set()
+        self.counts.uploads += count
+        if self._arrival is not None:
+            self._note_arrival()
         if self.are_uploads_full:
             self.pause_uploads(connection)
         elif connection.upload_bytes >= self._pause_bytes:
@@ -365,9 +377,15 @@ class TunnelServer:
             self.counts.pauses += 1
             connection.pause()
 
+    def _note_arrival(self) -> None:
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None and not arrival.done():
+            arrival.set_result(None)
+
     @property
     def are_uploads_full(self) -> bool:
-        return self._queued >= self.limits.queue_uploads or self.budget.are_uploads_full
+        budget = self.budget
+        return self._queued >= self.limits.queue_uploads or budget.uploads >= budget.uploads_share
 
     def pause_uploads(self, connection: Connection) -> None:
         """Do not read a connection until there is room for its uploads."""
@@ -473,7 +491,7 @@ class TunnelServer:
     async def _sweep(self) -> None:
         limits = self.limits
         while True:
-            await self.clock.sleep(min(limits.hello_s, limits.idle_s, limits.linger_s) / 2)
+            await self.clock.sleep(min(limits.hello_s, limits.check_s, limits.idle_s, limits.linger_s) / 2)
             now_s = self.clock.monotonic()
             for connection in list(self._connections):
                 connection.check_patience(now_s)

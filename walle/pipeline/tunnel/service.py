@@ -8,15 +8,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, get_origin
 
 from walle.clock import Clock, SystemClock
-from walle.errors import PipelineError
+from walle.errors import ConfigError, PipelineError
 from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.connection import Received, ResumePoint
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
+from walle.pipeline.tunnel.link import is_address
 from walle.pipeline.tunnel.server import Authenticate, RequestHandler, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 from walle.protocol import Hello
 
 _FAREWELL_S = 3.0  # for uploads that have arrived, when the service closes
+_DRAIN_GRACE_S = 1.0  # for the devices that are late to move
 _COUNTS = (
     "connections",
     "uploads",
@@ -34,6 +36,29 @@ _COUNTS = (
 
 class TunnelStateError(PipelineError):
     """A state of a tunnel process that this process does not know: they run different versions of walle."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DrainTarget:
+    """The address to which devices are sent when a tunnel stops, and the time over which they move.
+
+    An empty host is the address that they have. With 0 seconds devices are disconnected, and told to come back.
+    """
+
+    host: str = ""
+    port: int = 0
+    over_s: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str, over_s: float) -> Self:
+        """Parse HOST:PORT, or an empty text for the address that devices have. Raises ConfigError if it is not that."""
+        if not text:
+            return cls(over_s=over_s)
+        host, _, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or not is_address(host, int(port)):
+            raise ConfigError(f"{text!r} is not the address of a tunnel; write HOST:PORT, such as cloud-2.example:7443")
+        return cls(host, int(port), over_s)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +100,10 @@ class TunnelState:
 
 
 class TunnelService:
-    """A tunnel server whose uploads go to a store, within `async with`. The store is the caller's, and open."""
+    """A tunnel server whose uploads go to a store, within `async with`. The store is the caller's, and open.
+
+    At the end devices are sent to `drain_to`.
+    """
 
     def __init__(
         self,
@@ -89,8 +117,10 @@ class TunnelService:
         port: int,
         reuse_port: bool = False,
         on_stored: Callable[[list[Received]], Awaitable[None]] | None = None,
+        drain_to: DrainTarget | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._drain_to = drain_to or DrainTarget()
         self._clock = clock or SystemClock()
         self.server = TunnelServer(
             ssl_context=ssl_context,
@@ -112,14 +142,21 @@ class TunnelService:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop listening; uploads that have arrived are stored first, if the store takes them."""
+        """Stop listening, send the devices away, and store what has arrived, if the store takes it."""
         assert self._pumping is not None
         try:
+            await self.drain()
             await self.server.close()
             await asyncio.wait([self._pumping], timeout=_FAREWELL_S)
         finally:
             self._pumping.cancel()
             await asyncio.gather(self._pumping, return_exceptions=True)
+
+    async def drain(self) -> None:
+        """Send the devices away, each once what it has in flight is acknowledged and answered; then stop listening."""
+        target = self._drain_to
+        if target.over_s > 0:
+            await self.server.drain(host=target.host, port=target.port, over_s=target.over_s, grace_s=_DRAIN_GRACE_S)
 
     @property
     def port(self) -> int:

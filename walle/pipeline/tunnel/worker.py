@@ -18,7 +18,7 @@ from walle.errors import WalleError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.channel import Channel
 from walle.pipeline.tunnel.connection import Received
-from walle.pipeline.tunnel.service import TunnelService
+from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 
 _REPORT_S = 0.5
 _DELAYS_KEPT = 1000  # of the uploads between two reports
@@ -35,13 +35,14 @@ class Worker:
         self._channel = channel
         self._ids = itertools.count()
         self._answers: dict[int, asyncio.Future[bytes | None]] = {}
+        self._stopping = asyncio.Event()
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
 
     async def run(self) -> None:
         start = await self._channel.receive()
         if start is None:
             return
-        _, host, port, uploads, server_pem, device_token = start
+        _, host, port, uploads, server_pem, device_token, *drain_to = start
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
 
@@ -62,17 +63,29 @@ class Worker:
                     port=port,
                     reuse_port=True,
                     on_stored=self._note_delays,
+                    drain_to=DrainTarget(*drain_to),
                 )
                 await undo.enter_async_context(service)
                 reporting = asyncio.create_task(self._report(service))
                 undo.callback(reporting.cancel)
                 await self._channel.send("ready")
-                await self._listen(context, server_pem)
+                listening = asyncio.create_task(self._listen(context, server_pem))
+                undo.callback(listening.cancel)
+                await self._stopping.wait()
+                await service.drain()  # while requests of the devices are still answered
+                if listening.done():
+                    listening.result()
         except (WalleError, OSError) as error:
             await self._channel.send("failed", str(error))
 
     async def _listen(self, context: ssl.SSLContext, server_pem: str) -> None:
-        """Process the main process's messages until the last one."""
+        """Process the main process's messages until it has ended."""
+        try:
+            await self._process_messages(context, server_pem)
+        finally:
+            self._stopping.set()
+
+    async def _process_messages(self, context: ssl.SSLContext, server_pem: str) -> None:
         while message := await self._channel.receive():
             match message:
                 case ["answer", int(number), payload, error, is_known]:
@@ -86,7 +99,7 @@ class Worker:
                 case ["renewed"]:
                     context.load_cert_chain(server_pem)
                 case ["stop"]:
-                    return
+                    self._stopping.set()
 
     async def _request(self, device_id: str, topic: str, payload: bytes) -> bytes:
         answer = await self._ask(device_id, topic, payload)

@@ -5,14 +5,13 @@
 
 #include "bindings/store/packed_value.h"
 #include "core/crc32.h"
+#include "core/upload_chain.h"
 
 namespace walle {
 
 namespace {
 
 constexpr std::int64_t kRowOverheadBytes = 32;  // ROW_OVERHEAD_BYTES of walle/pipeline/store_schema.py
-constexpr std::uint64_t kChainFactor = 0x9E3779B1u;
-constexpr std::uint64_t kChainModulus = (std::uint64_t{1} << 61) - 1;
 // Python's sqlite3 looks for an adapter for each parameter of type bytes, and for none of type bytearray: 0.3 us against a copy.
 constexpr std::size_t kCopiedPayloadBytes = PayloadBlocks::kMaxPayloadBytes;
 
@@ -24,13 +23,6 @@ std::uint32_t position_checksum(std::int64_t position) {
   std::byte bytes[8];
   put_big_endian(bytes, static_cast<std::uint64_t>(position), 8);
   return crc32(bytes, sizeof(bytes));
-}
-
-// (chain * kChainFactor + checksum) % kChainModulus, in 64 bits: 2^61 is 1 modulo the modulus.
-std::uint64_t next_link(std::uint64_t chain, std::uint32_t checksum) {
-  const std::uint64_t low = (chain & 0xFFFFFFFFu) * kChainFactor, high = (chain >> 32) * kChainFactor;  // high counts 2^32
-  const std::uint64_t high_part = (high >> 29) + ((high & ((1u << 29) - 1)) << 32);
-  return (high_part + (low & kChainModulus) + (low >> 61) + checksum) % kChainModulus;
 }
 
 // Makes room for `more` items, twice as much as there is at least, so that the cost of an item stays constant.

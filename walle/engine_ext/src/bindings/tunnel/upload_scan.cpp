@@ -4,6 +4,9 @@
 #include <cstring>
 #include <optional>
 
+#include "core/crc32.h"
+#include "core/upload_chain.h"
+
 namespace walle {
 
 namespace {
@@ -14,6 +17,9 @@ constexpr int kUpload = 3;
 constexpr int kBatch = 19;
 constexpr Py_ssize_t kMaxBatchBytes = 64 << 10;
 constexpr Py_ssize_t kFields = 7;
+
+// The sizes of a body are sums of two 32-bit numbers and a constant, which must not overflow.
+static_assert(sizeof(Py_ssize_t) >= 8, "uploads are read on 64-bit systems only");
 
 template <class T>
 T big_endian(const unsigned char* at) {
@@ -51,11 +57,13 @@ struct Scan {
   long long due;
   long long last_seq;
   Py_ssize_t max_body_bytes;
-  PyObject* records = nullptr;  // a list, owned
-  PyObject* topic = nullptr;    // of the latest upload, owned: those of one device are mostly the same
-  Py_ssize_t size_bytes = 0;    // of their topics and payloads
+  PyObject* records = nullptr;   // a list, owned
+  PyObject* topic = nullptr;     // of the latest upload, owned: those of one device are mostly the same
+  PyObject* unpacked = nullptr;  // the body of the frame at which the scan ended, owned; null if it was not decompressed
+  Py_ssize_t size_bytes = 0;     // of their topics and payloads
 
   ~Scan() {
+    Py_XDECREF(unpacked);
     Py_XDECREF(records);
     Py_XDECREF(topic);
   }
@@ -141,25 +149,29 @@ struct Scan {
     Py_INCREF(decompress);
     PyObject* view = PyMemoryView_FromMemory(const_cast<char*>(reinterpret_cast<const char*>(body)), bytes, PyBUF_READ);
     PyObject* output_size = PyLong_FromUnsignedLongLong(*size);
-    PyObject* unpacked = nullptr;
+    PyObject* made = nullptr;
     if (view != nullptr && output_size != nullptr) {
       // max_output_size, read_across_frames, allow_extra_data
       PyObject* arguments[] = {view, output_size, Py_False, Py_False};
-      unpacked = PyObject_Vectorcall(decompress, arguments, 4, nullptr);
+      made = PyObject_Vectorcall(decompress, arguments, 4, nullptr);
     }
     Py_XDECREF(output_size);
     Py_XDECREF(view);
     Py_DECREF(decompress);
-    if (unpacked == nullptr) {
+    if (made == nullptr) {
       if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();  // the decoder meets it again, and says what it is
       return false;
     }
-    bool appended = false;
-    if (PyBytes_CheckExact(unpacked) && static_cast<std::uint64_t>(PyBytes_GET_SIZE(unpacked)) == *size)
-      appended =
-          append(reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(unpacked)), PyBytes_GET_SIZE(unpacked), is_batch);
-    Py_DECREF(unpacked);
-    return appended;
+    if (!PyBytes_CheckExact(made) || static_cast<std::uint64_t>(PyBytes_GET_SIZE(made)) != *size) {
+      Py_DECREF(made);
+      return false;
+    }
+    if (!append(reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(made)), PyBytes_GET_SIZE(made), is_batch)) {
+      unpacked = made;
+      return false;
+    }
+    Py_DECREF(made);
+    return true;
   }
 
   // Appends the records of frames from `at` on; returns the place of the first that was not read, -1 with a Python error.
@@ -188,6 +200,7 @@ struct Scan {
 
 PyMethodDef tunnel_functions[] = {
     {"scan_uploads", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(scan_uploads)), METH_FASTCALL, nullptr},
+    {"next_upload_link", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(next_upload_link)), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -231,7 +244,30 @@ PyObject* scan_uploads(PyObject*, PyObject* const* arguments, Py_ssize_t count) 
              : scan.read(static_cast<const unsigned char*>(buffer.buf), buffer.len, at, max_uploads, max_size_bytes);
   }
   PyBuffer_Release(&buffer);
-  return at < 0 ? nullptr : Py_BuildValue("Onn", scan.records, at, scan.size_bytes);
+  if (at < 0) return nullptr;
+  return Py_BuildValue("OnnO", scan.records, at, scan.size_bytes, scan.unpacked == nullptr ? Py_None : scan.unpacked);
+}
+
+PyObject* next_upload_link(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 4 || !PyUnicode_Check(arguments[1]) || !PyBytes_Check(arguments[2])) {
+    PyErr_SetString(PyExc_TypeError, "next_upload_link takes a chain value, a topic (str), a payload (bytes) and a time");
+    return nullptr;
+  }
+  const std::uint64_t chain = PyLong_AsUnsignedLongLong(arguments[0]);
+  if (PyErr_Occurred()) return nullptr;
+  const long long sent_ms = PyLong_AsLongLong(arguments[3]);
+  if (sent_ms == -1 && PyErr_Occurred()) return nullptr;
+  Py_ssize_t topic_bytes = 0;
+  const char* topic = PyUnicode_AsUTF8AndSize(arguments[1], &topic_bytes);
+  if (topic == nullptr) return nullptr;
+  std::byte head[12];  // sent_ms, 8 | bytes of the topic, 4
+  for (int i = 0; i < 8; ++i) head[i] = static_cast<std::byte>(static_cast<std::uint64_t>(sent_ms) >> (56 - 8 * i));
+  for (int i = 0; i < 4; ++i) head[8 + i] = static_cast<std::byte>(topic_bytes >> (24 - 8 * i));
+  std::uint32_t checksum = crc32(head, sizeof(head));
+  checksum = crc32(reinterpret_cast<const std::byte*>(topic), static_cast<std::size_t>(topic_bytes), checksum);
+  checksum = crc32(reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(arguments[2])),
+                   static_cast<std::size_t>(PyBytes_GET_SIZE(arguments[2])), checksum);
+  return PyLong_FromUnsignedLongLong(next_link(chain, checksum));
 }
 
 int add_tunnel_functions(PyObject* module) { return PyModule_AddFunctions(module, tunnel_functions); }

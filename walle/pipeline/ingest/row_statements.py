@@ -1,0 +1,34 @@
+"""SQLite statements that take many rows at once.
+
+Python releases the interpreter lock around each step of a statement, and has to get it back while the server's thread
+holds it most of the time. So a statement for many rows costs far less than one for each row.
+"""
+
+import itertools
+import sqlite3
+from collections.abc import Sequence
+
+_MOST_VALUES = 900  # SQLite before 3.32 takes 999 in one statement
+
+
+class RowStatements:
+    """Forms of one statement for 1, 2, 4, ... rows, so that few statements take any number of rows.
+
+    `text` has `{rows}` where the rows stand, each of `columns` values.
+    """
+
+    def __init__(self, text: str, columns: int) -> None:
+        row = f"({', '.join('?' * columns)})"
+        counts = itertools.takewhile(
+            lambda count: count * columns <= _MOST_VALUES, (1 << power for power in itertools.count())
+        )
+        self._forms = [(count, text.format(rows=", ".join([row] * count))) for count in counts]
+        self._forms.reverse()  # the largest first
+
+    def execute(self, database: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
+        """Execute the statement for all rows, in their order."""
+        at = 0
+        for count, text in self._forms:
+            while len(rows) - at >= count:
+                database.execute(text, list(itertools.chain.from_iterable(rows[at : at + count])))
+                at += count
