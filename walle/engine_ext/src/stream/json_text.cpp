@@ -30,20 +30,23 @@ std::uint8_t* write_utf8(std::uint8_t* out, std::uint32_t code) noexcept {
 std::string_view JsonParser::text() {
   if (peek() != '"') refuse_here();
   const char* from = ++at_;
-  // A text of less than 32 bytes without escapes, which most are: one head, and a copy of constant size, for which the output
-  // has room beyond its end.
-  if (end_ - from >= 32) {
-    std::size_t length = 0;
-    bool is_ascii = true;
-    while (length < 32) {
-      const TextBlock block = TextScan::look(from + length);
-      is_ascii = is_ascii && block.is_ascii;
-      length += block.plain;
-      if (block.plain != TextScan::kBytes) break;
+  // A text of one or two blocks without escapes, which most are: the copies have a constant size, for which the output has room
+  // beyond its end.
+  constexpr std::size_t kBlock = TextScan::kBytes;
+  static_assert(2 * kBlock <= 32);  // texts below it have a head of one byte
+  if (end_ - from >= static_cast<std::ptrdiff_t>(2 * kBlock)) {
+    const TextBlock first = TextScan::look(from);
+    std::size_t length = first.plain;
+    bool is_ascii = first.is_ascii;
+    std::memcpy(out_ + 1, from, kBlock);
+    if (length == kBlock) {
+      const TextBlock second = TextScan::look(from + kBlock);
+      std::memcpy(out_ + 1 + kBlock, from + kBlock, kBlock);
+      length += second.plain;
+      is_ascii = is_ascii && second.is_ascii;
     }
-    if (length < 32 && is_ascii && from[length] == '"') {
+    if (length < 2 * kBlock && is_ascii && from[length] == '"') {
       *out_ = static_cast<std::uint8_t>(0xa0 | length);
-      std::memcpy(out_ + 1, from, 32);
       out_ += 1 + length;
       at_ = from + length + 1;
       return {from, length};
