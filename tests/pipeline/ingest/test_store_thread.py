@@ -76,6 +76,25 @@ async def test_a_thread_keeps_nothing_of_its_latest_call_and_ends_with_its_owner
     await _ended("walle-test-owner")
 
 
+@pytest.mark.asyncio
+async def test_a_posted_call_that_fails_is_logged_and_the_next_call_runs(caplog: pytest.LogCaptureFixture) -> None:
+    thread = StoreThread("walle-test-post")
+    ran: list[str] = []
+
+    def fail() -> None:
+        ran.clear()
+        raise ZeroDivisionError
+
+    thread.post(lambda: ran.append("before the start"))
+    await thread.run(lambda: None)
+    thread.post(lambda: ran.append("posted"))
+    thread.post(fail)
+    thread.post(lambda: ran.append("next"))
+    assert await thread.run(lambda: list(ran)) == ["next"]
+    assert "ZeroDivisionError" in caplog.text
+    thread.close()
+
+
 def test_a_loop_that_is_closed_meanwhile_does_not_end_the_thread() -> None:
     thread, gate = StoreThread("walle-test-loop"), threading.Event()
 

@@ -39,6 +39,7 @@ from walle.pipeline.ingest.row_statements import RowStatements
 from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, make_schema, transaction
 from walle.pipeline.ingest.store_thread import StoreThread
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, UploadStore
+from walle.pipeline.ingest.wal_reserve import WalReserve
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello, Origin
@@ -52,6 +53,7 @@ _MOVE_ON = RowStatements(
     3,
 )
 _STREAMS_KEPT = 50_000  # in memory
+_CHECKPOINT_PAGES = 8000  # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
 
 
@@ -65,6 +67,7 @@ class SqliteUploadStore(UploadStore):
         self._owner = secrets.token_hex(8)  # of the devices that resumed here
         self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
         self._database: sqlite3.Connection | None = None
+        self._reserve: WalReserve | None = None
         self._reader_thread = StoreThread("walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
         # As committed, while no other connection changes the file. A transaction takes the streams that it changes
@@ -238,8 +241,7 @@ class SqliteUploadStore(UploadStore):
         try:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
-            # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare.
-            database.execute("PRAGMA wal_autocheckpoint = 8000")
+            database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
             if self._check_format(database) < FORMAT:
                 make_schema(database)
             database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
@@ -247,6 +249,9 @@ class SqliteUploadStore(UploadStore):
             database.close()
             raise
         self._database = database
+        page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
+        limit_bytes = (page_bytes + 24) * (_CHECKPOINT_PAGES + 200)  # the last commit may pass the bound
+        self._reserve = WalReserve(Path(f"{self.path}-wal"), page_bytes=page_bytes, limit_bytes=limit_bytes)
         self._forget()
 
     def _check_format(self, database: sqlite3.Connection) -> int:
@@ -259,6 +264,8 @@ class SqliteUploadStore(UploadStore):
         database, self._database = self._database, None
         if database is None:
             return
+        if self._reserve is not None:
+            self._reserve.close()
         try:
             with contextlib.suppress(sqlite3.Error), transaction(database, durable=False):
                 database.execute("DELETE FROM owners WHERE owner = ?", (self._owner,))
@@ -289,7 +296,15 @@ class SqliteUploadStore(UploadStore):
         if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
             self._forget()
         self._streams.update(streams)
+        if self._reserve is not None and self._reserve.is_low:
+            self._thread.post(self._grow_reserve)  # after the acknowledgements
         return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
+
+    def _grow_reserve(self) -> None:
+        """Make the log longer under the write lock, unless another process holds it for long."""
+        if self._database is not None and self._reserve is not None:
+            with contextlib.suppress(sqlite3.Error), transaction(self._database, durable=False):
+                self._reserve.grow()
 
     def _forget(self) -> None:
         self._streams.clear()

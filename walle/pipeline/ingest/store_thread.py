@@ -6,12 +6,17 @@ a millisecond, and every batch waits for its hop.
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Any
 
-type _Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]]
+_LOG = logging.getLogger(__name__)
+
+type _Call = (
+    tuple[Callable[[], Any], asyncio.AbstractEventLoop, asyncio.Future[Any]] | tuple[Callable[[], object], None, None]
+)
 
 
 class StoreThread:
@@ -33,6 +38,11 @@ class StoreThread:
         self._calls.put((work, loop, future))
         return await future
 
+    def post(self, work: Callable[[], object]) -> None:
+        """Run `work` after the calls that wait, and log its error; do nothing if no call has started the thread."""
+        if self._thread is not None:
+            self._calls.put((work, None, None))
+
     def close(self) -> None:
         """End the thread after the calls that are under way, without waiting. A later call starts a new one."""
         if self._thread is not None:
@@ -48,6 +58,12 @@ def _run(calls: queue.SimpleQueue[_Call | None]) -> None:
     while (call := calls.get()) is not None:
         work, loop, future = call
         result, error = None, None
+        if loop is None or future is None:
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - the thread must not end, or later calls would wait without an end
+                _LOG.exception("thread %s: a posted call failed", threading.current_thread().name)
+            continue
         if not future.cancelled():
             try:
                 result = work()

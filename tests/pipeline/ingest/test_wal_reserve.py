@@ -1,0 +1,93 @@
+"""The reserve of a write-ahead log: it stays ahead of the commits, and SQLite reads the same rows with it."""
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
+from walle.pipeline.ingest.wal_reserve import WalReserve
+from walle.pipeline.tunnel.server import Received
+
+_LIMIT = 4 << 20
+
+
+def _upload(seq: int) -> Received:
+    return Received("d", "e", seq, "t", os.urandom(30_000), seq, seq)
+
+
+@pytest.mark.asyncio
+async def test_the_log_of_a_store_is_longer_than_what_is_used_and_survives_a_crash(tmp_path: Path) -> None:
+    path, copy = tmp_path / "u.db", tmp_path / "copy"
+    copy.mkdir()
+    sizes: list[int] = []
+    async with SqliteUploadStore(path) as store:
+        uploads = [_upload(seq) for seq in range(1, 61)]
+        for upload in uploads:
+            assert (await store.accept([upload])).fresh == [upload]
+            sizes.append(os.stat(f"{path}-wal").st_size)  # noqa: PTH116 - nothing else runs
+        await store.head()
+        assert len(set(sizes[20:])) < 5  # commits within the reserve do not make the file longer
+        assert sizes[-1] > 60 * 40_000
+        shutil.copy(path, copy)  # as after kill -9: what is committed is in the log
+        shutil.copy(f"{path}-wal", copy)
+    async with SqliteUploadStore(copy / "u.db") as restored:
+        assert [row for _, row in await restored.query()] == uploads
+        assert (await restored.accept([_upload(61)])).highest == {("d", "e"): 61}
+
+
+def _log(tmp_path: Path, rows: int) -> tuple[sqlite3.Connection, Path]:
+    database = sqlite3.connect(tmp_path / "d.db", isolation_level=None)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA wal_autocheckpoint = 0")
+    database.execute("CREATE TABLE t (a)")
+    for _ in range(rows):
+        database.execute("INSERT INTO t VALUES (randomblob(30000))")
+    return database, tmp_path / "d.db-wal"
+
+
+def test_it_is_low_when_the_used_part_is_near_the_end_and_after_a_restart_of_the_log_no_more(tmp_path: Path) -> None:
+    database, path = _log(tmp_path, 20)
+    reserve = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=0)
+    before = path.stat().st_size
+    lows = [reserve.is_low]
+    reserve.grow()
+    lows.append(reserve.is_low)
+    for _ in range(40):
+        assert path.stat().st_size == 2 * before
+        database.execute("INSERT INTO t VALUES (randomblob(30000))")
+        lows.append(reserve.is_low)
+        if lows[-1]:
+            break
+    database.execute("PRAGMA wal_checkpoint(RESTART)")
+    database.execute("INSERT INTO t VALUES (randomblob(30000))")
+    lows.append(reserve.is_low)
+    assert lows[:2] == [True, False]
+    assert lows[-3:] == [False, True, False]  # frames of the earlier use are there, with other salts
+    reserve.close()
+    database.close()
+
+
+def test_it_grows_to_its_limit_and_not_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    database, path = _log(tmp_path, 20)
+    before = path.stat().st_size
+    full = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=1 << 60)
+    full.grow()
+    assert path.stat().st_size == before
+    assert not full.is_low
+    reserve = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=0)
+    for _ in range(5):
+        reserve.grow()
+    assert path.stat().st_size == _LIMIT
+    assert not reserve.is_low
+    assert database.execute("SELECT count(*) FROM t").fetchone() == (20,)
+    database.close()
+
+
+def test_a_log_that_does_not_exist_has_no_reserve(tmp_path: Path) -> None:
+    reserve = WalReserve(tmp_path / "none-wal", page_bytes=4096, limit_bytes=_LIMIT)
+    assert not reserve.is_low
+    reserve.grow()
+    assert not (tmp_path / "none-wal").exists()

@@ -1,0 +1,76 @@
+"""Space of a SQLite write-ahead log that is written before it is needed.
+
+A commit that makes the log longer syncs the file's size and blocks beside its contents, which takes about as long as
+the contents. A log is used again from its beginning after each checkpoint, so zeros that are written once make all
+later commits cheaper. SQLite takes zeros for the end of the log: its frames have numbers and checksums.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+_HEADER_BYTES = 32  # of the log; its salts are at 16
+_FRAME_HEADER_BYTES = 24  # page number, size after a commit, salts, checksums
+_SALTS_BYTES = 8
+_FROM_BYTES = 256 << 10  # shorter logs are of stores that take little
+_MARGIN_BYTES = 1 << 20
+_FREE_BYTES = 1 << 30  # a disk with less is left alone
+_BLOCK = bytes(1 << 20)
+
+
+class WalReserve:
+    """The reserve of the log at `path`, up to `limit_bytes`.
+
+    It has a file descriptor of its own, whose end releases no lock of SQLite, because SQLite locks other files.
+    """
+
+    def __init__(self, path: Path, *, page_bytes: int, limit_bytes: int, free_bytes: int = _FREE_BYTES) -> None:
+        self._frame_bytes = _FRAME_HEADER_BYTES + page_bytes
+        self._limit_bytes = limit_bytes
+        self._free_bytes = free_bytes
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    @property
+    def is_low(self) -> bool:
+        """True once the log is used to near the end of its file, and may be made longer."""
+        try:
+            return self._file is not None and self._is_used_to_the_margin(self._file)
+        except OSError:
+            self.close()
+            return False
+
+    def _is_used_to_the_margin(self, file: int) -> bool:
+        size_bytes = os.fstat(file).st_size
+        if size_bytes >= self._limit_bytes:
+            self.close()
+            return False
+        if size_bytes < _FROM_BYTES:
+            return False
+        frame = (size_bytes - min(_MARGIN_BYTES, size_bytes // 4) - _HEADER_BYTES) // self._frame_bytes
+        salts = os.pread(file, _SALTS_BYTES, _HEADER_BYTES + frame * self._frame_bytes + 8)
+        return salts == os.pread(file, _SALTS_BYTES, 16)
+
+    def grow(self) -> None:
+        """Double the log's file. The caller holds SQLite's write lock, so that no process appends meanwhile."""
+        if self._file is None:
+            return
+        try:
+            size_bytes = os.fstat(self._file).st_size
+            disk = os.fstatvfs(self._file)
+            if disk.f_bavail * disk.f_frsize < self._free_bytes:
+                self.close()
+                return
+            end = min(max(2 * size_bytes, len(_BLOCK)), self._limit_bytes)
+            while size_bytes < end:
+                size_bytes += os.pwrite(self._file, _BLOCK[: end - size_bytes], size_bytes)
+            os.fdatasync(self._file)
+        except OSError:  # the disk is full, or has a quota: commits go on without a reserve
+            self.close()
+
+    def close(self) -> None:
+        """Close the file. The reserve stays, and does not grow any more."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
