@@ -538,6 +538,7 @@ class Device:
         if self._had_task and not self._active:
             self.counts.bare_events += 1
         if position is not None:
+            await self._history.wait_for_room()
             await self.stream.on_event(event, position, can_wait=can_wait)
             self._history.add(position, event)
             return
@@ -571,6 +572,7 @@ class Device:
     async def _take_recorded(self, *, can_wait: bool) -> None:
         while self._recorded:
             position, event = self._recorded[0]
+            await self._history.wait_for_room()
             await self.stream.on_event(event, position, can_wait=can_wait)  # cancelled, it has not taken the event
             self._recorded.popleft()
             self._history.add(position, event)
@@ -585,6 +587,7 @@ class Device:
         """Take the recorded events again that the last process may not have finished."""
         async for position, event in journal.replay(self.store.resume_from):
             self._live.restore(event)
+            await self._history.wait_for_room()
             try:
                 await self.stream.on_event(event, position, can_wait=True)
                 self._history.add(position, event)

@@ -200,6 +200,7 @@ async def main(folder):
         print(store.position, flush=True)
         while True:
             event = Event("click" if position % 50 == 0 else "scroll", "", position, {"n": position})
+            await history.wait_for_room()
             await engine.on_event(event, position, can_wait=True)
             history.add(position, event)
             position += 1

@@ -73,10 +73,22 @@ class EventHistory:
         arrived_ms = int(self._clock.time() * 1000)
         self._buffer.append((position, arrived_ms, event.ts_ms, event.event_id, event.page_id, data))
         self._buffer_bytes += len(data)
-        if len(self._buffer) >= _BATCH_ROWS or self._buffer_bytes >= _BATCH_BYTES:
+        if self._is_batch():
             if self._clock.monotonic() >= self._retry_s:
                 self._start_write()
             self._drop_excess()  # of those that wait for the write under way
+
+    async def wait_for_room(self) -> None:
+        """Return once less than a batch waits for the write under way.
+
+        A source that is faster than the file waits here. So a killed process lacks two batches at most, which are in
+        the replay, and no event is dropped unless the file cannot be written.
+        """
+        while self._is_batch() and self._writing is not None and not self._writing.done():
+            await asyncio.shield(self._writing)
+
+    def _is_batch(self) -> bool:
+        return len(self._buffer) >= _BATCH_ROWS or self._buffer_bytes >= _BATCH_BYTES
 
     async def query(
         self, task: str, upto: int, event_id: str = "", page_id: str = "", since_ms: int = 0, limit: int = 1000
