@@ -132,6 +132,7 @@ class Simulator:
             for position, event in log:
                 if len(errors) >= _MAX_FAILURES:
                     break
+                await history.keep_up()
                 with contextlib.suppress(EventError):  # a device refuses and skips it too
                     await engine.on_event(event, position, can_wait=True)
                     history.add(position, event)

@@ -126,6 +126,7 @@ class StreamEngine:
         self._restored_cooldowns: Mapping[str, int] | None = replay.cooldowns
         self.events.restore_cut(tuple(replay.cut_visits), self._restore_at)
         self._turn = asyncio.Lock()
+        self._waiting_calls = 0  # of `on_event`, that hold `_turn` or wait for it
         # Of each task: held from a run's start until its outputs are put. A lock exists as long as it is in use.
         self._run_turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._progress = asyncio.Event()  # replaced after it is set: a queue has become shorter, or its store stuck
@@ -217,44 +218,59 @@ class StreamEngine:
             PositionError: the position does not grow; replay into a new engine.
             StoreClosedError: the engine or its store is closed.
         """
-        clock = self._store.clock
-        came_s, arrived_s = clock.time(), clock.monotonic()
         can_wait = can_wait or (position is not None and position <= self._replay_until)
-        async with self._turn:
-            if self._queues or self.counts.events % _YIELD_EVERY == 0:
+        if not self._queues and not self._waiting_calls and self.counts.events % _YIELD_EVERY:
+            self._take(event, position, self._now(), can_wait=can_wait)  # nothing to wait for: no lock is needed
+            return
+        arrival = self._now()
+        self._waiting_calls += 1
+        try:
+            async with self._turn:
                 await asyncio.sleep(0)
-            while self._must_wait(can_wait):
-                await self._progress.wait()
-            self._check_open()
-            if position is None:
-                position = self.next_position
-            if position <= self._last:
-                raise PositionError(position, self._last, "positions must grow; replay into a new engine")
-            if self._replay_lagging:
-                self._check_replay(position)
-            if self._restored_cooldowns is not None and position >= self._restore_at:
-                self._restore_cooldowns(self._restored_cooldowns)
-            events = self.events
-            needed_from = position if self._needed_from is None else self._needed_from
-            cut_visits, cooldowns = events.cut_before(position), self._cooldowns
-            visit, tasks = events.feed(position, event)
-            self.counts.events += 1
-            self._last = position
-            self._needed_from = events.needed_from
-            if tasks:
-                tasks = self._cooled_down(tasks, event.ts_ms)
-            if position <= self._replay_until:
-                self.counts.replayed += 1
-                tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
-            if tasks:
-                tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
-            if tasks:
-                trigger = self._trigger(event, position, visit, arrived_s)
-                kept_bytes = events.last_size_bytes + events.recent_bytes + (visit.size_bytes if visit else 0)
-                queued = QueuedTrigger(trigger, came_s, needed_from, cut_visits, cooldowns, kept_bytes)
-                self._add(tasks, queued, can_wait=can_wait)
-            if tasks or position > self._replay_until:
-                self._advance()
+                while self._must_wait(can_wait):
+                    await self._progress.wait()
+                self._take(event, position, arrival, can_wait=can_wait)
+        finally:
+            self._waiting_calls -= 1
+
+    def _now(self) -> tuple[float, float]:
+        """Return the wall-clock time and the monotonic time."""
+        clock = self._store.clock
+        return clock.time(), clock.monotonic()
+
+    def _take(self, event: Event, position: int | None, arrival: tuple[float, float], *, can_wait: bool) -> None:
+        """Feed the event and queue its triggers."""
+        self._check_open()
+        if position is None:
+            position = self.next_position
+        if position <= self._last:
+            raise PositionError(position, self._last, "positions must grow; replay into a new engine")
+        if self._replay_lagging:
+            self._check_replay(position)
+        if self._restored_cooldowns is not None and position >= self._restore_at:
+            self._restore_cooldowns(self._restored_cooldowns)
+        events = self.events
+        needed_from = position if self._needed_from is None else self._needed_from
+        cut_visits, cooldowns = events.cut_before(position), self._cooldowns
+        visit, tasks = events.feed(position, event)
+        self.counts.events += 1
+        self._last = position
+        self._needed_from = events.needed_from
+        if tasks:
+            tasks = self._cooled_down(tasks, event.ts_ms)
+        if position <= self._replay_until:
+            self.counts.replayed += 1
+            tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
+        if tasks:
+            tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
+        if tasks:
+            came_s, arrived_s = arrival
+            trigger = self._trigger(event, position, visit, arrived_s)
+            kept_bytes = events.last_size_bytes + events.recent_bytes + (visit.size_bytes if visit else 0)
+            queued = QueuedTrigger(trigger, came_s, needed_from, cut_visits, cooldowns, kept_bytes)
+            self._add(tasks, queued, can_wait=can_wait)
+        if tasks or position > self._replay_until:
+            self._advance()
 
     async def settle(self) -> None:
         """Return once all queues are empty and all outputs are put. Outputs that could not be put are tried again.
