@@ -90,7 +90,7 @@ class EventHistory:
         arrived_ms = int(self._clock.time() * 1000)
         self._buffer.append((position, arrived_ms, event.ts_ms, event.event_id, event.page_id, data))
         self._buffer_bytes += len(data)
-        if self._is_batch():
+        if len(self._buffer) >= _BATCH_ROWS or self._buffer_bytes >= _BATCH_BYTES:
             if self._clock.monotonic() >= self._retry_s:
                 self._start_write()
             self._drop_excess()  # of those that wait for the write under way
