@@ -104,7 +104,7 @@ class Fuzzer:
         self._mutator = Mutator(self._rng)
         self._authority = Authority(folder / "authority")
         self._learned = Dictionary(dictionary())
-        self._good_epoch = 0
+        self._good_uploads = 0  # of the good device, acknowledged
         self.cloud = TunnelCloud(
             ssl_context=self._authority.server_context(), path=folder / "ingest.db", limits=_LIMITS
         )
@@ -162,11 +162,12 @@ class Fuzzer:
 
     async def serve_a_good_device(self) -> None:
         """Upload and ask as a good device; the server must answer."""
-        self._good_epoch += 1
+        acked, self._good_uploads = self._good_uploads, self._good_uploads + 10
         async with asyncio.timeout(_WAIT_S), RawDevice.connect(self._authority, self.cloud.server.port) as device:
-            await device.hello(2, f"good-{self._good_epoch}")
-            device.say(*(protocol.Upload(n, "t", b"x" * 100, n) for n in range(1, 11)), protocol.Request(1, "ask", b""))
-            missing: set[protocol.Frame] = {protocol.Ack(10), protocol.Response(1, b"device-2 ask ")}
+            assert (await device.hello(2, "good")).acked == acked
+            numbers = range(acked + 1, acked + 11)
+            device.say(*(protocol.Upload(n, "t", b"x" * 100, n) for n in numbers), protocol.Request(1, "ask", b""))
+            missing: set[protocol.Frame] = {protocol.Ack(acked + 10), protocol.Response(1, b"device-2 ask ")}
             while missing:
                 heard = await device.hear()
                 assert heard is not None

@@ -91,7 +91,7 @@ class RawDevice:
     async def hello(self, device: int = 0, epoch: str = "e") -> protocol.Welcome:
         self.say(protocol.Hello(f"device-{device}", epoch, TOKENS[f"device-{device}"]))
         welcome = await self.hear()
-        assert isinstance(welcome, protocol.Welcome)
+        assert isinstance(welcome, protocol.Welcome), welcome
         return welcome
 
     async def hear(self) -> protocol.Frame | None:
