@@ -359,9 +359,9 @@ class EventJournal:
             return
         upto = self.next_position
         ended, self._ended = self._ended, []
-        open_handle = os.dup(self._handle)  # a copy: a new file may replace it meanwhile
         folder, self._has_new_file = self.folder if self._has_new_file else None, False
         try:
+            open_handle = os.dup(self._handle)  # a copy: a new file may replace it meanwhile
             await asyncio.to_thread(_sync_all, ended, open_handle, folder)
         except OSError as error:
             self._ended = ended + self._ended  # the next sync tries them again
