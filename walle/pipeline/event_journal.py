@@ -300,7 +300,11 @@ class EventJournal:
             os.close(handle)
             path.unlink(missing_ok=True)
             raise
-        if self._handle is not None:
+        if self._segments and self._segments[-1].path == path:  # it had half an event only, and begins again
+            self._segments.pop()
+            if self._handle is not None:
+                os.close(self._handle)
+        elif self._handle is not None:
             self._ended.append(self._handle)
         self._handle = handle
         self._has_new_file = True
