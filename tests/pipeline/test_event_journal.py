@@ -308,8 +308,9 @@ async def test_a_killed_process_loses_no_event_that_append_returned_for(tmp_path
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("before", [1, 0])
 async def test_half_an_event_that_cannot_be_cut_off_is_followed_by_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
     def write_half(handle: int, data: bytes) -> None:
         os.write(handle, data[: len(data) // 2])
@@ -318,18 +319,21 @@ async def test_half_an_event_that_cannot_be_cut_off_is_followed_by_none(
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
+    whole = [(position, event(position)) for position in range(before + 1)]
     async with EventJournal(tmp_path) as journal:
-        journal.append(event(0))
+        for position in range(before):
+            journal.append(event(position))
         with monkeypatch.context() as patched:
             patched.setattr("walle.pipeline.event_journal.write_all", write_half)
             patched.setattr(os, "truncate", fail)
             with pytest.raises(EventJournalError, match="cannot be written"):
-                journal.append(event(1))
-        assert journal.append(event(2)) == 1
-        assert await replayed(journal) == [(0, event(0)), (1, event(2))]
+                journal.append(event(99))
+        assert journal.append(event(before)) == before
+        journal.trim(0)
+        assert await replayed(journal) == whole
     async with EventJournal(tmp_path) as journal:
-        assert await replayed(journal) == [(0, event(0)), (1, event(2))]
-        assert journal.next_position == 2
+        assert await replayed(journal) == whole
+        assert journal.next_position == before + 1
 
 
 @pytest.mark.asyncio

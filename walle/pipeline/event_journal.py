@@ -300,7 +300,11 @@ class EventJournal:
             os.close(handle)
             path.unlink(missing_ok=True)
             raise
-        if self._handle is not None:
+        if self._segments and self._segments[-1].path == path:  # it had half an event only, and begins again
+            self._segments.pop()
+            if self._handle is not None:
+                os.close(self._handle)
+        elif self._handle is not None:
             self._ended.append(self._handle)
         self._handle = handle
         self._has_new_file = True
@@ -359,9 +363,9 @@ class EventJournal:
             return
         upto = self.next_position
         ended, self._ended = self._ended, []
-        open_handle = os.dup(self._handle)  # a copy: a new file may replace it meanwhile
         folder, self._has_new_file = self.folder if self._has_new_file else None, False
         try:
+            open_handle = os.dup(self._handle)  # a copy: a new file may replace it meanwhile
             await asyncio.to_thread(_sync_all, ended, open_handle, folder)
         except OSError as error:
             self._ended = ended + self._ended  # the next sync tries them again
