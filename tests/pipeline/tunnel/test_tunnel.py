@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import socket
 from pathlib import Path
 
@@ -211,3 +212,36 @@ async def test_no_task_outlives_client_and_cloud(cloud: TunnelCloud, make_client
     assert asyncio.all_tasks() == before
     with pytest.raises(TunnelError, match="runs once"):
         await client.run()
+
+
+@pytest.mark.asyncio
+async def test_uploads_that_an_earlier_connection_stored_are_not_sent_again_and_block_no_others(
+    authority: Authority, make_client: MakeClient
+) -> None:
+    outbox = MemoryOutbox()
+    payload = random.Random(1).randbytes(20_000)
+    for _ in range(64):  # more than the client sends at once
+        outbox.add("t", payload)
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(), authenticate=authenticate, resume=nothing_acked, on_request=echo
+        ) as server,
+        running(make_client(outbox, server.port)),
+        asyncio.timeout(10),
+    ):
+        await until(lambda: server.queued >= 3)
+        await asyncio.sleep(0.1)  # until the client waits for an acknowledgement
+        await server.acknowledge("device-0", outbox.epoch, 64)  # the store had them from the earlier connection
+        await until(lambda: outbox.forgotten == 64)
+        for _ in range(64):
+            outbox.add("t", payload)
+
+        async def store() -> None:
+            async for received in server:
+                await server.acknowledge(received.device_id, received.epoch, received.seq)
+
+        storing = asyncio.create_task(store())
+        await until(lambda: outbox.forgotten == 128)
+        assert server.counts.duplicates == 0
+        await server.close()
+        await storing

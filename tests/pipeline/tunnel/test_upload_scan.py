@@ -2,6 +2,7 @@
 
 import random
 import struct
+import tracemalloc
 from typing import Any, cast
 
 import pytest
@@ -169,10 +170,25 @@ def test_uploads_out_of_turn_are_decompressed_once(is_batch: bool, is_added: boo
     assert found == []
     assert counting.calls == 1
     assert decoder.records(Received, _VALUES, (2, 2), 10, 1 << 20) == ([], 0)
-    assert decoder.trim() == len(stream)
     assert [fields[0] for fields in decoder.uploads(10, 1 << 20)] == [1, 2, 3]
     assert counting.calls == len(frames)
     assert decoder.unpacked_bytes > 3 * 800
+
+
+def test_a_decoder_that_waits_does_not_hold_what_it_decompressed() -> None:
+    """A connection may be paused before an upload that is not due: only its received bytes are in the budget."""
+    frame = Encoder().encode(Upload(1, "t", bytes(4 << 20), 0))
+    decoder = Decoder()
+    decoder.add(frame)
+    tracemalloc.start()
+    try:
+        assert decoder.records(Received, _VALUES, (2, 2), 10, 1 << 20) == ([], 0)
+        assert tracemalloc.get_traced_memory()[1] > 4 << 20
+        assert decoder.trim() == len(frame)
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert [fields[0] for fields in decoder.uploads(10, 1 << 20)] == [1]
 
 
 def test_a_link_of_the_chain_is_that_of_the_checksums() -> None:

@@ -439,10 +439,13 @@ class TunnelClient:
                 self._check_epoch(link)  # the outbox may have started a new one meanwhile
                 if self._is_over(link):
                     break
-                allowed = self._allowed(link, group)
+                unacked = [upload for upload in group if upload.seq > link.acked]  # an Ack may have come meanwhile
+                if not unacked:  # they would never leave what is in flight: there is no second Ack of the same number
+                    continue
+                allowed = self._allowed(link, unacked)
                 link.send(allowed, self._encode_uploads(link, allowed))
                 sent = allowed[-1].seq
-                if len(allowed) < len(group):
+                if len(allowed) < len(unacked):
                     break
         await link.over()
 

@@ -150,8 +150,10 @@ class Decoder:
     def trim(self) -> int:
         """Release the bytes that were read, and copy the others from the reader's buffer, which it may use again.
 
+        A body that is decompressed already is dropped: only received bytes are held, and counted by `buffered_bytes`.
         Return how many others there are.
         """
+        self._unpacked = None
         rest_bytes = len(self._buffer) - self._at
         if rest_bytes == 0:
             self._buffer = b""
