@@ -15,7 +15,7 @@ from walle.device import DeviceConfig
 from walle.device.event_intake import EventIntake
 from walle.durable_file import write_all
 from walle.pipeline.event_history import EventHistory
-from walle.pipeline.event_journal import EventJournalError, EventJournalFullError
+from walle.pipeline.event_journal import EventJournal, EventJournalError, EventJournalFullError
 from walle.pipeline.events import Event
 from walle.pipeline.live_source import LivePolicy
 from walle.pipeline.store import FeatureStore, StoreClosedError
@@ -98,6 +98,16 @@ async def test_a_position_after_a_live_event_is_refused_and_live_events_go_on(tm
         for event in clicks(3, 4):
             await device.intake.take_live(event, can_wait=False)
         assert await device.settled() == [(number, number) for number in range(5)]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_of_which_no_event_is_taken_ends_no_source_with_positions(tmp_path: Path) -> None:
+    async with opened(tmp_path) as device:
+        await device.intake.take_all_live(clicks(0, 1))
+    async with opened(tmp_path) as device:
+        await device.intake.take_all_live(clicks(0, 1))  # the app repeats its call
+        await device.intake.take(click(2), 2, can_wait=False)
+        assert (await device.settled())[-1] == (2, 2)
 
 
 @pytest.mark.asyncio
@@ -236,6 +246,32 @@ async def test_a_closed_device_refuses_events_and_opens_no_journal(tmp_path: Pat
         with pytest.raises(StoreClosedError, match="the device is closed"):
             await work
     assert not (tmp_path / "events").exists()
+
+
+@pytest.mark.asyncio
+async def test_a_journal_that_is_opened_while_the_device_closes_is_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens, may_open = asyncio.Event(), asyncio.Event()
+    started: list[EventJournal] = []
+    start = EventJournal.start
+
+    async def start_later(journal: EventJournal, next_position: int) -> EventJournal:
+        opens.set()
+        await may_open.wait()
+        started.append(journal)
+        return await start(journal, next_position)
+
+    monkeypatch.setattr(EventJournal, "start", start_later)
+    async with opened(tmp_path) as device:
+        takes = asyncio.create_task(device.intake.take_live(click(0), can_wait=False))
+        await opens.wait()
+    may_open.set()
+    with pytest.raises(StoreClosedError, match="the device is closed"):
+        await takes
+    (journal,) = started
+    with pytest.raises(EventJournalError, match="is not open"):
+        journal.append(click(1))
 
 
 @pytest.mark.asyncio

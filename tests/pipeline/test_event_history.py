@@ -184,9 +184,8 @@ def test_a_policy_is_what_its_table_says() -> None:
 PLAYER = """
 import asyncio, pathlib, sys
 from walle.clock import SystemClock
-from walle.pipeline.event_history import MAX_ANSWER_BYTES, EventHistory, EventHistoryError
-from walle.pipeline.events import Event, EventError
-from walle.pipeline.stream import decode_events
+from walle.pipeline.event_history import EventHistory
+from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.protocol import HistoryPolicy, TriggerCondition
@@ -311,6 +310,35 @@ async def test_a_file_that_cannot_be_opened_is_an_error_that_names_it(tmp_path: 
     history.set_policy("t", HistoryPolicy())
     with pytest.raises(EventHistoryError, match=r"history\.db cannot be read .* check its disk"):
         await history.query("t", 1)
+    await history.aclose()
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_file_that_cannot_be_removed_stops_no_event(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    path = tmp_path / "history.db"
+    path.write_bytes(b"no database" * 1000)
+    history = EventHistory(path, ManualClock())
+    history.set_policy("t", HistoryPolicy())
+    with monkeypatch.context() as patched:
+        patched.setattr(pathlib.Path, "unlink", fail)
+        for position in range(600):
+            await history.keep_up()
+            history.add(position, event(position))
+        await history.flush()
+        with pytest.raises(EventHistoryError, match=r"Read-only .* check its disk"):
+            await history.query("t", 600)
+        history.set_policy("t", None)
+        await history.remove_unused()
+    assert "cannot be written" in caplog.text
+    assert "cannot be removed" in caplog.text
+    assert path.exists()
+    await history.remove_unused()
+    assert not path.exists()
     await history.aclose()
 
 

@@ -63,6 +63,27 @@ async def test_files_begin_at_a_size_and_go_when_no_event_of_theirs_is_needed(tm
 
 
 @pytest.mark.asyncio
+async def test_a_file_that_cannot_be_removed_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    async with EventJournal(tmp_path, segment_bytes=500) as journal:
+        for i in range(100):
+            journal.append(event(i))
+        before = files(tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", fail)
+            journal.trim(100)
+        assert files(tmp_path) == before
+        assert "cannot be removed" in caplog.text
+        assert len(await replayed(journal)) == 100
+        journal.trim(100)
+        assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.asyncio
 async def test_a_store_that_is_ahead_sets_the_next_position(tmp_path: Path) -> None:
     async with EventJournal(tmp_path) as journal:
         journal.append(event(0))

@@ -14,15 +14,20 @@ class BackgroundWork:
     def __init__(self, device_id: str) -> None:
         self._device_id = device_id
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_closed = False
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Run `work` in the background; an error ends it and is logged."""
+        """Run `work` in the background; an error ends it and is logged. After `aclose` it is not begun."""
+        if self._is_closed:
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(work, name=f"{self._device_id} {name}")
         self._tasks.add(task)
         task.add_done_callback(self._on_end)
 
     async def aclose(self) -> None:
         """Cancel all work and wait for its end."""
+        self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -113,7 +113,8 @@ class EventIntake:
                 if live.check(event) is None:
                     live.take(event)
                     chosen.append(event)
-            await self._record(journal, chosen)
+            if chosen:
+                await self._record(journal, chosen)
             self._live = live
             await self._finish_live(journal, can_wait=False)
 
@@ -181,7 +182,11 @@ class EventIntake:
             max_bytes=self._journal_bytes,
             clock=self._clock,
         )
-        self._journal = await journal.start(self._store.position + 1)
+        await journal.start(self._store.position + 1)
+        if self._is_closed:  # meanwhile: another process may open the folder
+            await journal.close()
+            self._check_open()
+        self._journal = journal
         return journal
 
     async def _replay(self, journal: EventJournal) -> None:

@@ -159,7 +159,7 @@ class EventHistory:
 
         try:
             return await self._in_thread(read)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise EventHistoryError(self.path, error) from error
 
     async def flush(self) -> None:
@@ -178,7 +178,7 @@ class EventHistory:
         self._thread.shutdown(wait=False)
 
     async def remove_unused(self) -> None:
-        """Remove the file if no task keeps a history."""
+        """Remove the file if no task keeps a history. One that cannot be removed is logged, and stays."""
         if self._policies:
             return
         self._buffer.clear()
@@ -186,7 +186,10 @@ class EventHistory:
         while self._writing is not None and not self._writing.done():
             await asyncio.shield(self._writing)
         if not self._policies and self.path.exists():
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._remove_file)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._remove_file)
+            except OSError as error:
+                _LOG.warning("event history %s cannot be removed (%s); check its disk", self.path, error)
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 
@@ -200,7 +203,7 @@ class EventHistory:
         policies = list(self._policies.values())
         try:
             await self._in_thread(lambda db: self._write_rows(db, rows, policies))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:  # the latter where a damaged file cannot be removed
             _LOG.warning("event history %s cannot be written (%s); check its disk", self.path, error)
             self._retry_s = self._clock.monotonic() + _RETRY_S
             if not self._policies:

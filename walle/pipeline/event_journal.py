@@ -217,9 +217,16 @@ class EventJournal:
             await asyncio.shield(self._syncing)
 
     def trim(self, before: int) -> None:
-        """Remove files that hold only events before this position. The last file stays."""
+        """Remove files that hold only events before this position. The last file stays.
+
+        A file that cannot be removed is logged; a later call tries again.
+        """
         while len(self._segments) > 1 and self._segments[1].first <= before:
-            self._segments[0].path.unlink(missing_ok=True)
+            try:
+                self._segments[0].path.unlink(missing_ok=True)
+            except OSError as error:
+                _LOG.warning("event journal %s cannot be removed (%s); check its disk", self._segments[0].path, error)
+                break
             del self._segments[0]
         while len(self._ended) >= len(self._segments) > 0:  # of removed files, which no sync needs any more
             os.close(self._ended.pop(0))
