@@ -126,11 +126,12 @@ async def test_killed_processes_lose_and_double_nothing(authority: Authority, lo
         assert total <= made * _DEVICES  # a killed process has not reported its last half second
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(("count", "are_all_told"), [(1, False), (2, False), (2, True)])
 @pytest.mark.asyncio
 async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
-    authority: Authority, tmp_path: Path, count: int
+    authority: Authority, tmp_path: Path, count: int, are_all_told: bool
 ) -> None:
+    """With `are_all_told` each process gets SIGTERM, as service managers send it."""
     release = asyncio.Event()
 
     async def slow(_device_id: str, _topic: str, _payload: bytes) -> bytes:
@@ -177,6 +178,10 @@ async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
             for outbox in outboxes:
                 fill(outbox, 20)
             asyncio.get_running_loop().call_later(0.6, release.set)
+            if are_all_told:
+                assert isinstance(tunnel, TunnelProcesses)
+                for pid in tunnel.pids:
+                    os.kill(pid, signal.SIGTERM)
             await tunnel.__aexit__(None, None, None)
             assert await question == b"answered"
             for outbox in outboxes:

@@ -15,6 +15,7 @@ from tests.sim.tunnel_cloud import authenticate, echo
 from tests.sim.tunnel_rig import RawDevice, nothing_acked, until
 from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.listener import listen
+from walle.pipeline.tunnel.reserved_port import reserve
 from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 
 FAST = [
@@ -83,6 +84,29 @@ async def test_every_address_of_a_host_is_listened_on(authority: Authority, fast
         assert server._listener is not None
         expected = {found[0] for found in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)}
         assert {listening.family for listening in server._listener.sockets} == expected
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
+async def test_addresses_of_a_host_that_this_machine_does_not_have_are_left_out(
+    authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that knows localhost as ::1 too, and has no IPv6."""
+    addresses = ["127.0.0.1", "203.0.113.1"]  # the latter is for documentation (RFC 5737), so it is no machine's
+
+    async def look_up(_host: str | None, port: int, **_options: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    async with _server(authority, host="both.example", fast_transports=fast) as server:
+        with socket.create_connection(("127.0.0.1", server.port)):
+            pass
+    reserved = await reserve("both.example", 0)
+    reserved.close()
+    addresses.pop(0)
+    with pytest.raises(OSError, match="assign") as raised:
+        await reserve("other.example", 0)
+    assert raised.value.errno == errno.EADDRNOTAVAIL
 
 
 @pytest.mark.parametrize("fast", FAST)

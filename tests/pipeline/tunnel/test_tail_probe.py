@@ -98,6 +98,19 @@ async def test_a_request_without_an_answer_is_followed_by_a_ping() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_request_that_nobody_waits_for_any_more_gets_no_ping() -> None:
+    async with TunnelWire.open(_TRIP_S) as wire:
+        request = protocol.Request(1, "rank", b"q")
+        asking = asyncio.create_task(wire.link.ask(request, wire.encoder.encode, wire.clock.monotonic() + 60))
+        await wire.clock.advance(0.001)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert [type(frame) for frame in wire.hear()] == [protocol.Request, protocol.Cancel]
+        await wire.clock.advance(10.0)
+        assert pings(wire) == 0
+
+
+@pytest.mark.asyncio
 async def test_a_slow_welcome_does_not_hold_up_probes() -> None:
     async with TunnelWire.open(8.0) as wire:
         wire.upload(1)

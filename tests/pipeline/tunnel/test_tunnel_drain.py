@@ -164,3 +164,23 @@ async def test_uploads_in_flight_are_acknowledged_before_the_server_closes(
         device.writer.transport.abort()
         async with asyncio.timeout(3):
             await draining
+
+
+@pytest.mark.asyncio
+async def test_a_drain_that_is_cancelled_closes_the_server_at_once(cloud: TunnelCloud, authority: Authority) -> None:
+    cloud.limits = dataclasses.replace(cloud.limits, linger_s=0.2)
+    before = asyncio.all_tasks()
+    async with cloud, RawDevice.connect(authority, cloud.server.port) as device, asyncio.timeout(10):
+        await device.hello()
+        draining = asyncio.create_task(cloud.server.drain(over_s=1000.0))
+        assert isinstance(await device.hear(), protocol.Drain)
+        draining.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await draining
+        refusal = await device.hear()
+        assert isinstance(refusal, protocol.Refusal)
+        assert refusal.code == "closing"
+        assert cloud.server.counts.open == 0
+        assert cloud.server._sweeper is not None
+        assert cloud.server._sweeper.done()
+    assert asyncio.all_tasks() == before

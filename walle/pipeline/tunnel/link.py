@@ -374,6 +374,7 @@ class Link(asyncio.Protocol):
             if self._answers.pop(request.request_id, None) is not None:  # cancelled, or too late
                 self.write(encode(protocol.Cancel(request.request_id)))
                 self._moved.set()
+                self._settle()
 
     async def close(self) -> None:
         """Send what is written and disconnect; wait for that at most CLOSE_S."""

@@ -25,6 +25,7 @@ _FAILED_HANDSHAKE = "SSL handshake failed"
 _HANDSHAKE_TURN_S = 2.0  # after which a handshake is ended if others wait: a slow link needs four round trips
 _TIMER_S = 0.01  # by which a timer may be early
 _ACCEPT_RETRY_S = 1.0  # after the process ran out of file descriptors or memory
+_NOT_HERE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}  # of an address: IPv6 is switched off, mostly
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Bytes that a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by
 # itself, so that its unused pages take no memory: a connection takes 34 KiB, and 47 with buffers of two records.
@@ -58,7 +59,7 @@ async def listen(
         "ssl_shutdown_timeout": shutdown_s,
     }
     connect = functools.partial(_connect_accepted(loop, fast), protocol_factory, **options)
-    sockets = [address] if isinstance(address, socket.socket) else await _bind(loop, address, reuse_port)
+    sockets = [address] if isinstance(address, socket.socket) else await _bind(address, reuse_port)
     return Listener(loop, sockets, connect, handshakes=handshakes, turn_s=_HANDSHAKE_TURN_S)
 
 
@@ -76,14 +77,41 @@ def _connect_accepted(loop: asyncio.AbstractEventLoop, fast: bool | None) -> Cal
     return loop.connect_accepted_socket
 
 
-async def _bind(loop: asyncio.AbstractEventLoop, address: tuple[str, int], reuse_port: bool) -> list[socket.socket]:
-    """Return a listening socket for each address of the host."""
-    host, port = address
+async def local_addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+    """Return the family and the address of each socket that is to listen; an empty host is every address here.
+
+    A host's addresses that this machine does not have are left out, as event loops do: many containers know localhost
+    as `::1` too, and have no IPv6.
+
+    Raises:
+        OSError: the host is unknown, or none of its addresses is this machine's.
+    """
+    loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    places = list[tuple[socket.AddressFamily, tuple[Any, ...]]]()
+    missing: OSError | None = None
+    for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
+        try:
+            with socket.socket(family) as probe:
+                probe.bind((where[0], 0, *where[2:]))
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise
+            _LOG.warning("tunnel: this machine has no address %s of %r; not listening there", where[0], host)
+            missing = error
+        else:
+            places.append((family, where))
+    if missing is not None and not places:
+        raise missing
+    return places
+
+
+async def _bind(address: tuple[str, int], reuse_port: bool) -> list[socket.socket]:
+    """Return a listening socket for each address of the host."""
     with contextlib.ExitStack() as undo:
         sockets = [
             undo.enter_context(socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port))
-            for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found)
+            for family, where in await local_addresses(*address)
         ]
         undo.pop_all()
     return sockets

@@ -1,10 +1,11 @@
 """A port that is held for several processes, which listen on it with SO_REUSEPORT."""
 
-import asyncio
 import contextlib
 import errno
 import socket
 from typing import Any
+
+from walle.pipeline.tunnel.listener import local_addresses
 
 _TRIES = 20  # of port 0: the one that the system chooses for the first address may be in use at another
 
@@ -22,16 +23,14 @@ class ReservedPort:
 
 
 async def reserve(host: str, port: int) -> ReservedPort:
-    """Hold a port on all addresses of `host`, IPv4 and IPv6; an empty host is every address of this machine.
+    """Hold a port on all addresses of `host` that this machine has, IPv4 and IPv6; an empty host is every address of this machine.
 
     Port 0 is chosen by the system, the same for all addresses.
 
     Raises:
         OSError: the port is in use, also by another cloud: sockets with SO_REUSEPORT would share it without an error.
     """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    places: list[tuple[int, tuple[Any, ...]]] = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    places = await local_addresses(host, port)
     for tries_left in reversed(range(_TRIES)):
         try:
             return ReservedPort(_bind(places, port))
@@ -41,7 +40,7 @@ async def reserve(host: str, port: int) -> ReservedPort:
     raise AssertionError
 
 
-def _bind(places: list[tuple[int, tuple[Any, ...]]], port: int) -> list[socket.socket]:
+def _bind(places: list[tuple[socket.AddressFamily, tuple[Any, ...]]], port: int) -> list[socket.socket]:
     with contextlib.ExitStack() as undo:
         held = list[socket.socket]()
         for family, (host, _, *rest) in places:

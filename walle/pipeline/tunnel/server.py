@@ -223,6 +223,7 @@ class TunnelServer:
         New connections are not accepted. The devices move at random times within `over_s`, each once what it has in
         flight is acknowledged and answered; so the consumer must go on meanwhile. Those that are left `grace_s` later
         are disconnected. Devices of protocol 2 are disconnected one after the other, and connect to the same address.
+        On cancellation the server closes at once.
         """
         if self._listener is None or self._closed:
             return
@@ -243,7 +244,7 @@ class TunnelServer:
         finally:
             waiting.cancel()
             moving.cancel()
-        await self.close()
+            await self.close()
 
     async def _redirect_all(self, connections: list[Connection], over_s: float) -> None:
         for connection in connections:

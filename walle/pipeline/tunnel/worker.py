@@ -1,7 +1,7 @@
 """One of several tunnel processes on one port: `python -m walle.pipeline.tunnel.worker`, started by `TunnelProcesses`.
 
 It gets its settings over stdin, passes requests of devices to the main process, and reports its state twice a second.
-It stops when it is told to or when the main process has ended: uploads that have arrived are stored first.
+It stops when it is told to, at SIGTERM, and when the main process has ended: uploads that have arrived are stored first.
 """
 
 import asyncio
@@ -78,6 +78,10 @@ class Worker:
         except (WalleError, OSError) as error:
             await self._channel.send("failed", str(error))
 
+    def stop(self) -> None:
+        """End `run`, once it has begun: the devices are sent away first."""
+        self._stopping.set()
+
     async def _listen(self, context: ssl.SSLContext, server_pem: str) -> None:
         """Process the main process's messages until it has ended."""
         try:
@@ -135,7 +139,10 @@ class Worker:
 
 
 async def _main() -> None:
-    await Worker(await Channel.of_stdio()).run()
+    worker = Worker(await Channel.of_stdio())
+    # Service managers send it to the main process and to this one: devices are sent away all the same.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
+    await worker.run()
 
 
 if __name__ == "__main__":
