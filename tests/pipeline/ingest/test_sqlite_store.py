@@ -187,3 +187,80 @@ async def test_the_log_of_a_replaced_file_is_not_applied_to_the_new_one(tmp_path
         assert (await store.accept([received(2)])).fresh == [received(2)]
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.asyncio
+async def test_the_log_of_a_replaced_file_behind_a_symbolic_link_is_not_applied_either(tmp_path: Path) -> None:
+    path, file = tmp_path / "uploads.db", tmp_path / "disk" / "data.db"
+    file.parent.mkdir()
+    path.symlink_to(file)
+    async with SqliteUploadStore(path) as store:
+        await store.accept([received(1)])
+        copy = backup(file)
+        await store.accept([received(seq) for seq in range(2, 400)])
+        copy.replace(file)  # disk/data.db-wal stays
+        with pytest.raises(IngestError, match=r"data\.db-wal and .*data\.db-shm of the file before it"):
+            await store.accept([received(400)])
+        for log in ("-wal", "-shm"):
+            file.with_name(file.name + log).unlink()
+        assert await store.acked("d", "e") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_is_replaced_while_it_is_opened_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "uploads.db"
+    async with SqliteUploadStore(path) as store:
+        await store.accept([received(1)])
+        copy = backup(path)
+        await store.accept([received(2)])
+    check = SqliteUploadStore._check_format
+
+    def replace_first(store: SqliteUploadStore, database: sqlite3.Connection) -> int:
+        if copy.exists():
+            restore(copy, path)
+        return check(store, database)
+
+    monkeypatch.setattr(SqliteUploadStore, "_check_format", replace_first)
+    store = SqliteUploadStore(path)
+    with pytest.raises(IngestError, match="was replaced while it was opened") as raised:
+        await store.start()
+    assert raised.value.may_pass
+    async with store:
+        assert await store.acked("d", "e") == 1
+        assert (await store.accept([received(2)])).fresh == [received(2)]
+
+
+@pytest.mark.asyncio
+async def test_a_folder_that_cannot_be_looked_at_is_an_error_of_the_store_that_may_pass(tmp_path: Path) -> None:
+    folder = tmp_path / "mount"
+    store = SqliteUploadStore(folder / "uploads.db")
+    folder.write_text("a file")
+    with pytest.raises(IngestError, match="File exists"):
+        await store.start()
+    folder.unlink()
+    async with store:
+        await store.accept([received(1)])
+        folder.rename(tmp_path / "away")
+        folder.write_text("a file")
+        for call in (lambda: store.accept([received(2)]), store.count, store.reopen):
+            with pytest.raises(IngestError, match="Not a directory") as raised:
+                await call()
+            assert raised.value.may_pass
+        folder.unlink()
+        (tmp_path / "away").rename(folder)
+        await store.reopen()
+        assert (await store.accept([received(2)])).fresh == [received(2)]
+
+
+@pytest.mark.asyncio
+async def test_a_closed_store_answers_no_query(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    store = SqliteUploadStore(path)
+    async with store:
+        await store.accept([received(1)])
+        assert await store.count() == 1
+    with pytest.raises(IngestError, match="is not open"):
+        await store.count()
+    assert not path.with_name("uploads.db-wal").exists()

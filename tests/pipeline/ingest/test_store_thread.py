@@ -71,6 +71,17 @@ async def test_a_thread_keeps_nothing_of_its_latest_call_and_ends_with_its_owner
     kept = weakref.ref(await thread.run(Result))
     await asyncio.sleep(0.05)
     assert kept() is None
+
+    class Owner:
+        def work(self) -> None:
+            pass
+
+    owner = Owner()
+    posted = weakref.ref(owner)
+    thread.post(owner.work)
+    del owner
+    await asyncio.sleep(0.05)
+    assert posted() is None
     del thread
     gc.collect()
     await _ended("walle-test-owner")

@@ -1,5 +1,7 @@
 """The reserve of a write-ahead log: it stays ahead of the commits, and SQLite reads the same rows with it."""
 
+import asyncio
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -36,6 +38,22 @@ async def test_the_log_of_a_store_is_longer_than_what_is_used_and_survives_a_cra
     async with SqliteUploadStore(copy / "u.db") as restored:
         assert [row for _, row in await restored.query()] == uploads
         assert (await restored.accept([_upload(61)])).highest == {("d", "e"): 61}
+
+
+@pytest.mark.asyncio
+async def test_stores_that_want_a_longer_log_at_once_make_it_longer_once(tmp_path: Path) -> None:
+    path = tmp_path / "u.db"
+    async with SqliteUploadStore(path) as store, SqliteUploadStore(path) as other:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("CREATE TABLE t (a)")
+            for _ in range(20):
+                database.execute("INSERT INTO t VALUES (randomblob(30000))")
+        before = os.stat(f"{path}-wal").st_size  # noqa: PTH116 - nothing else runs
+        for each in (store, other):
+            each._thread.post(each._grow_reserve)
+        await store.head()
+        await asyncio.gather(*(each.acked("d", "e") for each in (store, other)))  # after the posted calls
+        assert os.stat(f"{path}-wal").st_size == max(2 * before, 1 << 20)  # noqa: PTH116 - nothing else runs
 
 
 def _log(tmp_path: Path, rows: int) -> tuple[sqlite3.Connection, Path]:

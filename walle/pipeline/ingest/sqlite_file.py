@@ -18,7 +18,7 @@ class OpenedFile:
     def __init__(self, path: Path) -> None:
         self._path = str(path)
         self._main = _identity(self._path)
-        self._logs = {name: found for suffix in _LOGS if (found := _identity(name := self._path + suffix)) is not None}
+        self._logs = {name: found for name in self._log_names() if (found := _identity(name)) is not None}
 
     @property
     def is_current(self) -> bool:
@@ -31,7 +31,13 @@ class OpenedFile:
 
     def logs_left(self) -> list[str]:
         """Return the logs that are still at their places: SQLite would apply them to the file that is there now."""
-        return [name for name, found in self._logs.items() if _identity(name) == found]
+        kept = set(self._logs.values())
+        return [name for name in self._log_names() if _identity(name) in kept]
+
+    def _log_names(self) -> list[str]:
+        """Return the places of the logs: beside the file itself, where the path is a symbolic link to it."""
+        file = os.path.realpath(self._path)
+        return [file + suffix for suffix in _LOGS]
 
 
 def _identity(path: str) -> _Identity | None:

@@ -268,7 +268,7 @@ class SqliteUploadStore(UploadStore):
     async def _read[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_reader() -> T:
             opened = self._opened
-            if opened is None:
+            if self._database is None or opened is None:
                 raise IngestError(self.path, "is not open")
             if not opened.is_current:
                 raise _ReplacedError
@@ -297,6 +297,8 @@ class SqliteUploadStore(UploadStore):
             raise IngestError(self.path, str(error), **what) from error
         except (UnicodeError, OverflowError) as error:  # of the sqlite3 module, before SQLite sees the value
             raise IngestError(self.path, str(error), of_contents=True) from error
+        except OSError as error:  # of a look at the folder, which a disk or a mount may refuse for a while
+            raise IngestError(self.path, str(error), may_pass=True) from error
 
     def _current(self) -> sqlite3.Connection:
         """Return the connection to the file that is at the path now."""
@@ -341,21 +343,26 @@ class SqliteUploadStore(UploadStore):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
         try:
+            connected = OpenedFile(self.path)
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
             database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
             if self._check_format(database) < FORMAT:
                 make_schema(database)
             database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
+            opened = OpenedFile(self.path)  # with the logs, which exist now
+            if not connected.is_current:  # reading a long log takes a while
+                what = "was replaced while it was opened"
+                raise IngestError(self.path, what, may_pass=True)  # noqa: TRY301 - closed as after other errors
         except BaseException:
             database.close()
             raise
-        self._database, self._opened = database, OpenedFile(self.path)
+        self._database, self._opened = database, opened
         page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
         limit_bytes = (page_bytes + 24) * (_CHECKPOINT_PAGES + 200)  # the last commit may pass the bound
         if self._reserve is not None:
             self._reserve.close()
-        self._reserve = WalReserve(Path(f"{self.path}-wal"), page_bytes=page_bytes, limit_bytes=limit_bytes)
+        self._reserve = WalReserve(Path(f"{self.path.resolve()}-wal"), page_bytes=page_bytes, limit_bytes=limit_bytes)
         self._forget()
 
     def _check_format(self, database: sqlite3.Connection) -> int:
@@ -409,7 +416,8 @@ class SqliteUploadStore(UploadStore):
         """Make the log longer under the write lock, unless another process holds it for long."""
         if self._database is not None and self._reserve is not None:
             with contextlib.suppress(sqlite3.Error), transaction(self._database, durable=False):
-                self._reserve.grow()
+                if self._reserve.is_low:  # else another process has made it longer meanwhile
+                    self._reserve.grow()
 
     def _set_aside(self, database: sqlite3.Connection, received: Received, reason: str) -> Accepted | None:
         key, now_ms = received[:2], int(self.clock.time() * 1000)
@@ -480,7 +488,7 @@ class SqliteUploadStore(UploadStore):
                 if stream.highest < hello.acked:
                     self._record_restore(database, hello.device_id, hello.epoch, stream.highest, hello.acked)
                     stream.highest, stream.chain = hello.acked, hello.acked_chain
-                    _update(database, [stream])
+                    _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain)])
         return ResumePoint(stream.highest, stream.chain)
 
     def _link_origins(
@@ -516,13 +524,6 @@ class SqliteUploadStore(UploadStore):
     def _record(self, database: sqlite3.Connection, recorded: RecordedLoss) -> None:
         if sqlite_losses.record(database, recorded):
             _LOG.error("received uploads in %s: device %r: %s", self.path, recorded.device_id, recorded.loss)
-
-
-def _update(database: sqlite3.Connection, streams: Iterable[StoredStream]) -> None:
-    database.executemany(
-        "UPDATE streams SET highest = ?, chain = ? WHERE stream = ?",
-        [(stream.highest, stream.chain, stream.number) for stream in streams],
-    )
 
 
 def _find(database: sqlite3.Connection, key: StreamKey) -> StoredStream | None:

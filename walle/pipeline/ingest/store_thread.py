@@ -63,14 +63,14 @@ def _run(calls: queue.SimpleQueue[_Call | None]) -> None:
                 work()
             except Exception:  # noqa: BLE001 - the thread must not end, or later calls would wait without an end
                 _LOG.exception("thread %s: a posted call failed", threading.current_thread().name)
-            continue
-        if not future.cancelled():
-            try:
-                result = work()
-            except BaseException as raised:  # noqa: BLE001 - it is raised where the call is awaited
-                error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(_finish, future, result, error)
+        else:
+            if not future.cancelled():
+                try:
+                    result = work()
+                except BaseException as raised:  # noqa: BLE001 - it is raised where the call is awaited
+                    error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(_finish, future, result, error)
         del call, work, future, result, error  # nothing of a call is kept until the next one
 
 
