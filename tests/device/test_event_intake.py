@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import dataclasses
 import shutil
+import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -266,12 +268,40 @@ async def test_a_journal_that_is_opened_while_the_device_closes_is_closed_again(
     async with opened(tmp_path) as device:
         takes = asyncio.create_task(device.intake.take_live(click(0), can_wait=False))
         await opens.wait()
-    may_open.set()
+        asyncio.get_running_loop().call_later(0.05, may_open.set)
     with pytest.raises(StoreClosedError, match="the device is closed"):
         await takes
     (journal,) = started
     with pytest.raises(EventJournalError, match="is not open"):
         journal.append(click(1))
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_is_cancelled_while_it_opens_the_journal_takes_no_later_event_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins = threading.Event()
+    begin = EventJournal._begin_segment
+
+    def begin_late(journal: EventJournal, first: int) -> None:
+        is_first = not begins.is_set()
+        begins.set()
+        if is_first:
+            time.sleep(0.2)
+        begin(journal, first)
+
+    monkeypatch.setattr(EventJournal, "_begin_segment", begin_late)
+    async with opened(tmp_path) as device:
+        takes = asyncio.create_task(device.intake.take_live(click(0), can_wait=False))
+        await asyncio.to_thread(begins.wait)
+        takes.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await takes
+        await device.intake.take_live(click(1), can_wait=False)
+        await asyncio.sleep(0.3)  # a second opening would begin the file again meanwhile
+        await device.intake.take_live(click(2), can_wait=False)
+    async with EventJournal(tmp_path / "events") as journal:
+        assert [event async for _, event in journal.replay(0)] == clicks(1, 2)
 
 
 @pytest.mark.asyncio

@@ -91,10 +91,8 @@ async def test_a_store_that_is_ahead_sets_the_next_position(tmp_path: Path) -> N
     try:
         assert journal.append(event(40)) == 40
         assert await replayed(journal) == [(0, event(0)), (40, event(40))]
-        assert (journal.counts.missing, journal.counts.damaged) == (
-            39,
-            0,
-        )  # positions that the lost end of the journal had
+        lost = 39  # positions that the lost end of the journal had
+        assert (journal.counts.missing, journal.counts.damaged) == (lost, 0)
     finally:
         await journal.close()
 

@@ -44,6 +44,7 @@ class EventIntake:
         self._history = history
         self._journal_bytes = journal_bytes
         self._journal: EventJournal | None = None  # once there is an event without a position
+        self._opening: asyncio.Task[EventJournal] | None = None
         self._recorded: collections.deque[tuple[int, Event]] = collections.deque()  # in the journal, not taken yet
         self._live = LiveSource(config.live)
         self._has_live_events = False  # of this process
@@ -68,9 +69,10 @@ class EventIntake:
     async def aclose(self) -> None:
         """Sync and close the journal; later events are refused."""
         self._is_closed = True
-        if self._journal is not None:
-            with contextlib.suppress(EventJournalError):  # logged by the journal
-                await self._journal.close()
+        if self._opening is not None:
+            with contextlib.suppress(EventJournalError):  # logged by the journal, or raised by the call that opened it
+                journal = await asyncio.shield(self._opening)
+                await journal.close()
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -175,6 +177,21 @@ class EventIntake:
         journal.trim(self._store.state.resume_from)
 
     async def _open_journal(self) -> EventJournal:
+        """Open the journal. The next call waits for an opening whose call was cancelled: a second one could truncate
+        the file that events are recorded in.
+        """
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._start_journal())
+        try:
+            journal = await asyncio.shield(self._opening)
+        except EventJournalError:
+            self._opening = None  # the next call tries again
+            raise
+        self._check_open()  # the device may have closed, and the journal with it
+        self._journal = journal
+        return journal
+
+    async def _start_journal(self) -> EventJournal:
         config = self._config
         journal = EventJournal(
             config.folder / _JOURNAL,
@@ -182,12 +199,7 @@ class EventIntake:
             max_bytes=self._journal_bytes,
             clock=self._clock,
         )
-        await journal.start(self._store.position + 1)
-        if self._is_closed:  # meanwhile: another process may open the folder
-            await journal.close()
-            self._check_open()
-        self._journal = journal
-        return journal
+        return await journal.start(self._store.position + 1)
 
     async def _replay(self, journal: EventJournal) -> None:
         """Take the recorded events again that the last process may not have finished."""

@@ -137,10 +137,8 @@ class FeatureStore:
         self._forget = ("", 0)  # an epoch and the highest acknowledged number in it
         self._unwritten_positions = 0
         self._is_dirty = False  # the next transaction has something beside the buffer: positions, acknowledgements
-        self._generation = (
-            0  # the number of the transaction that takes the buffer; `_written` is the latest in the file
-        )
-        self._written = -1
+        self._generation = 0  # the number of the transaction that takes the buffer
+        self._written = -1  # that of the latest one in the file
         self._writer: asyncio.Future[None] | None = None
         self._timer: asyncio.Task[None] | None = None
         self._forget_timer: asyncio.Task[None] | None = None
