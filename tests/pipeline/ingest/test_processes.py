@@ -126,12 +126,12 @@ async def test_killed_processes_lose_and_double_nothing(authority: Authority, lo
         assert total <= made * _DEVICES  # a killed process has not reported its last half second
 
 
-@pytest.mark.parametrize(("count", "are_all_told"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("count", "gets_signal"), [(1, False), (2, False), (2, True)])
 @pytest.mark.asyncio
 async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
-    authority: Authority, tmp_path: Path, count: int, are_all_told: bool
+    authority: Authority, tmp_path: Path, count: int, gets_signal: bool
 ) -> None:
-    """With `are_all_told` each process gets SIGTERM, as service managers send it."""
+    """With `gets_signal`, each process gets SIGTERM as well, as service managers send it."""
     release = asyncio.Event()
 
     async def slow(_device_id: str, _topic: str, _payload: bytes) -> bytes:
@@ -178,7 +178,7 @@ async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
             for outbox in outboxes:
                 fill(outbox, 20)
             asyncio.get_running_loop().call_later(0.6, release.set)
-            if are_all_told:
+            if gets_signal:
                 assert isinstance(tunnel, TunnelProcesses)
                 for pid in tunnel.pids:
                     os.kill(pid, signal.SIGTERM)
@@ -192,10 +192,35 @@ async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
         assert await store.count() == 40 * _DEVICES
 
 
-@pytest.mark.parametrize("text", ["host", ":1", "host:", "host:0", "host:99999", "ho st:1", "host:-1"])
+@pytest.mark.asyncio
+async def test_a_process_without_its_main_process_does_not_keep_devices_until_their_turn_to_move(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """It could not answer their requests."""
+    place = dataclasses.replace(settings(authority, str(tmp_path / "u.db")), drain_to=DrainTarget(over_s=30.0))
+    async with TunnelProcesses(1, place, on_request=answer) as processes:
+        client = make_client(authority, MemoryOutbox(), processes.port, 0)
+        async with running(client), asyncio.timeout(15):
+            assert await client.request("what", b"A") == b"device-0 what A"
+            channel = processes._slots[0].channel
+            assert channel is not None
+            channel._writer.close()  # as at the main process's end
+            await until(lambda: processes.restarts == 1)
+            assert await client.request("what", b"B") == b"device-0 what B"
+
+
+@pytest.mark.parametrize(
+    "text", ["host", ":1", "host:", "host:0", "host:99999", "ho st:1", "host:-1", "host:" + "9" * 5000]
+)
 def test_an_address_to_drain_to_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         DrainTarget.parse(text, 1.0)
+
+
+@pytest.mark.parametrize("over_s", [-1.0, 3601.0, float("inf"), float("nan")])
+def test_a_time_to_drain_that_is_none_is_refused(over_s: float) -> None:
+    with pytest.raises(ConfigError, match="0 to 3600"):
+        DrainTarget.parse("", over_s)
 
 
 def test_addresses_to_drain_to() -> None:

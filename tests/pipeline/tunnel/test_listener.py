@@ -92,7 +92,7 @@ async def test_addresses_of_a_host_that_this_machine_does_not_have_are_left_out(
     authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a container that knows localhost as ::1 too, and has no IPv6."""
-    addresses = ["127.0.0.1", "203.0.113.1"]  # the latter is for documentation (RFC 5737), so it is no machine's
+    addresses = ["127.0.0.1", "203.0.113.1"]  # the latter is for documentation (RFC 5737), so no machine has it
 
     async def look_up(_host: str | None, port: int, **_options: object) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]

@@ -23,7 +23,7 @@ class ReservedPort:
 
 
 async def reserve(host: str, port: int) -> ReservedPort:
-    """Hold a port on all addresses of `host` that this machine has, IPv4 and IPv6; an empty host is every address of this machine.
+    """Hold a port on all addresses of `host` that this machine has, IPv4 and IPv6; an empty host is all that it has.
 
     Port 0 is chosen by the system, the same for all addresses.
 

@@ -19,6 +19,7 @@ from walle.protocol import Hello
 
 _FAREWELL_S = 3.0  # for uploads that have arrived, when the service closes
 _DRAIN_GRACE_S = 1.0  # for the devices that are late to move
+_LONGEST_DRAIN_S = 3600.0
 _COUNTS = (
     "connections",
     "uploads",
@@ -51,12 +52,18 @@ class DrainTarget:
 
     @classmethod
     def parse(cls, text: str, over_s: float) -> Self:
-        """Parse HOST:PORT, or an empty text for the address that devices have. Raises ConfigError if it is not that."""
+        """Parse HOST:PORT, or an empty text for the address that devices have; `over_s` is 0 to 3600.
+
+        Raises:
+            ConfigError: one of them is not that.
+        """
+        if not 0.0 <= over_s <= _LONGEST_DRAIN_S:  # not true of NaN either
+            raise ConfigError(f"devices cannot move over {over_s} s when a tunnel stops; choose 0 to 3600")
         if not text:
             return cls(over_s=over_s)
         host, _, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not host or not port.isdecimal() or not is_address(host, int(port)):
+        if not host or not port.isdecimal() or len(port) > 5 or not is_address(host, int(port)):
             raise ConfigError(f"{text!r} is not the address of a tunnel; write HOST:PORT, such as cloud-2.example:7443")
         return cls(host, int(port), over_s)
 

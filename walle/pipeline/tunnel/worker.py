@@ -1,7 +1,7 @@
 """One of several tunnel processes on one port: `python -m walle.pipeline.tunnel.worker`, started by `TunnelProcesses`.
 
 It gets its settings over stdin, passes requests of devices to the main process, and reports its state twice a second.
-It stops when it is told to, at SIGTERM, and when the main process has ended: uploads that have arrived are stored first.
+It stops when it is told to, at SIGTERM, and when the main process has ended; what has arrived is stored first.
 """
 
 import asyncio
@@ -72,11 +72,25 @@ class Worker:
                 listening = asyncio.create_task(self._listen(context, server_pem))
                 undo.callback(listening.cancel)
                 await self._stopping.wait()
-                await service.drain()  # while requests of the devices are still answered
+                await self._drain(service, listening)
                 if listening.done():
                     listening.result()
         except (WalleError, OSError) as error:
             await self._channel.send("failed", str(error))
+
+    @staticmethod
+    async def _drain(service: TunnelService, listening: asyncio.Task[None]) -> None:
+        """Send the devices away while the main process answers their requests: over time, at once when it has ended."""
+        draining = asyncio.create_task(service.drain())
+        try:
+            await asyncio.wait([draining, listening], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            draining.cancel()
+            await asyncio.gather(draining, return_exceptions=True)
+        if draining.cancelled():
+            await service.server.close()
+        else:
+            draining.result()
 
     def stop(self) -> None:
         """End `run`, once it has begun: the devices are sent away first."""
