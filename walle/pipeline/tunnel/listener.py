@@ -14,7 +14,7 @@ import importlib
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 _LOG = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ _FAILED_HANDSHAKE = "SSL handshake failed"
 _HANDSHAKE_TURN_S = 2.0  # after which a handshake is ended if others wait: a slow link needs four round trips
 _TIMER_S = 0.01  # by which a timer may be early
 _ACCEPT_RETRY_S = 1.0  # after the process ran out of file descriptors or memory
+_ABSENT = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}  # an address, or the whole of IPv6, that the machine does not have
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Bytes that a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by
 # itself, so that its unused pages take no memory: a connection takes 34 KiB, and 47 with buffers of two records.
@@ -78,13 +79,41 @@ def _connect_accepted(loop: asyncio.AbstractEventLoop, fast: bool | None) -> Cal
 
 async def _bind(loop: asyncio.AbstractEventLoop, address: tuple[str, int], reuse_port: bool) -> list[socket.socket]:
     """Return a listening socket for each address of the host."""
-    host, port = address
+
+    def listen_at(family: int, where: tuple[Any, ...]) -> socket.socket:
+        return socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port)
+
+    return bind_each(await addresses(loop, *address), listen_at)
+
+
+type Address = tuple[int, tuple[Any, ...]]  # family, and the socket's address
+
+
+async def addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Address]:
+    """Return the addresses of a host to listen on, IPv4 and IPv6; an empty host is every address of this machine."""
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+
+
+def bind_each(places: Iterable[Address], bind: Callable[[int, tuple[Any, ...]], socket.socket]) -> list[socket.socket]:
+    """Return the socket that `bind` makes for each address, without those that this machine does not have.
+
+    `localhost` is an IPv6 address too in a container that has none.
+
+    Raises:
+        OSError: of `bind`; no socket is left then. Or the machine has none of the addresses.
+    """
+    sockets, absent = list[socket.socket](), list[OSError]()
     with contextlib.ExitStack() as undo:
-        sockets = [
-            undo.enter_context(socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port))
-            for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found)
-        ]
+        for family, where in places:
+            try:
+                sockets.append(undo.enter_context(bind(family, where)))
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise
+                absent.append(error)
+        if absent and not sockets:
+            raise absent[0]
         undo.pop_all()
     return sockets
 

@@ -6,6 +6,8 @@ import errno
 import socket
 from typing import Any
 
+from walle.pipeline.tunnel.listener import Address, addresses, bind_each
+
 _TRIES = 20  # of port 0: the one that the system chooses for the first address may be in use at another
 
 
@@ -29,32 +31,32 @@ async def reserve(host: str, port: int) -> ReservedPort:
     Raises:
         OSError: the port is in use, also by another cloud: sockets with SO_REUSEPORT would share it without an error.
     """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    places: list[tuple[int, tuple[Any, ...]]] = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    places = await addresses(asyncio.get_running_loop(), host, port)
     for tries_left in reversed(range(_TRIES)):
         try:
-            return ReservedPort(_bind(places, port))
+            return ReservedPort(_hold(places, port))
         except OSError as error:
             if port != 0 or error.errno != errno.EADDRINUSE or not tries_left:
                 raise
     raise AssertionError
 
 
-def _bind(places: list[tuple[int, tuple[Any, ...]]], port: int) -> list[socket.socket]:
-    with contextlib.ExitStack() as undo:
-        held = list[socket.socket]()
-        for family, (host, _, *rest) in places:
-            with _socket(family) as probe:
-                probe.bind((host, port, *rest))
-                probe.listen(1)
-                port = probe.getsockname()[1]
+def _hold(places: list[Address], port: int) -> list[socket.socket]:
+    def hold(family: int, where: tuple[Any, ...]) -> socket.socket:
+        nonlocal port
+        host, _, *rest = where
+        with _socket(family) as probe:
+            probe.bind((host, port, *rest))
+            probe.listen(1)
+            port = probe.getsockname()[1]
+        with contextlib.ExitStack() as undo:
             sharing = undo.enter_context(_socket(family))
             sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sharing.bind((host, port, *rest))
-            held.append(sharing)
-        undo.pop_all()
-    return held
+            undo.pop_all()
+        return sharing
+
+    return bind_each(places, hold)
 
 
 def _socket(family: int) -> socket.socket:
