@@ -72,9 +72,14 @@ class Worker:
                 listening = asyncio.create_task(self._listen(context, server_pem))
                 undo.callback(listening.cancel)
                 await self._stopping.wait()
-                await service.drain()  # while requests of the devices are still answered
-                if listening.done():
+                draining = asyncio.create_task(service.drain())  # while requests of the devices are still answered
+                undo.callback(draining.cancel)
+                await asyncio.wait((draining, listening), return_when=asyncio.FIRST_COMPLETED)
+                if listening.done():  # the main process has ended: nothing answers them
+                    await service.server.close()
                     listening.result()
+                else:
+                    draining.result()
         except (WalleError, OSError) as error:
             await self._channel.send("failed", str(error))
 
