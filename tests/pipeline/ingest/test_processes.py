@@ -454,6 +454,25 @@ async def test_processes_end_with_the_main_process_and_store_what_arrived(author
         assert database.execute("SELECT count(*) FROM uploads").fetchone() == (100,)
 
 
+@pytest.mark.asyncio
+async def test_a_process_whose_main_process_has_ended_does_not_wait_for_its_devices_to_move(
+    authority: Authority, tmp_path: Path
+) -> None:
+    slow = dataclasses.replace(settings(authority, str(tmp_path / "u.db")), drain_to=DrainTarget(over_s=600.0))
+    async with (
+        TunnelProcesses(1, slow, on_request=answer) as processes,
+        fleet(authority, processes.port) as (_, clients),
+        asyncio.timeout(40),
+    ):
+        await until(lambda: all(client.connected for client in clients))
+        process = processes._slots[0].process
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.close()  # as when this process is killed
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+        await until(lambda: len(processes.pids) == 1 and all(client.connected for client in clients))
+
+
 @pytest.fixture
 def taken_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:

@@ -84,6 +84,18 @@ async def test_a_file_of_format_3_gets_the_tables_that_it_lacks(tmp_path: Path) 
         assert await store.topics() == {"t": TopicSize(2, 2)}
 
 
+@pytest.mark.asyncio
+async def test_an_sqlite_that_is_too_old_is_refused_before_a_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 32, 3))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.32.3")
+    store = SqliteUploadStore(tmp_path / "uploads.db")
+    with pytest.raises(IngestError, match=r"need SQLite 3\.33\.0, and this Python has 3\.32\.3"):
+        await store.start()
+    assert not store.path.exists()
+
+
 # --- a file that is replaced while it is in use -----------------------------------------------------------------------
 
 

@@ -89,6 +89,31 @@ async def test_a_failure_lasts_until_the_batch_is_stored_and_not_until_the_file_
     await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.asyncio
+async def test_an_error_at_reopening_that_is_not_the_stores_does_not_end_the_pump(
+    store: SqliteUploadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reopen, tries = store.reopen, 0
+
+    async def fail_first() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise MemoryError("no memory")
+        await reopen()
+
+    monkeypatch.setattr(store, "reopen", fail_first)
+    server = Waiting([received(1)])
+    supervisor = PumpSupervisor(server, store, backoff_s=0.001)
+    await store.close()  # the pump fails
+    running = asyncio.create_task(supervisor.run())
+    await until(lambda: bool(server.acked) or running.done(), 10)
+    assert not running.done()
+    assert tries == 3
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 def test_the_lag_of_an_upload_grows_though_the_clock_is_set_back() -> None:
     async def nothing(*_: object) -> Any:
         raise AssertionError

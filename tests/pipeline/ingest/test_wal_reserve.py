@@ -88,6 +88,52 @@ def test_it_is_low_when_the_used_part_is_near_the_end_and_after_a_restart_of_the
     database.close()
 
 
+def _rows(path: Path) -> tuple[str, int]:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("INSERT INTO t VALUES (1)")  # the log goes on
+        (check,) = database.execute("PRAGMA integrity_check").fetchone()
+        return check, database.execute("SELECT count(*) FROM t").fetchone()[0]
+
+
+def test_a_crash_that_leaves_any_part_of_the_zeros_loses_no_commit(tmp_path: Path) -> None:
+    database, path = _log(tmp_path, 20)
+    used = path.stat().st_size
+    reserve = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=0)
+    reserve.grow()
+    database.execute("INSERT INTO t VALUES (2)")  # into the zeros
+    database.execute("PRAGMA wal_checkpoint(RESTART)")
+    database.execute("INSERT INTO t VALUES (3)")  # at the beginning: frames of the earlier use and zeros follow
+    copy = tmp_path / "copy.db"
+    for size in (used - 1, used, used + 1, used + 24, used + 4119, path.stat().st_size - 1, path.stat().st_size):
+        shutil.copy(tmp_path / "d.db", copy)
+        shutil.copy(path, f"{copy}-wal")
+        os.truncate(f"{copy}-wal", size)
+        assert _rows(copy) == ("ok", 23)
+    reserve.close()
+    database.close()
+
+
+def test_a_log_that_another_connection_truncates_grows_without_harm(tmp_path: Path) -> None:
+    database, path = _log(tmp_path, 20)
+    reserve = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=0)
+    with contextlib.closing(sqlite3.connect(tmp_path / "d.db", isolation_level=None)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert path.stat().st_size == 0
+        reserve.grow()  # as if it had been truncated just before
+        assert path.read_bytes() == bytes(1 << 20)
+        copy = tmp_path / "copy.db"
+        shutil.copy(tmp_path / "d.db", copy)
+        shutil.copy(path, f"{copy}-wal")
+        assert _rows(copy) == ("ok", 21)
+        other.execute("INSERT INTO t VALUES (2)")
+        database.execute("INSERT INTO t VALUES (3)")
+    shutil.copy(path, f"{copy}-wal")
+    shutil.copy(tmp_path / "d.db", copy)
+    assert _rows(copy) == ("ok", 23)
+    reserve.close()
+    database.close()
+
+
 def test_it_grows_to_its_limit_and_not_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
     database, path = _log(tmp_path, 20)
     before = path.stat().st_size

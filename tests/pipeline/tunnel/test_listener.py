@@ -236,3 +236,38 @@ async def test_a_client_that_leaves_in_its_handshake_is_not_a_fault(
     loop.call_exception_handler({"message": "after the end"})
     assert [context["message"] for context in found] == ["another", "after the end"]
     assert not caplog.records
+
+
+@pytest.mark.parametrize("missing", ["address", "family"])
+@pytest.mark.asyncio
+async def test_an_address_that_the_machine_does_not_have_is_left_out(
+    authority: Authority, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    hosts = ("2001:db8::1", "127.0.0.1")
+    places: list[Any] = [socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0] for host in hosts]
+
+    async def found(_: str, port: int, **__: object) -> list[Any]:
+        return [(*place, (host, port, *rest)) for *place, (host, _, *rest) in places]
+
+    class WithoutIPv6(socket.socket):
+        def __init__(self, family: int = -1, *arguments: Any, **options: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "getaddrinfo", found)
+        if missing == "family":
+            patch.setattr(socket, "socket", WithoutIPv6)
+        held = await reserve("localhost", 0)
+        server = _server(authority, reuse_port=True, host="localhost", port=held.number)
+        await server.start()
+        del places[1]
+        with pytest.raises(OSError, match=r"not supported|[Cc]annot assign"):
+            await reserve("localhost", 0)
+    async with RawDevice.connect(authority, server.port) as device:
+        await device.hello(1)
+    assert server.port == held.number
+    await server.close()
+    held.close()

@@ -59,6 +59,7 @@ _MOVE_ON = RowStatements(
     " FROM (VALUES {rows}) AS given WHERE stream = given.column1",
     3,
 )
+_SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
 _STREAMS_KEPT = 50_000  # in memory
 _CHECKPOINT_PAGES = 8000  # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
@@ -340,6 +341,10 @@ class SqliteUploadStore(UploadStore):
         self.generation += is_replaced
 
     def _open(self) -> None:
+        if sqlite3.sqlite_version_info < _SQLITE_VERSION:
+            needed = ".".join(map(str, _SQLITE_VERSION))
+            what = f"need SQLite {needed}, and this Python has {sqlite3.sqlite_version}; use another, or PostgreSQL"
+            raise IngestError(self.path, what)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
         try:

@@ -124,7 +124,7 @@ class PumpSupervisor:
             await self._clock.sleep(delay_s)
             try:
                 await self._store.reopen()
-            except IngestError as error:
+            except Exception as error:  # noqa: BLE001 - else the pump would end, and nothing would be stored any more
                 self.status.failed(error)
             else:
                 if not self._has_batch:  # else the next stored one ends the failure
