@@ -276,3 +276,18 @@ async def test_a_closed_store_answers_no_query(tmp_path: Path) -> None:
     with pytest.raises(IngestError, match="is not open"):
         await store.count()
     assert not path.with_name("uploads.db-wal").exists()
+
+
+@pytest.mark.asyncio
+async def test_a_store_waits_for_another_process_that_makes_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # as at the first statement that makes a log
+        store = SqliteUploadStore(path)
+        starting = asyncio.create_task(store.start())
+        await asyncio.sleep(0.1)
+        assert not starting.done()
+        other.execute("ROLLBACK")
+        await starting
+        assert (await store.accept([received(1)])).fresh == [received(1)]
+        await store.close()

@@ -95,7 +95,7 @@ def transaction(database: sqlite3.Connection, *, durable: bool = True) -> Iterat
     if not durable:
         database.execute("PRAGMA synchronous = NORMAL")
     try:
-        _begin(database)
+        execute_when_free(database, "BEGIN IMMEDIATE")
         try:
             yield
             database.execute("COMMIT")
@@ -108,12 +108,15 @@ def transaction(database: sqlite3.Connection, *, durable: bool = True) -> Iterat
             database.execute("PRAGMA synchronous = FULL")
 
 
-def _begin(database: sqlite3.Connection) -> None:
-    """Begin as soon as other processes' transactions allow. SQLite's own wait polls at up to 100 ms."""
+def execute_when_free(database: sqlite3.Connection, statement: str) -> None:
+    """Execute a statement as soon as other processes' transactions allow.
+
+    SQLite's own wait polls at up to 100 ms, and it does not wait at all to make a log while another process begins to.
+    """
     give_up_s = time.monotonic() + _BUSY_S
     while True:
         try:
-            database.execute("BEGIN IMMEDIATE")
+            database.execute(statement)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_s:
                 raise

@@ -43,7 +43,7 @@ from walle.pipeline.ingest.receipt import (
 )
 from walle.pipeline.ingest.row_statements import RowStatements
 from walle.pipeline.ingest.sqlite_file import OpenedFile
-from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, make_schema, transaction
+from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, execute_when_free, make_schema, transaction
 from walle.pipeline.ingest.store_thread import StoreThread
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.ingest.wal_reserve import WalReserve
@@ -349,7 +349,7 @@ class SqliteUploadStore(UploadStore):
         database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
         try:
             connected = OpenedFile(self.path)
-            database.execute("PRAGMA journal_mode = WAL")
+            execute_when_free(database, "PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
             database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
             if self._check_format(database) < FORMAT:
