@@ -49,9 +49,12 @@ def draw_sizes(devices: int, uploads: int, rng: random.Random) -> list[list[int]
 
 async def arrived_ms(path: Path) -> dict[tuple[str, int], float]:
     """Return the milliseconds from put to receipt of each stored upload; both clocks are this machine's."""
+    found, after = dict[tuple[str, int], float](), 0
     async with Ingest(path) as ingest:
-        rows = await ingest.query(limit=1_000_000)
-    return {(one.device_id, one.seq): float(one.received_ms - one.sent_ms) for _, one in rows}
+        while rows := await ingest.query(after=after):
+            found |= {(one.device_id, one.seq): float(one.received_ms - one.sent_ms) for _, one in rows}
+            after = rows[-1][0]
+    return found
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
