@@ -50,7 +50,10 @@ def clicks(*numbers: int) -> list[Event]:
 
 @contextlib.asynccontextmanager
 async def opened(folder: Path, *, runs: asyncio.Event | None = None, **options: Any) -> AsyncIterator[Intake]:
-    """Open an intake in `folder`, whose task runs on each click once `runs` is set."""
+    """Open an intake in `folder`, whose task runs on each click once `runs` is set.
+
+    With `uploads`, a second task uploads an output for each click: the outbox, which no cloud empties, takes two.
+    """
     live = options.pop("live", LivePolicy())
     config = DeviceConfig(
         device_id="d0",
@@ -67,17 +70,21 @@ async def opened(folder: Path, *, runs: asyncio.Event | None = None, **options: 
     )
     seen: list[tuple[int, int]] = []
 
-    async def run(_: str, trigger: Trigger) -> TaskOutput:
+    async def run(task: str, trigger: Trigger) -> TaskOutput:
+        if task == "uploads":
+            return TaskOutput(b"x" * 800)
         if runs is not None:
             await runs.wait()
         seen.append((trigger.position, trigger.event.contents["n"]))
         return TaskOutput()
 
     clock = SystemClock()
-    async with FeatureStore(folder / "features.db", clock=clock) as store:
+    async with FeatureStore(folder / "features.db", clock=clock, max_outbox_bytes=2_000) as store:
         stream = StreamEngine(store, run)
         condition = TriggerCondition.of(["click"])
         stream.add_task("task", condition, QueuePolicy(queue=options.pop("queue", 1000), queue_full=FullPolicy.BLOCK))
+        if options.pop("uploads", False):
+            stream.add_task("uploads", condition, QueuePolicy(queue=2, queue_full=FullPolicy.BLOCK))
         history = EventHistory(folder / "history.db", ManualClock())
         intake = EventIntake(config, clock, store, stream, history, **options)
         try:
@@ -340,3 +347,25 @@ async def test_a_recorded_event_that_the_stream_refuses_does_not_hold_up_those_a
             await device.intake.take_all_live(clicks(0, 1, 2))
         await device.intake.take_live(click(3), can_wait=False)
         assert await device.settled() == [(0, 0), (2, 2), (3, 3)]
+
+
+# --- offline ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_device_starts_offline_with_a_full_outbox_and_a_task_that_blocks(tmp_path: Path) -> None:
+    """The stream waits for a slow run of a task that blocks, and never for the cloud: other tasks go on."""
+    async with opened(tmp_path, runs=asyncio.Event(), queue=1, uploads=True) as device:
+        blocked = asyncio.create_task(device.intake.take_all_live(clicks(*range(10))))  # recorded, and not all taken
+        await asyncio.wait([blocked], timeout=0.1)
+        blocked.cancel()
+        await asyncio.wait([blocked])
+    for last in (10, 11):
+        async with asyncio.timeout(10), opened(tmp_path, uploads=True) as device:
+            await device.intake.take_live(click(last), can_wait=False)
+            while "task" in device.stream.queued:  # noqa: ASYNC110 - the engine has no event for one task
+                await asyncio.sleep(0)
+            assert device.seen[-1] == (last, last)
+            assert device.seen == [(number, number) for number in range(device.seen[0][0], last + 1)]
+            assert device.stream.queued == {"uploads": 3}
+            assert device.stream.counts.dropped["uploads"] > 0

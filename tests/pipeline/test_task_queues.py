@@ -332,7 +332,13 @@ async def upload_or_not(task: str, trigger: Trigger) -> TaskOutput:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("can_wait", [True, False])
-async def test_offline_a_task_that_uploads_nothing_goes_on(tmp_path: pathlib.Path, can_wait: bool) -> None:
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [(FullPolicy.DROP_OLDEST, range(26, 30)), (FullPolicy.DROP_NEWEST, range(3, 7)), (FullPolicy.BLOCK, range(3, 7))],
+)
+async def test_offline_a_task_that_uploads_nothing_goes_on(
+    tmp_path: pathlib.Path, policy: FullPolicy, kept: range, can_wait: bool
+) -> None:
     ran: list[tuple[str, int]] = []
 
     async def run(task: str, trigger: Trigger) -> TaskOutput:
@@ -342,9 +348,10 @@ async def test_offline_a_task_that_uploads_nothing_goes_on(tmp_path: pathlib.Pat
     async with FeatureStore(tmp_path / "features.db", max_outbox_bytes=2_000) as store:
         engine = StreamEngine(store, run)
         engine.add_task("local", ON_CLICK)
-        engine.add_task("uploads", ON_CLICK, QueuePolicy(queue=4))
+        engine.add_task("uploads", ON_CLICK, QueuePolicy(queue=4, queue_full=policy))
         for position in range(30):
-            await engine.on_event(CLICK, position, can_wait=can_wait)
+            async with asyncio.timeout(10):
+                await engine.on_event(CLICK, position, can_wait=can_wait)
             await ended(engine, "local")
         assert [position for task, position in ran if task == "local"] == list(range(30))
         assert [position for task, position in ran if task == "uploads"] == [0, 1, 2]  # the third waits for room
@@ -355,7 +362,7 @@ async def test_offline_a_task_that_uploads_nothing_goes_on(tmp_path: pathlib.Pat
             await store.wait_for_seq(seq - 1)
             store.forget(seq)
         await settling
-        assert await positions(store, "uploads") == [0, 1, 2, 26, 27, 28, 29]
+        assert await positions(store, "uploads") == [0, 1, 2, *kept]
         assert store.state.last_seq == 7
 
 

@@ -92,9 +92,9 @@ class TaskQueue:
     def holds(self, *, can_wait: bool) -> bool:
         """Return whether the stream waits where this queue has no room, `can_wait` if its source can wait.
 
-        Such a source does not wait for the cloud: a device that is offline goes on.
+        It waits for runs, whose time is bounded, never for the cloud: on a device that is offline other tasks go on.
         """
-        return self.policy.queue_full is FullPolicy.BLOCK or (can_wait and not self.waits_for_cloud)
+        return not self.waits_for_cloud and (can_wait or self.policy.queue_full is FullPolicy.BLOCK)
 
     def add(self, queued: QueuedTrigger) -> None:
         self.triggers.append(queued)
@@ -107,8 +107,11 @@ class TaskQueue:
         return queued
 
     def drop_one(self) -> None:
-        """Drop and count the trigger that the policy chooses among those that wait."""
-        index = -1 if self.policy.queue_full is FullPolicy.DROP_NEWEST else 1
+        """Drop and count the trigger that the policy chooses among those that wait.
+
+        A task that blocks, and waits for the cloud, keeps what came first, as it would if it could hold the stream.
+        """
+        index = 1 if self.policy.queue_full is FullPolicy.DROP_OLDEST else -1
         self.size_bytes -= self.triggers[index].size_bytes
         del self.triggers[index]
         self.dropped += 1

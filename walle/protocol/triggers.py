@@ -178,8 +178,10 @@ class QueuePolicy:
     """A task's queue of triggers: its size, and the policies when the queue or the device's outbox is full.
 
     `queue_full`: drop the oldest waiting trigger, drop the new one, or block: the device takes no further event, for
-    any task. `outbox_full`: block only this task until the cloud acknowledges uploads, or drop the newest upload, which
-    stays stored on the device. An upload has a number without gaps, so that an older one cannot be dropped.
+    any task, until a run has ended. While the task waits for the cloud, block drops the new one too.
+
+    `outbox_full`: block only this task until the cloud acknowledges uploads, or drop the newest upload, which stays
+    stored on the device. An upload has a number without gaps, so that an older one cannot be dropped.
 
     Raises:
         ProtocolError: a field is wrong; `where` is its key.
