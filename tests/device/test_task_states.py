@@ -213,6 +213,29 @@ async def test_a_removed_task_leaves_no_state(tmp_path: Path) -> None:
         assert device.store.task_states.active(TASK) is None
 
 
+@pytest.mark.asyncio
+async def test_a_task_whose_record_is_damaged_is_removed_whole_and_comes_back_from_the_cloud(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        async with shop.device(tmp_path / "d0") as device:
+            user = User(device)
+            await release(shop, user, "v1", MAIN, "version = 1")
+            before = len(await outputs(shop))
+        (record,) = (tmp_path / "d0" / "tasks").glob("*/state.json")
+        record.write_bytes(b"?" + record.read_bytes()[1:])
+        async with shop.device(tmp_path / "d0") as device:
+            assert device.store.task_states.active(TASK) is None
+            assert list(record.parent.glob("versions/*")) == []
+            assert "state.json is corrupted" in caplog.text
+            user = User(device)
+            user.visits = device.store.position // 3 + 1
+            await user.until(lambda: user.has("v1"))
+            await user.visit()
+            await device.settled()
+            assert (await outputs(shop))[before]["state"] == {"visits": 1}
+
+
 HISTORY = """\
 def execute(ctx, trigger):
     before = ctx.history("page_exit", limit=2)

@@ -73,11 +73,37 @@ async def test_a_corrupted_state_drops_the_task_with_an_outcome(tmp_path: Path) 
         (copy,) = (tmp_path / "copy").glob("*/state.json")
         copy.write_bytes(spoiled)
         device = await start(tmp_path / "copy", cloud)
-        assert device.log == []
-        assert device.take_outcomes() == ["removed"]
+        assert device.log == ["remove"]  # its data too
+        (outcome,) = device.outcomes()
+        assert (outcome.kind, outcome.task, outcome.version) == (OutcomeKind.REMOVED, TASK, "")
+        assert "state.json is corrupted" in outcome.error
+        assert_tidy(device.folder, 0)
+        device = await start(tmp_path / "copy", cloud)  # the process was killed before it had reported
+        assert (device.log, device.outcomes()) == ([], [outcome])
         await device.do(second)
         assert device.running[TASK] == FILES["v2"]
+        assert device.take_outcomes() == ["installed v2"]
         shutil.rmtree(tmp_path / "copy")
+
+
+@pytest.mark.asyncio
+async def test_a_removal_after_a_corrupted_state_is_completed_by_a_later_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud = CloudFiles()
+    _, second = await two_versions(tmp_path / "agent", cloud)
+    (path,) = (tmp_path / "agent").glob("*/state.json")
+    spoil(path)
+    device = Device(tmp_path / "agent", cloud)
+    device.fail_remove = True
+    await device.agent.start()
+    assert "its data could not be removed" in caplog.text
+    assert device.take_outcomes() == ["removed"]
+    device = await start(tmp_path / "agent", cloud)
+    assert (device.log, device.take_outcomes()) == (["remove"], ["removed"])
+    assert_tidy(device.folder, 0)
+    await device.do(second)
+    assert device.agent.tasks == {TASK: "v2"}
 
 
 @pytest.mark.asyncio

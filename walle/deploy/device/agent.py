@@ -35,7 +35,7 @@ from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.pull import BundleRejectedError, Puller, on_disk, to_the_end
 from walle.deploy.signing import SignatureError, TrustedKeys
 from walle.errors import DeployError
-from walle.protocol import Directive, Manifest, Outcome, OutcomeKind, ProtocolError, check_sha256
+from walle.protocol import Directive, Manifest, ProtocolError, check_sha256
 
 _LOG = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Agent:
     load. `on_activate(task, files_folder, manifest)` activates a task's first version or replaces the active one; if it
     raises, the agent falls back, unless the activation is postponed. `on_suspend(task)` stops a task that has no
     version to run, until a newer directive; its data stays. `on_remove(task)` ends a task and removes its data; it may
-    be called again, also for a task that is suspended. A cancellation does not interrupt these three. They must not
+    be called again, also for a task that is suspended or was never active. A cancellation does not interrupt these three. They must not
     call `handle` or `revert` for their own task: that is a deadlock.
 
     Directives of one task are handled in order, those of different tasks concurrently. A call returns at once for a
@@ -166,7 +166,8 @@ class Agent:
         """Recover from a crash: remove leftovers, verify and activate each task's version, report its outcome again.
 
         A version that is corrupted on the disk is replaced by the previous one, or dropped where that is corrupted too.
-        Both are reported as REVERTED; a corrupted version never runs.
+        Both are reported as REVERTED; a corrupted version never runs. A task whose state is corrupted is removed, its
+        data too, and reported as REMOVED.
         """
         for task in await on_disk(self._installed.tasks):
             async with self._lock(task):
@@ -464,9 +465,7 @@ class Agent:
         try:
             state = await on_disk(self._installed.read, task)
         except CorruptedError as error:
-            _LOG.error("%s; the task is dropped", error)
-            await on_disk(self._installed.forget, task)
-            self.outcomes.add(Outcome(task=task, version="", release="", kind=OutcomeKind.REMOVED, error=str(error)))
+            await self._drop(TaskState.lost(task, str(error)), error)
             return
         manifest: Manifest | None = None
         recovered = state
@@ -493,6 +492,23 @@ class Agent:
         elif recovered.serial > 0 and recovered.standing is Standing.DONE:
             with self._logged(task):  # the process may have ended between the removal and that of the task's data
                 await self._on_remove(task)
+
+    async def _drop(self, lost: TaskState, error: CorruptedError) -> None:
+        """Remove a task whose state cannot be read, its data too: the cloud may have removed it before.
+
+        A removal that fails is tried again at the next start. The outcome is in the new state, so that a kill before
+        the next report does not lose it.
+        """
+        _LOG.error("%s; the task and its data are removed, until the cloud sends the task again", error)
+        self._add_outcome(lost)
+        try:
+            await self._on_remove(lost.task)
+        except Exception:  # noqa: BLE001 - one task's failure must not affect other tasks
+            _LOG.exception("%s: its data could not be removed, the next start tries again", lost.task)
+            return
+        await self._write_or_log(lost)
+        self._states[lost.task] = lost
+        await self._clean(lost)
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 

@@ -160,6 +160,12 @@ class TaskState:
         left = None if corrupted else failed
         return dataclasses.replace(state, active=self.previous, previous=left, previous_good=False)
 
+    @classmethod
+    def lost(cls, task: str, error: str) -> Self:
+        """Return the state of a task whose own cannot be read: nothing is installed, and any directive is accepted."""
+        outcome = Outcome(task=task, version="", release="", kind=OutcomeKind.REMOVED, error=_shorten(error))
+        return cls(task=task, outcome=outcome)
+
     def without_previous(self) -> Self:
         return dataclasses.replace(self, previous=None, previous_good=False)
 
@@ -283,10 +289,6 @@ class InstalledTasks:
         for path in _children(folder / "staging"):
             if partial_newer_than_s is None or path.stat().st_mtime < partial_newer_than_s:
                 _remove(path)
-
-    def forget(self, task: str) -> None:
-        """Remove everything of `task`, its state too."""
-        _remove(self.task_folder(task))
 
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.folder).free
