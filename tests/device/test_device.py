@@ -488,3 +488,34 @@ async def test_a_live_device_drops_late_events_and_duplicates_and_counts_them(tm
             summary = await device.summary()
             assert summary.duplicates == 1
             assert device.stream.counts.events - device.stream.counts.replayed == 1
+
+
+@pytest.mark.asyncio
+async def test_events_that_a_tasks_history_lost_are_in_the_summary(tmp_path: Path) -> None:
+    history_config = f"{TASK_CONFIG}[history]\nrows = 1000\n"
+    async with shop_cloud(tmp_path) as shop:
+        async with shop.device(tmp_path / "d0") as device:
+            await shop.push("v1", config=history_config)
+            await shop.release("v1", beta=["d0"])
+            async with asyncio.timeout(LIMIT_S):
+                while not device.tasks:
+                    await device.checkin()
+            assert (await device.summary()).history_dropped == 0
+        (tmp_path / "d0" / "history.db").unlink(missing_ok=True)
+        (tmp_path / "d0" / "history.db").mkdir()  # cannot be opened
+        async with shop.device(tmp_path / "d0") as device:
+            for position in range(12):
+                await device.on_event(Event("scroll", "page/0", position, {"text": "x" * 200_000}), position)
+            await device._history.flush()
+            summary = await device.summary()
+            assert summary.history_dropped > 0
+            assert summary.losses == ()
+        (tmp_path / "d0" / "history.db").rmdir()
+        (tmp_path / "d0" / "history.db").write_bytes(b"no database" * 1000)
+        async with shop.device(tmp_path / "d0") as device:
+            for position in range(12, 24):
+                await device.on_event(Event("scroll", "page/0", position, {"text": "x" * 200_000}), position)
+            await device._history.flush()
+            summary = await device.summary()
+            assert summary.losses == ("the longer history of events was damaged and began again",)
+            assert summary.history_dropped == 0

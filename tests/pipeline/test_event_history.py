@@ -388,3 +388,16 @@ async def test_events_that_cannot_be_written_are_bounded_and_their_loss_is_logge
     counts = [record.args for record in caplog.records if "are dropped" in record.message]
     assert [args[1] for args in counts if isinstance(args, tuple)] == [1, 2, 4, 8]
     await history.aclose()
+
+
+@pytest.mark.asyncio
+async def test_events_that_are_not_written_at_the_end_are_counted_and_logged(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = EventHistory(tmp_path / "missing" / "history.db", ManualClock())
+    history.set_policy("t", HistoryPolicy())
+    for position in range(3):
+        history.add(position, event(position))
+    await history.aclose()
+    assert history.dropped == 3
+    assert "3 events could not be written and are dropped" in caplog.text

@@ -326,6 +326,7 @@ class DeviceProgram:
             "out_of_order": summary.out_of_order,
             "duplicates": summary.duplicates,
             "clock_jumps": summary.clock_jumps,
+            "history_dropped": summary.history_dropped,
             "last_error": summary.last_error,
             "losses": list(summary.losses),
             "lost_uploads": summary.lost_uploads,
@@ -362,6 +363,7 @@ _COUNTED = (
     ("out_of_order", "events out of order"),
     ("duplicates", "duplicate events"),
     ("clock_jumps", "clock jumps"),
+    ("history_dropped", "events missing from the longer history"),
 )
 
 

@@ -64,7 +64,7 @@ class Device:
             await asyncio.to_thread(_keep_file, ca_path, config.ca_pem)
             self.outbox = Outbox(self.store)
             self.counts.produced = self.store.state.produced
-            history = EventHistory(config.folder / _HISTORY, clock, position=self.store.position)
+            history = self._history = EventHistory(config.folder / _HISTORY, clock, position=self.store.position)
             undo.push_async_callback(history.aclose)
             task_log = TaskLog(config.device_id, clock)
             runner = TaskRunner(config.vms, task_log=task_log)
@@ -276,9 +276,14 @@ class Device:
             cut_visits=self.stream.counts.cut_visits,
             visits_cut=self.stream.events.counters()["evicted"],
             **dataclasses.asdict(self._intake.live_counts),
-            losses=self.store.report.lines(),
+            history_dropped=self._history.dropped,
+            losses=self._losses(),
             lost_uploads=self.store.report.lost_uploads,
         )
+
+    def _losses(self) -> tuple[str, ...]:
+        damaged = "the longer history of events was damaged and began again"
+        return (*self.store.report.lines(), *[damaged] * bool(self._history.damages))
 
 
 def _keep_file(path: Path, text: str) -> None:

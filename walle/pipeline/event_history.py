@@ -65,6 +65,7 @@ class EventHistory:
         self.path = path
         self._position = position
         self.dropped = 0  # events that could not be written
+        self.damages = 0  # times that the file was damaged and began again
         self._clock = clock
         self._policies: dict[str, HistoryPolicy] = {}
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "history")
@@ -172,8 +173,9 @@ class EventHistory:
                 await asyncio.shield(self._writing)
 
     async def aclose(self) -> None:
-        """Write what is buffered, and close the file."""
+        """Write what is buffered, and close the file. Events that cannot be written are lost with the process."""
         await self.flush()
+        self._drop_excess(keep_bytes=0)
         await asyncio.get_running_loop().run_in_executor(self._thread, self._disconnect)
         self._thread.shutdown(wait=False)
 
@@ -212,9 +214,9 @@ class EventHistory:
             self._buffer_bytes = sum(len(row[-1]) for row in self._buffer)
             self._drop_excess()
 
-    def _drop_excess(self) -> None:
+    def _drop_excess(self, keep_bytes: int = _MAX_BUFFER_BYTES) -> None:
         before = self.dropped
-        while self._buffer_bytes > _MAX_BUFFER_BYTES:
+        while self._buffer_bytes > keep_bytes:
             self._buffer_bytes -= len(self._buffer.popleft()[-1])
             self.dropped += 1
         if before.bit_length() != self.dropped.bit_length():  # whenever the count has doubled
@@ -277,6 +279,7 @@ class EventHistory:
                 raise
             _LOG.error("event history %s is damaged (%s) and begins again", self.path, error)
             self._remove_file()
+            self.damages += 1
             return work(self._opened())
 
     def _opened(self) -> sqlite3.Connection:

@@ -107,8 +107,8 @@ class Agent:
     load. `on_activate(task, files_folder, manifest)` activates a task's first version or replaces the active one; if it
     raises, the agent falls back, unless the activation is postponed. `on_suspend(task)` stops a task that has no
     version to run, until a newer directive; its data stays. `on_remove(task)` ends a task and removes its data; it may
-    be called again, also for a task that is suspended or was never active. A cancellation does not interrupt these three. They must not
-    call `handle` or `revert` for their own task: that is a deadlock.
+    be called again, also for a task that is suspended or was never active. A cancellation does not interrupt these
+    three. They must not call `handle` or `revert` for their own task: that is a deadlock.
 
     Directives of one task are handled in order, those of different tasks concurrently. A call returns at once for a
     directive that another call is handling. A newer directive cancels a pull under way, so that a rollback never waits
