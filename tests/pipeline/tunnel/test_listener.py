@@ -88,6 +88,35 @@ async def test_every_address_of_a_host_is_listened_on(authority: Authority, fast
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
+async def test_port_0_is_the_same_port_on_every_address_of_a_host(
+    authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second address of IPv4 stands for one of IPv6, which not every machine has."""
+    addresses = ["127.0.0.1", "127.0.0.2"]
+
+    async def look_up(_host: str | None, port: int, **_options: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    create_server, taken = socket.create_server, list[int]()
+
+    def refuse_one_port(where: Any, **options: Any) -> socket.socket:
+        if where[0] == "127.0.0.2" and not taken:
+            taken.append(where[1])  # as if another program listened there
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return create_server(where, **options)
+
+    monkeypatch.setattr(socket, "create_server", refuse_one_port)
+    async with _server(authority, host="both.example", fast_transports=fast) as server:
+        assert server._listener is not None
+        assert [listening.getsockname() for listening in server._listener.sockets] == [
+            (address, server.port) for address in addresses
+        ]
+        assert taken != [0]
+
+
+@pytest.mark.parametrize("fast", FAST)
+@pytest.mark.asyncio
 async def test_addresses_of_a_host_that_this_machine_does_not_have_are_left_out(
     authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

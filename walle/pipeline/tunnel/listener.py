@@ -25,6 +25,7 @@ _FAILED_HANDSHAKE = "SSL handshake failed"
 _HANDSHAKE_TURN_S = 2.0  # after which a handshake is ended if others wait: a slow link needs four round trips
 _TIMER_S = 0.01  # by which a timer may be early
 _ACCEPT_RETRY_S = 1.0  # after the process ran out of file descriptors or memory
+_TRIES = 20  # of port 0: the one that the system chooses for the first address may be in use at another
 _NOT_HERE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}  # of an address: IPv6 is switched off, mostly
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Bytes that a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by
@@ -106,15 +107,41 @@ async def local_addresses(host: str, port: int) -> list[tuple[socket.AddressFami
     return places
 
 
+async def bind_all(
+    host: str, port: int, bind: Callable[[socket.AddressFamily, tuple[Any, ...]], socket.socket]
+) -> list[socket.socket]:
+    """Return what `bind(family, address)` makes for each address of the host, all with the same port.
+
+    Port 0 is the one that the system chooses for the first address.
+
+    Raises:
+        OSError: as `local_addresses`, or the port is in use.
+    """
+    places = await local_addresses(host, port)
+    for tries_left in reversed(range(_TRIES)):
+        with contextlib.ExitStack() as undo:
+            sockets = list[socket.socket]()
+            chosen = port
+            try:
+                for family, (address, _, *rest) in places:
+                    sockets.append(undo.enter_context(bind(family, (address, chosen, *rest))))
+                    chosen = sockets[0].getsockname()[1]
+            except OSError as error:
+                if port != 0 or error.errno != errno.EADDRINUSE or not tries_left:
+                    raise
+            else:
+                undo.pop_all()
+                return sockets
+    raise AssertionError
+
+
 async def _bind(address: tuple[str, int], reuse_port: bool) -> list[socket.socket]:
     """Return a listening socket for each address of the host."""
-    with contextlib.ExitStack() as undo:
-        sockets = [
-            undo.enter_context(socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port))
-            for family, where in await local_addresses(*address)
-        ]
-        undo.pop_all()
-    return sockets
+
+    def bind(family: socket.AddressFamily, where: tuple[Any, ...]) -> socket.socket:
+        return socket.create_server(where, family=family, backlog=_BACKLOG, reuse_port=reuse_port)
+
+    return await bind_all(*address, bind)
 
 
 def _send_at_once(listening: socket.socket) -> None:

@@ -1,13 +1,10 @@
 """A port that is held for several processes, which listen on it with SO_REUSEPORT."""
 
 import contextlib
-import errno
 import socket
 from typing import Any
 
-from walle.pipeline.tunnel.listener import local_addresses
-
-_TRIES = 20  # of port 0: the one that the system chooses for the first address may be in use at another
+from walle.pipeline.tunnel.listener import bind_all
 
 
 class ReservedPort:
@@ -30,30 +27,21 @@ async def reserve(host: str, port: int) -> ReservedPort:
     Raises:
         OSError: the port is in use, also by another cloud: sockets with SO_REUSEPORT would share it without an error.
     """
-    places = await local_addresses(host, port)
-    for tries_left in reversed(range(_TRIES)):
-        try:
-            return ReservedPort(_bind(places, port))
-        except OSError as error:
-            if port != 0 or error.errno != errno.EADDRINUSE or not tries_left:
-                raise
-    raise AssertionError
+    return ReservedPort(await bind_all(host, port, _bind))
 
 
-def _bind(places: list[tuple[socket.AddressFamily, tuple[Any, ...]]], port: int) -> list[socket.socket]:
+def _bind(family: socket.AddressFamily, where: tuple[Any, ...]) -> socket.socket:
+    host, _, *rest = where
+    with _socket(family) as probe:
+        probe.bind(where)
+        probe.listen(1)
+        port = probe.getsockname()[1]
     with contextlib.ExitStack() as undo:
-        held = list[socket.socket]()
-        for family, (host, _, *rest) in places:
-            with _socket(family) as probe:
-                probe.bind((host, port, *rest))
-                probe.listen(1)
-                port = probe.getsockname()[1]
-            sharing = undo.enter_context(_socket(family))
-            sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sharing.bind((host, port, *rest))
-            held.append(sharing)
+        sharing = undo.enter_context(_socket(family))
+        sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sharing.bind((host, port, *rest))
         undo.pop_all()
-    return held
+    return sharing
 
 
 def _socket(family: int) -> socket.socket:
