@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 import threading
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -347,6 +348,23 @@ async def test_a_recorded_event_that_the_stream_refuses_does_not_hold_up_those_a
             await device.intake.take_all_live(clicks(0, 1, 2))
         await device.intake.take_live(click(3), can_wait=False)
         assert await device.settled() == [(0, 0), (2, 2), (3, 3)]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_costs_no_copy_of_the_latest_events(tmp_path: Path) -> None:
+    async with opened(tmp_path, live=LivePolicy(duplicates=LivePolicy.MAX_DUPLICATES)) as device:
+        for number in range(0, LivePolicy.MAX_DUPLICATES, 2048):
+            await device.intake.take_all_live(clicks(*range(number, number + 2048)))
+        await device.stream.settle()
+        last = LivePolicy.MAX_DUPLICATES
+        tracemalloc.start()
+        try:
+            await device.intake.take_all_live(clicks(last, last + 1))
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < 1 << 20  # the digests of 65,536 events take several MiB
+        assert (await device.settled())[-2:] == [(last, last), (last + 1, last + 1)]
 
 
 # --- offline ----------------------------------------------------------------------------------------------------------

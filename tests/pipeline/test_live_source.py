@@ -1,5 +1,8 @@
 """Late, out-of-order, duplicate and clock-jumping events of a live source."""
 
+import contextlib
+import random
+
 import pytest
 
 from walle.pipeline.event_faults import Fault
@@ -93,3 +96,22 @@ def test_an_event_that_was_not_taken_is_not_a_duplicate_when_it_comes_again() ->
 def test_bounds_that_make_no_sense_are_refused(bounds: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="must be 0"):
         LivePolicy(**bounds)  # type: ignore[arg-type]
+
+
+def test_a_batch_that_is_taken_back_leaves_no_trace() -> None:
+    rng = random.Random(7)
+    for _ in range(200):
+        policy = LivePolicy(late_ms=100, jump_ms=1000, duplicates=rng.randrange(0, 6))
+        source, expected = LiveSource(policy), LiveSource(policy)
+        for _ in range(20):
+            batch = [rng.randrange(20) * 40 for _ in range(rng.randrange(1, 9))]
+            if rng.random() < 0.5:
+                with contextlib.suppress(ZeroDivisionError), source.undone_on_error():
+                    fed(source, *batch)
+                    raise ZeroDivisionError
+            else:
+                with source.undone_on_error():
+                    taken = fed(source, *batch)
+                assert taken == fed(expected, *batch)
+            assert source.counts == expected.counts
+            assert list(source._seen._digests) == list(expected._seen._digests)

@@ -109,15 +109,14 @@ class EventIntake:
             return
         async with self._turn:
             journal = await self._begin_live(can_wait=False)
-            live = self._live.copy()  # replaces the source's state once the events are recorded
-            chosen = []
-            for event in events:
-                if live.check(event) is None:
-                    live.take(event)
-                    chosen.append(event)
-            if chosen:
-                await self._record(journal, chosen)
-            self._live = live
+            live, chosen = self._live, list[Event]()
+            with live.undone_on_error():  # events that are not recorded come again
+                for event in events:
+                    if live.check(event) is None:
+                        live.take(event)
+                        chosen.append(event)
+                if chosen:
+                    await self._record(journal, chosen)
             await self._finish_live(journal, can_wait=False)
 
     # --- live events --------------------------------------------------------------------------------------------------

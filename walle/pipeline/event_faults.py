@@ -1,9 +1,10 @@
 """Faults of events, and the search for duplicates: the same for a file of events and for a live source."""
 
 import collections
+import contextlib
 import enum
 import hashlib
-from typing import Self
+from collections.abc import Iterator
 
 
 class Fault(enum.StrEnum):
@@ -21,6 +22,7 @@ class DuplicateWindow:
     def __init__(self, size: int) -> None:
         self._size = size
         self._digests: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._additions: list[tuple[bytes, bytes | None]] | None = None  # each with the digest that it displaced
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -28,17 +30,30 @@ class DuplicateWindow:
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._digests
 
-    def copy(self) -> Self:
-        """Return a window with the same digests."""
-        copied = type(self)(self._size)
-        copied._digests = self._digests.copy()
-        return copied
+    @contextlib.contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Take back what the block has added, if it raises. The cost grows with what it has added, not the window."""
+        self._additions = additions = list[tuple[bytes, bytes | None]]()
+        try:
+            yield
+        except BaseException:
+            for digest, forgotten in reversed(additions):
+                del self._digests[digest]
+                if forgotten is not None:
+                    self._digests[forgotten] = None
+                    self._digests.move_to_end(forgotten, last=False)
+            raise
+        finally:
+            self._additions = None
 
     def add(self, digest: bytes) -> None:
         """Remember a digest; the oldest beyond the size is forgotten."""
+        if digest in self._digests:
+            return
         self._digests[digest] = None
-        if len(self._digests) > self._size:
-            self._digests.popitem(last=False)
+        forgotten = self._digests.popitem(last=False)[0] if len(self._digests) > self._size else None
+        if self._additions is not None:
+            self._additions.append((digest, forgotten))
 
 
 def digest_of(data: bytes) -> bytes:

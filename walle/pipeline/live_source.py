@@ -9,7 +9,8 @@ same meaning for a file, whose lines are sorted within a window first: what is o
 import contextlib
 import dataclasses
 import enum
-from typing import ClassVar, Self
+from collections.abc import Iterator
+from typing import ClassVar
 
 from walle import plain
 from walle.pipeline.event_faults import DuplicateWindow, Fault, digest_of
@@ -83,13 +84,16 @@ class LiveSource:
         self._clock_offset_s: float | None = None
         self._seen = DuplicateWindow(policy.duplicates)
 
-    def copy(self) -> Self:
-        """Return a source with the same state, which changes apart from this one's."""
-        copied = type(self)(self.policy)
-        copied.counts = dataclasses.replace(self.counts)
-        copied._latest_ms, copied._clock_ms = self._latest_ms, self._clock_ms
-        copied._clock_offset_s, copied._seen = self._clock_offset_s, self._seen.copy()
-        return copied
+    @contextlib.contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Take back what the block has noted and counted, if it raises."""
+        counts, latest_ms = dataclasses.replace(self.counts), self._latest_ms
+        try:
+            with self._seen.undone_on_error():
+                yield
+        except BaseException:
+            self.counts, self._latest_ms = counts, latest_ms
+            raise
 
     def check(self, event: Event) -> Fault | None:
         """Return why the event is dropped, and count it; None if it is to be taken."""
