@@ -1,18 +1,21 @@
 """`walle cloud up` as a process: what it says, how it stops, and what it refuses."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
 import stat
-from collections.abc import Iterator
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from typer.testing import CliRunner
 
-from tests.sim.program import Program, Programs
+from tests.sim.program import LIMIT_S, Program, Programs
 from walle.cli import app
 from walle.cli.join import Join
 
@@ -48,6 +51,47 @@ def test_a_cloud_says_where_it_is_and_stops_at_a_signal(
     os.kill(cloud.process.pid, number)
     assert cloud.end() == 0, cloud.errors
     assert (cloud.lines[1:], cloud.errors) == ([{"stopped": True}], "")
+
+
+@pytest.mark.parametrize(("number", "processes"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
+def test_a_second_signal_ends_a_cloud_that_sends_its_devices_away_slowly(
+    tmp_path: Path, start: Programs, number: signal.Signals, processes: int
+) -> None:
+    cloud = up(start, tmp_path / "cloud", "--drain=600", f"--tunnel-processes={processes}")
+    join = Join.load(tmp_path / "cloud" / "join.json")
+    device = start("device", "run", str(tmp_path / "device"), "--join", str(tmp_path / "cloud" / "join.json"), "--json")
+    wait_until(lambda: httpx.get(f"{join.url}/healthz").json()["tunnel"]["connections"] > 0)
+    tunnels = children(cloud.process.pid) if processes > 1 else []
+    assert len(tunnels) == (processes if processes > 1 else 0)
+    os.kill(cloud.process.pid, number)
+    with pytest.raises(subprocess.TimeoutExpired):  # a device has up to 600 s to move
+        cloud.process.wait(1.5)
+    assert device.process.poll() is None
+    os.kill(cloud.process.pid, number)
+    began_s = time.monotonic()
+    assert cloud.end() == 130, cloud.errors
+    assert time.monotonic() - began_s < 5
+    assert "Traceback" not in cloud.errors
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in tunnels))
+    up(start, tmp_path / "cloud")  # its files are closed
+
+
+def children(pid: int) -> list[int]:
+    """Return the tunnel processes of a cloud."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"tunnel.worker" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
 
 
 def test_a_cloud_that_is_started_again_has_the_same_keys(tmp_path: Path, start: Programs) -> None:

@@ -88,7 +88,10 @@ def up(
     ] = "",
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Run a cloud until Ctrl-C. What a device needs to join is written to FOLDER/join.json, for its owner only."""
+    """Run a cloud until Ctrl-C; a second one ends it without waiting for its devices to move.
+
+    What a device needs to join is written to FOLDER/join.json, for its owner only.
+    """
     if address and not ray:
         raise typer.BadParameter("names a Ray cluster; add --ray", param_hint="--address")
     names = tuple(name or ())
@@ -130,7 +133,7 @@ def up(
         )
         try:
             event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
-        except asyncio.CancelledError:  # a signal before it was up
+        except asyncio.CancelledError:  # a signal before it was up, or a second one
             raise typer.Exit(130) from None
 
 
@@ -179,6 +182,7 @@ async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json:
         _on_signals(stopping.set)  # again, because Ray takes SIGTERM for itself
         _announce(config, home, address, as_json=as_json)
         await stopping.wait()
+        _on_signals(starting.cancel)  # a second one ends it at once: devices find out by themselves
         with working("stopping the cloud", as_json=as_json):
             await undo.aclose()
     if as_json:

@@ -160,20 +160,22 @@ class TunnelProcesses:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop the processes; each stores first what has arrived."""
+        """Stop the processes; each stores first what has arrived. On cancellation they are killed."""
         self._is_closing = True
         for slot, keeping in zip(self._slots, self._keeping, strict=False):
             if slot.channel is None:  # it waits to start a process
                 keeping.cancel()
         # A process that hangs does not read: the others are not to wait for it.
         sending = [asyncio.create_task(slot.channel.send("stop")) for slot in self._slots if slot.channel is not None]
-        if self._keeping:
-            await asyncio.wait(self._keeping, timeout=_STOP_S + self._settings.drain_to.over_s)
-        for task in (*sending, *self._keeping):
-            task.cancel()
-        await asyncio.gather(*sending, *self._keeping, return_exceptions=True)
-        if self._reserved is not None:
-            self._reserved.close()
+        try:
+            if self._keeping:
+                await asyncio.wait(self._keeping, timeout=_STOP_S + self._settings.drain_to.over_s)
+        finally:
+            for task in (*sending, *self._keeping):
+                task.cancel()
+            await asyncio.gather(*sending, *self._keeping, return_exceptions=True)
+            if self._reserved is not None:
+                self._reserved.close()
 
     async def renew_certificate(self) -> None:
         """Have the processes show the certificate that is in its file now; one that hangs is not waited for."""
