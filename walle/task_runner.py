@@ -117,6 +117,17 @@ class TaskRunner:
             raise _output_error(manifest, result, error) from error
         log(lines)
 
+    async def check(self, files: Path, manifest: Manifest) -> None:
+        """Load a version as `load` does, and keep no VM: its files have another place when it runs.
+
+        Raises:
+            VMError: as `load`.
+        """
+        try:
+            await self.load(files, manifest)
+        finally:
+            self._pool.discard(_Version.of(files, manifest))
+
     async def run(
         self,
         files: Path,

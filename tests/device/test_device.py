@@ -91,6 +91,24 @@ async def test_a_device_that_is_restarted_keeps_its_task_and_runs_nothing_again(
 
 
 @pytest.mark.asyncio
+async def test_the_first_run_of_a_version_does_not_load_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    main = 'print("loading")\n\ndef execute(ctx, trigger):\n    ctx.log("running")\n    return 1\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        with caplog.at_level(logging.INFO, "walle.task"):
+            user = await installed(shop, device, main)
+            lines = [record.message for record in caplog.records if record.message.startswith("d0")]
+            assert lines
+            assert all("loading" in line for line in lines)
+            caplog.clear()
+            await user.visit()
+            await device.stream.settle()
+            (line,) = (record.message for record in caplog.records if record.message.startswith("d0"))
+            assert "running" in line
+        runner = device._runs._runner
+        assert len(runner._pool) == 1  # the VM of the check is closed
+
+
+@pytest.mark.asyncio
 async def test_two_devices_on_one_folder_are_refused_and_the_first_works_on(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = await installed(shop, device)

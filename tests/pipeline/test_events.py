@@ -116,3 +116,8 @@ def test_the_size_of_an_event_is_that_of_its_encoding(value: object) -> None:
             event.size_bytes()
         return
     assert event.size_bytes() == size
+
+
+def test_an_event_with_an_integer_that_python_does_not_print_has_a_repr() -> None:
+    assert repr(Event("click", "p", 1, {"n": 10**5000})) == "Event('click', 'p', 1, ...)"
+    assert repr(Event("click", "p", 1, {"n": 10})) == "Event('click', 'p', 1, {'n': 10})"

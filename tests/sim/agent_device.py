@@ -55,6 +55,7 @@ class Device:
         self.clock = WatchedClock()
         self.running: dict[str, dict[str, bytes]] = {}
         self.log: list[str] = []
+        self.prepared: list[tuple[str, dict[str, str], dict[str, bytes]]] = []  # version, active versions, files
         self.fail_check = ""
         self.fail_activate: set[str] = set()
         self.fail_remove = False
@@ -68,6 +69,7 @@ class Device:
             self._check,
             self.clock,
             outcomes=OutcomeReport("d1"),
+            prepare=self._prepare,
             on_activate=self._on_activate,
             on_suspend=self._on_suspend,
             on_remove=self._on_remove,
@@ -81,6 +83,10 @@ class Device:
         self.during_check(files)
         if self.fail_check:
             raise RuntimeError(self.fail_check)
+
+    async def _prepare(self, files: Path, manifest: Manifest) -> None:
+        await asyncio.sleep(0)
+        self.prepared.append((manifest.version, self.agent.tasks, read_folder(files)))
 
     async def _on_activate(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None:
         await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from walle.deploy.device.agent import ActivationPostponedError
 from walle.device.cloud_tunnel import CloudTunnel
+from walle.errors import VMError
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.store import FeatureStore
@@ -20,6 +21,7 @@ from walle.task_runner import TaskRunner, deadline_s
 
 _LOG = logging.getLogger(__name__)
 
+_LOAD_S = 3.0  # for the modules of a version before it is activated; beyond it, its first run loads them
 _SWITCH_S = 10.0  # for a run under way and its outputs, beside its deadline, before a version with a state replaces it
 
 
@@ -34,7 +36,7 @@ class ActiveVersion:
 
 
 class TaskVersions:
-    """The active version of each task. `activate`, `suspend` and `remove` are for the agent, see there."""
+    """The active version of each task. `prepare`, `activate`, `suspend` and `remove` are for the agent, see there."""
 
     def __init__(
         self,
@@ -58,6 +60,17 @@ class TaskVersions:
         """Remove what no task needs, once the agent has activated the installed versions."""
         self._is_started = True
         await self._history.remove_unused()
+
+    async def prepare(self, files: Path, manifest: Manifest) -> None:
+        """Load the modules of a version that is to be activated, so that its first triggers do not wait for them.
+
+        It has passed its check; a failure here is left to its runs, which count for its release.
+        """
+        try:
+            async with asyncio.timeout(_LOAD_S):
+                await self._runner.load(files, manifest)
+        except (VMError, TimeoutError) as error:
+            _LOG.warning("%s %s was not loaded before its first run: %r", manifest.name, manifest.version, error)
 
     async def activate(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None:
         """Run this version of the task from the next trigger on.

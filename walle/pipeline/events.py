@@ -104,7 +104,11 @@ class Event:
         return hash((self.event_id, self.page_id, self.ts_ms))
 
     def __repr__(self) -> str:
-        return f"Event({self.event_id!r}, {self.page_id!r}, {self.ts_ms}, {self.contents!r})"
+        try:
+            contents = repr(self.contents)
+        except ValueError:  # an integer of more than 4,300 digits, which Python does not print
+            contents = "..."
+        return f"Event({self.event_id!r}, {self.page_id!r}, {self.ts_ms}, {contents})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain data, with the field names of a JSON line."""

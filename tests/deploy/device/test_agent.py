@@ -26,6 +26,19 @@ async def test_installs_updates_and_keepstwo_versions(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_version_is_prepared_where_it_runs_while_the_one_before_is_active(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    first, second = publish(cloud, "v1"), publish(cloud, "v2")
+    await device.do(first)
+    await device.do(second)
+    assert device.prepared == [("v1", {}, FILES["v1"]), ("v2", {TASK: "v1"}, FILES["v2"])]
+    await device.do(cloud.sign(first))  # v2 is left, and at once
+    assert await device.agent.revert(TASK, "v1 fails too")
+    assert [version for version, _, _ in device.prepared] == ["v1", "v2"]
+
+
+@pytest.mark.asyncio
 async def test_pulls_no_file_twice(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)

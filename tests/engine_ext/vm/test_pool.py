@@ -51,6 +51,22 @@ async def test_a_task_keeps_its_vm_while_there_is_room(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_an_idle_vm_that_is_discarded_is_closed_and_a_busy_one_goes_on(tmp_path: Path) -> None:
+    pool = VMPool(2)
+    one, other = tasks(tmp_path, 2)
+    assert await pool.call(one, "bump") == (0, 1)
+    async with pool.hold(other):
+        pool.discard(other)
+        pool.discard(one)
+        assert len(pool) == 1
+        assert await pool.call(other, "bump") == (1, 1)
+    pool.discard(one)  # which has none
+    assert await pool.call(one, "bump") == (0, 1)
+    assert await pool.call(other, "bump") == (1, 2)
+    pool.close()
+
+
+@pytest.mark.asyncio
 async def test_a_busy_vm_is_never_replaced(tmp_path: Path) -> None:
     pool = VMPool(1)
     one, other = tasks(tmp_path, 2)

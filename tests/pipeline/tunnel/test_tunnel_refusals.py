@@ -64,6 +64,17 @@ async def test_a_wrong_identity_ends_the_client(
 
 
 @pytest.mark.asyncio
+async def test_a_refused_device_that_disconnects_leaves_no_connection_behind(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    cloud.limits = ServerLimits(linger_s=60.0)  # what a connection is kept whose device has not closed it
+    async with cloud:
+        with pytest.raises(TunnelRefusedError):
+            await make_client(MemoryOutbox(), cloud.server.port, token="wrong").run()
+        await until(lambda: cloud.server.counts.open == 0)
+
+
+@pytest.mark.asyncio
 async def test_a_cloud_of_another_authority_gets_nothing(
     cloud: TunnelCloud, make_client: MakeClient, tmp_path: Path
 ) -> None:

@@ -104,11 +104,13 @@ class Agent:
     """Installs, activates and removes the tasks of one device as directives say, between `start` and `close`.
 
     `check(files_folder, manifest)` loads a version as it would run, writes nothing there, and raises where it does not
-    load. `on_activate(task, files_folder, manifest)` activates a task's first version or replaces the active one; if it
-    raises, the agent falls back, unless the activation is postponed. `on_suspend(task)` stops a task that has no
-    version to run, until a newer directive; its data stays. `on_remove(task)` ends a task and removes its data; it may
-    be called again, also for a task that is suspended or was never active. A cancellation does not interrupt these
-    three. They must not call `handle` or `revert` for their own task: that is a deadlock.
+    load. `prepare(files_folder, manifest)` loads it where it is going to run, while the version before it is active; it
+    must not raise. A bad version is left at once: the one that replaces it is not prepared. `on_activate(task,
+    files_folder, manifest)` activates a task's first version or replaces the active one; if it raises, the agent falls
+    back, unless the activation is postponed. `on_suspend(task)` stops a task that has no version to run, until a newer
+    directive; its data stays. `on_remove(task)` ends a task and removes its data; it may be called again, also for a
+    task that is suspended or was never active. A cancellation does not interrupt these four. They must not call
+    `handle` or `revert` for their own task: that is a deadlock.
 
     Directives of one task are handled in order, those of different tasks concurrently. A call returns at once for a
     directive that another call is handling. A newer directive cancels a pull under way, so that a rollback never waits
@@ -124,6 +126,7 @@ class Agent:
         clock: Clock,
         *,
         outcomes: OutcomeReport,
+        prepare: Check | None = None,
         on_activate: OnActivate,
         on_suspend: OnEnd,
         on_remove: OnEnd,
@@ -138,6 +141,7 @@ class Agent:
         self._puller = Puller(self._installed, keys, fetcher, cache_tag=cache_tag, max_bundle_bytes=max_bundle_bytes)
         self._check = check
         self._clock = clock
+        self._prepare = prepare
         self._on_activate = on_activate
         self._on_suspend = on_suspend
         self._on_remove = on_remove
@@ -387,10 +391,12 @@ class Agent:
         if not written:
             await on_disk(self._installed.write, state)
         before = self._states.get(state.task, TaskState(task=state.task))
+        # A bad version is left at once: only one that the device may fall back to may run on meanwhile.
+        may_postpone = before.active is not None and state.previous_good
+        if self._prepare is not None and (may_postpone or before.active is None):
+            await self._prepare(files, manifest)
         self._states[state.task] = state
         try:
-            # A bad version is left at once: only one that the device may fall back to may run on meanwhile.
-            may_postpone = before.active is not None and state.previous_good
             await self._on_activate(state.task, files, manifest, may_postpone=may_postpone)
         except ActivationPostponedError:
             await self._postpone(before, state)

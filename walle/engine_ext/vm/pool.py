@@ -129,6 +129,19 @@ class VMPool:
         """
         return HeldVM(self, task)
 
+    def discard(self, task: TaskLike) -> None:
+        """Close the task's VM unless a call uses it; the next call creates another.
+
+        Raises:
+            ConfigError: as `hold`.
+        """
+        files = task_files(task)
+        with self._locked():
+            entry = self._entries.get(files.key)
+            if entry is not None and entry.users == 0:
+                self._evict(files.key)
+                self._admit_waiting()
+
     def close(self) -> None:
         """Close every VM; later calls raise VMClosedError."""
         with self._locked():
@@ -178,16 +191,20 @@ class VMPool:
                 idle = next((other for other, one in self._entries.items() if one.users == 0), None)
                 if idle is None:
                     return None
-                evicted = self._entries.pop(idle)
-                if evicted.vm is not None:
-                    evicted.vm.close()
-                    self._closing.append(evicted)
+                self._evict(idle)
             entry = self._entries[files.key] = _Entry(files)
         elif entry.vm is None:
             return None  # another call is creating it
         self._entries.move_to_end(files.key)
         entry.users += 1
         return entry
+
+    def _evict(self, key: str | int) -> None:
+        """Close the VM of an entry without users. Under the lock."""
+        evicted = self._entries.pop(key)
+        if evicted.vm is not None:
+            evicted.vm.close()
+            self._closing.append(evicted)
 
     def _admit_waiting(self) -> None:
         """Give turns to waiters, in order, while the pool has room. Under the lock."""

@@ -280,6 +280,8 @@ class Connection(asyncio.BufferedProtocol):
         self._write(protocol.Refusal(code, message, retry_s, host, port))
         self._state = _ConnectionState.CLOSED
         self._since_s = self._server.clock.monotonic()
+        if self._pauses:
+            self._transport.resume_reading()  # else the device's end of the connection is not noticed
         self._transport.close()
 
     def ask_to_move(self, drain: protocol.Drain) -> bool:
