@@ -332,6 +332,7 @@ def test_a_cycle_that_only_the_trie_can_break_is_collected(kind: type[TriggerTri
     gc.collect()
     assert not [found for found in gc.get_objects() if isinstance(found, Watched)]
 
+
 def test_a_task_is_triggered_once_by_an_event_however_many_conditions_end_there() -> None:
     trie = TriggerTrie()
     for condition in (["click"], ["item"], ["enter", "click"], ["item", "item"]):

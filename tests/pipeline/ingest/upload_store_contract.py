@@ -585,6 +585,29 @@ class UploadStoreContract:
         assert [row.contents is None for row in await store.refused()] == [False, True]
 
     @pytest.mark.asyncio
+    async def test_the_log_names_only_uploads_that_are_set_aside(
+        self,
+        store: UploadStore,
+        other: UploadStore,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        async def refuse(_: Sequence[Received]) -> Accepted:
+            raise IngestError("the database", "refuses it", of_contents=True)
+
+        await store.accept([received(1)])
+        await other.resume(Hello("moved", "e", ""))
+        monkeypatch.setattr(store, "accept", refuse)
+        source = Batches([received(1)], [received(1, device="moved")], [received(3)], [received(2)])
+        async with asyncio.timeout(30):
+            await pump(source, store)
+        logged = [record.getMessage() for record in caplog.records if "set aside" in record.getMessage()]
+        assert len(logged) == 1
+        assert "upload 2 of device 'd' is set aside" in logged[0]
+        assert (source.refusals, source.acked) == ([("moved", "moved"), ("d", "lost")], {"d": 2})
+        assert await store.refused_count() == 1
+
+    @pytest.mark.asyncio
     async def test_a_read_of_large_payloads_is_bounded(
         self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -160,7 +160,7 @@ class PostgresUploadStore(UploadStore):
                 loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
                 await self._record(connection, RecordedLoss(received.device_id, loss, now_ms))
             await self._write(connection, streams, SortedBatch())
-        return Accepted({key: streams[key].highest}, [])
+        return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.rows or found.losses))
 
     @override
     async def refused(self) -> list[RefusedUpload]:

@@ -129,14 +129,18 @@ class _Pump:
                 await self._finish(part, accepted)
 
     async def _set_aside(self, received: Received, error: IngestError) -> bool:
-        """Set an upload aside and acknowledge it. If there is no room, disconnect its device and return False."""
+        """Set an upload aside, if it is new, and acknowledge it.
+
+        If there is no room, disconnect its device and return False.
+        """
         accepted = await self._retried(functools.partial(self._store.set_aside, received, error.what))
         if accepted is None:
             _LOG.error("%s; the quarantine has no room, device %r is refused", error, received.device_id)
             what = f"the cloud's database refuses upload {received.seq}, and earlier ones; its log says why"
             await self._server.disconnect(received.device_id, received.epoch, "refused", what, _REFUSED_RETRY_S)
             return False
-        _LOG.error("%s; upload %d of device %r is set aside", error, received.seq, received.device_id)
+        if accepted.is_set_aside:  # else it is a duplicate, follows a missing one, or is another process's
+            _LOG.error("%s; upload %d of device %r is set aside", error, received.seq, received.device_id)
         await self._finish([received], accepted)
         return True
 

@@ -440,7 +440,7 @@ class SqliteUploadStore(UploadStore):
                 loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
                 self._record(database, RecordedLoss(received.device_id, loss, now_ms))
             _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain)])
-        return Accepted({key: stream.highest}, [])
+        return Accepted({key: stream.highest}, [], is_set_aside=bool(found.rows or found.losses))
 
     def _forget(self) -> None:
         self._streams.clear()
