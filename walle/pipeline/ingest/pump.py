@@ -14,6 +14,7 @@ from walle.pipeline.tunnel.server import Received
 _LOG = logging.getLogger(__name__)
 _MOVED_RETRY_S = 2.0  # of a device whose other connection is the current one
 _REFUSED_RETRY_S = 60.0  # of a device whose uploads the database refuses: until an operator has looked
+_QUOTA_RETRY_S = 60.0  # of a device over its quota
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -154,6 +155,8 @@ class _Pump:
             if highest < sent[device_id, epoch]:  # a batch was lost between the server and the file
                 what = f"uploads after {highest} were lost here before they were stored; send them again"
                 await server.disconnect(device_id, epoch, "lost", what, 0.0)
+        for (device_id, epoch), reason in accepted.over_quota:
+            await server.disconnect(device_id, epoch, "quota", reason, _QUOTA_RETRY_S)
         for device_id, epoch in accepted.foreign:
             what = "this device has connected to another process of the cloud"
             await server.disconnect(device_id, epoch, "moved", what, _MOVED_RETRY_S)
