@@ -195,7 +195,7 @@ async def test_a_device_that_fills_the_disk_is_refused_and_others_go_on(tmp_path
         fleet.make(50)
         await fleet.drained()
         fill(fleet.outboxes[0], 1_000, size=20_000, seed=7)
-        while (await _health(http, ok=True))["refusals"].get("quota", 0) == 0:
+        while (await _health(http, ok=True))["refusals"].get("quota", 0) == 0:  # noqa: ASYNC110 - over HTTP
             await asyncio.sleep(0.05)
         assert await _metric(http, 'walle_tunnel_refusals_total{reason="quota"}') >= 1
         for outbox in fleet.outboxes[1:]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.pipeline.ingest.upload_store_contract import received
+from tests.pipeline.ingest.upload_samples import received
 from walle.clock import ManualClock
 from walle.errors import ConfigError
 from walle.pipeline.ingest import quota as quota_module
@@ -23,7 +23,7 @@ def test_a_quota_is_read(text: str, expected: DeviceQuota) -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "10", "10GB,many", "infGB", "nanGB", ",5", "1e9MB", "-5GB"])
-def test_a_text_that_is_no_quota_is_refused(text: str) -> None:
+def test_a_text_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not the quota of a device; write a size, and the number of topics"):
         DeviceQuota.parse(text)
 
