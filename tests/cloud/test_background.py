@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.pipeline.ingest.upload_store_contract import until
+from tests.pipeline.ingest.upload_samples import until
 from walle.clock import ManualClock
 from walle.cloud.background import in_background
 

@@ -1,4 +1,4 @@
-"""Faults of the file of received uploads while devices send: health turns bad, and comes back after the mend."""
+"""Faults of the file of received uploads while devices send, and a device that fills it."""
 
 import asyncio
 import contextlib
@@ -54,9 +54,9 @@ class Fleet:
 
 
 @contextlib.asynccontextmanager
-async def _fleet(folder: Path) -> AsyncIterator[tuple[Cloud, Fleet, httpx.AsyncClient]]:
+async def _fleet(folder: Path, **options: Any) -> AsyncIterator[tuple[Cloud, Fleet, httpx.AsyncClient]]:
     async with (
-        Cloud(CloudConfig(folder=folder)) as cloud,
+        Cloud(CloudConfig(folder=folder, **options)) as cloud,
         httpx.AsyncClient(base_url=cloud.address.url) as http,
         contextlib.AsyncExitStack() as devices,
     ):
@@ -185,3 +185,25 @@ async def test_a_file_that_is_broken_while_no_device_sends_is_found_by_the_next_
             refusal = fleet.clients[0].last_error
             assert isinstance(refusal, TunnelRefusedError)
             assert (refusal.code, refusal.retry_s) == ("unavailable", 5.0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_device_that_fills_the_disk_is_refused_and_others_go_on(tmp_path: Path, processes: int) -> None:
+    options = {"device_quota": "4MB,10", "tunnel_processes": processes}
+    async with _fleet(tmp_path, **options) as (cloud, fleet, http), asyncio.timeout(60):
+        fleet.make(50)
+        await fleet.drained()
+        fill(fleet.outboxes[0], 1_000, size=20_000, seed=7)
+        while (await _health(http, ok=True))["refusals"].get("quota", 0) == 0:  # noqa: ASYNC110 - over HTTP
+            await asyncio.sleep(0.05)
+        assert await _metric(http, 'walle_tunnel_refusals_total{reason="quota"}') >= 1
+        for outbox in fleet.outboxes[1:]:
+            fill(outbox, 50, size=2_000, seed=8)
+        await asyncio.gather(*(client.drained() for client in fleet.clients[1:]))
+        rows = await cloud.gateway._uploads.query(limit=10**6)
+        assert sum(len(row.payload) for _, row in rows if row.device_id == "device-0") < 20_000_000
+        assert all(sum(row.device_id == f"device-{number}" for _, row in rows) == 100 for number in (1, 2, 3))
+        seqs = [row.seq for _, row in rows if row.device_id == "device-0"]
+        assert seqs == list(range(1, len(seqs) + 1))  # what was refused waits at the device
+        assert len(seqs) < 1_050

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from tests.pipeline.ingest.upload_store_contract import received
+from tests.pipeline.ingest.upload_samples import received
 from walle.clock import ManualClock
 from walle.cloud import uploads_watch
 from walle.cloud.uploads_watch import UploadsWatch

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.pipeline.python_trie import PythonTrie
 from tests.pipeline.slow_matcher import Occurrence, SlowMatcher
 from walle.pipeline.events import EventError
-from walle.pipeline.trie import TriggerError, TriggerTrie
+from walle.pipeline.trie import EventStream, TriggerError, TriggerTrie
 from walle.protocol import ContentsTest, ProtocolError, TriggerCondition
 
 IDS = "abc"
@@ -316,6 +316,21 @@ def test_a_trie_in_a_cycle_is_collected() -> None:
     del trie, meddler
     gc.collect()
     assert not [found for found in gc.get_objects() if isinstance(found, Meddler)]
+
+
+@pytest.mark.parametrize("kind", [TriggerTrie, EventStream])
+def test_a_cycle_that_only_the_trie_can_break_is_collected(kind: type[TriggerTrie] | type[EventStream]) -> None:
+    """A built-in method refers to its object, and the garbage collector cannot clear it."""
+    gc.collect()
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        __slots__ = ()
+
+    trie = Watched()
+    trie._add(("a",), "t", 0, False, 0, trie.feed)
+    del trie
+    gc.collect()
+    assert not [found for found in gc.get_objects() if isinstance(found, Watched)]
 
 
 def test_a_task_is_triggered_once_by_an_event_however_many_conditions_end_there() -> None:

@@ -63,6 +63,10 @@ def up(
             help="Bound of a topic's stored features, TOPIC=30d,20GB, or *=30d for all others; once for each."
         ),
     ] = None,
+    device_quota: Annotated[
+        str,
+        typer.Option(help="Stored bytes and topics of one device at most, SIZE,TOPICS; 10GB,1000 if empty."),
+    ] = "",
     features: Annotated[
         list[str] | None,
         typer.Option(
@@ -104,12 +108,14 @@ def up(
         from walle.cloud import CloudConfig
         from walle.cloud.malloc import map_tls_buffers
         from walle.pipeline.ingest.feature_view import ViewConfig
+        from walle.pipeline.ingest.quota import DeviceQuota
         from walle.pipeline.ingest.retention import parse_rule
         from walle.pipeline.tunnel.service import DrainTarget
 
         DrainTarget.parse(drain_to, drain)
         for rule in retain or ():
             parse_rule(rule)
+        DeviceQuota.parse(device_quota)
         for view in features or ():
             ViewConfig.parse(view)
         if uploads and not uploads.startswith(("postgresql://", "postgres://")):
@@ -126,6 +132,7 @@ def up(
             drain_s=drain,
             uploads=uploads,
             retention=tuple(retain or ()),
+            device_quota=device_quota,
             features=tuple(features or ()),
             scenarios=tuple(scenario or ()),
             business_app=business_app,

@@ -11,9 +11,9 @@ class CloudConfig:
     `business_app` names a factory (`package.module:function`) of the business's own ASGI app, which the gateway serves
     beside Walle's routes with the push answer added; empty for none. Ports 0 are chosen by the system.
     `uploads` is the URL of a PostgreSQL database, empty for a file in `folder`. `parse_rule` reads the rules of
-    `retention`, `ViewConfig.parse` the views of `features`. `tunnel_processes` above 1 share the tunnel's port.
-    When it closes, devices move to the tunnel at `drain_to` (HOST:PORT; empty: to the same address again) at random
-    times within `drain_s` seconds.
+    `retention`, `DeviceQuota.parse` the `device_quota`, `ViewConfig.parse` the views of `features`. `tunnel_processes`
+    above 1 share the tunnel's port. When it closes, devices move to the tunnel at `drain_to` (HOST:PORT; empty: to the
+    same address again) at random times within `drain_s` seconds.
     """
 
     folder: Path
@@ -28,6 +28,7 @@ class CloudConfig:
     business_app: str = ""
     uploads: str = ""
     retention: tuple[str, ...] = ()
+    device_quota: str = ""
     features: tuple[str, ...] = ()
     simulation_vms: int = 2
     inference_vms: int = 2

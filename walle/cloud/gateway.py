@@ -38,6 +38,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.errors import ConfigError
+from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
@@ -91,7 +92,7 @@ class GatewayNode:
         """Serve, and return where.
 
         Raises:
-            ConfigError: the business app cannot be loaded, or a retention rule cannot be read.
+            ConfigError: the business app cannot be loaded, or a retention rule or the quota cannot be read.
             IngestError: the store of uploads cannot be opened.
             TunnelProcessError: a tunnel process cannot start.
             OSError: a port is taken.
@@ -101,7 +102,9 @@ class GatewayNode:
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
             rules = dict(parse_rule(rule) for rule in config.retention)
-            uploads: UploadStore = open_uploads(config.uploads or self._home.uploads_db, clock=self._clock)
+            location = config.uploads or self._home.uploads_db
+            quota = DeviceQuota.parse(config.device_quota)
+            uploads: UploadStore = open_uploads(location, clock=self._clock, device_quota=quota)
             self._uploads = await undo.enter_async_context(uploads)
             authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = self._make_tunnel(authority, inference)
@@ -154,6 +157,7 @@ class GatewayNode:
             server_pem=authority.server_path,
             device_token=self._home.device_token,
             drain_to=drain_to,
+            device_quota=DeviceQuota.parse(config.device_quota),
         )
         return TunnelProcesses(
             config.tunnel_processes,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.pipeline.ingest.upload_store_contract import until
+from tests.pipeline.ingest.upload_samples import until
 from walle import plain
 from walle.errors import ConfigError
 from walle.pipeline.ingest.feature_view import FeatureView, FeatureViewError, ViewConfig

@@ -12,14 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.ingest.upload_store_contract import (
-    MakeStore,
-    RefuseTopic,
-    UploadStoreContract,
-    received,
-    stored,
-    until,
-)
+from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, received, stored, until
+from tests.pipeline.ingest.upload_store_contract import UploadStoreContract
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.pipeline.ingest.pump import PumpStatus, pump
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore, open_uploads

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.ingest.upload_store_contract import until
+from tests.pipeline.ingest.upload_samples import until
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.tunnel_rig import fill, running

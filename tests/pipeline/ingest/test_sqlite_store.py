@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.ingest.test_feature_view import visit
-from tests.pipeline.ingest.upload_store_contract import MakeStore, RefuseTopic, UploadStoreContract, chain_of, received
+from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, chain_of, received
+from tests.pipeline.ingest.upload_store_contract import UploadStoreContract
 from walle.pipeline.ingest.feature_view import FeatureView, ViewConfig
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize

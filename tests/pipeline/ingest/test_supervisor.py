@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from tests.pipeline.ingest.upload_store_contract import Batches, SetClock, received, until
+from tests.pipeline.ingest.upload_samples import Batches, SetClock, received, until
 from walle.clock import ManualClock
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError

@@ -19,6 +19,7 @@ from walle.clock import Clock, SystemClock
 from walle.pipeline.checksums import first_link
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.quarantine import refused_upload
+from walle.pipeline.ingest.quota import PART_QUERY, StoredPart, stored_part
 from walle.pipeline.ingest.receipt import (
     MAX_ABANDONED,
     Accepted,
@@ -132,7 +133,7 @@ class PostgresUploadStore(UploadStore):
     # --- receipt ---
 
     @override
-    async def accept(self, batch: Sequence[Received]) -> Accepted:
+    async def store_batch(self, batch: Sequence[Received]) -> Accepted:
         keys = sorted({received[:2] for received in batch})  # in one order, so that no two transactions block another
         async with self._transaction() as connection:
             foreign = await self._foreign(connection, keys)
@@ -160,7 +161,7 @@ class PostgresUploadStore(UploadStore):
                 loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
                 await self._record(connection, RecordedLoss(received.device_id, loss, now_ms))
             await self._write(connection, streams, SortedBatch())
-        return Accepted({key: streams[key].highest}, [])
+        return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.rows or found.losses))
 
     @override
     async def refused(self) -> list[RefusedUpload]:
@@ -223,6 +224,19 @@ class PostgresUploadStore(UploadStore):
         query = "SELECT highest FROM walle.streams WHERE device_id = $1 AND epoch = $2"
         async with self._connection() as connection:
             return await connection.fetchval(query, device_id, epoch) or 0
+
+    @override
+    async def _streams_of(self, device_id: str) -> list[int]:
+        async with self._connection() as connection:
+            query = "SELECT stream FROM walle.streams WHERE device_id = $1 ORDER BY stream"
+            return [row[0] for row in await connection.fetch(query, device_id)]
+
+    @override
+    async def _stream_part(self, stream: int, after: int, limit: int) -> tuple[StoredPart, int | None]:
+        query = PART_QUERY.format("$1", "$2", "$3", uploads="walle.uploads")
+        async with self._connection() as connection:
+            rows = await connection.fetch(query, stream, after, limit)
+        return stored_part([(row[0], row[1], int(row[2]), row[3]) for row in rows], limit)
 
     @override
     async def resume(self, hello: Hello) -> ResumePoint:

@@ -14,6 +14,7 @@ from walle.pipeline.tunnel.server import Received
 _LOG = logging.getLogger(__name__)
 _MOVED_RETRY_S = 2.0  # of a device whose other connection is the current one
 _REFUSED_RETRY_S = 60.0  # of a device whose uploads the database refuses: until an operator has looked
+_QUOTA_RETRY_S = 60.0  # of a device over its quota
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -129,14 +130,18 @@ class _Pump:
                 await self._finish(part, accepted)
 
     async def _set_aside(self, received: Received, error: IngestError) -> bool:
-        """Set an upload aside and acknowledge it. If there is no room, disconnect its device and return False."""
+        """Set an upload aside, if it is new, and acknowledge it.
+
+        If there is no room, disconnect its device and return False.
+        """
         accepted = await self._retried(functools.partial(self._store.set_aside, received, error.what))
         if accepted is None:
             _LOG.error("%s; the quarantine has no room, device %r is refused", error, received.device_id)
             what = f"the cloud's database refuses upload {received.seq}, and earlier ones; its log says why"
             await self._server.disconnect(received.device_id, received.epoch, "refused", what, _REFUSED_RETRY_S)
             return False
-        _LOG.error("%s; upload %d of device %r is set aside", error, received.seq, received.device_id)
+        if accepted.is_set_aside:  # else it is a duplicate, follows a missing one, or is another process's
+            _LOG.error("%s; upload %d of device %r is set aside", error, received.seq, received.device_id)
         await self._finish([received], accepted)
         return True
 
@@ -150,6 +155,8 @@ class _Pump:
             if highest < sent[device_id, epoch]:  # a batch was lost between the server and the file
                 what = f"uploads after {highest} were lost here before they were stored; send them again"
                 await server.disconnect(device_id, epoch, "lost", what, 0.0)
+        for (device_id, epoch), reason in accepted.over_quota:
+            await server.disconnect(device_id, epoch, "quota", reason, _QUOTA_RETRY_S)
         for device_id, epoch in accepted.foreign:
             what = "this device has connected to another process of the cloud"
             await server.disconnect(device_id, epoch, "moved", what, _MOVED_RETRY_S)

@@ -36,11 +36,15 @@ class Accepted(NamedTuple):
     """The result of one batch: numbers to acknowledge, and the uploads that are new, in order.
 
     `foreign` streams are of devices that have connected to another process since: nothing of them is stored.
+    `over_quota` are those of devices that may store nothing now, each with the reason: nothing of them is stored.
+    `is_set_aside` is True if `UploadStore.set_aside` put the upload into the quarantine.
     """
 
     highest: dict[StreamKey, int]
     fresh: list[Received]
     foreign: frozenset[StreamKey] = frozenset()
+    is_set_aside: bool = False
+    over_quota: tuple[tuple[StreamKey, str], ...] = ()
 
 
 class RecordedLoss(NamedTuple):

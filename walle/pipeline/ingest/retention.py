@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from walle.clock import Clock
 from walle.errors import ConfigError
+from walle.pipeline.ingest.byte_size import parse_size
 from walle.pipeline.ingest.expiry import STEP_BYTES
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
 
@@ -19,7 +20,6 @@ _TOPICS_READ = 1000  # of one query
 _JUMP_S = 60.0  # that a clock which is not set differs from the monotonic one between two looks, at most
 _TRUST_S = 3600.0  # until a clock that was set forward counts
 _AGES_S = {"h": 3600, "d": 86_400}
-_SIZES = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 ANY_TOPIC = "*"
 
 
@@ -54,10 +54,8 @@ def parse_rule(text: str) -> tuple[str, RetentionRule]:
             elif unit in _AGES_S:
                 age_s = float(number) * _AGES_S[unit]
                 math.floor(age_s)  # OverflowError: infinite
-            elif unit in _SIZES:
-                size_bytes = int(float(number) * _SIZES[unit])
             else:
-                raise ValueError(bound)  # noqa: TRY301 - the same error as for a number that is none
+                size_bytes = parse_size(bound)
         except (ValueError, OverflowError) as error:
             what = f"{bound!r} is not an age (12h, 30d), a size (500MB, 20GB, 1TB) or force"
             raise ConfigError(f"retention {text!r}: {what}; write TOPIC=30d,20GB") from error

@@ -24,6 +24,7 @@ from walle.pipeline.checksums import first_link
 from walle.pipeline.ingest import sqlite_groups, sqlite_losses, sqlite_quarantine
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.quarantine import refused_upload
+from walle.pipeline.ingest.quota import PART_QUERY, StoredPart, stored_part
 from walle.pipeline.ingest.receipt import (
     MAX_ABANDONED,
     Accepted,
@@ -112,7 +113,7 @@ class SqliteUploadStore(UploadStore):
     # --- receipt ---
 
     @override
-    async def accept(self, batch: Sequence[Received]) -> Accepted:
+    async def store_batch(self, batch: Sequence[Received]) -> Accepted:
         accepted = await self._run(lambda database: self._accept(database, batch))
         if accepted.fresh:
             self._notify()
@@ -123,6 +124,18 @@ class SqliteUploadStore(UploadStore):
         query = "SELECT highest FROM streams WHERE device_id = ? AND epoch = ?"
         row = await self._run(lambda database: database.execute(query, (device_id, epoch)).fetchone())
         return cast("int", row[0]) if row else 0
+
+    @override
+    async def _streams_of(self, device_id: str) -> list[int]:
+        query = "SELECT stream FROM streams WHERE device_id = ? ORDER BY stream"
+        rows = await self._read(lambda database: database.execute(query, (device_id,)).fetchall())
+        return [stream for (stream,) in rows]
+
+    @override
+    async def _stream_part(self, stream: int, after: int, limit: int) -> tuple[StoredPart, int | None]:
+        query = PART_QUERY.format("?", "?", "?", uploads="uploads")
+        rows = await self._read(lambda database: database.execute(query, (stream, after, limit)).fetchall())
+        return stored_part(rows, limit)
 
     @override
     async def resume(self, hello: Hello) -> ResumePoint:
@@ -440,7 +453,7 @@ class SqliteUploadStore(UploadStore):
                 loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
                 self._record(database, RecordedLoss(received.device_id, loss, now_ms))
             _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain)])
-        return Accepted({key: stream.highest}, [])
+        return Accepted({key: stream.highest}, [], is_set_aside=bool(found.rows or found.losses))
 
     def _forget(self) -> None:
         self._streams.clear()

@@ -7,12 +7,13 @@ last: `resume` claims the device for its store object, and `accept` of any other
 
 import abc
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from walle.clock import Clock
 from walle.errors import PipelineError
+from walle.pipeline.ingest.quota import DeviceQuota, QuotaKeeper, StoredPart
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES, Accepted, LossTotal, RecordedLoss, RefusedUpload
 from walle.pipeline.losses import LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
@@ -20,6 +21,8 @@ from walle.protocol import Hello
 
 if TYPE_CHECKING:
     from walle.pipeline.ingest.consumer import Consumer
+
+_PART_UPLOADS = 10_000  # of one read of a device's uploads
 
 type Start = Literal["earliest", "latest"]
 
@@ -75,6 +78,7 @@ class UploadStore(abc.ABC):
     def __init__(self) -> None:
         self.generation = 0  # goes up when another file, such as a restored backup, has taken the store's place
         self._changed = asyncio.Event()
+        self._quota: QuotaKeeper | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -85,6 +89,8 @@ class UploadStore(abc.ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._quota is not None:
+            await self._quota.aclose()
         await self.close()
 
     @abc.abstractmethod
@@ -101,8 +107,45 @@ class UploadStore(abc.ABC):
 
     # --- receipt ---
 
-    @abc.abstractmethod
+    def limit_devices(self, quota: DeviceQuota) -> None:
+        """Store no more of a device than its quota, in this object; see `walle.pipeline.ingest.quota`."""
+        self._quota = QuotaKeeper(quota, self.stored_parts, self.clock)
+
     async def accept(self, batch: Sequence[Received]) -> Accepted:
+        """Store the new uploads of `batch` as `store_batch`, but not those of devices over their quota."""
+        if self._quota is None:
+            return await self.store_batch(batch)
+        if not (refused := self._quota.refused(batch)):
+            accepted = await self.store_batch(batch)
+        else:
+            within = [received for received in batch if received.device_id not in refused]
+            accepted = await self.store_batch(within) if within else Accepted({}, [])
+            keys = dict.fromkeys(received[:2] for received in batch if received.device_id in refused)
+            accepted = accepted._replace(over_quota=tuple((key, refused[key[0]]) for key in keys))
+        self._quota.note(accepted.fresh)
+        return accepted
+
+    async def stored_parts(self, device_id: str) -> AsyncIterator[StoredPart]:
+        """Yield the topics and sizes of a device's stored uploads, in parts of short reads."""
+        for stream in await self._streams_of(device_id):
+            after: int | None = 0
+            while after is not None:
+                part, after = await self._stream_part(stream, after, _PART_UPLOADS)
+                yield part
+
+    @abc.abstractmethod
+    async def _streams_of(self, device_id: str) -> list[int]:
+        """Return the streams of a device, one for each epoch."""
+
+    @abc.abstractmethod
+    async def _stream_part(self, stream: int, after: int, limit: int) -> tuple[StoredPart, int | None]:
+        """Return topics and size of at most `limit` uploads after number `after`, and the last number.
+
+        The number is None if there are no more.
+        """
+
+    @abc.abstractmethod
+    async def store_batch(self, batch: Sequence[Received]) -> Accepted:
         """Store the new uploads of `batch` in one transaction and return the numbers to acknowledge.
 
         In each (device, epoch), numbers go up by one from the highest stored. Lower ones are duplicates and are
@@ -288,12 +331,23 @@ def is_cut(rows: Sequence[tuple[int, Received]], limit: int) -> bool:
     return len(rows) >= limit or sum(len(received.payload) for _, received in rows) >= MAX_READ_BYTES
 
 
-def open_uploads(location: str | Path, *, clock: Clock | None = None) -> UploadStore:
+def open_uploads(
+    location: str | Path, *, clock: Clock | None = None, device_quota: DeviceQuota | None = None
+) -> UploadStore:
     """Return the store at a path (SQLite) or a `postgresql://` URL (PostgreSQL). It is not open yet.
+
+    With `device_quota`, this object stores no more than that of a device.
 
     Raises:
         IngestError: PostgreSQL is asked for, and asyncpg is not installed; or the URL is of another database.
     """
+    store = _make_store(location, clock)
+    if device_quota is not None:
+        store.limit_devices(device_quota)
+    return store
+
+
+def _make_store(location: str | Path, clock: Clock | None) -> UploadStore:
     if isinstance(location, str) and location.startswith(("postgresql://", "postgres://")):
         from walle.pipeline.ingest.postgres_store import PostgresUploadStore
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
+from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.tunnel.channel import Channel, ChannelError
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
 from walle.pipeline.tunnel.reserved_port import ReservedPort, reserve
@@ -50,6 +51,7 @@ class WorkerSettings:
     server_pem: Path
     device_token: str
     drain_to: DrainTarget = dataclasses.field(default_factory=DrainTarget)
+    device_quota: DeviceQuota = dataclasses.field(default_factory=DeviceQuota)
 
 
 @dataclasses.dataclass
@@ -239,6 +241,7 @@ class TunnelProcesses:
                 settings.uploads,
                 str(settings.server_pem),
                 settings.device_token,
+                list(dataclasses.astuple(settings.device_quota)),
                 *dataclasses.astuple(settings.drain_to),
             )
             fault = ""

@@ -15,6 +15,7 @@ import sys
 
 from walle.credential import credential_device
 from walle.errors import WalleError
+from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.channel import Channel
 from walle.pipeline.tunnel.connection import Received
@@ -42,7 +43,8 @@ class Worker:
         start = await self._channel.receive()
         if start is None:
             return
-        _, host, port, uploads, server_pem, device_token, *drain_to = start
+        _, host, port, uploads, server_pem, device_token, (quota_bytes, quota_topics), *drain_to = start
+        quota = DeviceQuota(size_bytes=quota_bytes, topics=quota_topics)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
 
@@ -52,7 +54,7 @@ class Worker:
         try:
             context.load_cert_chain(server_pem)
             async with contextlib.AsyncExitStack() as undo:
-                store = await undo.enter_async_context(open_uploads(uploads))
+                store = await undo.enter_async_context(open_uploads(uploads, device_quota=quota))
                 service = TunnelService(
                     store,
                     ssl_context=context,

@@ -120,6 +120,11 @@ int trie_traverse(PyObject* self, visitproc visit, void* arg) {
   return matching == nullptr ? 0 : matching->traverse(visit, arg);
 }
 
+int trie_clear(PyObject* self) {
+  if (TriggerMatching* matching = reinterpret_cast<TrieObject*>(self)->matching; matching != nullptr) matching->clear();
+  return 0;
+}
+
 void trie_dealloc(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
@@ -410,6 +415,7 @@ PyGetSetDef trie_properties[] = {{"pending", trie_pending, nullptr, nullptr, nul
                                  {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot trie_slots[] = {{Py_tp_new, reinterpret_cast<void*>(trie_new)},
                             {Py_tp_traverse, reinterpret_cast<void*>(trie_traverse)},
+                            {Py_tp_clear, reinterpret_cast<void*>(trie_clear)},
                             {Py_tp_dealloc, reinterpret_cast<void*>(trie_dealloc)},
                             {Py_tp_methods, trie_methods},
                             {Py_tp_getset, trie_properties},
@@ -432,6 +438,7 @@ PyGetSetDef stream_properties[] = {{"pending", trie_pending, nullptr, nullptr, n
                                    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyType_Slot stream_slots[] = {{Py_tp_new, reinterpret_cast<void*>(stream_new)},
                               {Py_tp_traverse, reinterpret_cast<void*>(stream_traverse)},
+                              {Py_tp_clear, reinterpret_cast<void*>(trie_clear)},
                               {Py_tp_dealloc, reinterpret_cast<void*>(stream_dealloc)},
                               {Py_tp_methods, stream_methods},
                               {Py_tp_getset, stream_properties},

@@ -28,6 +28,10 @@ int TaskLists::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
+void TaskLists::clear() {
+  for (PyObject*& list : lists_) Py_CLEAR(list);
+}
+
 PyObject* TaskLists::make(std::span<const TaskName> names, PyObject*& dropped) {
   const auto length = static_cast<Py_ssize_t>(names.size());
   latest_ ^= 1;

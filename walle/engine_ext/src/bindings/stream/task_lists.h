@@ -26,6 +26,7 @@ class TaskLists {
   // the caller to release when nothing is half done, or null: its caller may have put anything into it.
   PyObject* make(std::span<const TaskName> names, PyObject*& dropped);
   int traverse(visitproc visit, void* arg) const;
+  void clear();  // what it releases may run any code
 
  private:
   std::array<PyObject*, 2> lists_{};

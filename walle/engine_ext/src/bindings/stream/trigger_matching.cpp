@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace walle {
 
@@ -33,6 +34,12 @@ int TriggerMatching::traverse(visitproc visit, void* arg) const {
   Py_VISIT(event_error_);
   for (const Predicate& predicate : predicates_) Py_VISIT(predicate.test);
   return lists_.traverse(visit, arg);
+}
+
+void TriggerMatching::clear() {
+  lists_.clear();
+  for (std::size_t i = 1; i < predicates_.size(); ++i)
+    if (predicates_[i].test != nullptr) Py_DECREF(std::exchange(predicates_[i].test, Py_NewRef(Py_None)));
 }
 
 int TriggerMatching::refuse(const char* field, const char* what) const {

@@ -49,6 +49,9 @@ class TriggerMatching {
   int check_idle() const;
 
   int traverse(visitproc visit, void* arg) const;
+  // Releases what may be in a cycle with the trie, which Python's garbage collector is removing. What that releases may run any
+  // code, and call this trie: a predicate that is gone raises TypeError.
+  void clear();
 
   // Whether a condition tests contents, which `feed_numbers` then needs.
   bool tests_contents() const noexcept { return tested_pairs_ != 0; }

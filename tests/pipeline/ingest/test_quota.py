@@ -1,0 +1,47 @@
+"""Quota of a device: its text, and the memory that the counts take."""
+
+import pytest
+
+from tests.pipeline.ingest.upload_samples import received
+from walle.clock import ManualClock
+from walle.errors import ConfigError
+from walle.pipeline.ingest import quota as quota_module
+from walle.pipeline.ingest.quota import DeviceQuota, QuotaKeeper
+from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", DeviceQuota()),
+        ("500MB", DeviceQuota(size_bytes=500 * 10**6)),
+        ("1.5GB,20", DeviceQuota(size_bytes=1_500_000_000, topics=20)),
+    ],
+)
+def test_a_quota_is_read(text: str, expected: DeviceQuota) -> None:
+    assert DeviceQuota.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["x", "10", "10GB,many", "infGB", "nanGB", ",5", "1e9MB", "-5GB"])
+def test_a_text_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not the quota of a device; write a size, and the number of topics"):
+        DeviceQuota.parse(text)
+
+
+@pytest.mark.parametrize("text", ["0GB", "0.5MB", "1GB,0", "1GB,-1"])
+def test_a_quota_that_no_device_could_keep_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is too small; give it 1MB and 1 topic at least"):
+        DeviceQuota.parse(text)
+
+
+def test_the_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_module, "_MAX_DEVICES", 100)
+    monkeypatch.setattr(quota_module, "_MAX_TOPICS", 50)
+    store = SqliteUploadStore.__new__(SqliteUploadStore)
+    keeper = QuotaKeeper(DeviceQuota(), store.stored_parts, ManualClock())
+    for number in range(1000):
+        keeper.note([received(1, device=f"d{number}", topic=f"{number}" * 1000)])
+        assert len(keeper._accounts) <= 100
+        assert len(keeper._known) <= 50
+        assert all(len(topic) <= 200 for topic in keeper._known)
+    assert keeper.refused([received(1)]) == {}
