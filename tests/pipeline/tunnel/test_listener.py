@@ -271,3 +271,21 @@ async def test_an_address_that_the_machine_does_not_have_is_left_out(
     assert server.port == held.number
     await server.close()
     held.close()
+
+
+@pytest.mark.asyncio
+async def test_a_reserved_port_cannot_be_taken_before_the_processes_listen() -> None:
+    held = await reserve("", 0)
+    try:
+        for address in ("127.0.0.1", "0.0.0.0"):
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server's
+                with pytest.raises(OSError, match="in use"):
+                    server.bind((address, held.number))
+        with pytest.raises(OSError, match="in use"):
+            await reserve("", held.number)  # as another cloud that starts at the same time
+        for _ in range(2):
+            socket.create_server(("", held.number), reuse_port=True).close()  # as the processes listen
+    finally:
+        held.close()
+    (await reserve("", held.number)).close()
