@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cpp test-asan test-tsan test-neon fuzz fuzz-frames soak-vm soak-faults loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-cpp test-asan test-tsan test-neon fuzz fuzz-frames soak-vm soak-faults loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,14 +22,19 @@ setup: $(STAMP)  ## make .venv: Python packages, CMake, ninja, and the native co
 demo: $(STAMP)  ## ship the IPV task to a fleet of devices on this machine and watch its features come back
 	@$(BIN)/walle demo $(DEMO_ARGS)
 
-test: $(STAMP) test-cpp  ## pass every test, C++ ones under ASan and UBSan
-	@$(BIN)/python -m pytest $(TEST_ARGS)
+# The Python tests wait for much of their time: meanwhile the C++ tests are built, at a lower priority.
+test: $(STAMP)  ## pass every test, C++ ones under ASan and UBSan
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-python test-cpp
 
+test-python: $(STAMP)  ## pass the Python tests
+	@MAKEFLAGS= $(BIN)/python -m pytest $(TEST_ARGS)
+
+# Without MAKEFLAGS, by which ninja would take its number of jobs from `make test`.
 test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them
 	@$(BIN)/cmake -S . -B build/sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 	  -DWALLE_MODULE=OFF -DWALLE_TESTS=ON -DWALLE_SANITIZE=address,undefined > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
-	@$(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
-	@$(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
+	@MAKEFLAGS= nice -n 10 $(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
+	@nice -n 10 $(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
 
 test-neon: $(STAMP)  ## build the C++ tests for 64-bit ARM and run them under QEMU
 	@$(BIN)/cmake -S . -B build/neon -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Release \

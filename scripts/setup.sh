@@ -101,7 +101,7 @@ def packages(group):
 print(*project["dependencies"], *packages(sys.argv[1]), sep="\n")
 END
 }
-# Packages are downloaded while the core compiles. Their bytecode is left to the first import: most of it is never needed.
+# Packages are downloaded while the core compiles. Most of their bytecode is never needed: see `compile_shared`.
 pip_install() { "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile "$@"; }
 install() {
     pip_install 'scikit-build-core>=0.11' 'pybind11>=3.0,<4' 'cmake>=3.26' 'ninja>=1.11' &&
@@ -119,7 +119,16 @@ install() {
         cat build/packages.log
         return 1
     fi
-    wait "$core"
+    wait "$core" && compile_shared
+}
+# Writes the bytecode of what each process of a Ray imports. They start together, and each would compile it for itself;
+# where PYTHONDONTWRITEBYTECODE is set, at every start. Without it they work too, so that an error here ends nothing.
+compile_shared() {
+    ray=$("$venv/bin/python" -c 'import importlib.util; print(importlib.util.find_spec("ray").submodule_search_locations[0])')
+    env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c 'import walle.actors.wiring, walle.cli' || return 0
+    for part in _common _private autoscaler core dashboard; do
+        "$venv/bin/python" -m compileall -q -j 0 "$ray/$part" || return 0
+    done
 }
 
 say "installing packages and building the native core (README.md says how long that took where it was measured)"

@@ -32,6 +32,12 @@ case "$*" in
   -) echo packages ;;
 esac
 """
+# Installs at once, and records its arguments after what PYTHONDONTWRITEBYTECODE is.
+WORKS = """\
+#!/bin/sh
+echo "[$PYTHONDONTWRITEBYTECODE] $*" >> "$PIDS/calls"
+case "$*" in *find_spec*) echo /packages/ray ;; esac
+"""
 
 
 def _is_running(pid: int) -> bool:
@@ -101,3 +107,17 @@ def test_an_error_of_the_compiler_is_shown(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "list.cpp:3:1: error" in done.stderr
+
+
+def test_what_every_process_of_a_ray_imports_is_compiled_once_also_where_bytecode_is_not_to_be_written(
+    tmp_path: Path,
+) -> None:
+    environment = {**_prepare(tmp_path, WORKS), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = ["sh", str(SCRIPT), str(tmp_path / "venv")]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [call for call in calls if call.startswith("[] -c import walle.actors.wiring")]
+    assert [call for call in calls if "-m compileall" in call and call.endswith("/packages/ray/_private")]

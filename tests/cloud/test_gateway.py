@@ -149,7 +149,10 @@ async def test_a_cloud_that_is_cancelled_while_it_starts_leaves_nothing(tmp_path
 
 
 @pytest.mark.asyncio
-async def test_an_open_event_stream_does_not_keep_the_cloud_from_closing(tmp_path: Path) -> None:
+async def test_an_open_event_stream_does_not_keep_the_cloud_from_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("walle.cloud.gateway._FAREWELL_S", 0.2)
     opened = asyncio.Event()
 
     async def watch(url: str, release_id: str) -> None:
@@ -213,6 +216,7 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
 async def test_uploads_that_can_never_be_stored_are_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("walle.pipeline.tunnel.service._FAREWELL_S", 0.2)  # for what is never stored, at the end
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
 
         async def broken(*_: object) -> None:

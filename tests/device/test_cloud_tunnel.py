@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.sim.offline_device import offline_config
 from walle.clock import ManualClock
-from walle.device import DeviceConfig
 from walle.device import cloud_tunnel as module
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.pipeline.outbox import Outbox
@@ -19,21 +19,11 @@ from walle.pipeline.store import FeatureStore
 
 @pytest_asyncio.fixture
 async def tunnel(tmp_path: Path) -> AsyncIterator[CloudTunnel]:
-    config = DeviceConfig(
-        device_id="d0",
-        folder=tmp_path,
-        app_version="1.0",
-        attributes={},
-        cloud_url="http://127.0.0.1:9",
-        tunnel_host="127.0.0.1",
-        tunnel_port=9,
-        ca_pem="",
-        token="",
-        trusted_keys={},
-    )
     context, clock, rng = ssl.create_default_context(), ManualClock(), random.Random(1)
     async with FeatureStore(tmp_path / "features.db") as store:
-        yield CloudTunnel(config, Outbox(store), context, clock, rng, on_ack=lambda _seq, _latency_s: None)
+        yield CloudTunnel(
+            offline_config(tmp_path), Outbox(store), context, clock, rng, on_ack=lambda _seq, _latency_s: None
+        )
 
 
 DICTIONARIES: dict[str, Any] = {"a": object(), "b": object(), "plain": None}

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.sim.offline_device import NO_CLOUD
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, device_config, no_task_left, shop_cloud
 from tests.sim.visits import TASK_CONFIG, event_at
 from walle import plain
@@ -54,7 +55,7 @@ async def installed(shop: ShopCloud, device: Device, main: str | None = None, co
 
 def away(folder: Path, config: DeviceConfig) -> DeviceConfig:
     """Return a device whose cloud is nowhere."""
-    return dataclasses.replace(config, folder=folder, cloud_url="http://127.0.0.1:9", tunnel_port=9)
+    return dataclasses.replace(config, folder=folder, **NO_CLOUD)
 
 
 async def pages(shop: ShopCloud) -> list[str]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.sim.offline_device import offline_config
 from walle.clock import ManualClock, SystemClock
-from walle.device import DeviceConfig
 from walle.device.event_intake import EventIntake
 from walle.durable_file import write_all
 from walle.pipeline.event_history import EventHistory
@@ -55,20 +55,7 @@ async def opened(folder: Path, *, runs: asyncio.Event | None = None, **options: 
 
     With `uploads`, a second task uploads an output for each click: the outbox, which no cloud empties, takes two.
     """
-    live = options.pop("live", LivePolicy())
-    config = DeviceConfig(
-        device_id="d0",
-        folder=folder,
-        app_version="1.0",
-        attributes={},
-        cloud_url="http://127.0.0.1:9",
-        tunnel_host="127.0.0.1",
-        tunnel_port=9,
-        ca_pem="",
-        token="",
-        trusted_keys={},
-        live=live,
-    )
+    config = offline_config(folder, live=options.pop("live", LivePolicy()))
     seen: list[tuple[int, int]] = []
 
     async def run(task: str, trigger: Trigger) -> TaskOutput:

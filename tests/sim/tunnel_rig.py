@@ -1,12 +1,13 @@
-"""Helpers of the tunnel's tests: running clients, uploads, and a device that sends given frames."""
+"""Helpers of the tunnel's tests: servers, handlers, running clients, uploads, and a device that sends given frames."""
 
 import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TOKENS
+from tests.sim.tunnel_cloud import TOKENS, authenticate, echo
 from walle import protocol
 from walle.cloud.authority import Authority
 from walle.pipeline.checksums import first_link
@@ -16,7 +17,7 @@ from walle.pipeline.tunnel.client import (
 )
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
-from walle.pipeline.tunnel.server import ResumePoint
+from walle.pipeline.tunnel.server import ResumePoint, TunnelServer
 
 type MakeClient = Callable[..., TunnelClient]
 
@@ -112,3 +113,29 @@ def upload(seq: int, size: int = 1) -> protocol.Upload:
 async def nothing_acked(hello: protocol.Hello) -> ResumePoint:
     """Return the start of an epoch, as a cloud that has stored nothing."""
     return ResumePoint(0, first_link(hello.epoch))
+
+
+def bare_server(authority: Authority, **options: Any) -> TunnelServer:
+    """Return a server whose uploads nobody stores and which answers requests with an echo, unless `options` differ."""
+    settings: dict[str, Any] = {"authenticate": authenticate, "resume": nothing_acked, "on_request": echo}
+    return TunnelServer(ssl_context=authority.server_context(), **{**settings, **options})
+
+
+class GatedHandler:
+    """A handler of requests that records what it starts, ends and stops, and waits for a gate."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.started: list[str] = []
+        self.ended: list[str] = []
+        self.stopped: list[str] = []
+
+    async def __call__(self, device_id: str, topic: str, payload: bytes) -> bytes:
+        self.started.append(topic)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.stopped.append(topic)
+            raise
+        self.ended.append(topic)
+        return b"done"

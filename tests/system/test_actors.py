@@ -43,7 +43,9 @@ def ray_marker() -> Iterator[str]:
     marker = f"actors-{os.getpid()}"
     os.environ[MARKER] = marker
     try:
+        path = os.environ.get("PYTHONPATH")
         start_ray(import_root=ROOT)
+        assert os.environ.get("PYTHONPATH") == path
         yield marker
     finally:
         del os.environ[MARKER]

@@ -35,16 +35,35 @@ def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
         ConfigError: no cluster is at `address`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    environment = {"PYTHONPATH": os.pathsep.join(filter(None, [str(import_root or ""), os.environ.get("PYTHONPATH")]))}
-    common: dict[str, Any] = {"runtime_env": {"env_vars": environment}, "logging_level": "ERROR"}
+    python_path = os.pathsep.join(filter(None, [str(import_root or ""), os.environ.get("PYTHONPATH")]))
+    common: dict[str, Any] = {"logging_level": "ERROR"}
     with _interrupt_later():
         if address:
+            runtime_env = {"env_vars": {"PYTHONPATH": python_path}}
             try:
-                ray.init(address=address, log_to_driver=True, **common)
+                ray.init(address=address, log_to_driver=True, runtime_env=runtime_env, **common)
             except (ConnectionError, ValueError) as error:
                 raise ConfigError(f"no Ray cluster can be joined at {address!r}: {error}") from error
         else:
-            ray.init(include_dashboard=False, log_to_driver=False, object_store_memory=_OBJECT_STORE_BYTES, **common)
+            # Inherited: with a runtime_env, Ray would start other workers than those that it has already.
+            with _python_path(python_path):
+                ray.init(
+                    include_dashboard=False, log_to_driver=False, object_store_memory=_OBJECT_STORE_BYTES, **common
+                )
+
+
+@contextlib.contextmanager
+def _python_path(value: str) -> Iterator[None]:
+    """Set PYTHONPATH within the block."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextlib.contextmanager

@@ -75,6 +75,8 @@ def main(options: Options) -> int:
 
     before = signal.signal(signal.SIGINT, interrupt)
     try:
+        # It takes seconds. Not with a spinner: its thread would take a Ctrl-C that is held back while Ray starts.
+        console.print(f"joining the Ray at {options.address}" if options.address else "starting Ray on this machine")
         start_ray(options.address, import_root=options.root)
         raise_if_interrupted()
         record = asyncio.run(_interruptible(_Demo(options, folder, console).run()))
@@ -314,7 +316,7 @@ class _Demo:
         record.claim(
             "v2 was rolled back by the monitor, in the beta or the first gray step",
             second["state"] == "rolled_back" and stage in ("beta", f"gray {STEPS[0]:g}"),
-            second["reason"][:120],
+            second["reason"][:200],
         )
         most = max(sample.active.get("v2", 0) for sample in record.samples)
         allowed = self._reach({**second, "state": "beta" if stage == "beta" else "gray"})

@@ -268,7 +268,10 @@ async def test_requests_are_answered_by_the_main_process(authority: Authority, t
 
 
 @pytest.mark.asyncio
-async def test_a_process_that_hangs_is_reported_and_the_others_go_on(authority: Authority, tmp_path: Path) -> None:
+async def test_a_process_that_hangs_is_reported_and_the_others_go_on(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes_module, "_SILENT_S", 3.0)
     location = str(tmp_path / "uploads.db")
     async with (
         TunnelProcesses(2, settings(authority, location), on_request=answer) as processes,

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.sim.tunnel_cloud import authenticate, echo
-from tests.sim.tunnel_rig import RawDevice, nothing_acked, until
+from tests.sim.tunnel_rig import RawDevice, bare_server, until
 from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.listener import listen
 from walle.pipeline.tunnel.reserved_port import reserve
-from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
+from walle.pipeline.tunnel.server import ServerLimits
 
 FAST = [
     False,
@@ -26,22 +25,12 @@ FAST = [
 ]
 
 
-def _server(authority: Authority, **options: object) -> TunnelServer:
-    return TunnelServer(
-        ssl_context=authority.server_context(),
-        authenticate=authenticate,
-        resume=nothing_acked,
-        on_request=echo,
-        **options,  # type: ignore[arg-type]
-    )
-
-
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_servers_with_reuse_port_divide_the_connections_of_one_address(authority: Authority, fast: bool) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        first = await stack.enter_async_context(_server(authority, reuse_port=True, fast_transports=fast))
-        second = _server(authority, reuse_port=True, port=first.port, fast_transports=fast)
+        first = await stack.enter_async_context(bare_server(authority, reuse_port=True, fast_transports=fast))
+        second = bare_server(authority, reuse_port=True, port=first.port, fast_transports=fast)
         await stack.enter_async_context(second)
         assert second.port == first.port
         for number in range(40):  # the chance that the kernel gives all to one is 2 in 2^40
@@ -54,8 +43,8 @@ async def test_servers_with_reuse_port_divide_the_connections_of_one_address(aut
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_an_address_in_use_is_refused_without_reuse_port(authority: Authority, fast: bool) -> None:
-    async with _server(authority) as first:
-        second = _server(authority, port=first.port, fast_transports=fast)
+    async with bare_server(authority) as first:
+        second = bare_server(authority, port=first.port, fast_transports=fast)
         with pytest.raises(OSError, match="in use"):
             await second.start()
 
@@ -65,7 +54,7 @@ async def test_an_address_in_use_is_refused_without_reuse_port(authority: Author
 async def test_a_given_socket_is_listened_on_and_closed(authority: Authority, fast: bool) -> None:
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
-    async with _server(authority, sock=bound, fast_transports=fast) as server:
+    async with bare_server(authority, sock=bound, fast_transports=fast) as server:
         assert server.port == port
         async with RawDevice.connect(authority, port) as device:
             await device.hello()
@@ -80,7 +69,7 @@ async def test_a_given_socket_is_listened_on_and_closed(authority: Authority, fa
 async def test_every_address_of_a_host_is_listened_on(authority: Authority, fast: bool) -> None:
     if not socket.has_ipv6:
         pytest.skip("needs IPv6")
-    async with _server(authority, host="localhost", fast_transports=fast) as server:
+    async with bare_server(authority, host="localhost", fast_transports=fast) as server:
         assert server._listener is not None
         expected = {found[0] for found in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)}
         assert {listening.family for listening in server._listener.sockets} == expected
@@ -127,7 +116,7 @@ async def test_addresses_of_a_host_that_this_machine_does_not_have_are_left_out(
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
-    async with _server(authority, host="both.example", fast_transports=fast) as server:
+    async with bare_server(authority, host="both.example", fast_transports=fast) as server:
         with socket.create_connection(("127.0.0.1", server.port)):
             pass
     reserved = await reserve("both.example", 0)
@@ -141,7 +130,7 @@ async def test_addresses_of_a_host_that_this_machine_does_not_have_are_left_out(
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_closing_ends_a_handshake_under_way(authority: Authority, fast: bool) -> None:
-    server = _server(authority, fast_transports=fast)
+    server = bare_server(authority, fast_transports=fast)
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     await asyncio.sleep(0.05)
@@ -157,7 +146,7 @@ async def test_closing_ends_a_handshake_under_way(authority: Authority, fast: bo
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_a_drained_server_is_closed(authority: Authority, fast: bool) -> None:
-    server = _server(authority, fast_transports=fast)
+    server = bare_server(authority, fast_transports=fast)
     await server.start()
     await server.drain(over_s=0.0, grace_s=0.0)
     assert server._closed
@@ -183,7 +172,7 @@ async def test_accepting_goes_on_after_the_file_descriptors_ran_out(
     bound.bind(("127.0.0.1", 0))
     with caplog.at_level(logging.ERROR, logger="walle.pipeline.tunnel.listener"):
         async with (
-            _server(authority, sock=bound, fast_transports=fast) as server,
+            bare_server(authority, sock=bound, fast_transports=fast) as server,
             RawDevice.connect(authority, server.port) as device,
         ):
             await device.hello()
@@ -198,7 +187,7 @@ async def test_handshakes_under_way_are_bounded_and_slow_ones_leave_room(
     authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("walle.pipeline.tunnel.listener._HANDSHAKE_TURN_S", 0.3)
-    async with _server(authority, fast_transports=fast, limits=ServerLimits(handshakes=3)) as server:
+    async with bare_server(authority, fast_transports=fast, limits=ServerLimits(handshakes=3)) as server:
         listener = server._listener
         assert listener is not None
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
@@ -217,7 +206,7 @@ async def test_handshakes_under_way_are_bounded_and_slow_ones_leave_room(
 @pytest.mark.asyncio
 async def test_many_devices_that_come_at_once_all_get_a_handshake(authority: Authority, fast: bool) -> None:
     async with (
-        _server(authority, fast_transports=fast, limits=ServerLimits(handshakes=2)) as server,
+        bare_server(authority, fast_transports=fast, limits=ServerLimits(handshakes=2)) as server,
         contextlib.AsyncExitStack() as stack,
     ):
         connecting = [stack.enter_async_context(RawDevice.connect(authority, server.port)) for _ in range(30)]
@@ -228,7 +217,7 @@ async def test_many_devices_that_come_at_once_all_get_a_handshake(authority: Aut
 
 @pytest.mark.asyncio
 async def test_a_device_that_speaks_no_tls_is_dropped(authority: Authority) -> None:
-    async with _server(authority) as server:
+    async with bare_server(authority) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         async with asyncio.timeout(5):
@@ -290,7 +279,7 @@ async def test_an_address_that_the_machine_does_not_have_is_left_out(
         if missing == "family":
             patch.setattr(socket, "socket", WithoutIPv6)
         held = await reserve("localhost", 0)
-        server = _server(authority, reuse_port=True, host="localhost", port=held.number)
+        server = bare_server(authority, reuse_port=True, host="localhost", port=held.number)
         await server.start()
         del places[1]
         with pytest.raises(OSError, match=r"not supported|[Cc]annot assign"):
@@ -300,3 +289,21 @@ async def test_an_address_that_the_machine_does_not_have_is_left_out(
     assert server.port == held.number
     await server.close()
     held.close()
+
+
+@pytest.mark.asyncio
+async def test_a_reserved_port_cannot_be_taken_before_the_processes_listen() -> None:
+    held = await reserve("", 0)
+    try:
+        for address in ("127.0.0.1", "0.0.0.0"):
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server's
+                with pytest.raises(OSError, match="in use"):
+                    server.bind((address, held.number))
+        with pytest.raises(OSError, match="in use"):
+            await reserve("", held.number)  # as another cloud that starts at the same time
+        for _ in range(2):
+            socket.create_server(("", held.number), reuse_port=True).close()  # as the processes listen
+    finally:
+        held.close()
+    (await reserve("", held.number)).close()

@@ -10,12 +10,12 @@ import pytest
 
 from tests.sim.fault_proxy import FaultProxy
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
+from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import (
     MakeClient,
     RawDevice,
+    bare_server,
     fill,
-    nothing_acked,
     running,
     stored,
     until,
@@ -30,7 +30,7 @@ from walle.pipeline.tunnel.client import (
     TunnelError,
 )
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
-from walle.pipeline.tunnel.server import TunnelServer, TunnelServerError
+from walle.pipeline.tunnel.server import TunnelServerError
 
 
 @pytest.mark.asyncio
@@ -174,12 +174,7 @@ async def test_an_open_request_ends_with_the_link(cloud: TunnelCloud, make_clien
 async def test_closing_tells_devices_when_to_come_back_and_ends_the_iteration(
     authority: Authority, tmp_path: Path
 ) -> None:
-    server = TunnelServer(
-        ssl_context=authority.server_context(),
-        authenticate=authenticate,
-        resume=nothing_acked,
-        on_request=echo,
-    )
+    server = bare_server(authority)
     await server.start()
     async with RawDevice.connect(authority, server.port) as device:
         await device.hello()
@@ -223,9 +218,7 @@ async def test_uploads_that_an_earlier_connection_stored_are_not_sent_again_and_
     for _ in range(64):  # more than the client sends at once
         outbox.add("t", payload)
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(), authenticate=authenticate, resume=nothing_acked, on_request=echo
-        ) as server,
+        bare_server(authority) as server,
         running(make_client(outbox, server.port)),
         asyncio.timeout(10),
     ):

@@ -8,12 +8,13 @@ import pytest
 
 from tests.sim.fault_proxy import FaultProxy
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
+from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import (
+    GatedHandler,
     MakeClient,
     RawDevice,
+    bare_server,
     fill,
-    nothing_acked,
     running,
     until,
     upload,
@@ -22,7 +23,7 @@ from walle import protocol
 from walle.clock import ManualClock
 from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.frames import Decoder
-from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
+from walle.pipeline.tunnel.server import ServerLimits
 
 
 @pytest.mark.asyncio
@@ -30,13 +31,7 @@ async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(author
     limits = ServerLimits(window=2_000, queue_uploads=50)
     size = 20_000
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=echo,
-            limits=limits,
-        ) as server,
+        bare_server(authority, limits=limits) as server,
         RawDevice.connect(authority, server.port) as device,
         asyncio.timeout(20),
     ):
@@ -67,13 +62,7 @@ async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(author
 @pytest.mark.asyncio
 async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: Authority) -> None:
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=echo,
-            limits=ServerLimits(memory_bytes=24 << 20),
-        ) as server,
+        bare_server(authority, limits=ServerLimits(memory_bytes=24 << 20)) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
         await device.hello()
@@ -100,12 +89,7 @@ async def test_few_bytes_that_unpack_to_many_do_not_stop_the_event_loop(authorit
         return b""
 
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=wait,
-        ) as server,
+        bare_server(authority, on_request=wait) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
         await device.hello()
@@ -131,9 +115,7 @@ async def test_a_connection_that_failed_keeps_nothing_of_the_shared_buffer(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(), authenticate=authenticate, resume=nothing_acked, on_request=echo
-        ) as server,
+        bare_server(authority) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
         await device.hello()
@@ -154,13 +136,7 @@ async def test_a_connection_that_failed_keeps_nothing_of_the_shared_buffer(
 @pytest.mark.asyncio
 async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_half_full(authority: Authority) -> None:
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=echo,
-            limits=ServerLimits(queue_uploads=10),
-        ) as server,
+        bare_server(authority, limits=ServerLimits(queue_uploads=10)) as server,
         RawDevice.connect(authority, server.port) as large,
         RawDevice.connect(authority, server.port) as other,
     ):
@@ -179,20 +155,9 @@ async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_
 
 @pytest.mark.asyncio
 async def test_long_topics_do_not_fill_the_memory(authority: Authority) -> None:
-    gate = asyncio.Event()
-
-    async def wait(_device_id: str, _topic: str, _payload: bytes) -> bytes:
-        await gate.wait()
-        return b""
-
+    handler = GatedHandler()
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=wait,
-            limits=ServerLimits(memory_bytes=24 << 20),
-        ) as server,
+        bare_server(authority, on_request=handler, limits=ServerLimits(memory_bytes=24 << 20)) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
         await device.hello()
@@ -207,7 +172,7 @@ async def test_long_topics_do_not_fill_the_memory(authority: Authority) -> None:
         device.say(*(protocol.Request(number, topic, b"") for number in range(16)))
         await until(lambda: server.counts.requests > 0 and len(server._waiting) == 1)
         assert server.budget.requests <= 6 << 20
-        gate.set()
+        handler.gate.set()
         assert {type(await device.hear()) for _ in range(16)} == {protocol.Response}
         assert server.budget.requests == 0
 
@@ -230,13 +195,7 @@ async def test_closing_does_not_wait_for_a_cloud_that_does_not_answer(
 async def test_the_window_bounds_what_is_unacknowledged(authority: Authority, make_client: MakeClient) -> None:
     outbox = MemoryOutbox()
     fill(outbox, 100)
-    async with TunnelServer(
-        ssl_context=authority.server_context(),
-        authenticate=authenticate,
-        resume=nothing_acked,
-        on_request=echo,
-        limits=ServerLimits(window=8),
-    ) as server:
+    async with bare_server(authority, limits=ServerLimits(window=8)) as server:
         client = make_client(outbox, server.port)
         async with running(client), asyncio.timeout(10):
             await until(lambda: server.queued == 8)
@@ -263,13 +222,7 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
 
     clock = ManualClock()
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=much,
-            clock=clock,
-        ) as server,
+        bare_server(authority, on_request=much, clock=clock) as server,
         RawDevice.connect(authority, server.port) as deaf,
     ):
         await deaf.hello()
@@ -292,13 +245,7 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
 async def test_silent_devices_are_disconnected(authority: Authority) -> None:
     clock = ManualClock()
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=echo,
-            clock=clock,
-        ) as server,
+        bare_server(authority, clock=clock) as server,
         RawDevice.connect(authority, server.port) as mute,
         RawDevice.connect(authority, server.port) as idle,
     ):
@@ -324,13 +271,7 @@ async def test_silent_devices_are_disconnected(authority: Authority) -> None:
 
 @pytest.mark.asyncio
 async def test_too_many_requests_or_devices_are_told_to_wait(authority: Authority, cloud: TunnelCloud) -> None:
-    gate = asyncio.Event()
-
-    async def wait(device_id: str, topic: str, payload: bytes) -> bytes:
-        await gate.wait()
-        return b"done"
-
-    cloud.on_request = wait
+    handler = cloud.on_request = GatedHandler()
     cloud.limits = dataclasses.replace(cloud.limits, requests=2, connections=1)
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         await device.hello()
@@ -339,7 +280,7 @@ async def test_too_many_requests_or_devices_are_told_to_wait(authority: Authorit
         assert isinstance(busy, protocol.Response)
         assert busy.request_id == 3
         assert "busy" in busy.error
-        gate.set()
+        handler.gate.set()
         assert {await device.hear(), await device.hear()} == {protocol.Response(n, b"done") for n in (1, 2)}
         async with RawDevice.connect(authority, cloud.server.port) as extra:
             refusal = await extra.hear()

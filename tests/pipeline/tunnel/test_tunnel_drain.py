@@ -11,7 +11,7 @@ import pytest
 
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
-from tests.sim.tunnel_rig import MakeClient, RawDevice, fill, nothing_acked, running, until, upload
+from tests.sim.tunnel_rig import MakeClient, RawDevice, bare_server, fill, running, until, upload
 from walle import protocol
 from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.server import TunnelServer
@@ -134,9 +134,7 @@ async def test_a_refusal_with_an_address_is_followed_and_a_permanent_one_there_i
 
     async with (
         cloud,
-        TunnelServer(
-            ssl_context=authority.server_context(), authenticate=nobody, resume=nothing_acked, on_request=echo
-        ) as foreign,
+        bare_server(authority, authenticate=nobody) as foreign,
         asyncio.timeout(10),
     ):
         client = make_client(MemoryOutbox(), cloud.server.port)

@@ -12,6 +12,7 @@ from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
 from tests.sim.tunnel_rig import (
     MakeClient,
     RawDevice,
+    bare_server,
     fill,
     nothing_acked,
     running,
@@ -371,14 +372,7 @@ async def test_a_lookup_that_never_ends_is_refused_after_a_while(
 
     clock = ManualClock()
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=never,
-            resume=nothing_acked,
-            on_request=echo,
-            clock=clock,
-            limits=ServerLimits(check_s=20.0),
-        ) as server,
+        bare_server(authority, authenticate=never, clock=clock, limits=ServerLimits(check_s=20.0)) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
         device.say(protocol.Hello("device-0", "e", "token-0"))

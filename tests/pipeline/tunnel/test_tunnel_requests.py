@@ -6,38 +6,18 @@ import dataclasses
 import pytest
 
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, authenticate
-from tests.sim.tunnel_rig import MakeClient, RawDevice, nothing_acked, running, until
+from tests.sim.tunnel_cloud import TunnelCloud
+from tests.sim.tunnel_rig import GatedHandler, MakeClient, RawDevice, bare_server, running, until
 from walle import protocol
 from walle.clock import ManualClock
 from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.client import RequestError
-from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
-
-
-class Handler:
-    """A handler that records what it starts, ends and stops, and waits for a gate."""
-
-    def __init__(self) -> None:
-        self.gate = asyncio.Event()
-        self.started: list[str] = []
-        self.ended: list[str] = []
-        self.stopped: list[str] = []
-
-    async def __call__(self, device_id: str, topic: str, payload: bytes) -> bytes:
-        self.started.append(topic)
-        try:
-            await self.gate.wait()
-        except asyncio.CancelledError:
-            self.stopped.append(topic)
-            raise
-        self.ended.append(topic)
-        return b"done"
+from walle.pipeline.tunnel.server import ServerLimits
 
 
 @pytest.mark.asyncio
 async def test_requests_that_wait_in_the_cloud_start_by_priority(cloud: TunnelCloud, authority: Authority) -> None:
-    handler = cloud.on_request = Handler()
+    handler = cloud.on_request = GatedHandler()
     cloud.limits = dataclasses.replace(cloud.limits, handlers=1)
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         await device.hello()
@@ -53,16 +33,9 @@ async def test_requests_that_wait_in_the_cloud_start_by_priority(cloud: TunnelCl
 
 @pytest.mark.asyncio
 async def test_the_cloud_does_not_start_an_expired_request_and_stops_one_that_expires(authority: Authority) -> None:
-    clock, handler = ManualClock(), Handler()
+    clock, handler = ManualClock(), GatedHandler()
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=handler,
-            clock=clock,
-            limits=ServerLimits(handlers=1),
-        ) as server,
+        bare_server(authority, on_request=handler, clock=clock, limits=ServerLimits(handlers=1)) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
         await device.hello()
@@ -91,7 +64,7 @@ async def test_the_cloud_does_not_start_an_expired_request_and_stops_one_that_ex
 
 @pytest.mark.asyncio
 async def test_a_cancelled_request_stops_in_the_cloud(cloud: TunnelCloud, make_client: MakeClient) -> None:
-    handler = cloud.on_request = Handler()
+    handler = cloud.on_request = GatedHandler()
     async with cloud:
         client = make_client(MemoryOutbox(), cloud.server.port)
         async with running(client), asyncio.timeout(10):
@@ -140,7 +113,7 @@ async def test_impossible_numbers_in_a_request_are_refused(
 
 @pytest.mark.asyncio
 async def test_the_id_of_an_unanswered_request_is_refused_for_another(cloud: TunnelCloud, authority: Authority) -> None:
-    cloud.on_request = Handler()
+    cloud.on_request = GatedHandler()
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         await device.hello()
         device.say(protocol.Request(1, "ask", b""), protocol.Request(1, "ask", b""))
@@ -169,7 +142,7 @@ async def test_a_request_that_fits_no_frame_is_refused_and_leaves_nothing(
 async def test_slow_requests_do_not_hold_back_one_of_a_higher_priority(
     cloud: TunnelCloud, make_client: MakeClient
 ) -> None:
-    handler = Handler()
+    handler = GatedHandler()
 
     async def on_request(device_id: str, topic: str, payload: bytes) -> bytes:
         return b"at once" if topic == "urgent" else await handler(device_id, topic, payload)
@@ -187,7 +160,7 @@ async def test_slow_requests_do_not_hold_back_one_of_a_higher_priority(
                 await client.request("urgent", b"", priority=101)
 
 
-class DeafHandler(Handler):
+class DeafHandler(GatedHandler):
     """A handler that goes on after its cancellation until the gate opens."""
 
     async def __call__(self, device_id: str, topic: str, payload: bytes) -> bytes:
@@ -203,13 +176,7 @@ class DeafHandler(Handler):
 async def test_a_handler_that_ignores_its_deadline_delays_no_answer_and_gives_none(authority: Authority) -> None:
     clock, handler = ManualClock(), DeafHandler()
     async with (
-        TunnelServer(
-            ssl_context=authority.server_context(),
-            authenticate=authenticate,
-            resume=nothing_acked,
-            on_request=handler,
-            clock=clock,
-        ) as server,
+        bare_server(authority, on_request=handler, clock=clock) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
         await device.hello()
@@ -262,7 +229,7 @@ async def test_a_handler_that_cancels_itself_is_answered_as_a_failure(cloud: Tun
 
 @pytest.mark.asyncio
 async def test_one_device_does_not_take_all_handlers(cloud: TunnelCloud, authority: Authority) -> None:
-    handler = cloud.on_request = Handler()
+    handler = cloud.on_request = GatedHandler()
     cloud.limits = dataclasses.replace(cloud.limits, handlers=8)
     async with (
         cloud,

@@ -20,7 +20,7 @@ _SHAPE = LinkShape()
 async def test_a_request_does_not_wait_for_the_outbox_to_drain(cloud: TunnelCloud, make_client: MakeClient) -> None:
     rng = random.Random(11)
     outbox = MemoryOutbox()
-    for _ in range(400):
+    for _ in range(200):
         outbox.add("t", rng.randbytes(10_000))
     latencies: list[float] = []
     async with cloud, ProxyLink(cloud.server.port, _SHAPE, rng).open() as link:
@@ -34,7 +34,7 @@ async def test_a_request_does_not_wait_for_the_outbox_to_drain(cloud: TunnelClou
                 await client.request("ask", rng.randbytes(200))
                 latencies.append(time.monotonic() - began_s)
             await draining
-        assert await cloud.ingest.count() == 400
+        assert await cloud.ingest.count() == 200
     # An idle link of this kind has p99 at 2.1 round trips. Without a bound on what is in flight, the median is 2.7.
     assert len(latencies) >= 10
     assert statistics.median(latencies) < 2.2 * _SHAPE.round_trip_s
