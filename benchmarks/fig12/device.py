@@ -36,6 +36,14 @@ class Acked:
     acked_ms: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """Requests of one device. `uploaded_kb_per_s` is what the cloud acknowledged meanwhile, in 1,000 bytes a second."""
+
+    times_ms: list[float]
+    uploaded_kb_per_s: float
+
+
 class BenchDevice:
     """One device. Its uploads are sent one at a time, so that `last_seq` is that of the latest.
 
@@ -102,21 +110,24 @@ class BenchDevice:
             acked.append(await self.upload(size_bytes))
         return acked
 
-    async def request_beside_uploads(self, count: int) -> list[float]:
-        """Return the milliseconds of `count` requests, one after the other, while a full outbox drains."""
+    async def request_beside_uploads(self, count: int) -> Asked:
+        """Send `count` requests, one after the other, while a full outbox drains."""
         filling = asyncio.create_task(self._keep_full())
         try:
             await asyncio.sleep(2.0)  # until the buffers on the way are full
             times_ms = []
+            first, since_s = self.acked, time.perf_counter()
             for _ in range(count):
                 payload = self._rng.randbytes(_REQUEST_BYTES)
                 began_s = time.perf_counter()
                 await self.client.request("ask", payload)
                 times_ms.append((time.perf_counter() - began_s) * 1000)
+            uploaded_kb = (self.acked - first) * _BACKLOG_BYTES / 1000
+            uploaded_kb_per_s = uploaded_kb / (time.perf_counter() - since_s)
         finally:
             filling.cancel()
             await asyncio.gather(filling, return_exceptions=True)
-        return times_ms
+        return Asked(times_ms, uploaded_kb_per_s)
 
     async def _keep_full(self) -> None:
         while True:
@@ -140,6 +151,12 @@ async def play_all(
     return [acked for one in played for acked in one]
 
 
-async def time_requests(cloud: CloudAddress, folder: Path, count: int, seed: int) -> list[float]:
-    async with BenchDevice.connected("asking", folder, cloud, seed) as device:
-        return await device.request_beside_uploads(count)
+async def time_requests(cloud: CloudAddress, folder: Path, counts: Sequence[int], seed: int) -> list[Asked]:
+    """Let one device for each count send that many requests."""
+    async with contextlib.AsyncExitStack() as undo:
+        devices = [
+            await undo.enter_async_context(BenchDevice.connected(f"asking-{number}", folder, cloud, seed))
+            for number in range(len(counts))
+        ]
+        asking = (device.request_beside_uploads(count) for device, count in zip(devices, counts, strict=True))
+        return list(await asyncio.gather(*asking))

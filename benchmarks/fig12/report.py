@@ -36,7 +36,8 @@ def table(found: dict[str, Any]) -> str:
         lines.append(
             f"requests of 200 B while the outbox drains: {asked['count']}, p50 {asked['p50']:.0f},"
             f" p90 {asked['p90']:.0f}, p99 {asked['p99']:.0f} ms"
-            f" ({asked['p99'] / trip_ms:.1f} round trips of {trip_ms:.0f} ms)"
+            f" ({asked['p99'] / trip_ms:.1f} round trips of {trip_ms:.0f} ms),"
+            f" {found['uploaded_kb_per_s']:.0f} KB/s of uploads a device meanwhile"
         )
     lines += [f"sysctl: {found['sysctls']}"] * bool(found["sysctls"])
     lines.append(

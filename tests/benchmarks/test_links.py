@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tunnel
+from benchmarks import tunnel, tunnel_delay
 from benchmarks.fig12.bench_link import BenchLink
 from benchmarks.fig12.device import BenchDevice, CloudAddress
 from benchmarks.links.forward import Path as LinkPath
@@ -82,6 +82,17 @@ def test_requests_are_timed_while_uploads_go_on(tmp_path: Path) -> None:
     (tmp_path / "cloud").mkdir()
     with BenchLink.open(tmp_path / "cloud", shape, 1, proxy=True) as link:
         link.run(ask)
+
+
+@pytest.mark.parametrize(
+    ("requests", "devices", "each", "counts"),
+    [(20, 32, True, [3, 3, 3, 3, 2, 2, 2, 2]), (5, 2, True, [3, 2]), (5, 8, False, [5]), (3, 9, True, [1] * 3)]
+    + [(0, 8, each, []) for each in (True, False)],
+)
+def test_requests_are_divided_among_devices_with_a_link_each(
+    requests: int, devices: int, each: bool, counts: list[int]
+) -> None:
+    assert tunnel_delay.divide_requests(requests, devices, each=each) == counts
 
 
 @pytest.fixture
@@ -154,6 +165,7 @@ def test_figure_12_measures_every_upload(
         assert row["acknowledged_ms"]["p50"] >= 30
         assert row["acknowledged_ms"]["p50"] > row["arrived_ms"]["p50"] >= 14
     assert found["requests_ms"]["count"] == 3
+    assert found["uploaded_kb_per_s"] >= 0
     assert {file.name for file in tmp_path.iterdir()} == {f"tunnel_delay.{kind}" for kind in ("json", "png", "html")}
 
 

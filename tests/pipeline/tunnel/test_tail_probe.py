@@ -1,15 +1,21 @@
 """Pings behind the last frame of a flight: when they are sent, how many, and when none is."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud
-from tests.sim.tunnel_rig import MakeClient, running, until
+from tests.sim.tunnel_cloud import TunnelCloud, authenticate
+from tests.sim.tunnel_rig import MakeClient, RawDevice, nothing_acked, running, until
 from tests.sim.tunnel_wire import TunnelWire
 from walle import protocol
+from walle.clock import ManualClock
+from walle.cloud.authority import Authority
 from walle.pipeline.tunnel import sockets
+from walle.pipeline.tunnel.server import TunnelServer
+from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 
 _TRIP_S = 0.1
 
@@ -247,3 +253,109 @@ async def test_a_client_counts_its_probes_and_sends_none_over_loopback(
             answer.set()
             await asking
         assert client.probes >= 1
+
+
+class SlowHandler:
+    """A handler whose answers come when the test opens the gate."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+
+    async def __call__(self, _device_id: str, topic: str, _payload: bytes) -> bytes:
+        if topic != "quick":
+            await self.gate.wait()
+        return topic.encode()
+
+
+@contextlib.asynccontextmanager
+async def connected(authority: Authority, clock: ManualClock, handler: SlowHandler) -> AsyncIterator[RawDevice]:
+    async with (
+        TunnelServer(
+            ssl_context=authority.server_context(),
+            authenticate=authenticate,
+            resume=nothing_acked,
+            on_request=handler,
+            clock=clock,
+        ) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        await device.hello()
+        yield device
+
+
+async def later_frames(device: RawDevice, clock: ManualClock, seconds: float) -> list[protocol.Frame]:
+    """Advance the clock, and return what the cloud wrote in that time."""
+    await clock.advance(seconds)
+    device.say(protocol.Ping(99))
+    heard = []
+    while (frame := await device.hear()) != protocol.Pong(99):
+        assert frame is not None
+        heard.append(frame)
+    return heard
+
+
+@pytest.mark.asyncio
+async def test_the_answer_of_a_slow_handler_is_followed_by_a_pong_without_a_ping(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, handler = ManualClock(), SlowHandler()
+    monkeypatch.setattr(sockets, "least_round_trip_s", lambda _: _TRIP_S)
+    async with connected(authority, clock, handler) as device:
+        device.say(protocol.Request(1, "slow", b""), protocol.Ping(7))
+        assert await device.hear() == protocol.Pong(7)
+        handler.gate.set()
+        assert await device.hear() == protocol.Response(1, b"slow")
+        assert await later_frames(device, clock, _TRIP_S / 5) == []  # not earlier than RACK takes it for lost
+        assert await later_frames(device, clock, 10.0) == []  # the Pong that ended the line before has followed
+        handler.gate.clear()
+        device.say(protocol.Request(2, "slow", b""), protocol.Ping(8))
+        assert await device.hear() == protocol.Pong(8)
+        handler.gate.set()
+        assert await device.hear() == protocol.Response(2, b"slow")
+        assert await later_frames(device, clock, _TRIP_S / 3) == [protocol.Pong(0)]
+        assert await later_frames(device, clock, 20.0) == []
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_pongs_or_other_frames_follow_gets_no_pong_of_its_own(authority: Authority) -> None:
+    clock, handler = ManualClock(), SlowHandler()
+    async with connected(authority, clock, handler) as device:
+        device.say(protocol.Request(1, "quick", b""))
+        assert await device.hear() == protocol.Response(1, b"quick")
+        assert await later_frames(device, clock, 10.0) == []
+        device.say(protocol.Request(2, "slow", b""), protocol.Request(3, "late", b""), protocol.Ping(7))
+        assert await device.hear() == protocol.Pong(7)
+        handler.gate.set()
+        assert await device.hear() == protocol.Response(2, b"slow")
+        assert await device.hear() == protocol.Response(3, b"late")
+        assert await later_frames(device, clock, 10.0) == [protocol.Pong(0)]  # one for both
+
+
+@pytest.mark.asyncio
+async def test_the_cloud_s_pong_waits_until_the_kernel_has_sent_the_answer(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, handler = ManualClock(), SlowHandler()
+    unsent, looks = 5000, 0
+
+    def look(_: object) -> int:
+        nonlocal looks
+        looks += 1
+        return unsent
+
+    monkeypatch.setattr(sockets, "unsent_bytes", look)
+    async with connected(authority, clock, handler) as device:
+        device.say(protocol.Request(1, "slow", b""), protocol.Ping(7))
+        assert await device.hear() == protocol.Pong(7)
+        handler.gate.set()
+        assert await device.hear() == protocol.Response(1, b"slow")
+        await clock.advance(60.0)  # the device does not take it
+        assert 10 < looks < 100
+        unsent = 0
+        assert await later_frames(device, clock, 1.0) == [protocol.Pong(0)]
+
+
+def test_the_pong_behind_an_answer_comes_after_a_quarter_of_the_round_trip() -> None:
+    assert answer_probe_delay_s(None) == answer_probe_delay_s(0.001) == 0.01
+    assert answer_probe_delay_s(0.1) == 0.025
+    assert answer_probe_delay_s(60.0) == 0.25

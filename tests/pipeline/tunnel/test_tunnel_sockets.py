@@ -9,6 +9,7 @@ import pytest
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, running, until
+from walle.pipeline.tunnel import sockets
 
 _TCP_RTO_MIN_US, _TCP_DELACK_MAX_US = 45, 46
 
@@ -43,3 +44,15 @@ async def test_both_ends_recover_from_a_lost_small_packet_sooner_than_by_default
                 assert option(connection, _TCP_DELACK_MAX_US) == 20_000
                 assert option(connection, socket.TCP_NODELAY) == 1
             assert option(client._link._transport.get_extra_info("socket"), socket.TCP_NOTSENT_LOWAT) == 16 << 10
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="TCP_INFO is Linux's")
+def test_the_kernel_tells_the_least_round_trip() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as sender:
+        assert sockets.least_round_trip_s(sender) is None  # not connected
+        sender.connect(listener.getsockname())
+        found = sockets.least_round_trip_s(sender)
+        assert found is not None
+        assert 0 < found < 1
+    assert sockets.least_round_trip_s(sender) is None  # closed
+    assert sockets.least_round_trip_s(None) is None

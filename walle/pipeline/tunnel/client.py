@@ -440,7 +440,7 @@ class TunnelClient:
                 if self._is_over(link):
                     break
                 unacked = [upload for upload in group if upload.seq > link.acked]  # an Ack may have come meanwhile
-                if not unacked:  # they would never leave what is in flight: there is no second Ack of the same number
+                if not unacked:  # sent now, they would count as in flight until the end: their Ack has come already
                     continue
                 allowed = self._allowed(link, unacked)
                 link.send(allowed, self._encode_uploads(link, allowed))

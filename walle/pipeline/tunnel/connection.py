@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from walle import protocol
 from walle.errors import WalleError
+from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import (
     MAX_BODY_BYTES,
@@ -23,6 +24,7 @@ from walle.pipeline.tunnel.frames import (
     encode_ack,
 )
 from walle.pipeline.tunnel.handlers import RequestExpiredError
+from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 
 if TYPE_CHECKING:
     from walle.pipeline.tunnel.server import TunnelServer
@@ -34,6 +36,8 @@ _CHUNK = 256  # uploads of a connection that enter the queue between two checks 
 _CHUNK_BYTES = 256 << 10
 _TURN_BYTES = 1 << 20  # that a connection decompresses before the others have a turn; a frame is not divided
 _UPLOADS = (protocol.Upload, protocol.UploadBatch)
+_POSTPONED = 1.25  # times the delay before, of a probe whose answer has not left yet
+_MOST_POSTPONED_S = 1.0
 _READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
 
 
@@ -101,6 +105,10 @@ class Connection(asyncio.BufferedProtocol):
         self._version = protocol.OLDEST_PROTOCOL  # of the frames that are sent: until the Hello, those that all read
         self._answers: dict[int, asyncio.Task[None]] = {}  # to requests, by their ids
         self._request_since_s: float | None = None  # when the request that waits for memory came
+        self._pings = 0  # read so far
+        self._written = 0  # frames so far
+        self._last_answer = 0  # `_written` after the latest answer that a Pong may have to follow
+        self._is_probing = False
 
     @property
     def _is_closed(self) -> bool:
@@ -364,6 +372,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._server.counts.cancelled_requests += 1
                     answer.cancel()
             case protocol.Ping() if self._state is _OPEN:
+                self._pings += 1
                 if self._writable.is_set():
                     self._write(protocol.Pong(frame.token))
             case _:
@@ -402,7 +411,8 @@ class Connection(asyncio.BufferedProtocol):
         handler = functools.partial(self._server.on_request, self.device_id, request.topic, request.payload)
         work = handlers.start(handler, device_id=self.device_id, priority=request.priority)
         work.add_done_callback(lambda _: held.close())
-        self._answers[request_id] = answer = self._spawn(self._answer(request_id, request.topic, work, left_s))
+        answer = self._spawn(self._answer(request_id, request.topic, work, left_s, self._pings))
+        self._answers[request_id] = answer
         answer.add_done_callback(lambda _: handlers.abandon(work))  # it may have been cancelled before it began
 
     async def _greet(self, hello: protocol.Hello) -> None:
@@ -450,7 +460,10 @@ class Connection(asyncio.BufferedProtocol):
         )
         self.resume()
 
-    async def _answer(self, request_id: int, topic: str, work: asyncio.Task[bytes], left_s: float | None) -> None:
+    async def _answer(
+        self, request_id: int, topic: str, work: asyncio.Task[bytes], left_s: float | None, pings: int
+    ) -> None:
+        """Write the Response once there is one; `pings` were read before the request."""
         payload, error_text, code = b"", "", ""
         counts = self._server.counts
         try:
@@ -470,6 +483,30 @@ class Connection(asyncio.BufferedProtocol):
         except FrameError as error:
             self._write(protocol.Response(request_id, b"", f"the answer cannot be sent: {error}", "internal"))
         self._answers.pop(request_id, None)
+        if self._pings > pings and not self._is_closed:  # otherwise the Pong to the Ping behind the request follows
+            self._last_answer = self._written
+            if not self._is_probing:
+                self._is_probing = True
+                self._spawn(self._probe_answer())  # not here: this task holds the payload
+
+    async def _probe_answer(self) -> None:
+        """Send a Pong behind the latest answer unless another frame follows, so that TCP learns of its loss.
+
+        See walle/pipeline/tunnel/tail_probe.py.
+        """
+        connection = self._transport.get_extra_info("socket")
+        delay_s = answer_probe_delay_s(sockets.least_round_trip_s(connection))
+        try:
+            while (last := self._last_answer) == self._written:
+                await self._server.clock.sleep(delay_s)
+                if self._written != last:
+                    continue
+                if self._writable.is_set() and not sockets.unsent_bytes(connection):
+                    self._write(protocol.Pong(0))
+                    return
+                delay_s = min(_MOST_POSTPONED_S, _POSTPONED * delay_s)  # it would share the answer's last packet
+        finally:
+            self._is_probing = False
 
     async def _wait_writable(self, answer_bytes: int) -> None:
         """Return once an answer may be written. Another answer may fill the buffer again first."""
@@ -497,6 +534,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._owed_ack = False
         data = encode_ack(self._acked)
+        self._written += 1
         self._server.counts.bytes_out += len(data)
         self._transport.write(data)
 
@@ -506,5 +544,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self, data: bytes) -> None:
         if not self._is_closed:
+            self._written += 1
             self._server.counts.bytes_out += len(data)
             self._transport.write(data)

@@ -19,6 +19,8 @@ _TCP_RTO_MIN_US = 45
 _TCP_DELACK_MAX_US = 46
 _SIOCOUTQNSD = 0x894B
 _INT = struct.Struct("i")
+_MIN_RTT_AT, _MIN_RTT_US = 148, struct.Struct("I")  # tcpi_min_rtt of struct tcp_info, since Linux 4.6
+_UNKNOWN_RTT_US = 0xFFFFFFFF
 _CONGESTION_CONTROL = b"bbr"  # which does not take each loss for congestion
 
 
@@ -26,6 +28,7 @@ class SupportsOptions(Protocol):
     """A socket, or what an event loop gives in its place."""
 
     def setsockopt(self, level: int, option: int, value: int | bytes, /) -> None: ...
+    def getsockopt(self, level: int, option: int, size_bytes: int, /) -> bytes: ...
     def fileno(self) -> int: ...
 
 
@@ -62,6 +65,18 @@ def unsent_bytes(connection: SupportsOptions | None) -> int:
         return 0
     (size_bytes,) = _INT.unpack(answer)
     return int(size_bytes)
+
+
+def least_round_trip_s(connection: SupportsOptions | None) -> float | None:
+    """Return the least round trip that the kernel has measured lately, None where the system does not tell."""
+    if connection is None or sys.platform != "linux":
+        return None
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _MIN_RTT_AT + _MIN_RTT_US.size)
+        (round_trip_us,) = _MIN_RTT_US.unpack_from(info, _MIN_RTT_AT)
+    except (OSError, struct.error):  # closed meanwhile, or an older kernel
+        return None
+    return None if round_trip_us == _UNKNOWN_RTT_US else round_trip_us / 1e6
 
 
 def _set(connection: SupportsOptions | None, option: int, value: int | bytes) -> None:
