@@ -585,6 +585,29 @@ class UploadStoreContract:
         assert [row.contents is None for row in await store.refused()] == [False, True]
 
     @pytest.mark.asyncio
+    async def test_a_read_of_the_quarantine_is_bounded_in_bytes_and_has_whole_devices(
+        self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("walle.pipeline.ingest.quarantine.MAX_READ_BYTES", 100_000)
+        for seq in (1, 2, 3):
+            for device in ("d1", "d2", "d3", "d4"):
+                size_bytes = 60_000 if device == "d2" else 15_000
+                if device != "d4" or seq == 1:
+                    await store.resume(Hello(device, "e", ""))
+                    row = received(seq, device=device, payload=bytes(size_bytes))
+                    assert await store.set_aside(row, "refused") is not None
+        pages = []
+        while page := await store.refused():
+            pages.append([(row.device_id, row.seq) for row in page])
+            for device_id in {row.device_id for row in page}:
+                await store.forget_refused(device_id)
+        assert pages == [
+            [("d1", 1), ("d1", 2), ("d1", 3)],
+            [("d2", 1), ("d2", 2), ("d2", 3)],  # one device, however large
+            [("d3", 1), ("d4", 1), ("d3", 2), ("d3", 3)],
+        ]
+
+    @pytest.mark.asyncio
     async def test_a_read_of_large_payloads_is_bounded(
         self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
