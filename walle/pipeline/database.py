@@ -13,6 +13,7 @@ import logging
 import pathlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from walle.engine_ext._core import RowBatch
 from walle.errors import PipelineError
@@ -34,18 +35,27 @@ from walle.protocol import Upload
 
 _LOG = logging.getLogger(__name__)
 
+MAX_ANSWER_BYTES = 4 << 20  # of one query, encoded, with ROW_OVERHEAD_BYTES a row; one feature is smaller
 _MOST_ROWS = 128  # of one statement: with 6 values a row it stays below the 999 parameters of an older SQLite
 
 
-def _inserts(into: str, columns: int) -> dict[int, str]:
-    """Return the statements that insert 1, 2, 4, ..., _MOST_ROWS rows."""
-    row = f"({', '.join('?' * columns)})"
-    counts = [1 << power for power in range(_MOST_ROWS.bit_length())]
-    return {count: f"INSERT INTO {into} VALUES {', '.join([row] * count)}" for count in counts}  # noqa: S608 - made of constants
+def _inserts(table: str, columns: str) -> dict[tuple[bool, int], str]:
+    """Return the statements that insert 1, 2, 4, ..., _MOST_ROWS rows: those with a topic each, and those of one topic.
+
+    A topic that is bound once for all rows saves a fifth of what binding costs.
+    """
+    names = columns.split(", ")
+    own, shared = f"({', '.join('?' * len(names))})", f"({', '.join('?' * (len(names) - 1))})"
+    statements = {}
+    for count in (1 << power for power in range(_MOST_ROWS.bit_length())):
+        into = f"INSERT INTO {table} ({columns})"
+        statements[False, count] = f"{into} VALUES {', '.join([own] * count)}"
+        statements[True, count] = f"{into} SELECT ?, * FROM (VALUES {', '.join([shared] * count)})"  # noqa: S608 - made of constants
+    return statements
 
 
-_FEATURES = _inserts("features (topic, ts_ms, position, payload, checksum)", 5)
-_UPLOADS = _inserts("outbox", 6)
+_FEATURES = _inserts("features", "topic, ts_ms, position, payload, checksum")
+_UPLOADS = _inserts("outbox", "topic, seq, payload, created_ms, checksum, chain")
 # Of statements that are constants: these errors mean that the file holds other contents than a store wrote.
 _DAMAGE = {
     sqlite3.SQLITE_ERROR,
@@ -223,6 +233,9 @@ class StoreDatabase:
         db.execute("PRAGMA synchronous = FULL")
         # More than 1,000 pages and a large transaction: a log that is cut off has to allocate the same blocks again.
         db.execute("PRAGMA journal_size_limit = 8388608")
+        # Pages of 4 MiB of features and their outbox rows stay in memory until their transaction ends: those that the
+        # cache, of 2 MB, spills before that are written twice.
+        db.execute("PRAGMA cache_spill = 2560")
         if empty:
             with self._transaction():
                 store_schema.create(db, StoreState.new())
@@ -388,12 +401,13 @@ class StoreDatabase:
         added = collections.Counter(rows.topics())
         with self._transaction():
             for first, count in _chunks(rows.uploads):
-                parameters, state.last_seq, state.last_chain = rows.upload_parameters(
+                one_topic, parameters, state.last_seq, state.last_chain = rows.upload_parameters(
                     first, count, state.last_seq, state.last_chain
                 )
-                db.execute(_UPLOADS[count], parameters)
+                db.execute(_UPLOADS[one_topic, count], parameters)
             for first, count in _chunks(len(rows)):
-                db.execute(_FEATURES[count], rows.feature_parameters(first, count))
+                one_topic, parameters = rows.feature_parameters(first, count)
+                db.execute(_FEATURES[one_topic, count], parameters)
             if batch.states:
                 task_states.write_states(db, batch.states)
             if forget[0] == state.epoch and forget[1] > state.acked:
@@ -473,19 +487,28 @@ class StoreDatabase:
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    def query(self, topic: str, since_ms: int, limit: int) -> list[Feature]:
-        """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put.
+    def query(self, topic: str, since_ms: int, limit: int, skip: int = 0) -> list[Feature]:
+        """Return features of a topic from `since_ms` on, in the order they were put.
 
-        Rows that fail their checksum are removed, counted and left out.
+        They are the latest without the last `skip`: at most `limit`, and as many as fit MAX_ANSWER_BYTES. Rows that
+        fail their checksum are removed, counted and left out.
         """
-        return self._mended(lambda db: self._query(db, topic, since_ms, limit))
+        return self._mended(lambda db: self._query(db, topic, since_ms, limit, skip))
 
-    def _query(self, db: sqlite3.Connection, topic: str, since_ms: int, limit: int) -> list[Feature]:
-        found = db.execute(
+    def _query(self, db: sqlite3.Connection, topic: str, since_ms: int, limit: int, skip: int) -> list[Feature]:
+        cursor = db.execute(
             "SELECT id, topic, ts_ms, position, payload, checksum FROM features WHERE topic = ? AND ts_ms >= ?"
-            " ORDER BY id DESC LIMIT ?",
-            (topic, since_ms, limit),
-        ).fetchall()
+            " ORDER BY id DESC LIMIT ? OFFSET ?",
+            (topic, since_ms, limit, skip),
+        )
+        found: list[tuple[Any, ...]] = []
+        size_bytes = 0
+        for row in cursor:
+            size_bytes += len(row[1]) + len(row[4]) + ROW_OVERHEAD_BYTES
+            if found and size_bytes > MAX_ANSWER_BYTES:
+                break
+            found.append(row)
+        cursor.close()
         features = []
         damaged = []
         for id_, *row, payload, checksum in reversed(found):

@@ -474,15 +474,18 @@ class FeatureStore:
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    async def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Feature]:
-        """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put.
+    async def query(self, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Feature]:
+        """Return the latest features of a topic from `since_ms` on, in the order they were put.
+
+        At most `limit`, and fewer where they are more than MAX_ANSWER_BYTES. To go on with older ones, pass the number
+        of those returned so far as `skip`, until none is returned.
 
         Flushes first, so that every earlier put is included.
         """
         database = self._opened()
         if self._buffer_bytes:
             await self._flush()
-        return await self._in_thread(lambda: database.query(topic, since_ms, limit))
+        return await self._in_thread(lambda: database.query(topic, since_ms, limit, skip))
 
     async def wait_for_seq(self, after_seq: int) -> None:
         """Return once an outbox row after `after_seq` is in the file, or a new epoch begins."""
