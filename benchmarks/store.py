@@ -23,7 +23,7 @@ from pathlib import Path
 
 from walle import plain
 from walle.pipeline import checksums, store_schema
-from walle.pipeline.database import Bounds
+from walle.pipeline.kept_features import Bounds
 from walle.pipeline.store import FeatureStore, Put
 from walle.pipeline.store_schema import StoreState
 

@@ -15,12 +15,12 @@ from walle import plain
 from walle.clock import ManualClock
 from walle.pipeline.database import (
     MAX_ANSWER_BYTES,
-    Bounds,
     StoreCorruptError,
     StoreError,
     StoreFullError,
     StoreLockedError,
 )
+from walle.pipeline.kept_features import Bounds
 from walle.pipeline.store import FeatureStore, PayloadError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
 
@@ -339,7 +339,7 @@ async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
 
 PUTTER = """
 import asyncio, sys
-from walle.pipeline.database import Bounds
+from walle.pipeline.kept_features import Bounds
 from walle.pipeline.store import FeatureStore
 
 async def main():

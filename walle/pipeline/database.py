@@ -17,7 +17,8 @@ from typing import Any
 
 from walle.engine_ext._core import RowBatch
 from walle.errors import PipelineError
-from walle.pipeline import epochs, salvage, store_schema, task_states
+from walle.pipeline import epochs, salvage, store_schema, store_statements, task_states
+from walle.pipeline.kept_features import Bounds, KeptFeatures, read_kept
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_lock import Mark, StoreLock
 from walle.pipeline.store_schema import (
@@ -36,26 +37,6 @@ from walle.protocol import Upload
 _LOG = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 4 << 20  # of one query, encoded, with ROW_OVERHEAD_BYTES a row; one feature is smaller
-_MOST_ROWS = 128  # of one statement: with 6 values a row it stays below the 999 parameters of an older SQLite
-
-
-def _inserts(table: str, columns: str) -> dict[tuple[bool, int], str]:
-    """Return the statements that insert 1, 2, 4, ..., _MOST_ROWS rows: those with a topic each, and those of one topic.
-
-    A topic that is bound once for all rows saves a fifth of what binding costs.
-    """
-    names = columns.split(", ")
-    own, shared = f"({', '.join('?' * len(names))})", f"({', '.join('?' * (len(names) - 1))})"
-    statements = {}
-    for count in (1 << power for power in range(_MOST_ROWS.bit_length())):
-        into = f"INSERT INTO {table} ({columns})"
-        statements[False, count] = f"{into} VALUES {', '.join([own] * count)}"
-        statements[True, count] = f"{into} SELECT ?, * FROM (VALUES {', '.join([shared] * count)})"  # noqa: S608 - made of constants
-    return statements
-
-
-_FEATURES = _inserts("features", "topic, ts_ms, position, payload, checksum")
-_UPLOADS = _inserts("outbox", "topic, seq, payload, created_ms, checksum, chain")
 # Of statements that are constants: these errors mean that the file holds other contents than a store wrote.
 _DAMAGE = {
     sqlite3.SQLITE_ERROR,
@@ -117,33 +98,6 @@ class Batch:
         self.states = {}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds on the features that are kept; the transaction that exceeds one removes the oldest."""
-
-    rows_per_topic: int = 10_000
-    rows: int = 100_000
-    size_bytes: int = 64 << 20
-
-
-@dataclasses.dataclass(slots=True)
-class _Kept:
-    """Counts of the feature table."""
-
-    rows: collections.Counter[str]  # by topic
-    total_rows: int
-    size_bytes: int
-
-    def add(self, rows: collections.Counter[str], count: int, size_bytes: int) -> None:
-        """Add rows, or remove them with negative counts."""
-        self.rows.update(rows)
-        for topic in rows:
-            if not self.rows[topic]:
-                del self.rows[topic]
-        self.total_rows += count
-        self.size_bytes += size_bytes
-
-
 class StoreDatabase:
     """One open file, until `close`.
 
@@ -167,7 +121,7 @@ class StoreDatabase:
         self._now_ms = now_ms
         self.state: StoreState
         self.task_states: list[TaskState]  # at the opening
-        self._kept: _Kept
+        self._kept: KeptFeatures
         with contextlib.ExitStack() as stack:
             self._lock = self._take_lock()
             stack.callback(self._lock.close)
@@ -208,10 +162,10 @@ class StoreDatabase:
         if mark is not None and mark.epoch == self.state.epoch and mark.commits > self.state.commits:
             self.lost_commits += mark.commits - self.state.commits
             _LOG.error("feature store %s lacks its last %d transactions", self.path, self.lost_commits)
-        losses = _rolled_back(self.state, mark)
+        losses = epochs.rolled_back(self.state, mark)
         if losses:
             self._start_epoch(losses)
-        self._kept = self._read_kept(db)
+        self._kept = read_kept(db)
         self.task_states, damaged = task_states.read_states(db)
         self.damaged_states += damaged
         self._lock.write(self.state.mark())
@@ -244,16 +198,6 @@ class StoreDatabase:
             raise DamageError(problem)
         if not empty and version < FORMAT:
             self._start_epoch([], lambda: store_schema.migrate(db))
-
-    def _read_kept(self, db: sqlite3.Connection) -> _Kept:
-        # The index is compared with the table, since quick_check does not: a query trusts the index.
-        query = "SELECT topic, count(*), sum(id), {} FROM features {} GROUP BY {} ORDER BY 1, 2, 3"
-        in_table = db.execute(query.format("sum(size_bytes)", "NOT INDEXED", "topic")).fetchall()
-        in_index = db.execute(query.format("0", "INDEXED BY features_by_topic", "topic")).fetchall()
-        if [row[:3] for row in in_table] != [row[:3] for row in in_index]:
-            raise DamageError("an index differs from its table")
-        rows = collections.Counter({topic: count for topic, count, _, _ in in_table})
-        return _Kept(rows, rows.total(), sum(size_bytes or 0 for *_, size_bytes in in_table))
 
     # --- damage and new epochs ----------------------------------------------------------------------------------------
 
@@ -400,19 +344,19 @@ class StoreDatabase:
         state.outbox_bytes += rows.upload_bytes
         added = collections.Counter(rows.topics())
         with self._transaction():
-            for first, count in _chunks(rows.uploads):
+            for first, count in store_statements.chunks(rows.uploads):
                 one_topic, parameters, state.last_seq, state.last_chain = rows.upload_parameters(
                     first, count, state.last_seq, state.last_chain
                 )
-                db.execute(_UPLOADS[one_topic, count], parameters)
-            for first, count in _chunks(len(rows)):
+                db.execute(store_statements.UPLOADS[one_topic, count], parameters)
+            for first, count in store_statements.chunks(len(rows)):
                 one_topic, parameters = rows.feature_parameters(first, count)
-                db.execute(_FEATURES[one_topic, count], parameters)
+                db.execute(store_statements.FEATURES[one_topic, count], parameters)
             if batch.states:
                 task_states.write_states(db, batch.states)
             if forget[0] == state.epoch and forget[1] > state.acked:
                 self._forget(db, state, forget[1])
-            removed, removed_bytes = self._retain(db, added, rows.size_bytes)
+            removed, removed_bytes = self._kept.retain(db, added, rows.size_bytes, self._bounds)
             store_schema.write_state(db, state)
         self._kept.add(added, len(rows), rows.size_bytes)
         if removed:
@@ -428,36 +372,6 @@ class StoreDatabase:
         state.outbox_bytes -= db.execute(sizes, (upto_seq,)).fetchone()[0]
         db.execute("DELETE FROM outbox WHERE seq <= ?", (upto_seq,))
         state.acked, state.acked_chain = upto_seq, found[0]
-
-    def _retain(
-        self, db: sqlite3.Connection, added: collections.Counter[str], added_bytes: int
-    ) -> tuple[collections.Counter[str], int]:
-        """Remove the oldest rows beyond the bounds, inside the transaction; return their negative counts and bytes."""
-        kept, bounds = self._kept, self._bounds
-        removed = collections.Counter[str]()
-        size_bytes = kept.size_bytes + added_bytes
-        for topic, count in added.items():
-            excess = kept.rows[topic] + count - bounds.rows_per_topic
-            if excess > 0:
-                for row_topic, row_bytes in db.execute(
-                    "DELETE FROM features WHERE id IN (SELECT id FROM features WHERE topic = ? ORDER BY id LIMIT ?)"
-                    " RETURNING topic, size_bytes",
-                    (topic, excess),
-                ):
-                    removed[row_topic] -= 1
-                    size_bytes -= row_bytes
-        total_rows = kept.total_rows + added.total() + removed.total()
-        if size_bytes > bounds.size_bytes or total_rows > bounds.rows:
-            last_removed = None
-            oldest = db.execute("SELECT id, topic, size_bytes FROM features ORDER BY id")
-            while (size_bytes > bounds.size_bytes or total_rows > bounds.rows) and (row := oldest.fetchone()):
-                last_removed, row_topic, row_bytes = row
-                removed[row_topic] -= 1
-                total_rows -= 1
-                size_bytes -= row_bytes
-            oldest.close()
-            db.execute("DELETE FROM features WHERE id <= ?", (last_removed,))
-        return removed, size_bytes - kept.size_bytes - added_bytes
 
     def reconcile(self, acked: int, chain: int) -> bool:
         """Compare the cloud's highest number and its chain value there with the outbox; return whether they agree.
@@ -524,7 +438,7 @@ class StoreDatabase:
     def _remove_damaged(self, db: sqlite3.Connection, ids: list[int]) -> None:
         with self._transaction():
             db.executemany("DELETE FROM features WHERE id = ?", [(id_,) for id_ in ids])
-        self._kept = self._read_kept(db)
+        self._kept = read_kept(db)
         self.damaged_features += len(ids)
         _LOG.error("feature store %s: %d features failed their checksum and were removed", self.path, len(ids))
 
@@ -577,36 +491,6 @@ class StoreDatabase:
                 self._disconnect()
         finally:
             self._lock.close()
-
-
-def _chunks(rows: int) -> Iterator[tuple[int, int]]:
-    """Yield (first row, number of rows) of each statement."""
-    first = 0
-    while first < rows:
-        count = min(_MOST_ROWS, 1 << (rows - first).bit_length() - 1)
-        yield first, count
-        first += count
-
-
-def _rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:
-    """Return the reports of uploads that the lock file's mark knows of and the file does not."""
-    if mark is None:
-        return []
-    if mark.epoch != state.epoch:
-        # A file that continues the mark's epoch was killed before its new mark was written; any other was replaced.
-        known = [origin.offset + origin.upto for origin in state.origins if origin.epoch == mark.epoch]
-        first_seq = known[0] + 1 if known else 1
-        losses = []
-        if mark.last_seq >= first_seq:
-            losses.append(Loss(mark.epoch, first_seq, mark.last_seq, LossCause.DEVICE_RESTORED))
-        if not known and state.commits:  # a copy from before the mark's epoch, of which an unknown number went on
-            losses.append(Loss(state.epoch, state.last_seq + 1, None, LossCause.DEVICE_RESTORED))
-        return losses
-    if mark.commits > state.commits and mark.last_seq > state.last_seq:
-        return [Loss(mark.epoch, state.last_seq + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
-    if mark.commits == state.commits and mark.last_chain != state.last_chain:
-        return [Loss(mark.epoch, state.acked + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
-    return []
 
 
 def _code(error: Exception) -> int:
