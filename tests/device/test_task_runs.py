@@ -26,7 +26,8 @@ def refused(call):
 def execute(ctx, trigger):
     query = ctx.store.query
     return {
-        "errors": [refused(lambda: query(["shop/count"])), refused(lambda: query("shop/count", "0", 1))],
+        "errors": [refused(lambda: query(["shop/count"])), refused(lambda: query("shop/count", "0", 1)),
+                   refused(lambda: query("shop/count", skip="1"))],
         "counts": [len(query("shop/count", limit=limit)) for limit in (-1, 0, 1, 1 << 40)],
         "late": len(query("shop/count", 1 << 60)),
     }
@@ -79,4 +80,5 @@ async def test_queries_have_bounds_and_wrong_ones_are_refused_by_name(tmp_path: 
         found = plain.decode(uploads[2][1].payload)
         assert "topic of a query must be str, is list" in found["errors"][0]
         assert "since_ms of a query must be int, is str" in found["errors"][1]
+        assert "skip of a query must be int, is str" in found["errors"][2]
         assert (found["counts"], found["late"]) == ([0, 0, 1, 2], 0)

@@ -166,8 +166,8 @@ async def test_the_name_of_an_unknown_resource_is_refused(make: Make, name: str)
 @pytest.mark.asyncio
 async def test_the_store_is_queried_through_a_callback(make: Make) -> None:
     vm = make("def execute(ctx, x): return ctx.store.query('clicks', since_ms=5)")
-    callbacks = {"store.query": lambda topic, since_ms, limit: [[topic, since_ms, limit]]}
-    assert (await run(vm, callbacks=callbacks))["output"] == [["clicks", 5, 100]]
+    callbacks = {"store.query": lambda topic, since_ms, limit, skip: [[topic, since_ms, limit, skip]]}
+    assert (await run(vm, callbacks=callbacks))["output"] == [["clicks", 5, 100, 0]]
 
 
 @pytest.mark.asyncio

@@ -77,16 +77,19 @@ def test_rows_have_the_checksums_and_the_chain_of_checksums_py() -> None:
             else:
                 assert batch.append_all(puts, ts_ms / 1000, position) is False
             assert len(batch) == len(expected)
-    found = batch.feature_parameters(0, len(batch))
-    uploads, seq, chain = batch.upload_parameters(0, batch.uploads, 10, 2**61 - 2)
-    links = 2**61 - 2
+    one_topic, found = batch.feature_parameters(0, len(batch))
+    assert not one_topic
+    one_topic, uploads, seq, chain = batch.upload_parameters(0, batch.uploads, 10, 2**61 - 2)
+    assert not one_topic
+    links, expected_seq = 2**61 - 2, 10
     for put, ts_ms, position in expected:
         sum_ = checksums.row_checksum(put.topic, put.payload, ts_ms)
         assert found[:5] == [put.topic, ts_ms, position, put.payload, checksums.feature_checksum(sum_, position)]
         del found[:5]
         if put.upload:
             links = checksums.next_link(links, sum_)
-            assert uploads[1:6] == [put.topic, put.payload, ts_ms, sum_, links]
+            expected_seq += 1
+            assert uploads[:6] == [put.topic, expected_seq, put.payload, ts_ms, sum_, links]
             del uploads[:6]
     assert (found, uploads, chain) == ([], [], links)
     assert seq == 10 + batch.uploads
@@ -98,13 +101,42 @@ def test_rows_have_the_checksums_and_the_chain_of_checksums_py() -> None:
     }
 
 
+def test_a_topic_that_all_rows_have_is_the_first_parameter() -> None:
+    topic, equal = "topic-1", "topic-" + str(1)  # another object
+    batch = new_batch()
+    rows = [(topic, True), (topic, True), ("other", False), (topic, True), (equal, True)]
+    for index, (name, upload) in enumerate(rows):
+        batch.append_all([(name, bytes([index]), upload)], index / 1000, index)
+    for first, count, expected in (
+        (0, 2, True),
+        (0, 1, True),
+        (1, 2, False),
+        (0, 0, False),
+        (2, 1, True),
+        (3, 2, False),
+    ):
+        one_topic, found = batch.feature_parameters(first, count)
+        assert one_topic is expected
+        topics = [found.pop(0)] * count if one_topic else found[::5]
+        assert topics == [name for name, _ in rows[first : first + count]]
+        assert found[0 if one_topic else 1 :: 4 if one_topic else 5] == list(range(first, first + count))
+        assert found[1 if one_topic else 2 :: 4 if one_topic else 5] == list(range(first, first + count))
+    one_topic, found, seq, chain = batch.upload_parameters(0, 3, 7, 17)  # of rows 0, 1 and 3
+    assert (one_topic, len(found), found[0], found[1::5]) == (True, 16, topic, [8, 9, 10])
+    one_topic, found, *_ = batch.upload_parameters(3, 1, seq, chain)
+    assert (one_topic, found[:2]) == (True, [topic, 11])
+    one_topic, found, *_ = batch.upload_parameters(2, 2, 9, 17)
+    assert (one_topic, found[::6], found[1::6]) == (False, [topic, topic], [10, 11])
+
+
 def test_parts_of_the_uploads_continue_the_chain() -> None:
     batch = new_batch()
     batch.append_all([Put("t", bytes([index]), index % 3 != 0) for index in range(50)], 1.0, -1)
-    whole, *end = batch.upload_parameters(0, batch.uploads, 0, 17)
-    first, seq, chain = batch.upload_parameters(0, 20, 0, 17)
-    rest, *rest_end = batch.upload_parameters(20, batch.uploads - 20, seq, chain)
-    assert (first + rest, rest_end) == (whole, end)
+    _, whole, *end = batch.upload_parameters(0, batch.uploads, 0, 17)
+    _, first, seq, chain = batch.upload_parameters(0, 20, 0, 17)
+    _, rest, *rest_end = batch.upload_parameters(20, batch.uploads - 20, seq, chain)
+    assert (first[0], rest[0]) == ("t", "t")
+    assert (first + rest[1:], rest_end) == (whole, end)
     with pytest.raises(IndexError):
         batch.feature_parameters(40, 11)
     with pytest.raises(IndexError):
@@ -171,23 +203,45 @@ def test_memory_of_payloads_is_used_again_and_each_row_keeps_its_own(seed: int) 
             payloads[id(other)].clear()
         elif action < 0.2:
             chosen.set_limits(MANY, MANY, 1, 1, MANY)
-            assert chosen.append_value("t", rng.randbytes(8000), True, 1.0, 2, MANY) is None
+            assert chosen.append_value("t", [rng.randbytes(8000)], True, 1.0, 2, MANY) is None
             chosen.set_limits(MANY, MANY, 0, MANY, MANY)
         else:
-            value = rng.randbytes(rng.choice([0, 1, 1300, 8000, 8188, 8192, 20_000]))
+            data = rng.randbytes(rng.choice([0, 1, 1300, 8000, 8188, 8192, 20_000]))
+            value = rng.choice([data, [data], {"x": data}])
             assert chosen.append_value("t", value, rng.random() < 0.5, 1.0, 2, MANY) is False
             kept.append(plain.encode(value))
     for chosen in (batch, other):
-        assert chosen.feature_parameters(0, len(chosen))[3::5] == payloads[id(chosen)]
+        assert [row[3] for row in _feature_rows(chosen)] == payloads[id(chosen)]
         _check_checksums(chosen)
+
+
+def test_parameters_that_are_still_used_keep_their_payloads() -> None:
+    batch = new_batch()
+    batch.append_value("t", ["first"], True, 1.0, 2, MANY)
+    rows = _feature_rows(batch)
+    batch.clear()
+    batch.append_value("t", ["later"], True, 1.0, 2, MANY)
+    assert rows[0][3] == plain.encode(["first"])
+    assert _feature_rows(batch)[0][3] == plain.encode(["later"])
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 255, 256, 65535, 65536, 1 << 20])
+def test_a_value_of_bytes_is_copied_behind_its_head(size_bytes: int) -> None:
+    batch = new_batch()
+    value = random.Random(1).randbytes(size_bytes)
+    assert batch.append_value("t", value, True, 1.0, 2, MANY) is False
+    assert batch.size_bytes == batch.upload_bytes == len(plain.encode(value)) + 1 + ROW_OVERHEAD_BYTES
+    assert _feature_rows(batch)[0][3] == plain.encode(value)
+    _check_checksums(batch)
 
 
 def test_refused_values_leave_no_memory_behind() -> None:
     batch = new_batch(used=1, upload_bytes=1)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    value = bytes(8000)
-    for _ in range(30_000):
-        assert batch.append_value("t", value, True, 1.0, 2, MANY) is None
+    data = bytes(8000)
+    for value in (data, [data]):
+        for _ in range(15_000):
+            assert batch.append_value("t", value, True, 1.0, 2, MANY) is None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 50_000
 
 
@@ -203,10 +257,16 @@ def test_a_call_with_a_wrong_output_adds_none() -> None:
     assert batch.append_value("t", "xx", True, 0.0, -1, 2) is None  # 3 bytes
 
 
+def _feature_rows(batch: RowBatch) -> list[list[object]]:
+    """Return topic, ts_ms, position, payload and checksum of each row."""
+    one_topic, found = batch.feature_parameters(0, len(batch))
+    topics = [found.pop(0)] if one_topic else []
+    columns = 4 if one_topic else 5
+    return [topics + found[first : first + columns] for first in range(0, len(found), columns)]
+
+
 def _check_checksums(batch: RowBatch) -> None:
-    found = batch.feature_parameters(0, len(batch))
-    for index in range(0, len(found), 5):
-        topic, ts_ms, position, payload, checksum = found[index : index + 5]
+    for topic, ts_ms, position, payload, checksum in _feature_rows(batch):
         assert isinstance(payload, bytes | bytearray)
         assert is_sound_feature(topic, bytes(payload), ts_ms, position, checksum), (topic, payload)
 

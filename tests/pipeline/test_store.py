@@ -13,7 +13,14 @@ import pytest
 
 from walle import plain
 from walle.clock import ManualClock
-from walle.pipeline.database import Bounds, StoreCorruptError, StoreError, StoreFullError, StoreLockedError
+from walle.pipeline.database import (
+    MAX_ANSWER_BYTES,
+    StoreCorruptError,
+    StoreError,
+    StoreFullError,
+    StoreLockedError,
+)
+from walle.pipeline.kept_features import Bounds
 from walle.pipeline.store import FeatureStore, PayloadError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
 
@@ -70,6 +77,24 @@ async def test_a_query_is_bounded_by_time_and_count_and_gives_the_latest_in_orde
         assert [plain.decode(feature.payload) for feature in await store.query("t", limit=2)] == [3, 4]
         assert [plain.decode(feature.payload) for feature in await store.query("t", since_ms=3)] == [3, 4]
         assert await store.query("nothing") == []
+        assert [plain.decode(feature.payload) for feature in await store.query("t", limit=2, skip=2)] == [1, 2]
+        assert await store.query("t", skip=5) == []
+
+
+@pytest.mark.asyncio
+async def test_a_query_is_bounded_in_bytes_and_goes_on_with_older_features(path: pathlib.Path) -> None:
+    async with FeatureStore(path) as store:
+        for value in range(14):
+            await store.put("t", [value, bytes(900_000)], upload=False)
+        found: list[int] = []
+        while features := await store.query("t", limit=10_000, skip=len(found)):
+            assert sum(len(feature.payload) for feature in features) <= MAX_ANSWER_BYTES
+            found[:0] = [plain.decode(feature.payload)[0] for feature in features]
+            assert len(found) in (4, 8, 12, 14)
+        assert found == list(range(14))
+        for value in range(300):
+            await store.put("small", value, upload=False)
+        assert len(await store.query("small", limit=10_000)) == 300
 
 
 @pytest.mark.asyncio
@@ -314,7 +339,7 @@ async def test_a_foreign_or_newer_file_and_a_missing_folder_are_told_apart(
 
 PUTTER = """
 import asyncio, sys
-from walle.pipeline.database import Bounds
+from walle.pipeline.kept_features import Bounds
 from walle.pipeline.store import FeatureStore
 
 async def main():

@@ -22,8 +22,9 @@ from walle.clock import ManualClock
 from walle.pipeline.database import StoreCorruptError, StoreDatabase, StoreError
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
 from walle.pipeline.outbox import Outbox
-from walle.pipeline.store import FeatureStore, StoreReport
+from walle.pipeline.store import FeatureStore
 from walle.pipeline.store_lock import Mark
+from walle.pipeline.store_report import StoreReport
 from walle.pipeline.store_schema import ReplayState, StoreState
 
 TOPICS = ("ipv", "dwell")

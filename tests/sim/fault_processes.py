@@ -19,7 +19,8 @@ from pathlib import Path
 from tests.sim.tunnel_cloud import authenticate, echo
 from walle.cloud.authority import Authority
 from walle.errors import PipelineError
-from walle.pipeline.database import Bounds, StoreError, StoreFullError
+from walle.pipeline.database import StoreError, StoreFullError
+from walle.pipeline.kept_features import Bounds
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.tunnel.client import TunnelClient, client_context

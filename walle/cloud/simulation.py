@@ -147,8 +147,8 @@ class Simulator:
         await self._cloud.close()
 
 
-async def _query(store: FeatureStore, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
-    return [plain.decode(feature.payload) for feature in await store.query(topic, since_ms, limit)]
+async def _query(store: FeatureStore, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Any]:
+    return [plain.decode(feature.payload) for feature in await store.query(topic, since_ms, limit, skip)]
 
 
 def _describe(error: Exception) -> str:

@@ -27,6 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 _FAILURES_TO_REVERT = 10
 _MAX_FEATURES = 10_000  # of one query
+_MAX_SKIP = 2**53
 _MAX_MS = 2**53
 
 
@@ -164,15 +165,23 @@ class TaskRuns:
         run.unanswered = False
         return plain.decode(answer)
 
-    async def _query(self, run: _Run, after_id: int, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
+    async def _query(
+        self, run: _Run, after_id: int, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0
+    ) -> list[Any]:
         """Return payloads, oldest first, for a task's `ctx.store.query`; those up to `after_id` are left out."""
-        for name, value, kind in (("topic", topic, str), ("since_ms", since_ms, int), ("limit", limit, int)):
+        for name, value, kind in (
+            ("topic", topic, str),
+            ("since_ms", since_ms, int),
+            ("limit", limit, int),
+            ("skip", skip, int),
+        ):
             if type(value) is not kind:
                 raise PipelineError(f"{name} of a query must be {kind.__name__}, is {type(value).__name__}")
         since_ms = max(0, min(since_ms, _MAX_MS))
         limit = max(0, min(limit, _MAX_FEATURES))  # SQLite takes a negative limit for none
+        skip = max(0, min(skip, _MAX_SKIP))
         try:
-            found = await self._store.query(topic, since_ms, limit)
+            found = await self._store.query(topic, since_ms, limit, skip)
         except StoreError:
             run.is_unserved = True
             raise

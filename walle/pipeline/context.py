@@ -104,9 +104,13 @@ class Store:
             raise TaskContextError(f"a run may put {MAX_PUTS} features at most")
         (self.puts if upload else self.local).append((topic, payload))
 
-    def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Any]:
-        """Return payloads of stored features, oldest first; the latest `limit`, at most 10,000."""
-        return callbacks.call("store.query", topic, since_ms, limit)  # type: ignore[no-any-return]
+    def query(self, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Any]:
+        """Return payloads of stored features, oldest first: the latest `limit`, at most 10,000 and 4 MiB.
+
+        There are fewer than `limit` where they do not fit. To go on with older ones, pass the number of those returned
+        so far as `skip`, until none is returned.
+        """
+        return callbacks.call("store.query", topic, since_ms, limit, skip)  # type: ignore[no-any-return]
 
 
 class Context:

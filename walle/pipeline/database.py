@@ -13,10 +13,12 @@ import logging
 import pathlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from walle.engine_ext._core import RowBatch
 from walle.errors import PipelineError
-from walle.pipeline import epochs, salvage, store_schema, task_states
+from walle.pipeline import epochs, salvage, store_schema, store_statements, task_states
+from walle.pipeline.kept_features import Bounds, KeptFeatures, read_kept
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_lock import Mark, StoreLock
 from walle.pipeline.store_schema import (
@@ -34,18 +36,7 @@ from walle.protocol import Upload
 
 _LOG = logging.getLogger(__name__)
 
-_MOST_ROWS = 128  # of one statement: with 6 values a row it stays below the 999 parameters of an older SQLite
-
-
-def _inserts(into: str, columns: int) -> dict[int, str]:
-    """Return the statements that insert 1, 2, 4, ..., _MOST_ROWS rows."""
-    row = f"({', '.join('?' * columns)})"
-    counts = [1 << power for power in range(_MOST_ROWS.bit_length())]
-    return {count: f"INSERT INTO {into} VALUES {', '.join([row] * count)}" for count in counts}  # noqa: S608 - made of constants
-
-
-_FEATURES = _inserts("features (topic, ts_ms, position, payload, checksum)", 5)
-_UPLOADS = _inserts("outbox", 6)
+MAX_ANSWER_BYTES = 4 << 20  # of one query, encoded, with ROW_OVERHEAD_BYTES a row; one feature is smaller
 # Of statements that are constants: these errors mean that the file holds other contents than a store wrote.
 _DAMAGE = {
     sqlite3.SQLITE_ERROR,
@@ -107,33 +98,6 @@ class Batch:
         self.states = {}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds on the features that are kept; the transaction that exceeds one removes the oldest."""
-
-    rows_per_topic: int = 10_000
-    rows: int = 100_000
-    size_bytes: int = 64 << 20
-
-
-@dataclasses.dataclass(slots=True)
-class _Kept:
-    """Counts of the feature table."""
-
-    rows: collections.Counter[str]  # by topic
-    total_rows: int
-    size_bytes: int
-
-    def add(self, rows: collections.Counter[str], count: int, size_bytes: int) -> None:
-        """Add rows, or remove them with negative counts."""
-        self.rows.update(rows)
-        for topic in rows:
-            if not self.rows[topic]:
-                del self.rows[topic]
-        self.total_rows += count
-        self.size_bytes += size_bytes
-
-
 class StoreDatabase:
     """One open file, until `close`.
 
@@ -157,7 +121,7 @@ class StoreDatabase:
         self._now_ms = now_ms
         self.state: StoreState
         self.task_states: list[TaskState]  # at the opening
-        self._kept: _Kept
+        self._kept: KeptFeatures
         with contextlib.ExitStack() as stack:
             self._lock = self._take_lock()
             stack.callback(self._lock.close)
@@ -198,10 +162,10 @@ class StoreDatabase:
         if mark is not None and mark.epoch == self.state.epoch and mark.commits > self.state.commits:
             self.lost_commits += mark.commits - self.state.commits
             _LOG.error("feature store %s lacks its last %d transactions", self.path, self.lost_commits)
-        losses = _rolled_back(self.state, mark)
+        losses = epochs.rolled_back(self.state, mark)
         if losses:
             self._start_epoch(losses)
-        self._kept = self._read_kept(db)
+        self._kept = read_kept(db)
         self.task_states, damaged = task_states.read_states(db)
         self.damaged_states += damaged
         self._lock.write(self.state.mark())
@@ -223,6 +187,9 @@ class StoreDatabase:
         db.execute("PRAGMA synchronous = FULL")
         # More than 1,000 pages and a large transaction: a log that is cut off has to allocate the same blocks again.
         db.execute("PRAGMA journal_size_limit = 8388608")
+        # Pages of 4 MiB of features and their outbox rows stay in memory until their transaction ends: those that the
+        # cache, of 2 MB, spills before that are written twice.
+        db.execute("PRAGMA cache_spill = 2560")
         if empty:
             with self._transaction():
                 store_schema.create(db, StoreState.new())
@@ -231,16 +198,6 @@ class StoreDatabase:
             raise DamageError(problem)
         if not empty and version < FORMAT:
             self._start_epoch([], lambda: store_schema.migrate(db))
-
-    def _read_kept(self, db: sqlite3.Connection) -> _Kept:
-        # The index is compared with the table, since quick_check does not: a query trusts the index.
-        query = "SELECT topic, count(*), sum(id), {} FROM features {} GROUP BY {} ORDER BY 1, 2, 3"
-        in_table = db.execute(query.format("sum(size_bytes)", "NOT INDEXED", "topic")).fetchall()
-        in_index = db.execute(query.format("0", "INDEXED BY features_by_topic", "topic")).fetchall()
-        if [row[:3] for row in in_table] != [row[:3] for row in in_index]:
-            raise DamageError("an index differs from its table")
-        rows = collections.Counter({topic: count for topic, count, _, _ in in_table})
-        return _Kept(rows, rows.total(), sum(size_bytes or 0 for *_, size_bytes in in_table))
 
     # --- damage and new epochs ----------------------------------------------------------------------------------------
 
@@ -387,18 +344,19 @@ class StoreDatabase:
         state.outbox_bytes += rows.upload_bytes
         added = collections.Counter(rows.topics())
         with self._transaction():
-            for first, count in _chunks(rows.uploads):
-                parameters, state.last_seq, state.last_chain = rows.upload_parameters(
+            for first, count in store_statements.chunks(rows.uploads):
+                one_topic, parameters, state.last_seq, state.last_chain = rows.upload_parameters(
                     first, count, state.last_seq, state.last_chain
                 )
-                db.execute(_UPLOADS[count], parameters)
-            for first, count in _chunks(len(rows)):
-                db.execute(_FEATURES[count], rows.feature_parameters(first, count))
+                db.execute(store_statements.UPLOADS[one_topic, count], parameters)
+            for first, count in store_statements.chunks(len(rows)):
+                one_topic, parameters = rows.feature_parameters(first, count)
+                db.execute(store_statements.FEATURES[one_topic, count], parameters)
             if batch.states:
                 task_states.write_states(db, batch.states)
             if forget[0] == state.epoch and forget[1] > state.acked:
                 self._forget(db, state, forget[1])
-            removed, removed_bytes = self._retain(db, added, rows.size_bytes)
+            removed, removed_bytes = self._kept.retain(db, added, rows.size_bytes, self._bounds)
             store_schema.write_state(db, state)
         self._kept.add(added, len(rows), rows.size_bytes)
         if removed:
@@ -414,36 +372,6 @@ class StoreDatabase:
         state.outbox_bytes -= db.execute(sizes, (upto_seq,)).fetchone()[0]
         db.execute("DELETE FROM outbox WHERE seq <= ?", (upto_seq,))
         state.acked, state.acked_chain = upto_seq, found[0]
-
-    def _retain(
-        self, db: sqlite3.Connection, added: collections.Counter[str], added_bytes: int
-    ) -> tuple[collections.Counter[str], int]:
-        """Remove the oldest rows beyond the bounds, inside the transaction; return their negative counts and bytes."""
-        kept, bounds = self._kept, self._bounds
-        removed = collections.Counter[str]()
-        size_bytes = kept.size_bytes + added_bytes
-        for topic, count in added.items():
-            excess = kept.rows[topic] + count - bounds.rows_per_topic
-            if excess > 0:
-                for row_topic, row_bytes in db.execute(
-                    "DELETE FROM features WHERE id IN (SELECT id FROM features WHERE topic = ? ORDER BY id LIMIT ?)"
-                    " RETURNING topic, size_bytes",
-                    (topic, excess),
-                ):
-                    removed[row_topic] -= 1
-                    size_bytes -= row_bytes
-        total_rows = kept.total_rows + added.total() + removed.total()
-        if size_bytes > bounds.size_bytes or total_rows > bounds.rows:
-            last_removed = None
-            oldest = db.execute("SELECT id, topic, size_bytes FROM features ORDER BY id")
-            while (size_bytes > bounds.size_bytes or total_rows > bounds.rows) and (row := oldest.fetchone()):
-                last_removed, row_topic, row_bytes = row
-                removed[row_topic] -= 1
-                total_rows -= 1
-                size_bytes -= row_bytes
-            oldest.close()
-            db.execute("DELETE FROM features WHERE id <= ?", (last_removed,))
-        return removed, size_bytes - kept.size_bytes - added_bytes
 
     def reconcile(self, acked: int, chain: int) -> bool:
         """Compare the cloud's highest number and its chain value there with the outbox; return whether they agree.
@@ -473,19 +401,28 @@ class StoreDatabase:
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    def query(self, topic: str, since_ms: int, limit: int) -> list[Feature]:
-        """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put.
+    def query(self, topic: str, since_ms: int, limit: int, skip: int = 0) -> list[Feature]:
+        """Return features of a topic from `since_ms` on, in the order they were put.
 
-        Rows that fail their checksum are removed, counted and left out.
+        They are the latest without the last `skip`: at most `limit`, and as many as fit MAX_ANSWER_BYTES. Rows that
+        fail their checksum are removed, counted and left out.
         """
-        return self._mended(lambda db: self._query(db, topic, since_ms, limit))
+        return self._mended(lambda db: self._query(db, topic, since_ms, limit, skip))
 
-    def _query(self, db: sqlite3.Connection, topic: str, since_ms: int, limit: int) -> list[Feature]:
-        found = db.execute(
+    def _query(self, db: sqlite3.Connection, topic: str, since_ms: int, limit: int, skip: int) -> list[Feature]:
+        cursor = db.execute(
             "SELECT id, topic, ts_ms, position, payload, checksum FROM features WHERE topic = ? AND ts_ms >= ?"
-            " ORDER BY id DESC LIMIT ?",
-            (topic, since_ms, limit),
-        ).fetchall()
+            " ORDER BY id DESC LIMIT ? OFFSET ?",
+            (topic, since_ms, limit, skip),
+        )
+        found: list[tuple[Any, ...]] = []
+        size_bytes = 0
+        for row in cursor:
+            size_bytes += len(row[1]) + len(row[4]) + ROW_OVERHEAD_BYTES
+            if found and size_bytes > MAX_ANSWER_BYTES:
+                break
+            found.append(row)
+        cursor.close()
         features = []
         damaged = []
         for id_, *row, payload, checksum in reversed(found):
@@ -501,7 +438,7 @@ class StoreDatabase:
     def _remove_damaged(self, db: sqlite3.Connection, ids: list[int]) -> None:
         with self._transaction():
             db.executemany("DELETE FROM features WHERE id = ?", [(id_,) for id_ in ids])
-        self._kept = self._read_kept(db)
+        self._kept = read_kept(db)
         self.damaged_features += len(ids)
         _LOG.error("feature store %s: %d features failed their checksum and were removed", self.path, len(ids))
 
@@ -554,36 +491,6 @@ class StoreDatabase:
                 self._disconnect()
         finally:
             self._lock.close()
-
-
-def _chunks(rows: int) -> Iterator[tuple[int, int]]:
-    """Yield (first row, number of rows) of each statement."""
-    first = 0
-    while first < rows:
-        count = min(_MOST_ROWS, 1 << (rows - first).bit_length() - 1)
-        yield first, count
-        first += count
-
-
-def _rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:
-    """Return the reports of uploads that the lock file's mark knows of and the file does not."""
-    if mark is None:
-        return []
-    if mark.epoch != state.epoch:
-        # A file that continues the mark's epoch was killed before its new mark was written; any other was replaced.
-        known = [origin.offset + origin.upto for origin in state.origins if origin.epoch == mark.epoch]
-        first_seq = known[0] + 1 if known else 1
-        losses = []
-        if mark.last_seq >= first_seq:
-            losses.append(Loss(mark.epoch, first_seq, mark.last_seq, LossCause.DEVICE_RESTORED))
-        if not known and state.commits:  # a copy from before the mark's epoch, of which an unknown number went on
-            losses.append(Loss(state.epoch, state.last_seq + 1, None, LossCause.DEVICE_RESTORED))
-        return losses
-    if mark.commits > state.commits and mark.last_seq > state.last_seq:
-        return [Loss(mark.epoch, state.last_seq + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
-    if mark.commits == state.commits and mark.last_chain != state.last_chain:
-        return [Loss(mark.epoch, state.acked + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
-    return []
 
 
 def _code(error: Exception) -> int:

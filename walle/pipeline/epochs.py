@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from walle.pipeline import checksums
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause
+from walle.pipeline.store_lock import Mark
 from walle.pipeline.store_schema import StoreState, is_sound, outbox_bytes, write_state
 from walle.protocol import Origin
 
@@ -78,3 +79,24 @@ def _runs(epoch: str, seqs: Sequence[int]) -> list[Loss]:
             first_seq = runs.pop().first_seq
         runs.append(Loss(epoch, first_seq, seq, LossCause.DAMAGED))
     return runs
+
+
+def rolled_back(state: StoreState, mark: Mark | None) -> list[Loss]:
+    """Return the reports of uploads that the lock file's mark knows of and the file does not."""
+    if mark is None:
+        return []
+    if mark.epoch != state.epoch:
+        # A file that continues the mark's epoch was killed before its new mark was written; any other was replaced.
+        known = [origin.offset + origin.upto for origin in state.origins if origin.epoch == mark.epoch]
+        first_seq = known[0] + 1 if known else 1
+        losses = []
+        if mark.last_seq >= first_seq:
+            losses.append(Loss(mark.epoch, first_seq, mark.last_seq, LossCause.DEVICE_RESTORED))
+        if not known and state.commits:  # a copy from before the mark's epoch, of which an unknown number went on
+            losses.append(Loss(state.epoch, state.last_seq + 1, None, LossCause.DEVICE_RESTORED))
+        return losses
+    if mark.commits > state.commits and mark.last_seq > state.last_seq:
+        return [Loss(mark.epoch, state.last_seq + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
+    if mark.commits == state.commits and mark.last_chain != state.last_chain:
+        return [Loss(mark.epoch, state.acked + 1, mark.last_seq, LossCause.DEVICE_RESTORED)]
+    return []

@@ -6,7 +6,6 @@ rows and the stream position they came from (ARCHITECTURE.md, "Exactly once").
 
 import asyncio
 import concurrent.futures
-import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
@@ -14,9 +13,10 @@ from typing import Any, NamedTuple, Self
 from walle import plain
 from walle.clock import Clock, SystemClock
 from walle.engine_ext._core import packed_value
-from walle.pipeline.database import Batch, Bounds, Feature, StoreDatabase, StoreError
-from walle.pipeline.losses import LOSS_TOPIC, Loss, uploads_by_cause
-from walle.pipeline.salvage import Salvage
+from walle.pipeline.database import Batch, Feature, StoreDatabase, StoreError
+from walle.pipeline.kept_features import Bounds
+from walle.pipeline.losses import LOSS_TOPIC
+from walle.pipeline.store_report import StoreCounts, StoreReport
 from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
 from walle.pipeline.task_states import TaskState, TaskStates
 
@@ -46,49 +46,6 @@ class Put(NamedTuple):
     topic: str
     payload: bytes
     upload: bool = True
-
-
-@dataclasses.dataclass(slots=True)
-class StoreCounts:
-    """Counts since the start. Rows per transaction show the gain of collective storage; `waits` are blocked puts."""
-
-    rows: int = 0
-    transactions: int = 0
-    failed_transactions: int = 0
-    waits: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class StoreReport:
-    """Losses since the opening: uploads, damaged files that were set aside, and features that failed their checksum.
-
-    `lost_commits` counts transactions that the file lacked at the opening: features that were not to be uploaded are
-    lost with them.
-    """
-
-    losses: tuple[Loss, ...]
-    set_asides: tuple[Salvage, ...]
-    damaged_features: int
-    lost_commits: int = 0
-    damaged_states: int = 0  # of tasks: those that kept a state begin with an empty one
-
-    @property
-    def lost_uploads(self) -> dict[str, int]:
-        """The number of lost uploads by cause, as the cloud counts them."""
-        return dict(uploads_by_cause(self.losses))
-
-    def lines(self) -> tuple[str, ...]:
-        """Return one line of text for each."""
-        lines = [f"{salvaged.set_aside.name} was damaged and set aside" for salvaged in self.set_asides]
-        lines += [
-            f"events from position {salvaged.runs_again_from} on run again, and their outputs may come twice"
-            for salvaged in self.set_asides
-            if salvaged.runs_again_from is not None
-        ]
-        lines += [f"the last {self.lost_commits} transactions are missing from the file"] * bool(self.lost_commits)
-        lines += [f"{self.damaged_states} states of tasks failed their checksum"] * bool(self.damaged_states)
-        lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
-        return (*lines, *map(str, self.losses))
 
 
 class FeatureStore:
@@ -474,15 +431,18 @@ class FeatureStore:
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    async def query(self, topic: str, since_ms: int = 0, limit: int = 100) -> list[Feature]:
-        """Return the latest `limit` features of a topic from `since_ms` on, in the order they were put.
+    async def query(self, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Feature]:
+        """Return the latest features of a topic from `since_ms` on, in the order they were put.
+
+        At most `limit`, and fewer where they are more than MAX_ANSWER_BYTES. To go on with older ones, pass the number
+        of those returned so far as `skip`, until none is returned.
 
         Flushes first, so that every earlier put is included.
         """
         database = self._opened()
         if self._buffer_bytes:
             await self._flush()
-        return await self._in_thread(lambda: database.query(topic, since_ms, limit))
+        return await self._in_thread(lambda: database.query(topic, since_ms, limit, skip))
 
     async def wait_for_seq(self, after_seq: int) -> None:
         """Return once an outbox row after `after_seq` is in the file, or a new epoch begins."""

@@ -117,3 +117,26 @@ class QuarantineContract:
         assert "upload 2 of device 'd' is set aside" in logged[0]
         assert (source.refusals, source.acked) == ([("moved", "moved"), ("d", "lost")], {"d": 2})
         assert await store.refused_count() == 1
+
+    @pytest.mark.asyncio
+    async def test_a_read_of_the_quarantine_is_bounded_in_bytes_and_has_whole_devices(
+        self, store: UploadStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("walle.pipeline.ingest.quarantine.MAX_READ_BYTES", 100_000)
+        for seq in (1, 2, 3):
+            for device in ("d1", "d2", "d3", "d4"):
+                size_bytes = 60_000 if device == "d2" else 15_000
+                if device != "d4" or seq == 1:
+                    await store.resume(Hello(device, "e", ""))
+                    row = received(seq, device=device, payload=bytes(size_bytes))
+                    assert await store.set_aside(row, "refused") is not None
+        pages = []
+        while page := await store.refused():
+            pages.append([(row.device_id, row.seq) for row in page])
+            for device_id in {row.device_id for row in page}:
+                await store.forget_refused(device_id)
+        assert pages == [
+            [("d1", 1), ("d1", 2), ("d1", 3)],
+            [("d2", 1), ("d2", 2), ("d2", 3)],  # one device, however large
+            [("d3", 1), ("d4", 1), ("d3", 2), ("d3", 3)],
+        ]

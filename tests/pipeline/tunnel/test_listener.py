@@ -96,7 +96,7 @@ async def test_port_0_is_the_same_port_on_every_address_of_a_host(
         return create_server(where, **options)
 
     monkeypatch.setattr(socket, "create_server", refuse_one_port)
-    async with _server(authority, host="both.example", fast_transports=fast) as server:
+    async with bare_server(authority, host="both.example", fast_transports=fast) as server:
         assert server._listener is not None
         assert [listening.getsockname() for listening in server._listener.sockets] == [
             (address, server.port) for address in addresses

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from walle.pipeline.ingest.quarantine import MAX_OF_DEVICE, MAX_REFUSED
+from walle.pipeline.ingest.quarantine import MAX_OF_DEVICE, MAX_REFUSED, devices_of_page
 from walle.pipeline.ingest.receipt import RefusedUpload
 
 if TYPE_CHECKING:
@@ -30,8 +30,16 @@ async def count(connection: "Connection") -> int:
 
 
 async def read(connection: "Connection") -> list[RefusedUpload]:
-    query = "SELECT device_id, epoch, seq, reason, contents, refused_ms FROM walle.refused ORDER BY refusal"
-    return [RefusedUpload(*row) for row in map(tuple, await connection.fetch(query))]
+    sizes = (
+        "SELECT device_id, coalesce(sum(length(contents)), 0)::bigint FROM walle.refused"
+        " GROUP BY device_id ORDER BY min(refusal)"
+    )
+    devices = devices_of_page([(row[0], row[1]) for row in await connection.fetch(sizes)])
+    query = (
+        "SELECT device_id, epoch, seq, reason, contents, refused_ms FROM walle.refused"
+        " WHERE device_id = ANY($1::text[]) ORDER BY refusal"
+    )
+    return [RefusedUpload(*row) for row in map(tuple, await connection.fetch(query, devices))]
 
 
 async def forget(connection: "Connection", device_id: str | None) -> None:

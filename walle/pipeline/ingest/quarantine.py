@@ -4,8 +4,10 @@ A device's numbers go on after such an upload. A device with MAX_OF_DEVICE of th
 its uploads; so is every device once MAX_REFUSED are set aside, since the fault is then the database's.
 """
 
+from collections.abc import Iterable
+
 from walle import plain
-from walle.pipeline.ingest.receipt import RefusedUpload
+from walle.pipeline.ingest.receipt import MAX_READ_BYTES, RefusedUpload
 from walle.pipeline.tunnel.connection import Received
 from walle.protocol import printable
 
@@ -26,3 +28,19 @@ def refused_upload(received: Received, reason: str, now_ms: int) -> RefusedUploa
         contents = None
     reason = printable(reason[:_MAX_REASON_CHARS])
     return RefusedUpload(received.device_id, received.epoch, received.seq, reason, contents, now_ms)
+
+
+def devices_of_page(sizes: Iterable[tuple[str, int]]) -> list[str]:
+    """Return the devices whose uploads one read returns: the first, and those after it that fit MAX_READ_BYTES.
+
+    `sizes` are the devices with the bytes of their contents, by the age of their oldest upload. A device's uploads are
+    returned together, so that they can be removed once they are read.
+    """
+    devices: list[str] = []
+    total_bytes = 0
+    for device_id, size_bytes in sizes:
+        total_bytes += size_bytes
+        if devices and total_bytes > MAX_READ_BYTES:
+            break
+        devices.append(device_id)
+    return devices

@@ -2,7 +2,7 @@
 
 import sqlite3
 
-from walle.pipeline.ingest.quarantine import MAX_OF_DEVICE, MAX_REFUSED
+from walle.pipeline.ingest.quarantine import MAX_OF_DEVICE, MAX_REFUSED, devices_of_page
 from walle.pipeline.ingest.receipt import RefusedUpload
 
 _COLUMNS = "device_id, epoch, seq, reason, contents, refused_ms"
@@ -23,7 +23,11 @@ def count(database: sqlite3.Connection) -> int:
 
 
 def read(database: sqlite3.Connection) -> list[RefusedUpload]:
-    return [RefusedUpload(*row) for row in database.execute(f"SELECT {_COLUMNS} FROM refused ORDER BY refusal")]  # noqa: S608
+    sizes = "SELECT device_id, coalesce(sum(length(contents)), 0) FROM refused GROUP BY device_id ORDER BY min(refusal)"
+    devices = devices_of_page(database.execute(sizes).fetchall())
+    places = ", ".join("?" * len(devices))  # MAX_REFUSED at most
+    query = f"SELECT {_COLUMNS} FROM refused WHERE device_id IN ({places}) ORDER BY refusal"  # noqa: S608 - constants
+    return [RefusedUpload(*row) for row in database.execute(query, devices)]
 
 
 def forget(database: sqlite3.Connection, device_id: str | None) -> None:

@@ -163,7 +163,11 @@ class UploadStore(abc.ABC):
 
     @abc.abstractmethod
     async def refused(self) -> list[RefusedUpload]:
-        """Return the uploads in the quarantine, oldest first; there are MAX_REFUSED at most."""
+        """Return uploads in the quarantine, oldest first: all of each device that it returns, MAX_READ_BYTES at most.
+
+        There are MAX_REFUSED altogether at most. To go on, remove what was returned: `forget_refused(device_id)` of its
+        devices.
+        """
 
     @abc.abstractmethod
     async def refused_count(self) -> int:

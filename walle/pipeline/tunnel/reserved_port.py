@@ -40,8 +40,8 @@ def _bind(family: socket.AddressFamily, where: tuple[Any, ...]) -> socket.socket
         sharing = undo.enter_context(_socket(family))
         sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sharing.bind((host, port, *rest))
-        # Else every program with SO_REUSEADDR, as servers are, could take the port until the processes listen: the system
-        # may even choose it for one that asks for any port.
+        # Else every program with SO_REUSEADDR, as servers are, could take the port until the processes listen: the
+        # system may even choose it for one that asks for any port.
         sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         undo.pop_all()
     return sharing

@@ -23,7 +23,7 @@ class Packer {
     if (PyFloat_CheckExact(value)) return head(0xCB, std::bit_cast<std::uint64_t>(PyFloat_AS_DOUBLE(value)), 8);
     if (PyBytes_CheckExact(value)) {
       const auto size = static_cast<std::uint64_t>(PyBytes_GET_SIZE(value));
-      length(size, 0, 0, 0xC4, true);
+      bytes_head(size);
       return raw(PyBytes_AS_STRING(value), size);
     }
     if (PyDict_CheckExact(value)) {
@@ -41,6 +41,8 @@ class Packer {
     length(static_cast<std::uint64_t>(count), 16, 0x90, 0xDB, false);
     for (Py_ssize_t i = 0; i < count; ++i) pack(is_list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i));
   }
+
+  void bytes_head(std::uint64_t size) { length(size, 0, 0, 0xC4, true); }
 
   const char* end() const { return to_; }
 
@@ -115,6 +117,8 @@ int pack_value(PyObject* value, char* to, std::int64_t size) {
   PyErr_SetString(PyExc_SystemError, "the size of a value's encoding is not the computed one");
   return -1;
 }
+
+void pack_bytes_head(std::uint64_t size, char* to) { Packer(to).bytes_head(size); }
 
 PyObject* packed_value(PyObject* value) {
   const std::int64_t size = packed_size(value);

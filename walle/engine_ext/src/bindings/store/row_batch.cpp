@@ -12,8 +12,6 @@ namespace walle {
 namespace {
 
 constexpr std::int64_t kRowOverheadBytes = 32;  // ROW_OVERHEAD_BYTES of walle/pipeline/store_schema.py
-// Python's sqlite3 looks for an adapter for each parameter of type bytes, and for none of type bytearray: 0.3 us against a copy.
-constexpr std::size_t kCopiedPayloadBytes = PayloadBlocks::kMaxPayloadBytes;
 
 void put_big_endian(std::byte* to, std::uint64_t value, int size) {
   for (int i = 0; i < size; ++i) to[i] = static_cast<std::byte>(value >> 8 * (size - 1 - i));
@@ -49,12 +47,6 @@ class Parameters {
     return true;
   }
 
-  // `payload` may be null if the size is at most kCopiedPayloadBytes.
-  bool add_payload(const std::byte* data, std::size_t size, PyObject* payload) {
-    if (size > kCopiedPayloadBytes) return add(Py_NewRef(payload));
-    return add(PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(data), static_cast<Py_ssize_t>(size)));
-  }
-
   PyObject* release() {
     PyObject* list = list_;
     list_ = nullptr;
@@ -69,7 +61,7 @@ class Parameters {
 }  // namespace
 
 std::int64_t RowBatch::Row::size_bytes() const {
-  return static_cast<std::int64_t>(PyUnicode_GET_LENGTH(topic)) + static_cast<std::int64_t>(size) + kRowOverheadBytes;
+  return static_cast<std::int64_t>(PyUnicode_GET_LENGTH(topic)) + static_cast<std::int64_t>(payload.size()) + kRowOverheadBytes;
 }
 
 RowBatch::~RowBatch() { cut(0); }
@@ -80,39 +72,35 @@ int RowBatch::append(PyObject* topic, PyObject* payload, bool upload, std::int64
                  Py_TYPE(topic)->tp_name, Py_TYPE(payload)->tp_name);
     return -1;
   }
-  return add(topic, reinterpret_cast<const std::byte*>(PyBytes_AS_STRING(payload)),
-             static_cast<std::size_t>(PyBytes_GET_SIZE(payload)), payload, upload, ts_ms, position);
+  return add(topic, Payload{payload}, upload, ts_ms, position);
 }
 
 int RowBatch::append_value(PyObject* topic, PyObject* value, std::int64_t size, bool upload, std::int64_t ts_ms,
                            std::int64_t position) {
-  const auto length = static_cast<std::size_t>(size);
-  if (!PyUnicode_Check(topic) || length > PayloadBlocks::kMaxPayloadBytes) {
-    PyObject* payload = packed_value(value);
-    const int failed = payload == nullptr ? -1 : append(topic, payload, upload, ts_ms, position);
-    Py_XDECREF(payload);
-    return failed;
+  if (!PyUnicode_Check(topic)) {
+    PyErr_Format(PyExc_TypeError, "a value has a topic of type %s; give a str", Py_TYPE(topic)->tp_name);
+    return -1;
   }
-  std::byte* data = blocks_.push(length);
+  if (PyBytes_CheckExact(value)) return add(topic, Payload::of_bytes(value, size), upload, ts_ms, position);
+  PyObject* payload = payloads_.take(static_cast<std::size_t>(size));
+  if (payload == nullptr) return -1;
+  int failed = pack_value(value, PyByteArray_AS_STRING(payload), size);
   try {
-    if (pack_value(value, reinterpret_cast<char*>(data), size) == 0 &&
-        add(topic, data, length, nullptr, upload, ts_ms, position) == 0)
-      return 0;
+    if (failed == 0) failed = add(topic, Payload{payload}, upload, ts_ms, position);
   } catch (...) {
-    blocks_.pop(length);
+    payloads_.give(payload);
     throw;
   }
-  blocks_.pop(length);
-  return -1;
+  payloads_.give(payload);
+  return failed;
 }
 
-int RowBatch::add(PyObject* topic, const std::byte* data, std::size_t size, PyObject* payload, bool upload, std::int64_t ts_ms,
-                  std::int64_t position) {
+int RowBatch::add(PyObject* topic, const Payload& payload, bool upload, std::int64_t ts_ms, std::int64_t position) {
   // The checksum needs the topic's UTF-8, which a text with lone surrogates does not have.
   if ((rows_.empty() || rows_.back().topic != topic) && PyUnicode_AsUTF8AndSize(topic, nullptr) == nullptr) return -1;
   PyObject* own_topic = PyUnicode_FromObject(topic);  // of a subclass, a copy
   if (own_topic == nullptr) return -1;
-  const Row row{own_topic, payload, data, size, ts_ms, position, 0, false, upload};
+  const Row row{own_topic, payload, ts_ms, position, 0, false, upload};
   try {
     if (upload) grow(uploads_, 1);
     rows_.push_back(row);
@@ -120,7 +108,7 @@ int RowBatch::add(PyObject* topic, const std::byte* data, std::size_t size, PyOb
     Py_DECREF(own_topic);
     throw;
   }
-  Py_XINCREF(payload);
+  Py_INCREF(payload.object);
   size_bytes_ += row.size_bytes();
   if (upload) {
     uploads_.push_back(rows_.size() - 1);  // into memory that was reserved
@@ -152,11 +140,9 @@ int RowBatch::append_all(PyObject* outputs, std::int64_t ts_ms, std::int64_t pos
 void RowBatch::take(RowBatch& other) {
   if (&other == this) return;
   if (rows_.empty()) {
-    std::swap(blocks_, other.blocks_);
     rows_.swap(other.rows_);
     uploads_.swap(other.uploads_);
   } else {
-    blocks_.take(other.blocks_);
     grow(rows_, other.rows_.size());
     grow(uploads_, other.uploads_.size());
     for (const std::size_t index : other.uploads_) uploads_.push_back(rows_.size() + index);
@@ -177,16 +163,11 @@ void RowBatch::cut(std::size_t count) {
     size_bytes_ -= row.size_bytes();
     if (row.upload) upload_bytes_ -= row.size_bytes();
     Py_DECREF(row.topic);
-    if (row.payload == nullptr)
-      blocks_.pop(row.size);
+    if (PyByteArray_CheckExact(row.payload.object))
+      payloads_.give(row.payload.object);
     else
-      Py_DECREF(row.payload);
+      Py_DECREF(row.payload.object);
   }
-}
-
-void RowBatch::clear() {
-  cut(0);
-  blocks_.clear();
 }
 
 PyObject* RowBatch::topics() const {
@@ -217,41 +198,53 @@ std::uint32_t RowBatch::checksum_of(Row& row) {
     header_ts_ms_ = row.ts_ms;
   }
   row.has_checksum = true;
-  return row.checksum = crc32(row.data, row.size, header_);
+  return row.checksum = row.payload.crc(header_);
 }
 
-PyObject* RowBatch::feature_parameters(std::size_t first, std::size_t count) {
+template <typename Index>
+bool RowBatch::have_one_topic(std::size_t first, std::size_t end, Index index_of) const {
+  for (std::size_t i = first + 1; i < end; ++i)
+    if (rows_[index_of(i)].topic != rows_[index_of(first)].topic) return false;
+  return first < end;
+}
+
+PyObject* RowBatch::feature_parameters(std::size_t first, std::size_t count, bool& one_topic) {
   if (first > rows_.size() || count > rows_.size() - first) {
     PyErr_SetString(PyExc_IndexError, "the batch has fewer rows");
     return nullptr;
   }
-  Parameters parameters(5 * count);
+  one_topic = have_one_topic(first, first + count, [](std::size_t i) { return i; });
+  Parameters parameters(one_topic ? 1 + 4 * count : 5 * count);
+  if (one_topic && !parameters.add(Py_NewRef(rows_[first].topic))) return nullptr;
   header_topic_ = nullptr;
   for (std::size_t i = first; i < first + count; ++i) {
     Row& row = rows_[i];
     const std::uint32_t checksum = checksum_of(row);
-    if (!parameters.add(Py_NewRef(row.topic)) || !parameters.add(PyLong_FromLongLong(row.ts_ms)) ||
-        !parameters.add(PyLong_FromLongLong(row.position)) || !parameters.add_payload(row.data, row.size, row.payload) ||
+    if ((!one_topic && !parameters.add(Py_NewRef(row.topic))) || !parameters.add(PyLong_FromLongLong(row.ts_ms)) ||
+        !parameters.add(PyLong_FromLongLong(row.position)) || !parameters.add(row.payload.parameter()) ||
         !parameters.add(PyLong_FromUnsignedLong(checksum ^ position_checksum(row.position))))
       return nullptr;
   }
   return parameters.release();
 }
 
-PyObject* RowBatch::upload_parameters(std::size_t first, std::size_t count, std::int64_t& seq, std::uint64_t& chain) {
+PyObject* RowBatch::upload_parameters(std::size_t first, std::size_t count, std::int64_t& seq, std::uint64_t& chain,
+                                      bool& one_topic) {
   if (first > uploads_.size() || count > uploads_.size() - first) {
     PyErr_SetString(PyExc_IndexError, "the batch has fewer rows to upload");
     return nullptr;
   }
-  Parameters parameters(6 * count);
+  one_topic = have_one_topic(first, first + count, [&](std::size_t i) { return uploads_[i]; });
+  Parameters parameters(one_topic ? 1 + 5 * count : 6 * count);
+  if (one_topic && !parameters.add(Py_NewRef(rows_[uploads_[first]].topic))) return nullptr;
   header_topic_ = nullptr;
   for (std::size_t i = first; i < first + count; ++i) {
     Row& row = rows_[uploads_[i]];
     const std::uint32_t checksum = checksum_of(row);
     ++seq;
     chain = next_link(chain, checksum);
-    if (!parameters.add(PyLong_FromLongLong(seq)) || !parameters.add(Py_NewRef(row.topic)) ||
-        !parameters.add_payload(row.data, row.size, row.payload) || !parameters.add(PyLong_FromLongLong(row.ts_ms)) ||
+    if ((!one_topic && !parameters.add(Py_NewRef(row.topic))) || !parameters.add(PyLong_FromLongLong(seq)) ||
+        !parameters.add(row.payload.parameter()) || !parameters.add(PyLong_FromLongLong(row.ts_ms)) ||
         !parameters.add(PyLong_FromUnsignedLong(checksum)) || !parameters.add(PyLong_FromUnsignedLongLong(chain)))
       return nullptr;
   }

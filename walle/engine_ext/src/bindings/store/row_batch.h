@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "bindings/store/payload_blocks.h"
+#include "bindings/store/payload.h"
+#include "bindings/store/payload_pool.h"
 
 namespace walle {
 
@@ -41,7 +42,7 @@ class RowBatch {
   // Keeps the first `count` rows.
   void cut(std::size_t count);
   // Removes all rows, and keeps memory for the next ones.
-  void clear();
+  void clear() { cut(0); }
   // Moves the rows of `other` to the end.
   void take(RowBatch& other);
 
@@ -52,18 +53,17 @@ class RowBatch {
 
   // Returns a new dict: for each topic, its number of rows.
   PyObject* topics() const;
-  // Returns a new list for `count` rows: topic, ts_ms, position, payload and checksum of each.
-  PyObject* feature_parameters(std::size_t first, std::size_t count);
-  // Returns a new list for `count` of the rows to upload: number, topic, payload, ts_ms, checksum and chain value of each.
+  // Returns a new list for `count` rows: topic, ts_ms, position, payload and checksum of each. If they have `one_topic`, it is
+  // the first item, and of no row.
+  PyObject* feature_parameters(std::size_t first, std::size_t count, bool& one_topic);
+  // Returns such a list for `count` of the rows to upload: topic, number, payload, ts_ms, checksum and chain value of each.
   // `seq` and `chain` are those before the first, and become those of the last.
-  PyObject* upload_parameters(std::size_t first, std::size_t count, std::int64_t& seq, std::uint64_t& chain);
+  PyObject* upload_parameters(std::size_t first, std::size_t count, std::int64_t& seq, std::uint64_t& chain, bool& one_topic);
 
  private:
   struct Row {
     PyObject* topic;
-    PyObject* payload;  // null: the bytes are in blocks_
-    const std::byte* data;
-    std::size_t size;
+    Payload payload;  // a reference of its own
     std::int64_t ts_ms, position;
     std::uint32_t checksum;  // of topic, time and payload, once it is computed
     bool has_checksum;
@@ -71,11 +71,13 @@ class RowBatch {
     std::int64_t size_bytes() const;
   };
   std::uint32_t checksum_of(Row& row);
-  int add(PyObject* topic, const std::byte* data, std::size_t size, PyObject* payload, bool upload, std::int64_t ts_ms,
-          std::int64_t position);
+  int add(PyObject* topic, const Payload& payload, bool upload, std::int64_t ts_ms, std::int64_t position);
+  // Returns whether the rows `index_of` first to end - 1 have the same topic.
+  template <typename Index>
+  bool have_one_topic(std::size_t first, std::size_t end, Index index_of) const;
 
   std::vector<Row> rows_;
-  PayloadBlocks blocks_;
+  PayloadPool payloads_;
   std::vector<std::size_t> uploads_;  // indices of the rows to upload
   std::int64_t size_bytes_ = 0, upload_bytes_ = 0;
   std::uint32_t header_ = 0;          // the checksum of a topic and a time, those of the latest computed checksum

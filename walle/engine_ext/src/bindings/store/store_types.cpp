@@ -139,13 +139,17 @@ PyObject* batch_clear(PyObject* self, PyObject*) {
 
 PyObject* batch_topics(PyObject* self, PyObject*) { return batch_of(self).topics(); }
 
+// feature_parameters(first, count) -> (whether the rows have one topic, parameters)
 PyObject* batch_feature_parameters(PyObject* self, PyObject* arguments) {
   Py_ssize_t first = 0, count = 0;
   if (!PyArg_ParseTuple(arguments, "nn", &first, &count)) return nullptr;
-  return batch_of(self).feature_parameters(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+  bool one_topic = false;
+  PyObject* parameters =
+      batch_of(self).feature_parameters(static_cast<std::size_t>(first), static_cast<std::size_t>(count), one_topic);
+  return parameters == nullptr ? nullptr : Py_BuildValue("NN", PyBool_FromLong(one_topic), parameters);
 }
 
-// upload_parameters(first, count, last_seq, last_chain) -> (parameters, last_seq, last_chain)
+// upload_parameters(first, count, last_seq, last_chain) -> (whether the rows have one topic, parameters, last_seq, last_chain)
 PyObject* batch_upload_parameters(PyObject* self, PyObject* arguments) {
   Py_ssize_t first = 0, count = 0;
   long long last_seq = 0;
@@ -153,10 +157,12 @@ PyObject* batch_upload_parameters(PyObject* self, PyObject* arguments) {
   if (!PyArg_ParseTuple(arguments, "nnLK", &first, &count, &last_seq, &last_chain)) return nullptr;
   std::int64_t seq = last_seq;
   std::uint64_t chain = last_chain;
+  bool one_topic = false;
   PyObject* parameters =
-      batch_of(self).upload_parameters(static_cast<std::size_t>(first), static_cast<std::size_t>(count), seq, chain);
+      batch_of(self).upload_parameters(static_cast<std::size_t>(first), static_cast<std::size_t>(count), seq, chain, one_topic);
   if (parameters == nullptr) return nullptr;
-  return Py_BuildValue("NLK", parameters, static_cast<long long>(seq), static_cast<unsigned long long>(chain));
+  return Py_BuildValue("NNLK", PyBool_FromLong(one_topic), parameters, static_cast<long long>(seq),
+                       static_cast<unsigned long long>(chain));
 }
 
 PyObject* packed_value_of(PyObject*, PyObject* value) {

@@ -1,0 +1,49 @@
+"""Counts of a feature store, and the report of its losses."""
+
+import dataclasses
+
+from walle.pipeline.losses import Loss, uploads_by_cause
+from walle.pipeline.salvage import Salvage
+
+
+@dataclasses.dataclass(slots=True)
+class StoreCounts:
+    """Counts since the start. Rows per transaction show the gain of collective storage; `waits` are blocked puts."""
+
+    rows: int = 0
+    transactions: int = 0
+    failed_transactions: int = 0
+    waits: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoreReport:
+    """Losses since the opening: uploads, damaged files that were set aside, and features that failed their checksum.
+
+    `lost_commits` counts transactions that the file lacked at the opening: features that were not to be uploaded are
+    lost with them.
+    """
+
+    losses: tuple[Loss, ...]
+    set_asides: tuple[Salvage, ...]
+    damaged_features: int
+    lost_commits: int = 0
+    damaged_states: int = 0  # of tasks: those that kept a state begin with an empty one
+
+    @property
+    def lost_uploads(self) -> dict[str, int]:
+        """The number of lost uploads by cause, as the cloud counts them."""
+        return dict(uploads_by_cause(self.losses))
+
+    def lines(self) -> tuple[str, ...]:
+        """Return one line of text for each."""
+        lines = [f"{salvaged.set_aside.name} was damaged and set aside" for salvaged in self.set_asides]
+        lines += [
+            f"events from position {salvaged.runs_again_from} on run again, and their outputs may come twice"
+            for salvaged in self.set_asides
+            if salvaged.runs_again_from is not None
+        ]
+        lines += [f"the last {self.lost_commits} transactions are missing from the file"] * bool(self.lost_commits)
+        lines += [f"{self.damaged_states} states of tasks failed their checksum"] * bool(self.damaged_states)
+        lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
+        return (*lines, *map(str, self.losses))

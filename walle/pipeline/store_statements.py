@@ -1,0 +1,33 @@
+"""Statements that insert rows of a feature store, many with each (docs/adr/0109-rows-of-the-feature-store.md)."""
+
+from collections.abc import Iterator
+
+_MOST_ROWS = 128  # of one statement: with 6 values a row it stays below the 999 parameters of an older SQLite
+
+
+def _inserts(table: str, columns: str) -> dict[tuple[bool, int], str]:
+    """Return the statements that insert 1, 2, 4, ..., _MOST_ROWS rows: those with a topic each, and those of one topic.
+
+    Each binding takes SQLite's mutex, and that of a text also allocates.
+    """
+    names = columns.split(", ")
+    own, shared = f"({', '.join('?' * len(names))})", f"({', '.join('?' * (len(names) - 1))})"
+    statements = {}
+    for count in (1 << power for power in range(_MOST_ROWS.bit_length())):
+        into = f"INSERT INTO {table} ({columns})"
+        statements[False, count] = f"{into} VALUES {', '.join([own] * count)}"
+        statements[True, count] = f"{into} SELECT ?, * FROM (VALUES {', '.join([shared] * count)})"  # noqa: S608 - made of constants
+    return statements
+
+
+FEATURES = _inserts("features", "topic, ts_ms, position, payload, checksum")
+UPLOADS = _inserts("outbox", "topic, seq, payload, created_ms, checksum, chain")
+
+
+def chunks(rows: int) -> Iterator[tuple[int, int]]:
+    """Yield (first row, number of rows) of each statement."""
+    first = 0
+    while first < rows:
+        count = min(_MOST_ROWS, 1 << (rows - first).bit_length() - 1)
+        yield first, count
+        first += count
