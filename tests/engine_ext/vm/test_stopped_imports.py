@@ -52,7 +52,7 @@ LOGGING = "\ndef during():\n    for _ in range(100):\n        print('x' * 1000)\
 
 @pytest.mark.asyncio
 async def test_libraries_survive_stops_and_limits_in_their_imports(tmp_path: Path) -> None:
-    found = await campaign(tmp_path, 400, seed=1)
+    found = await campaign(tmp_path, 400, seed=1028)
     assert found["wrong"] == []
     assert set(found["stopped"]) == set(CAUSES)
     assert all(found["stopped"].values()), found
