@@ -90,7 +90,7 @@ def execute(ctx, trigger):
 
 
 @pytest.mark.asyncio
-async def test_a_model_that_loads_longer_than_the_deadline_is_no_reason_to_leave_a_version(tmp_path: Path) -> None:
+async def test_no_version_is_left_for_a_model_that_loads_longer_than_the_deadline(tmp_path: Path) -> None:
     config = f'{TASK_CONFIG}[limits]\ndeadline_ms = 100\n[files]\n"resources/slow.walle" = "shared"\n'
     attributes = {"performance": "low", "model": "slow"}
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0", attributes=attributes) as device:
