@@ -9,8 +9,9 @@ namespace walle::vm {
 
 namespace {
 
-constexpr std::int64_t kImportBytes = std::int64_t{32} << 20;  // beyond the VM's limit or its usage
-constexpr int kImportFrames = 500;                             // beyond the VM's recursion limit
+// Beyond the VM's limits. All library modules together take 5 MB.
+constexpr std::int64_t kImportBytes = std::int64_t{16} << 20;
+constexpr int kImportFrames = 500;
 
 }  // namespace
 
