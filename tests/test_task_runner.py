@@ -1,16 +1,19 @@
 """Calls of a task version in its VM, and the errors for one that returns a wrong answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from tests.sim.slow_model import slow_model
 from tests.sim.tasks import task_version
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
+from walle.engine_ext.session import Session
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.sources import TaskLike
@@ -35,8 +38,13 @@ async def runner() -> AsyncIterator[TaskRunner]:
     await runner.close()
 
 
-def laid_out(folder: Path, main: str, config: bytes = CONFIG) -> tuple[Path, Manifest]:
-    bundle = build_bundle(task_version({"main.py": main.encode(), "task.toml": config}), Signer.generate())
+def laid_out(folder: Path, main: str, config: bytes = CONFIG, **files: bytes) -> tuple[Path, Manifest]:
+    """Lay out the bundle of a version; `slow__walle` is the file resources/slow.walle."""
+    resources = {f"resources/{name.replace('__', '.')}": data for name, data in files.items()}
+    entries = "".join(f'"{path}" = "shared"\n' for path in resources)
+    config += f"[files]\n{entries}".encode() if resources else b""
+    tree = {"main.py": main.encode(), "task.toml": config, **resources}
+    bundle = build_bundle(task_version(tree), Signer.generate())
     unpack(bundle.manifest, bundle.blobs, folder)
     return folder, bundle.manifest
 
@@ -130,6 +138,78 @@ async def test_the_deadline_is_the_manifests_and_the_next_run_is_not_harmed(runn
             except DeadlineExceeded:
                 pass  # a busy machine takes longer than that to create the VM again
     assert output.output == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "name",
+    ["'slow'", "'slow.walle'", "''.join(['sl', 'ow'])"],
+    ids=["opened when it is loaded", "by its file's name", "opened in its run"],
+)
+@pytest.mark.parametrize("is_loaded", [True, False], ids=["loaded", "not loaded"])
+async def test_a_model_whose_loading_exceeds_the_deadline_fails_no_run(
+    runner: TaskRunner, tmp_path: Path, name: str, is_loaded: bool
+) -> None:
+    main = f"def execute(ctx, x):\n    return ctx.session({name}).run({{'x': [[0.0] * 4]}})['y'].tolist()\n"
+    model = slow_model()
+    began = time.monotonic()
+    Session(model)
+    assert time.monotonic() - began > 0.15  # more than the deadline below
+    files, manifest = laid_out(tmp_path / "a", main, CONFIG + b"[limits]\ndeadline_ms = 100\n", slow__walle=model)
+    if is_loaded:
+        await runner.load(files, manifest)
+    for _ in range(2):
+        assert (await runner.run(files, manifest, TRIGGER, {}, {})).output == [[0.0] * 4]
+    other = laid_out(tmp_path / "b", "def execute(ctx, x):\n    return 1\n")
+    await runner.run(*other, TRIGGER, {}, {})  # takes the only VM
+    assert (await runner.run(files, manifest, TRIGGER, {}, {})).output == [[0.0] * 4]
+
+
+@pytest.mark.asyncio
+async def test_after_the_loading_of_a_model_the_deadline_goes_on(runner: TaskRunner, tmp_path: Path) -> None:
+    main = "def execute(ctx, x):\n    ctx.session(''.join(['sl', 'ow']))\n    while True:\n        pass\n"
+    config = CONFIG + b"[limits]\ndeadline_ms = 100\n"
+    files, manifest = laid_out(tmp_path / "task", main, config, slow__walle=slow_model())
+    began = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        await runner.run(files, manifest, TRIGGER, {}, {})
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.asyncio
+async def test_modules_are_loaded_outside_the_deadline_also_in_a_new_vm(runner: TaskRunner, tmp_path: Path) -> None:
+    main = "import time\ntime.sleep(0.3)\nprint('loaded')\n\ndef execute(ctx, x):\n    print('run')\n    return 1\n"
+    files, manifest = laid_out(tmp_path / "task", main, CONFIG + b"[limits]\ndeadline_ms = 100\n")
+    logs: list[list[str]] = []
+
+    def on_log(lines: Sequence[LogLine]) -> None:
+        logs.append([line.text for line in lines])
+
+    for _ in range(2):
+        assert (await runner.run(files, manifest, TRIGGER, {}, {}, on_log=on_log)).output == 1
+    assert logs == [["loaded"], ["run"], ["run"]]
+
+
+@pytest.mark.asyncio
+async def test_modules_that_never_end_are_stopped(runner: TaskRunner, tmp_path: Path) -> None:
+    main = "while True:\n    pass\n\ndef execute(ctx, x):\n    return 1\n"
+    files, manifest = laid_out(tmp_path / "task", main)
+    with pytest.raises(DeadlineExceeded) as stopped:
+        await runner.run(files, manifest, TRIGGER, {}, {})
+    assert stopped.value.limit_s == 2
+
+
+@pytest.mark.asyncio
+async def test_a_broken_model_fails_only_the_runs_that_need_it(runner: TaskRunner, tmp_path: Path) -> None:
+    main = "def execute(ctx, x):\n    return 1 if x['position'] == 7 else ctx.session('broken')\n"
+    files, manifest = laid_out(tmp_path / "task", main, broken__walle=b"nothing")
+    logs: list[Sequence[LogLine]] = []
+    await runner.load(files, manifest, on_log=logs.append)
+    assert [line.level for line in logs[0]] == ["warning"]
+    assert "model resources/broken.walle could not be loaded: " in logs[0][0].text
+    assert (await runner.run(files, manifest, TRIGGER, {}, {})).output == 1
+    with pytest.raises(TaskError, match="ModelError"):
+        await runner.run(files, manifest, Trigger(EVENT, 8, (), ()), {}, {})
 
 
 @pytest.mark.asyncio

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.protocol import Attribute, Manifest
-from walle.task_log import OnLog, TaskLog, parse_lines
+from walle.task_log import LogLine, OnLog, TaskLog, parse_lines
 
 _LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
@@ -30,6 +31,8 @@ _TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
+_RESOURCES = "resources/"
+_MODELS = (".walle", ".onnx")
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
 
 boot.register_modules("walle.pipeline", "walle.pipeline.context", "walle.pipeline.events", "walle.pipeline.stream")
@@ -52,8 +55,8 @@ class PhasePlaceError(VMError):
         self.phase = phase
 
 
-def _output_error(manifest: Manifest, result: object, error: Exception) -> TaskOutputError:
-    what = f"{manifest.name} {manifest.version} returned a {type(result).__name__} from its runtime ({error!r})"
+def _output_error(version: str, result: object, error: Exception) -> TaskOutputError:
+    what = f"{version} returned a {type(result).__name__} from its runtime ({error!r})"
     return TaskOutputError(what)
 
 
@@ -69,10 +72,22 @@ class _Version:
     folder: Path
     name: str
     limits: Mapping[str, int]
+    manifest: Manifest
 
     @classmethod
     def of(cls, files: Path, manifest: Manifest) -> "_Version":
-        return cls(files, f"{manifest.name} {manifest.version}", manifest.limits)
+        return cls(files, f"{manifest.name} {manifest.version}", manifest.limits, manifest)
+
+    @property
+    def load_s(self) -> float:
+        """The time limit of loading the version's modules, in seconds; libraries and models have one of their own."""
+        return max(_LOAD_S, deadline_s(self.manifest))
+
+    @property
+    def models(self) -> list[str]:
+        """Paths of the version's models, below resources/."""
+        paths = [entry.path for entry in self.manifest.files if entry.path.startswith(_RESOURCES)]
+        return [path.removeprefix(_RESOURCES) for path in paths if path.endswith(_MODELS)]
 
 
 def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
@@ -91,31 +106,31 @@ async def _pass_log_on(vm: VM, run_id: int, log: OnLog) -> None:
 
 
 class TaskRunner:
-    """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another."""
+    """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another.
+
+    A VM that is new to a version loads it before its first run, in a call with a limit of its own: the deadline of a
+    run does not cover the loading of modules, libraries and models.
+    """
 
     def __init__(self, vms: int, *, task_log: TaskLog | None = None) -> None:
         self._pool = VMPool(vms)
         self._task_log = task_log or TaskLog("cloud")
+        self._loaded: weakref.WeakSet[VM] = weakref.WeakSet()  # VMs that have loaded their version
         self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
 
     async def load(self, files: Path, manifest: Manifest, *, on_log: OnLog | None = None) -> None:
-        """Load a version's modules as a run would, without running a phase.
+        """Load what a version's runs need, without running a phase: its modules, libraries and models.
 
         `on_log` gets what the version logs, here and below; without it, the runner's `task_log` does.
 
         Raises:
             VMError: it does not load; the message contains the traceback.
         """
-        limit_s = max(_LOAD_S, deadline_s(manifest))
         log = self._log(manifest, on_log)
         version = _Version.of(files, manifest)
         function = _LOAD if manifest.state is None or not manifest.state.migrates else _LOAD_MIGRATING
-        result = await self._call(version, log, function, deadline=limit_s, callbacks=None)
-        try:
-            lines = parse_lines(result["log"])
-        except (KeyError, TypeError) as error:
-            raise _output_error(manifest, result, error) from error
-        log(lines)
+        async with self._pool.hold(version) as vm:
+            log(await self._load(vm, version, log, function))
 
     async def check(self, files: Path, manifest: Manifest) -> None:
         """Load a version as `load` does, and keep no VM: its files have another place when it runs.
@@ -161,7 +176,7 @@ class TaskRunner:
             puts, local = ([(topic, payload) for topic, payload in result[key]] for key in ("puts", "local"))
             output = TaskOutput(result["output"], puts, local, result.get("state"))
         except (KeyError, TypeError, ValueError) as error:
-            raise _output_error(manifest, result, error) from error
+            raise _output_error(version.name, result, error) from error
         log(lines)
         return output
 
@@ -172,12 +187,12 @@ class TaskRunner:
             VMError: as `run`.
         """
         version, log = _Version.of(files, manifest), self._log(manifest, None)
-        limit_s = max(_LOAD_S, deadline_s(manifest))
-        result = await self._call(version, log, _MIGRATE, old_version, dict(state), deadline=limit_s, callbacks=None)
+        args = old_version, dict(state)
+        result = await self._call(version, log, _MIGRATE, *args, deadline=version.load_s, callbacks=None)
         try:
             lines, migrated = parse_lines(result["log"]), result["state"]
         except (KeyError, TypeError) as error:
-            raise _output_error(manifest, result, error) from error
+            raise _output_error(version.name, result, error) from error
         log(lines)
         return migrated
 
@@ -208,7 +223,7 @@ class TaskRunner:
         try:
             lines, output = parse_lines(result["log"]), result["output"]
         except (KeyError, TypeError) as error:
-            raise _output_error(manifest, result, error) from error
+            raise _output_error(version.name, result, error) from error
         log(lines)
         return output
 
@@ -218,18 +233,38 @@ class TaskRunner:
     async def _call(
         self, version: _Version, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
     ) -> Any:
-        """Call a function in the version's VM, with a run id as its last argument; if it fails, pass its log on first.
+        """Call a function in the version's VM, which has loaded the version first; see `_call_held`."""
+        async with self._pool.hold(version) as vm:
+            if vm not in self._loaded:
+                lines = await self._load(vm, version, log, _LOAD)
+                if lines:
+                    log(lines)
+            return await self._call_held(vm, log, function, *args, deadline=deadline, callbacks=callbacks)
+
+    async def _load(self, vm: VM, version: _Version, log: OnLog, function: str) -> list[LogLine]:
+        """Load the version in its VM and return what it logged."""
+        result = await self._call_held(vm, log, function, version.models, deadline=version.load_s, callbacks=None)
+        try:
+            lines = parse_lines(result["log"])
+        except (KeyError, TypeError) as error:
+            raise _output_error(version.name, result, error) from error
+        self._loaded.add(vm)
+        return lines
+
+    async def _call_held(
+        self, vm: VM, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
+    ) -> Any:
+        """Call a function in a VM, with a run id as its last argument; if it fails, pass its log on first.
 
         The VM is held meanwhile: an abandoned one loses its log, and is not replaced by one that has no log.
         """
         run_id = next(self._run_ids)
-        async with self._pool.hold(version) as vm:
-            try:
-                return await vm.call(function, *args, run_id, deadline=deadline, callbacks=callbacks)
-            except (TaskError, LimitExceeded, ForbiddenImport):
-                if vm.alive:
-                    await _pass_log_on(vm, run_id, log)
-                raise
+        try:
+            return await vm.call(function, *args, run_id, deadline=deadline, callbacks=callbacks)
+        except (TaskError, LimitExceeded, ForbiddenImport):
+            if vm.alive:
+                await _pass_log_on(vm, run_id, log)
+            raise
 
     async def close(self) -> None:
         """Stop every VM."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.sim.shop_cloud import User, shop_cloud
+from tests.sim.slow_model import slow_model
 from tests.sim.visits import TASK_CONFIG
 from walle import plain
 from walle.pipeline.database import StoreFullError
@@ -82,3 +83,24 @@ async def test_queries_have_bounds_and_wrong_ones_are_refused_by_name(tmp_path: 
         assert "since_ms of a query must be int, is str" in found["errors"][1]
         assert "skip of a query must be int, is str" in found["errors"][2]
         assert (found["counts"], found["late"]) == ([0, 0, 1, 2], 0)
+
+
+MODEL_MAIN = """\
+def execute(ctx, trigger):
+    return ctx.session(ctx.device["model"]).run({"x": [[0.0] * 4]})["y"].tolist()
+"""
+
+
+@pytest.mark.asyncio
+async def test_no_version_is_left_for_a_model_that_loads_longer_than_the_deadline(tmp_path: Path) -> None:
+    config = f'{TASK_CONFIG}[limits]\ndeadline_ms = 100\n[files]\n"resources/slow.walle" = "shared"\n'
+    attributes = {"performance": "low", "model": "slow"}
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0", attributes=attributes) as device:
+        user = User(device)
+        await shop.push("v1", main=MODEL_MAIN, config=config, **{"resources/slow.walle": slow_model()})
+        release_id = await shop.release("v1", beta=["d0"])
+        await user.until(lambda: device.counts.runs_ok >= 3)
+        assert (device.counts.runs_failed, device.counts.last_error) == (0, "")
+        assert user.has("v1")
+        totals = (await shop.releases.get(release_id))["totals"]
+        assert (totals["failed"], totals["reverted"]) == (0, 0)

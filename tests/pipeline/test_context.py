@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.sim.vm_task import write_task
+from tests.sim.vm_task import in_fresh_interpreter, write_task
 from walle.engine_ext import _core
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.vm.loop_calls import LimitExceeded
@@ -298,3 +298,26 @@ async def test_a_log_that_was_not_taken_does_not_reach_the_next_task_in_the_inte
         vm.close()
         assert await vm.wait_closed()
     assert _core.vm_counts()["created"] <= created + 1  # they followed each other in one interpreter
+
+
+@pytest.mark.asyncio
+async def test_load_loads_the_parts_of_the_libraries_that_the_code_names(tmp_path: Path) -> None:
+    main = """
+    import json
+    import walle.cv as cv
+    import walle.np as np
+
+    def execute(ctx, trigger):
+        return sum(np.linalg.norm(cv.resize(np.zeros((4, 4)), (2, 2))) for _ in range(trigger["position"]))
+
+    def look():
+        modules = json.dumps.__globals__["__builtins__"]["__import__"]("sys").modules
+        return [name.removeprefix("walle.engine_ext.") for name in modules if ".np." in name or ".cv." in name]
+    """
+    async with in_fresh_interpreter(write_task(tmp_path, main)) as vm:
+        await vm.call("walle.pipeline.context:load")
+        before = await vm.call("look")
+        assert {"np.linalg", "np.creation", "cv.sizes"} <= set(before)
+        assert not {"np.reductions", "np.signals", "cv.warp"} & set(before)
+        await run(vm)
+        assert await vm.call("look") == before

@@ -3,7 +3,7 @@
 import contextlib
 import textwrap
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from walle.engine_ext import _core
@@ -35,8 +35,10 @@ def wait_for_abandoned(timeout_s: float = 10.0) -> None:
 
 
 @contextlib.asynccontextmanager
-async def in_interpreter(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
-    vm = VM(folder, grace_s=grace_s)
+async def in_interpreter(
+    folder: Path, grace_s: float = 5.0, limits: Mapping[str, int] | None = None
+) -> AsyncIterator[VM]:
+    vm = VM(folder, grace_s=grace_s, limits=limits)
     try:
         yield vm
     finally:
@@ -45,11 +47,13 @@ async def in_interpreter(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM
 
 
 @contextlib.asynccontextmanager
-async def in_fresh_interpreter(folder: Path, grace_s: float = 5.0) -> AsyncIterator[VM]:
+async def in_fresh_interpreter(
+    folder: Path, grace_s: float = 5.0, limits: Mapping[str, int] | None = None
+) -> AsyncIterator[VM]:
     """Yield a VM in a new interpreter; VMs occupy all idle interpreters meanwhile."""
     async with contextlib.AsyncExitStack() as held:
         created = _core.vm_counts()["created"]
         while _core.vm_counts()["created"] == created:
-            vm = await held.enter_async_context(in_interpreter(folder, grace_s))
+            vm = await held.enter_async_context(in_interpreter(folder, grace_s, limits))
             await vm.call("walle.engine_ext.vm.dispatch:ready")
         yield vm

@@ -187,26 +187,20 @@ class Context:
         Raises:
             TaskContextError: the task has no such file.
         """
-        if name not in _resources:
-            _resources[name] = _open_resource(name)
-        return _resources[name]
+        return _resource(name)
 
     def session(self, name: str) -> Any:
         """Return the `walle.Session` of the model `resources/NAME`, or the `walle.Module` of one with control flow.
 
-        `.walle` may be left out. Loaded once.
+        `.walle` may be left out. Loaded once: by `load` if the task's code has the name as a text, else here, where the
+        time does not count against the deadline.
 
         Raises:
             TaskContextError: the task has no such file.
             EngineError: the engine cannot load it.
         """
         if name not in _sessions:
-            load_model = load_shared("walle.engine_ext.session").load
-            path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
-            if path is None:
-                raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
-            folder = dispatch.task().folder
-            _sessions[name] = load_model(f"{folder}/resources/{path}" if folder else bytes(self.resource(path)))
+            _sessions[name] = _open_session(name)
         return _sessions[name]
 
     def features(self, view: str, **key: Any) -> Any:
@@ -243,6 +237,21 @@ def _has_resource(name: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def _open_session(name: str) -> Any:
+    load_model = load_shared("walle.engine_ext.session").load
+    path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
+    if path is None:
+        raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
+    folder = dispatch.task().folder
+    return load_model(f"{folder}/resources/{path}" if folder else bytes(_resource(path)))
+
+
+def _resource(name: str) -> memoryview:
+    if name not in _resources:
+        _resources[name] = _open_resource(name)
+    return _resources[name]
 
 
 def _open_resource(name: str) -> memoryview:
@@ -288,25 +297,38 @@ def take_log(run_id: int = 0) -> list[tuple[str, str]]:
     return [] if log is None else log.to_plain()
 
 
-def load(run_id: int = 0) -> dict[str, Any]:
-    """Load the task's modules, running no phase; return {"phases": [those it has], "log": [(level, text)]}.
+def load(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
+    """Load what the task's runs need, running no phase; return {"phases": [those it has], "log": [(level, text)]}.
+
+    That is its modules, what they import, the parts of `walle.np` and `walle.cv` whose names their code uses, and those
+    of `models`, files below resources/, whose names are texts in it. What a name does not tell is loaded at first use.
+    A model that cannot be loaded is logged: a run may do without it.
 
     Raises:
-        TaskContextError: `main` has none of them.
+        TaskContextError: `main` has none of the phases.
     """
-    _open_log(run_id)
+    log = _open_log(run_id)
     phases = _load()
+    task = dispatch.task()
+    task.load_named_parts()
+    for model in models:
+        for name in (model.removesuffix(ending) for ending in _MODEL_ENDINGS if model.endswith(ending)):
+            if name not in _sessions and task.mentions(name):
+                try:
+                    _sessions[name] = _open_session(name)
+                except Exception as error:  # noqa: BLE001 -- of whatever kind; a run that needs it raises it again
+                    log.add(f"model resources/{model} could not be loaded: {error}", "warning")
     return {"phases": phases, "log": take_log(run_id)}
 
 
-def load_migrating(run_id: int = 0) -> dict[str, Any]:
+def load_migrating(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
     """Load as `load` a task that must have a function `migrate`.
 
     Raises:
         TaskContextError: `main` has no phase, or no `migrate`.
     """
     _migration()
-    return load(run_id)
+    return load(models, run_id)
 
 
 def _load() -> list[str]:

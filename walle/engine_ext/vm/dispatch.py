@@ -39,6 +39,14 @@ class Task:
         """Return the module `main`; the first use loads it."""
         return self._modules.load("main")
 
+    def load_named_parts(self) -> None:
+        """Load what the code of the loaded modules would load at its first use, as far as names tell."""
+        self._modules.load_named_parts()
+
+    def mentions(self, text: str) -> bool:
+        """Return whether the code of the loaded modules has this text as a constant."""
+        return self._modules.mentions(text)
+
     def clear(self) -> None:
         """Remove the task's modules and what they refer to."""
         self._modules.clear()

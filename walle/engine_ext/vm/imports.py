@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from walle.engine_ext import _core
 from walle.engine_ext.vm.bytecode import load_code
@@ -53,6 +53,9 @@ _REPLACED = {"time": {"sleep": _core.vm_sleep}}  # the library's cannot be stopp
 # Modules that C code imports on behalf of a task, when a function that the task may use first needs them.
 _INDIRECT = frozenset({"_strptime", "walle.engine_ext._core", "walle.engine_ext.errors", "walle.engine_ext.np"})
 
+# Modules that load their parts at first use, by the name that a task imports.
+_LAZY = {"walle.np": "walle.engine_ext.np", "walle.cv": "walle.engine_ext.cv"}
+
 # Modules that load while a module's names are copied. They stay for later tasks, as if the module itself loaded them.
 _ALONGSIDE = {"typing": ("contextlib", "re")}
 
@@ -85,6 +88,8 @@ class TaskModules:
         self._sources = sources
         self._modules: dict[str, ModuleType] = {}
         self._facades: dict[str, ModuleType] = {}  # this task's copies of library modules
+        self._names: set[str] = set()  # that the code of the loaded modules uses
+        self._texts: set[str] = set()  # that are constants of this code
         self._builtins: dict[str, Any] = {
             name: value for name, value in vars(builtins).items() if name not in _REMOVED_BUILTINS
         }
@@ -93,16 +98,23 @@ class TaskModules:
     def load(self, name: str) -> ModuleType:
         """Return the task's module, run once; a module whose body fails is removed and may be loaded again.
 
+        A package that is loaded again gets the submodules that were loaded before it failed.
+
         Raises:
             KeyError: the task has no module of this name.
             BytecodeError: the module's bytecode cannot be loaded.
         """
-        if name in self._modules:
-            return self._modules[name]
-        is_package, file, data = self._sources[name]
         parent, _, leaf = name.rpartition(".")
         if parent:
             self.load(parent)
+        module = self._modules.get(name) or self._run(name)
+        if parent and leaf not in vars(self._modules[parent]):
+            setattr(self._modules[parent], leaf, module)
+        return module
+
+    def _run(self, name: str) -> ModuleType:
+        is_package, file, data = self._sources[name]
+        parent, _, leaf = name.rpartition(".")
         module = ModuleType(name)
         module.__file__ = file
         module.__package__ = name if is_package else parent
@@ -110,15 +122,32 @@ class TaskModules:
         if is_package:
             module.__path__ = []
         code = load_code(data, file)
+        self._collect(code)
         self._modules[name] = module
         try:
-            _run(code, module.__dict__)
+            _run_code(code, module.__dict__)
         except BaseException:
             del self._modules[name]
+            if parent and vars(self._modules[parent]).get(leaf) is module:  # by a circular import
+                delattr(self._modules[parent], leaf)
             raise
-        if parent:
-            setattr(self._modules[parent], leaf, module)
         return module
+
+    def load_named_parts(self) -> None:
+        """Load the parts of `walle.np` and `walle.cv` that have a name which the task's code uses.
+
+        Names that are builtins too (`sum`) are left to the first use: most tasks mean the builtin.
+        """
+        names = sorted(self._names - vars(builtins).keys())
+        for facade, package in _LAZY.items():
+            if facade in self._facades:
+                whole = load_shared(package)
+                for name in names:
+                    getattr(whole, name, None)
+
+    def mentions(self, text: str) -> bool:
+        """Return whether the text is a constant of the loaded modules' code."""
+        return text in self._texts
 
     def clear(self) -> None:
         """Empty the modules' namespaces, which frees their contents now: data first, while functions can still run."""
@@ -131,6 +160,18 @@ class TaskModules:
             namespace.clear()
         self._modules.clear()
         self._facades.clear()
+        self._names.clear()
+        self._texts.clear()
+
+    def _collect(self, code: CodeType) -> None:
+        """Add the names that the code uses, and its texts."""
+        self._names.update(code.co_names)
+        for constant in code.co_consts:
+            for one in constant if type(constant) is tuple else (constant,):
+                if type(one) is str:
+                    self._texts.add(one)
+            if type(constant) is CodeType:
+                self._collect(constant)
 
     def _import(
         self,
@@ -200,13 +241,19 @@ class TaskModules:
         return facade
 
     def _make_facade(self, name: str, whole: ModuleType) -> ModuleType:
-        """Return a module with the public names of a library module; parents of allowed packages come out empty."""
-        facade = self._facades[name] = ModuleType(name, whole.__doc__)
-        if not is_allowed(name):
-            return facade
-        if name.startswith("walle.") and hasattr(whole, "__getattr__"):
+        """Return a module with the public names of a library module; parents of allowed packages come out empty.
+
+        It is registered once it is filled, because the call may be stopped at any point.
+        """
+        facade = ModuleType(name, whole.__doc__)
+        if is_allowed(name) and name.startswith("walle.") and hasattr(whole, "__getattr__"):
             self._make_lazy(facade, whole)
-            return facade
+        elif is_allowed(name):
+            self._fill(facade, name, whole)
+        self._facades[name] = facade
+        return facade
+
+    def _fill(self, facade: ModuleType, name: str, whole: ModuleType) -> None:
         parts = _PARTS.get(name)
         listed = [] if parts else [item for item in getattr(whole, "__all__", ()) if _has(whole, item)]
         for item in parts or [*(item for item in vars(whole) if not item.startswith("_")), *listed]:
@@ -222,7 +269,6 @@ class TaskModules:
             facade.__dict__["__all__"] = listed
         if hasattr(whole, "__getattr__"):
             facade.__dict__["__getattr__"] = whole.__getattr__
-        return facade
 
     def _make_lazy(self, facade: ModuleType, whole: ModuleType) -> None:
         """Make the facade take names from the whole module when they are first used."""
@@ -251,7 +297,7 @@ class TaskModules:
         return ForbiddenImport(name, frame.f_code.co_filename, frame.f_lineno)
 
 
-_run = exec  # a task's code runs in its module's namespace
+_run_code = exec  # a task's code runs in its module's namespace
 
 
 def _has(module: ModuleType, name: str) -> bool:

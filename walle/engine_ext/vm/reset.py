@@ -20,25 +20,21 @@ if TYPE_CHECKING:
 
 _resets: dict[str, Callable[[], object]] = {}  # module name → function that resets its state in C
 
-_loading: list[str] = []  # the one module that is being loaded; what it loads in turn is part of it
-
 _TOOLS = range(6)  # of sys.monitoring
 
 
 def load_shared(name: str) -> ModuleType:
     """Return the module of this full name, loaded so that it stays when the present task ends.
 
+    It is loaded whole or not at all: a stop of the call waits until it is loaded. The time does not count against the
+    call's deadline.
+
     Raises:
         ImportError: the module does not exist, or fails to load.
+        Stopped: the call was stopped before or meanwhile.
     """
-    if name not in sys.modules and _loading:
-        __import__(name)
-    elif name not in sys.modules:
-        try:
-            _loading.append(name)
-            _load(name)
-        finally:
-            _loading.clear()
+    if name not in sys.modules:
+        _load(name)
     return sys.modules[name]
 
 

@@ -53,7 +53,9 @@ class HiddenError {
     PyException_SetTraceback(error, Py_None);
     PyException_SetContext(error, nullptr);
     PyException_SetCause(error, nullptr);
+    const bool was_collecting = PyGC_Enable() != 0;
     PyGC_Collect();
+    if (!was_collecting) PyGC_Disable();
     hide(Py_NewRef(error));
     hide(PyException_GetArgs(error));
   }
@@ -76,21 +78,87 @@ class HiddenError {
   std::vector<PyObject*> hidden_;
 };
 
+// The names in sys.modules at construction. Holds nothing that the collector knows, and so nothing that a snapshot would record.
+class LoadedNames {
+ public:
+  LoadedNames() {
+    PyObject* name = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(modules(), &position, &name, nullptr) != 0;)
+      if (const char* text = text_of(name)) names_.insert(text);
+  }
+
+  // Removes from sys.modules, and from their packages, the modules that were added since.
+  void remove_later() const {
+    std::vector<std::pair<std::string, py::object>> added;
+    PyObject *name = nullptr, *module = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(modules(), &position, &name, &module) != 0;) {
+      const char* text = text_of(name);
+      if (text != nullptr && !names_.contains(text)) added.emplace_back(text, py::reinterpret_borrow<py::object>(module));
+    }
+    for (const auto& [full_name, added_module] : added) {
+      PyDict_DelItemString(modules(), full_name.c_str());
+      const std::size_t dot = full_name.rfind('.');
+      PyObject* package = dot != std::string::npos ? PyDict_GetItemString(modules(), full_name.substr(0, dot).c_str()) : nullptr;
+      PyObject* names = package != nullptr && PyModule_Check(package) ? PyModule_GetDict(package) : nullptr;
+      const char* leaf = full_name.c_str() + dot + 1;
+      if (names != nullptr && PyDict_GetItemString(names, leaf) == added_module.ptr()) PyDict_DelItemString(names, leaf);
+      PyErr_Clear();
+    }
+  }
+
+ private:
+  static PyObject* modules() { return PyImport_GetModuleDict(); }
+
+  static const char* text_of(PyObject* name) {  // null for what no import puts there
+    const char* text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8(name) : nullptr;
+    PyErr_Clear();
+    return text;
+  }
+
+  std::unordered_set<std::string> names_;
+};
+
 // Returns load(name), which imports a module that stays for later tasks and calls `loaded`. It is one function in C++, because
 // what a task created between the two readings of the snapshot would stay too.
+//
+// Either the module is loaded whole or nothing of it stays. A stop and the limits wait for its end; where they cannot wait, what
+// was added is removed for the present task, and the interpreter is discarded at its end, because no state in C is restored.
 py::cpp_function module_loader(const py::object& loaded) {
-  return py::cpp_function([loaded](const py::str& name) {
-    vm::Snapshot& snapshot = current_vm().interpreter().snapshot;
+  return py::cpp_function([loaded](const std::string& name) {
+    vm::TaskVm& task_vm = current_vm();
+    if (task_vm.is_importing()) {  // part of what is being loaded
+      py::module_::import(name.c_str());
+      return;
+    }
+    if (!task_vm.begin_import()) throw py::error_already_set();
+    vm::Snapshot& snapshot = task_vm.interpreter().snapshot;
     snapshot.before_import();
-    PyObject* module = PyImport_Import(name.ptr());
-    PyObject* done = module != nullptr ? PyObject_CallNoArgs(loaded.ptr()) : nullptr;
-    PyObject* error = PyErr_GetRaisedException();
+    PyObject* error = nullptr;
     {
+      const LoadedNames before;
+      PyObject* module = PyImport_ImportModule(name.c_str());
+      error = PyErr_GetRaisedException();
+      // An ImportError leaves what was loaded before it, whole: packages and other modules.
+      const bool is_import_error = error != nullptr && PyErr_GivenExceptionMatches(error, PyExc_ImportError) != 0;
+      if (task_vm.import_was_cut() || (error != nullptr && !is_import_error)) {
+        before.remove_later();
+        snapshot.set_taint("the import of " + name + " was cut off");
+        if (error == nullptr) PyErr_NoMemory();
+      } else {
+        Py_XDECREF(PyObject_CallNoArgs(loaded.ptr()));
+      }
+      if (error == nullptr)
+        error = PyErr_GetRaisedException();
+      else
+        PyErr_Clear();
+      Py_XDECREF(module);
       const HiddenError hidden(error);
       snapshot.after_import();
     }
-    Py_XDECREF(module);
-    Py_XDECREF(done);
+    if (!task_vm.end_import()) {
+      Py_XDECREF(error);
+      throw py::error_already_set();
+    }
     PyErr_SetRaisedException(error);
     if (error != nullptr) throw py::error_already_set();
   });

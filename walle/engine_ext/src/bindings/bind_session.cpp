@@ -4,6 +4,7 @@
 #include "atomic/rates.h"
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "core/work_context.h"
 #include "graph/load.h"
 #include "graph/open.h"
 #include "kernels/bfloat16.h"
@@ -334,6 +335,7 @@ inline constexpr bool exact_type_only<BoundModule> = true;
 void bind_session(py::module_& module) {
   py::class_<BoundSession>(module, "Session")
       .def(py::init([](py::object model, const std::string& backend, int threads, bool merging, Forced algorithms) {
+             const Loading loading;
              Target target = Target::of(backend, threads);
              target.forced = std::move(algorithms);
              return std::make_unique<BoundSession>(load(model), target, merging);
@@ -347,6 +349,7 @@ void bind_session(py::module_& module) {
       .def("plan", &BoundSession::plan);
   py::class_<BoundModule>(module, "Module")
       .def(py::init([](py::object model, const std::string& backend, int threads) {
+             const Loading loading;
              return std::make_unique<BoundModule>(load(model), Target::of(backend, threads));
            }),
            py::arg("model"), py::arg("backend"), py::arg("threads") = 1)
@@ -357,6 +360,7 @@ void bind_session(py::module_& module) {
   module.def(
       "load",
       [](py::object model, const std::string& backend, int threads) -> py::object {
+        const Loading loading;
         const Target target = Target::of(backend, threads);
         const auto graph = load(model);
         if (needs_module(*graph)) return py::cast(std::make_unique<BoundModule>(graph, target));

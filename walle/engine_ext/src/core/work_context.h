@@ -1,4 +1,4 @@
-// Per-thread work context: an account of engine memory and a stop flag, set where a thread runs for a VM (§4.3).
+// Per-thread work context: an account of engine memory, a stop flag and a deadline, set where a thread runs for a VM (§4.3).
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -13,6 +13,9 @@ class WorkContext {
 
   // Called on the allocating thread before engine memory is allocated; false refuses the allocation.
   virtual bool may_allocate(std::int64_t size_bytes) = 0;
+  // Called around the loading of a model, on the thread that runs for the VM: the deadline stands still meanwhile.
+  virtual void begin_loading() = 0;
+  virtual void end_loading() = 0;
 
   std::atomic<std::int64_t> engine_bytes{0};  // allocated by its threads and not yet freed, on whichever thread
   std::atomic<bool> stopping{false};          // a stop was requested
@@ -25,6 +28,22 @@ std::shared_ptr<WorkContext>& current_work_context() noexcept;
 class WorkStopped : public std::runtime_error {
  public:
   WorkStopped() : std::runtime_error("the call was stopped in the engine") {}
+};
+
+// Loading of a model, from construction to destruction. They nest.
+class Loading {
+ public:
+  Loading() : context_(current_work_context()) {
+    if (context_) context_->begin_loading();
+  }
+  ~Loading() {
+    if (context_) context_->end_loading();
+  }
+  Loading(const Loading&) = delete;
+  Loading& operator=(const Loading&) = delete;
+
+ private:
+  const std::shared_ptr<WorkContext> context_;
 };
 
 inline void throw_if_stopped() {

@@ -166,6 +166,8 @@ std::optional<std::size_t> Block::unfit(const Piece& piece, std::span<const Var>
 std::shared_ptr<Plan> Block::plan_for(std::size_t index, std::span<const Tensor> inputs) {
   Piece& piece = pieces_[index];
   if (auto plan = piece.plans.find(inputs)) return plan;
+  std::optional<Loading> loading;
+  if (piece.plans.last() == nullptr) loading.emplace();  // the first plan is part of opening the model
   std::vector<TensorType> types;
   for (const Tensor& input : inputs) types.push_back({input.dtype(), input.shape()});
   try {

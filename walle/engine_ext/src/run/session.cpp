@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+
+#include "core/work_context.h"
 
 namespace walle {
 
@@ -65,6 +68,8 @@ Session::Session(std::shared_ptr<const Graph> graph, const Target& target, bool 
 
 std::shared_ptr<Plan> Session::plan_for(std::span<const Tensor> inputs) {
   if (auto plan = plans_.find(inputs)) return plan;
+  std::optional<Loading> loading;
+  if (plans_.last() == nullptr) loading.emplace();  // the first plan is part of opening the model
   std::vector<TensorType> types;
   for (std::size_t i = 0; i < inputs.size(); ++i) types.push_back({inputs[i].dtype(), inputs[i].shape()});
   for (;;) {  // each attempt needs at least one more input

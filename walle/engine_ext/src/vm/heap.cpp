@@ -92,6 +92,10 @@ std::int64_t Heap::used_bytes() const {
   return python_bytes_.load(std::memory_order_relaxed) + engine_bytes.load(std::memory_order_relaxed);
 }
 
+void Heap::begin_loading() { vm_.begin_loading(); }
+
+void Heap::end_loading() { vm_.end_loading(); }
+
 bool Heap::may_allocate(std::int64_t size_bytes) {
   const std::int64_t limit = limit_bytes_.load(std::memory_order_relaxed);
   if (limit == 0) return true;

@@ -22,10 +22,13 @@ class Heap : public WorkContext {
 
   // 0: no limit. What the interpreter holds before the task starts does not count.
   void set_limit(std::int64_t limit_bytes) { limit_bytes_.store(limit_bytes, std::memory_order_relaxed); }
+  std::int64_t limit() const { return limit_bytes_.load(std::memory_order_relaxed); }
   // Python objects and engine memory of this VM.
   std::int64_t used_bytes() const;
 
   bool may_allocate(std::int64_t size_bytes) override;
+  void begin_loading() override;
+  void end_loading() override;
   void count(std::int64_t size_bytes) { python_bytes_.fetch_add(size_bytes, std::memory_order_relaxed); }
 
  private:

@@ -38,6 +38,10 @@ class Snapshot {
   void before_import();
   void after_import();
   const std::string& taint() const { return taint_; }
+  // Has taint() say this from now on, unless it says something.
+  void set_taint(const std::string& why) {
+    if (taint_.empty()) taint_ = why;
+  }
 
   // Objects that are recorded, and the bytes that the record takes.
   std::size_t size() const { return entries_.size(); }

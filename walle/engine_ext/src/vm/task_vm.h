@@ -38,6 +38,11 @@ struct Settings {
 // How long a VM's thread spins for its next call before it blocks.
 inline constexpr std::chrono::microseconds kSpinTime{30};
 
+// How long the deadline of one call may stand still, in all, while models and library modules are loaded.
+inline constexpr std::chrono::seconds kLoadTime{30};
+// How long the import of library modules may delay a stop.
+inline constexpr std::chrono::seconds kImportTime{5};
+
 class TaskVm : public std::enable_shared_from_this<TaskVm> {
  public:
   // No VM is created while this many abandoned threads are still busy, or this many are retired.
@@ -80,6 +85,17 @@ class TaskVm : public std::enable_shared_from_this<TaskVm> {
   // Has the caller run one of its callbacks, and waits for the result without the GIL. Returns a new reference, or null with a
   // Python error set; `is_error` tells whether the result describes an error.
   PyObject* call_back(PyObject* name, PyObject* arguments, bool& is_error);
+  // Around the loading of a model or of library modules: the call's deadline stands still, for `longest` at most and kLoadTime in
+  // one call. They nest.
+  void begin_loading(std::chrono::nanoseconds longest = kLoadTime);
+  void end_loading();
+  // Around the import of library modules, which must not end half-way: a stop waits for its end, kImportTime at most, and memory
+  // and recursion have a margin. Both return false with Stopped raised where the call was stopped. They do not nest.
+  bool begin_import();
+  bool end_import();
+  bool is_importing() const { return is_importing_; }
+  // Whether the import was stopped or refused memory all the same.
+  bool import_was_cut() const;
   // Called as each Stopped object is created. In the second half of the grace period it schedules the next Stopped already, so
   // that code that catches this one gets that one at its next jump or call.
   void reraise();
@@ -141,6 +157,9 @@ class TaskVm : public std::enable_shared_from_this<TaskVm> {
 
   // With mutex_ held.
   void make_current(const std::shared_ptr<Call>& call);
+  void set_deadline(const std::shared_ptr<Call>& call, Watchdog::Clock::time_point when);
+  void set_abandonment(const std::shared_ptr<Call>& call, Watchdog::Clock::time_point when);
+  bool is_stop_deferred() const { return is_importing_ && Watchdog::Clock::now() < import_until_; }
   void request_stop(const std::shared_ptr<Call>& call, Outcome reason, const std::string& limit = "");
   void request_collection(const std::shared_ptr<Call>& call);
   void reject_queued(const std::string& why);
@@ -179,6 +198,16 @@ class TaskVm : public std::enable_shared_from_this<TaskVm> {
   int collections_seen_ = 0;                // requested ones that took place
   pid_t system_thread_ = 0;                 // the system's id of the VM's thread
   std::atomic<bool> is_reraising_ = false;  // see reraise()
+  int loading_depth_ = 0;
+  Watchdog::Clock::time_point loading_since_;
+  std::chrono::nanoseconds extension_{0};   // of the deadline, for what is being loaded
+  std::atomic<bool> is_importing_ = false;  // this one and the next two are guarded by mutex_
+  Watchdog::Clock::time_point import_until_;
+  bool was_stopped_in_import_ = false;
+  bool had_exceeded_memory_ = false;  // before the import, as the next three were
+  std::int64_t outer_memory_limit_ = 0;
+  int outer_recursion_limit_ = 0;
+  bool is_outer_collecting_ = false;
   pthread_t stopper_handle_ = {};
   bool has_stopper_ = false;  // a stopper thread has a thread state in this interpreter
   std::atomic<bool> was_abandoned_{false};

@@ -15,11 +15,7 @@ void TaskVm::make_current(const std::shared_ptr<Call>& call) {
   has_exceeded_memory_ = false;
   stopped_at_.clear();
   heap_->stopping = false;
-  if (!call->deadline) return;
-  call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + *call->deadline, [self = shared_from_this(), call] {
-    const std::lock_guard guard(self->mutex_);
-    self->request_stop(call, Outcome::deadline);
-  });
+  if (call->deadline) set_deadline(call, Watchdog::Clock::now() + *call->deadline);
 }
 
 void TaskVm::run_call(Call& call) {

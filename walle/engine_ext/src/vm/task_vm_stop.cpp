@@ -55,14 +55,12 @@ void TaskVm::request_stop(const std::shared_ptr<Call>& call, Outcome reason, con
   if (call->ended || call->stop_reason) return;
   call->stop_reason = reason;
   call->limit = limit;
-  heap_->stopping = true;  // polled by the engine between operators
-  if (call->alarm) Watchdog::instance().clear(*call->alarm);
-  call->alarm = Watchdog::instance().set(Watchdog::Clock::now() + settings_.grace, [self = shared_from_this(), call] {
-    const std::lock_guard lock(self->mutex_);
-    if (call->ended) return;
-    self->abandon(*call);
-    self->request_collection(call);
-  });
+  if (is_importing_) {
+    set_abandonment(call, import_until_ + settings_.grace);
+  } else {
+    heap_->stopping = true;  // polled by the engine between operators
+    set_abandonment(call, Watchdog::Clock::now() + settings_.grace);
+  }
   changed_.notify_all();  // it may be waiting for a callback
   if (std::exchange(has_stopper_, true)) return;
   try {
@@ -72,6 +70,26 @@ void TaskVm::request_stop(const std::shared_ptr<Call>& call, Outcome reason, con
   } catch (const std::system_error&) {  // no thread can be created: the VM is abandoned at the end of the grace period
     has_stopper_ = false;
   }
+}
+
+void TaskVm::set_deadline(const std::shared_ptr<Call>& call, Watchdog::Clock::time_point when) {
+  call->stops_at = when;
+  if (call->alarm) Watchdog::instance().clear(*call->alarm);
+  call->alarm = Watchdog::instance().set(when, [self = shared_from_this(), call] {
+    const std::lock_guard guard(self->mutex_);
+    if (Watchdog::Clock::now() >= call->stops_at) self->request_stop(call, Outcome::deadline);  // else it was set again
+  });
+}
+
+void TaskVm::set_abandonment(const std::shared_ptr<Call>& call, Watchdog::Clock::time_point when) {
+  call->abandons_at = when;
+  if (call->alarm) Watchdog::instance().clear(*call->alarm);
+  call->alarm = Watchdog::instance().set(when, [self = shared_from_this(), call] {
+    const std::lock_guard lock(self->mutex_);
+    if (call->ended || Watchdog::Clock::now() < call->abandons_at) return;
+    self->abandon(*call);
+    self->request_collection(call);
+  });
 }
 
 Reply TaskVm::stopped_reply(const Call& call) {
@@ -98,13 +116,19 @@ void TaskVm::run_stopper(const std::shared_ptr<Call>& call) {
   PyThreadState* state = PyThreadState_New(PyThreadState_GetInterpreter(interpreter_->thread));
   auto pause_time = 1ms;
   std::unique_lock lock(mutex_);
-  const auto reraise_from = Watchdog::Clock::now() + settings_.grace / 2;
+  auto reraise_from = Watchdog::Clock::now() + settings_.grace / 2;
   while (!call->ended && !is_parked_) {
+    if (is_stop_deferred()) {
+      changed_.wait_until(lock, import_until_, [&] { return call->ended || is_parked_ || !is_importing_; });
+      reraise_from = Watchdog::Clock::now() + settings_.grace / 2;
+      continue;
+    }
     if (Watchdog::Clock::now() > reraise_from) is_reraising_ = true;
     lock.unlock();
     PyEval_RestoreThread(state);
     lock.lock();
-    if (!call->ended) {
+    if (!call->ended && !is_stop_deferred()) {
+      if (is_importing_) was_stopped_in_import_ = heap_->stopping = true;
       // The GIL keeps the VM's thread from running. The mutex is not held, because current_place() calls Python's allocator.
       lock.unlock();
       std::string found = current_place();
@@ -165,6 +189,7 @@ void TaskVm::exceed_limit(const std::string& limit) {
     const std::lock_guard lock(mutex_);
     if (current_->place.empty()) current_->place = std::move(found);
     request_stop(current_, Outcome::limit, limit);
+    if (is_stop_deferred()) return;
   }
   PyErr_SetString(interpreter_->stopped, ("the call exceeded its limit " + limit).c_str());
 }

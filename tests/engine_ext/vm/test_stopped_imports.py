@@ -1,0 +1,169 @@
+"""Imports that a stop or a limit meets: a library module is loaded whole or not at all, and the stop follows."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.sim.stopped_imports import CAUSES, campaign
+from tests.sim.vm_task import in_fresh_interpreter, in_interpreter, wait_for_abandoned, write_task
+from walle.engine_ext import _core
+from walle.vm import DeadlineExceeded, LimitExceeded, TaskError
+
+# A task whose import of `fractions` calls `during()` in its midst: at its import of `numbers`.
+SLOW_IMPORT = """
+import json
+
+load = json.dumps.__globals__["__builtins__"]["__import__"]
+sys, clock = load("sys"), load("time").monotonic
+after = []
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numbers":
+            during()
+
+def busy(seconds):
+    until = clock() + seconds
+    while clock() < until:
+        pass
+
+def run():
+    sys.meta_path.insert(0, Finder())
+    try:
+        import fractions
+    finally:
+        del sys.meta_path[0]
+    after.append(1)
+    return str(fractions.Fraction(2, 6))
+
+def whole():
+    import fractions, numbers
+    return [str(fractions.Fraction(2, 6)), issubclass(fractions.Fraction, numbers.Rational), after]
+
+def loaded():
+    return [name for name in ("numbers", "fractions") if name in sys.modules]
+"""
+IN_TIME = "\ndef during():\n    busy(0.3)\n"
+ENDLESS = "\ndef during():\n    while True:\n        pass\n"
+LOGGING = "\ndef during():\n    for _ in range(100):\n        print('x' * 1000)\n"
+
+
+@pytest.mark.asyncio
+async def test_libraries_survive_stops_and_limits_in_their_imports(tmp_path: Path) -> None:
+    found = await campaign(tmp_path, 400, seed=1028)
+    assert found["wrong"] == []
+    assert set(found["stopped"]) == set(CAUSES)
+    assert all(found["stopped"].values()), found
+
+
+@pytest.mark.asyncio
+async def test_a_stop_waits_for_the_end_of_an_import_and_no_longer(tmp_path: Path) -> None:
+    discarded = _core.vm_counts()["discarded"]
+    async with in_fresh_interpreter(write_task(tmp_path, SLOW_IMPORT + IN_TIME), grace_s=0.1) as vm:
+        call = asyncio.ensure_future(vm.call("run"))
+        await asyncio.sleep(0.1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await vm.call("loaded") == ["numbers", "fractions"]
+        assert await vm.call("whole") == ["1/3", True, []]  # the task's next statement did not run
+        assert vm.alive
+    assert _core.vm_counts()["discarded"] == discarded
+    async with in_interpreter(tmp_path) as vm:
+        assert await vm.call("whole") == ["1/3", True, []]
+
+
+@pytest.mark.asyncio
+async def test_the_time_of_an_import_does_not_count_against_the_deadline(tmp_path: Path) -> None:
+    async with in_fresh_interpreter(write_task(tmp_path, SLOW_IMPORT + IN_TIME + "\ndef spin(): busy(60)\n")) as vm:
+        assert await vm.call("run", deadline=0.1) == "1/3"
+        with pytest.raises(DeadlineExceeded):
+            await vm.call("spin", deadline=0.1)
+
+
+@pytest.mark.asyncio
+async def test_the_deadline_goes_on_after_an_import(tmp_path: Path) -> None:
+    spinning = "\ndef late():\n    run()\n    busy(60)\n"
+    async with in_fresh_interpreter(write_task(tmp_path, SLOW_IMPORT + IN_TIME + spinning)) as vm:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match=r"main\.py"):
+            await vm.call("late", deadline=0.2)
+        assert 0.5 <= time.monotonic() - began < 4
+
+
+@pytest.mark.asyncio
+async def test_the_log_limit_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
+    async with in_fresh_interpreter(write_task(tmp_path, SLOW_IMPORT + LOGGING), limits={"log_kb": 1}) as vm:
+        with pytest.raises(LimitExceeded, match="log_kb"):
+            await vm.call("run")
+        assert await vm.call("whole") == ["1/3", True, []]
+
+
+@pytest.mark.asyncio
+async def test_an_endless_import_is_stopped_and_its_interpreter_used_by_no_other_task(tmp_path: Path) -> None:
+    wait_for_abandoned()
+    discarded = _core.vm_counts()["discarded"]
+    async with in_fresh_interpreter(write_task(tmp_path, SLOW_IMPORT + ENDLESS)) as vm:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded):
+            await vm.call("run", deadline=0.1)
+        assert 5 <= time.monotonic() - began < 20
+        assert await vm.call("loaded") == []
+        assert await vm.call("whole") == ["1/3", True, []]  # the task's next use loads them
+    assert _core.vm_counts()["discarded"] == discarded + 1
+    assert _core.vm_counts()["discard_reason"] == "the import of fractions was cut off"
+
+
+@pytest.mark.asyncio
+async def test_finalizers_of_the_task_do_not_run_within_an_import(tmp_path: Path) -> None:
+    main = """
+    import json
+
+    gc = json.dumps.__globals__["__builtins__"]["__import__"]("gc")
+
+    class Endless:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            while True:
+                pass
+
+    def run():
+        gc.set_threshold(300)  # more than the import's beginning creates, less than the import does
+        gc.collect()
+        Endless()
+        import fractions
+        [[] for _ in range(1000)]
+
+    def whole():
+        import fractions
+        return str(fractions.Fraction(2, 6))
+    """
+    async with in_fresh_interpreter(write_task(tmp_path, main)) as vm:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded):  # in the finalizer, as soon as the import has ended
+            await vm.call("run", deadline=0.2)
+        assert time.monotonic() - began < 4
+        assert await vm.call("whole") == "1/3"
+
+
+@pytest.mark.asyncio
+async def test_a_package_that_fails_gets_its_submodules_when_it_is_loaded_again(tmp_path: Path) -> None:
+    main = """
+    attempts = []
+
+    def run():
+        import pack.part
+        return pack.part.value, pack.own
+    """
+    write_task(tmp_path, main, pack__part="value = 1")
+    (tmp_path / "pack" / "__init__.py").write_text(
+        "from . import part\nimport main\nmain.attempts.append(1)\nif len(main.attempts) == 1:\n    1 / 0\nown = 2\n"
+    )
+    async with in_interpreter(tmp_path) as vm:
+        with pytest.raises(TaskError, match="division by zero"):
+            await vm.call("run")
+        assert await vm.call("run") == (1, 2)
