@@ -5,9 +5,9 @@ change in one transaction per batch, so that uploads that a device repeats after
 and dropped. A device that starts a new epoch repeats its unsent uploads in it: those that are stored already under the
 older epoch are dropped too. What was lost on either side is in `losses`.
 SQLite runs in its own thread; a batch costs one hop to it. A few uploads are committed on the event loop, while nothing
-else waits and the disk is quick (`CommitPace`). Queries and checkpoints run in another thread, on a connection of its
-own: in WAL mode they delay no commit. A file that is put in the place of this one, such as a restored backup, is opened
-at the next call. `synchronous=FULL`: an acknowledged feature survives a power cut. Claims of devices and positions of
+else waits and the disk is quick (`CommitPace`). Queries run in another thread, on a connection of their own: in WAL
+mode they delay no commit. A file that is put in the place of this one, such as a restored backup, is opened at the next
+call. `synchronous=FULL`: an acknowledged feature survives a power cut. Claims of devices and positions of
 consumers are not synced: a power cut may undo the latest, and then a device connects again and a consumer gets uploads
 again.
 """
@@ -64,11 +64,10 @@ _MOVE_ON = RowStatements(
 )
 _SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
 _STREAMS_KEPT = 50_000  # in memory
-_CHECKPOINT_PAGES = 8000  # 32 MB; syncing them takes the disk for milliseconds, so it should be rare
-_PASSES = 3  # of a checkpoint beside commits
+_CHECKPOINT_PAGES = 8000  # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare
 _CHECKPOINT_STEP = 1000  # pages between two attempts
 _MOST_PAGES = 4 * _CHECKPOINT_PAGES  # SQLite checkpoints by itself, and delays a commit
-_RESERVED_PAGES = _CHECKPOINT_PAGES + 2000  # commits go on during a checkpoint
+_RESERVED_PAGES = _CHECKPOINT_PAGES + 2000  # batches that come before the checkpoint may pass the bound
 _LOG_CHECK_BYTES = 64 << 10  # of payloads, after which the log's length is looked at
 _LOOP_UPLOADS = 4  # of a batch that is committed on the event loop: many devices are served at less cost in larger ones
 _LOOP_BYTES = 64 << 10
@@ -99,7 +98,6 @@ class SqliteUploadStore(UploadStore):
         self._pace = CommitPace(self.clock)
         self._unchecked_bytes = 0  # stored since the log's length was looked at
         self._checkpoint_pages = _CHECKPOINT_PAGES  # of the log, at which the next checkpoint begins
-        self._checkpointing: asyncio.Task[None] | None = None
         # As committed, while no other connection changes the file. A transaction takes the streams that it changes
         # out, so that none of a failed one stays.
         self._data_version = 0
@@ -113,8 +111,6 @@ class SqliteUploadStore(UploadStore):
 
     @override
     async def close(self) -> None:
-        if self._checkpointing is not None:
-            await asyncio.wait([self._checkpointing])
         await self._in_thread(self._close_reader, self._reader_thread)
         await self._in_thread(self._close)
         self._reader_thread.close()
@@ -165,8 +161,8 @@ class SqliteUploadStore(UploadStore):
             raise self._fault(error) from error
 
     def _check_log(self) -> None:
-        """Make the log longer before it is used up, or begin a checkpoint once it is long."""
-        if self._reserve is None or self._checkpointing is not None:
+        """Make the log longer before it is used up, and checkpoint it once it is long, both in the thread."""
+        if self._reserve is None:
             return
         if self._reserve.is_low:
             self._thread.post(self._grow_reserve)
@@ -174,21 +170,7 @@ class SqliteUploadStore(UploadStore):
             self._checkpoint_pages = _CHECKPOINT_PAGES
         elif self._reserve.is_used_to(self._checkpoint_pages):
             self._checkpoint_pages += _CHECKPOINT_STEP  # in case a query keeps the log from beginning again
-            self._checkpointing = asyncio.get_running_loop().create_task(self._checkpoint())
-
-    async def _checkpoint(self) -> None:
-        """Move the log's contents into the file, so that the log begins again.
-
-        It is done beside commits, which make the log longer meanwhile; less with each pass. The last pass delays them.
-        """
-        try:
-            for _ in range(_PASSES):
-                await self._read(_checkpoint)
-            await self._run(_checkpoint)
-        except IngestError as error:
-            _LOG.warning("the log of received uploads grows: %s", error)
-        finally:
-            self._checkpointing = None
+            self._thread.post(self._checkpoint)
 
     @override
     async def acked(self, device_id: str, epoch: str) -> int:
@@ -500,6 +482,16 @@ class SqliteUploadStore(UploadStore):
                 if self._reserve.is_low:  # else another process has made it longer meanwhile
                     self._reserve.grow()
 
+    def _checkpoint(self) -> None:
+        """Move the log's contents into the file, so that the log begins again."""
+        if self._database is None or self._opened is None:
+            return
+        try:
+            if self._opened.is_current:
+                self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except (sqlite3.Error, OSError) as error:
+            _LOG.warning("received uploads in %s: the log grows: %s", self.path, error)
+
     def _set_aside(self, database: sqlite3.Connection, received: Received, reason: str) -> Accepted | None:
         key, now_ms = received[:2], int(self.clock.time() * 1000)
         with transaction(database):
@@ -609,10 +601,6 @@ class SqliteUploadStore(UploadStore):
 
 def _primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
-
-
-def _checkpoint(database: sqlite3.Connection) -> None:
-    database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
 
 def _find(database: sqlite3.Connection, key: StreamKey) -> StoredStream | None:
