@@ -90,12 +90,18 @@ def _add_chains(database: sqlite3.Connection) -> None:
 
 
 @contextlib.contextmanager
-def transaction(database: sqlite3.Connection, *, durable: bool = True) -> Iterator[None]:
-    """Run the block in a write transaction. One that is not `durable` is not synced: a power cut may undo it."""
+def transaction(database: sqlite3.Connection, *, durable: bool = True, wait: bool = True) -> Iterator[None]:
+    """Run the block in a write transaction. One that is not `durable` is not synced: a power cut may undo it.
+
+    Without `wait`, a transaction of another process raises SQLITE_BUSY at once.
+    """
     if not durable:
         database.execute("PRAGMA synchronous = NORMAL")
     try:
-        execute_when_free(database, "BEGIN IMMEDIATE")
+        if wait:
+            execute_when_free(database, "BEGIN IMMEDIATE")
+        else:
+            database.execute("BEGIN IMMEDIATE")
         try:
             yield
             database.execute("COMMIT")

@@ -4,13 +4,15 @@ The file holds the features and, for each (device, epoch), the highest stored nu
 change in one transaction per batch, so that uploads that a device repeats after a crash on either side are recognised
 and dropped. A device that starts a new epoch repeats its unsent uploads in it: those that are stored already under the
 older epoch are dropped too. What was lost on either side is in `losses`.
-SQLite runs in its own thread; a batch costs one hop to it. Queries run in another, on a connection of their own: in WAL
+SQLite runs in its own thread; a batch costs one hop to it. A few uploads are committed on the event loop, while nothing
+else waits and the disk is quick (`CommitPace`). Queries run in another thread, on a connection of their own: in WAL
 mode they delay no commit. A file that is put in the place of this one, such as a restored backup, is opened at the next
-call. `synchronous=FULL`: an acknowledged feature survives a power cut. Claims of devices and
-positions of consumers are not synced: a power cut may undo the latest, and then a device connects again and a consumer
-gets uploads again.
+call. `synchronous=FULL`: an acknowledged feature survives a power cut. Claims of devices and positions of
+consumers are not synced: a power cut may undo the latest, and then a device connects again and a consumer gets uploads
+again.
 """
 
+import asyncio
 import contextlib
 import logging
 import secrets
@@ -22,6 +24,7 @@ from typing import cast, override
 from walle.clock import Clock, SystemClock
 from walle.pipeline.checksums import first_link
 from walle.pipeline.ingest import sqlite_groups, sqlite_losses, sqlite_quarantine
+from walle.pipeline.ingest.commit_pace import CommitPace
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.quota import PART_QUERY, StoredPart, stored_part
@@ -63,7 +66,14 @@ _MOVE_ON = RowStatements(
 _SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
 _STREAMS_KEPT = 50_000  # in memory
 _CHECKPOINT_PAGES = 8000  # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare
+_CHECKPOINT_STEP = 1000  # pages between two attempts
+_MOST_PAGES = 4 * _CHECKPOINT_PAGES  # SQLite checkpoints by itself, and delays a commit
+_RESERVED_PAGES = _CHECKPOINT_PAGES + 2000  # batches that come before the checkpoint may pass the bound
+_LOG_CHECK_BYTES = 64 << 10  # of payloads, after which the log's length is looked at
+_LOOP_UPLOADS = 4  # of a batch that is committed on the event loop: many devices are served at less cost in larger ones
+_LOOP_BYTES = 64 << 10
 _TRANSIENT = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY}
+_FAULTS = (sqlite3.Error, UnicodeError, OverflowError, OSError)
 _OF_CONTENTS = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH}
 
 
@@ -86,6 +96,9 @@ class SqliteUploadStore(UploadStore):
         self._reader: sqlite3.Connection | None = None  # made by the first query
         self._opened: OpenedFile | None = None  # the file of `_database`
         self._reader_of: OpenedFile | None = None  # the file of `_reader`
+        self._pace = CommitPace(self.clock)
+        self._unchecked_bytes = 0  # stored since the log's length was looked at
+        self._checkpoint_pages = _CHECKPOINT_PAGES  # of the log, at which the next checkpoint begins
         # As committed, while no other connection changes the file. A transaction takes the streams that it changes
         # out, so that none of a failed one stays.
         self._data_version = 0
@@ -114,10 +127,51 @@ class SqliteUploadStore(UploadStore):
 
     @override
     async def store_batch(self, batch: Sequence[Received]) -> Accepted:
-        accepted = await self._run(lambda database: self._accept(database, batch))
+        accepted = self._accept_here(batch) if self._thread.is_idle and self._pace.is_quick else None
+        if accepted is None:
+            accepted = await self._run(lambda database: self._accept(database, batch))
         if accepted.fresh:
             self._notify()
+            self._unchecked_bytes += sum(len(received.payload) for received in accepted.fresh)
+            if self._unchecked_bytes >= _LOG_CHECK_BYTES:
+                self._unchecked_bytes = 0
+                asyncio.get_running_loop().call_soon(self._check_log)  # after the acknowledgements
         return accepted
+
+    def _accept_here(self, batch: Sequence[Received]) -> Accepted | None:
+        """Store a small batch on the event loop; return None if that may take long, which changes nothing.
+
+        That is if its devices' streams are not in memory, or if another process writes.
+        """
+        database, opened, streams = self._database, self._opened, self._streams
+        if database is None or opened is None or len(batch) > _LOOP_UPLOADS:
+            return None
+        size_bytes = 0
+        for device_id, epoch, _, _, payload, _, _ in batch:
+            stream = streams.get((device_id, epoch))
+            if stream is None or stream.moved or device_id not in self._owned:
+                return None
+            size_bytes += len(payload)
+        if size_bytes > _LOOP_BYTES:
+            return None
+        try:
+            return self._accept(database, batch, wait=False) if opened.is_current else None
+        except _FAULTS as error:
+            if isinstance(error, sqlite3.Error) and _primary_code(error) == sqlite3.SQLITE_BUSY:
+                return None
+            raise self._fault(error) from error
+
+    def _check_log(self) -> None:
+        """Make the log longer before it is used up, and checkpoint it once it is long, both in the thread."""
+        if self._reserve is None:
+            return
+        if self._reserve.is_low:
+            self._thread.post(self._grow_reserve)
+        if not self._reserve.is_used_to(_CHECKPOINT_PAGES):
+            self._checkpoint_pages = _CHECKPOINT_PAGES
+        elif self._reserve.is_used_to(self._checkpoint_pages):
+            self._checkpoint_pages += _CHECKPOINT_STEP  # in case a query keeps the log from beginning again
+            self._thread.post(self._checkpoint)
 
     @override
     async def acked(self, device_id: str, epoch: str) -> int:
@@ -305,14 +359,17 @@ class SqliteUploadStore(UploadStore):
     async def _in_thread[T](self, work: Callable[[], T], thread: StoreThread | None = None) -> T:
         try:
             return await (thread or self._thread).run(work)
-        except sqlite3.Error as error:
-            primary = getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
-            what = {"may_pass": primary in _TRANSIENT, "of_contents": primary in _OF_CONTENTS}
-            raise IngestError(self.path, str(error), **what) from error
-        except (UnicodeError, OverflowError) as error:  # of the sqlite3 module, before SQLite sees the value
-            raise IngestError(self.path, str(error), of_contents=True) from error
-        except OSError as error:  # of a look at the folder, which a disk or a mount may refuse for a while
-            raise IngestError(self.path, str(error), may_pass=True) from error
+        except _FAULTS as error:
+            raise self._fault(error) from error
+
+    def _fault(self, error: Exception) -> IngestError:
+        if isinstance(error, sqlite3.Error):
+            code = _primary_code(error)
+            return IngestError(self.path, str(error), may_pass=code in _TRANSIENT, of_contents=code in _OF_CONTENTS)
+        # An OSError is of a look at the folder, which a disk or a mount may refuse for a while; the others are of the
+        # sqlite3 module, before SQLite sees the value.
+        is_of_folder = isinstance(error, OSError)
+        return IngestError(self.path, str(error), may_pass=is_of_folder, of_contents=not is_of_folder)
 
     def _current(self) -> sqlite3.Connection:
         """Return the connection to the file that is at the path now."""
@@ -359,12 +416,13 @@ class SqliteUploadStore(UploadStore):
             what = f"need SQLite {needed}, and this Python has {sqlite3.sqlite_version}; use another, or PostgreSQL"
             raise IngestError(self.path, what)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
+        # The event loop uses it too, while no call is in the thread.
+        database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:
             connected = OpenedFile(self.path)
             execute_when_free(database, "PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
-            database.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            database.execute(f"PRAGMA wal_autocheckpoint = {_MOST_PAGES}")
             if self._check_format(database) < FORMAT:
                 make_schema(database)
             database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
@@ -377,7 +435,7 @@ class SqliteUploadStore(UploadStore):
             raise
         self._database, self._opened = database, opened
         page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
-        limit_bytes = (page_bytes + 24) * (_CHECKPOINT_PAGES + 200)  # the last commit may pass the bound
+        limit_bytes = (page_bytes + 24) * _RESERVED_PAGES
         if self._reserve is not None:
             self._reserve.close()
         self._reserve = WalReserve(Path(f"{self.path.resolve()}-wal"), page_bytes=page_bytes, limit_bytes=limit_bytes)
@@ -407,9 +465,10 @@ class SqliteUploadStore(UploadStore):
         if reader is not None:
             reader.close()
 
-    def _accept(self, database: sqlite3.Connection, batch: Sequence[Received]) -> Accepted:
+    def _accept(self, database: sqlite3.Connection, batch: Sequence[Received], *, wait: bool = True) -> Accepted:
         keys = dict.fromkeys(received[:2] for received in batch)
-        with transaction(database):
+        began_s = self.clock.monotonic()
+        with transaction(database, wait=wait):
             self._forget_if_changed(database)
             foreign = frozenset(key for key in keys if not self._is_owned(database, key[0]))
             streams = {key: self._take(database, key) for key in keys if key not in foreign}
@@ -423,11 +482,10 @@ class SqliteUploadStore(UploadStore):
             for recorded in sorted_batch.losses:
                 self._record(database, recorded)
             _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain) for stream in streams.values()])
+        self._pace.add(self.clock.monotonic() - began_s)
         if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
             self._forget()
         self._streams.update(streams)
-        if self._reserve is not None and self._reserve.is_low:
-            self._thread.post(self._grow_reserve)  # after the acknowledgements
         return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
 
     def _grow_reserve(self) -> None:
@@ -436,6 +494,16 @@ class SqliteUploadStore(UploadStore):
             with contextlib.suppress(sqlite3.Error), transaction(self._database, durable=False):
                 if self._reserve.is_low:  # else another process has made it longer meanwhile
                     self._reserve.grow()
+
+    def _checkpoint(self) -> None:
+        """Move the log's contents into the file, so that the log begins again."""
+        if self._database is None or self._opened is None:
+            return
+        try:
+            if self._opened.is_current:
+                self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except (sqlite3.Error, OSError) as error:
+            _LOG.warning("received uploads in %s: the log grows: %s", self.path, error)
 
     def _set_aside(self, database: sqlite3.Connection, received: Received, reason: str) -> Accepted | None:
         key, now_ms = received[:2], int(self.clock.time() * 1000)
@@ -542,6 +610,10 @@ class SqliteUploadStore(UploadStore):
     def _record(self, database: sqlite3.Connection, recorded: RecordedLoss) -> None:
         if sqlite_losses.record(database, recorded):
             _LOG.error("received uploads in %s: device %r: %s", self.path, recorded.device_id, recorded.loss)
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
 
 
 def _find(database: sqlite3.Connection, key: StreamKey) -> StoredStream | None:

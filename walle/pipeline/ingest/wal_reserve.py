@@ -28,6 +28,7 @@ class WalReserve:
         self._frame_bytes = _FRAME_HEADER_BYTES + page_bytes
         self._limit_bytes = limit_bytes
         self._free_bytes = free_bytes
+        self._may_grow = True
         self._file: int | None = None
         with contextlib.suppress(OSError):
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -35,39 +36,44 @@ class WalReserve:
     @property
     def is_low(self) -> bool:
         """True once the log is used to near the end of its file, and may be made longer."""
-        try:
-            return self._file is not None and self._is_used_to_the_margin(self._file)
-        except OSError:
-            self.close()
+        if self._file is None or not self._may_grow:
             return False
-
-    def _is_used_to_the_margin(self, file: int) -> bool:
-        size_bytes = os.fstat(file).st_size
-        if size_bytes >= self._limit_bytes:
-            self.close()
+        try:
+            size_bytes = os.fstat(self._file).st_size
+        except OSError:
             return False
         if size_bytes < _FROM_BYTES:
             return False
-        frame = (size_bytes - min(_MARGIN_BYTES, size_bytes // 4) - _HEADER_BYTES) // self._frame_bytes
-        salts = os.pread(file, _SALTS_BYTES, _HEADER_BYTES + frame * self._frame_bytes + 8)
-        return salts == os.pread(file, _SALTS_BYTES, 16)
+        self._may_grow = size_bytes < self._limit_bytes
+        margin_bytes = min(_MARGIN_BYTES, size_bytes // 4)
+        return self._may_grow and self.is_used_to((size_bytes - margin_bytes - _HEADER_BYTES) // self._frame_bytes)
+
+    def is_used_to(self, pages: int) -> bool:
+        """Return whether the log has more than `pages` pages since it last began."""
+        if self._file is None:
+            return False
+        try:
+            salts = os.pread(self._file, _SALTS_BYTES, _HEADER_BYTES + pages * self._frame_bytes + 8)
+            return len(salts) == _SALTS_BYTES and salts == os.pread(self._file, _SALTS_BYTES, 16)
+        except OSError:
+            return False
 
     def grow(self) -> None:
         """Double the log's file. The caller holds SQLite's write lock, so that no process appends meanwhile."""
-        if self._file is None:
+        if self._file is None or not self._may_grow:
             return
         try:
             size_bytes = os.fstat(self._file).st_size
             disk = os.fstatvfs(self._file)
             if disk.f_bavail * disk.f_frsize < self._free_bytes:
-                self.close()
+                self._may_grow = False
                 return
             end = min(max(2 * size_bytes, len(_BLOCK)), self._limit_bytes)
             while size_bytes < end:
                 size_bytes += os.pwrite(self._file, _BLOCK[: end - size_bytes], size_bytes)
             os.fdatasync(self._file)
         except OSError:  # the disk is full, or has a quota: commits go on without a reserve
-            self.close()
+            self._may_grow = False
 
     def close(self) -> None:
         """Close the file. The reserve stays, and does not grow any more."""
