@@ -10,15 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.ingest.test_sqlite_store import backup, restore
-from tests.pipeline.ingest.upload_store_contract import (
-    MakeStore,
-    RefuseTopic,
-    SetClock,
-    UploadStoreContract,
-    received,
-    until,
-)
+from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, SetClock, received, until
+from tests.pipeline.ingest.upload_store_contract import UploadStoreContract
 from walle.pipeline.ingest import sqlite_store
+from walle.pipeline.ingest.receipt import Accepted
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
 from walle.pipeline.tunnel.server import Received
@@ -54,6 +49,12 @@ class TestQuickSqliteUploadStore(UploadStoreContract):
         return refuse
 
 
+async def accept(store: SqliteUploadStore, batch: list[Received]) -> Accepted:
+    """Store a batch after the event loop has had a turn, as between two reads of a tunnel server."""
+    await asyncio.sleep(0)
+    return await store.accept(batch)
+
+
 class CommitThreads:
     """The threads that ran a store's latest transactions."""
 
@@ -77,17 +78,17 @@ class CommitThreads:
 async def test_the_event_loop_commits_a_few_uploads_of_known_devices_and_the_thread_all_others(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db", clock=SetClock(0.0))) as store:
         threads = CommitThreads(store)
-        await store.accept([received(1)])  # reads whether the device has a stream
+        await accept(store, [received(1)])  # reads whether the device has a stream
         assert threads.take() == [False]
-        await store.accept([received(2)])
-        await store.accept([received(seq) for seq in (3, 4, 5, 6)])
+        await accept(store, [received(2)])
+        await accept(store, [received(seq) for seq in (3, 4, 5, 6)])
         assert threads.take() == [True, True]
-        await store.accept([received(seq) for seq in range(7, 12)])  # not a few
-        await store.accept([received(12), received(1, device="other")])  # reads
+        await accept(store, [received(seq) for seq in range(7, 12)])  # not a few
+        await accept(store, [received(12), received(1, device="other")])  # reads
         assert threads.take() == [False, False]
-        await store.accept([received(13), received(2, device="other")])
+        await accept(store, [received(13), received(2, device="other")])
         assert threads.take() == [True]
-        await store.accept([received(14, payload=bytes(100_000))])  # too large
+        await accept(store, [received(14, payload=bytes(100_000))])  # too large
         assert threads.take() == [False]
         assert await store.acked("d", "e") == 14
         assert await store.acked("other", "e") == 2
@@ -95,13 +96,26 @@ async def test_the_event_loop_commits_a_few_uploads_of_known_devices_and_the_thr
 
 
 @pytest.mark.asyncio
+async def test_other_tasks_have_a_turn_between_two_commits_of_the_event_loop(tmp_path: Path) -> None:
+    async with quick(SqliteUploadStore(tmp_path / "u.db", clock=SetClock(0.0))) as store:
+        await accept(store, [received(1)])
+        turn = asyncio.create_task(asyncio.sleep(0))
+        seq = 1
+        while not turn.done() and seq < 100:
+            seq += 1
+            await store.accept([received(seq)])
+        assert seq < 10
+        assert await store.acked("d", "e") == seq
+
+
+@pytest.mark.asyncio
 async def test_the_event_loop_reads_no_uploads_to_compare_moved_ones(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
-        await store.accept([received(1)])
+        await accept(store, [received(1)])
         await store.resume(Hello("d", "e2", "", origins=origins_to_text([Origin("e", 0, 0, 5)])))
         threads = CommitThreads(store)
         for seq in (1, 2):
-            await store.accept([received(seq, epoch="e2")])
+            await accept(store, [received(seq, epoch="e2")])
         assert threads.take() == [False, False]
 
 
@@ -113,7 +127,7 @@ async def test_a_store_on_a_slow_disk_or_after_a_slow_commit_uses_its_thread(tmp
         seq = 0
         while True not in (on_loop := threads.take()) and seq < 100:
             seq += 1
-            await store.accept([received(seq)])
+            await accept(store, [received(seq)])
         assert on_loop == [True]
         assert seq > 15  # nothing was known of the disk before
         await asyncio.sleep(0)
@@ -123,12 +137,12 @@ async def test_a_store_on_a_slow_disk_or_after_a_slow_commit_uses_its_thread(tmp
 
         assert store._database is not None
         store._database.set_trace_callback(stall)
-        await store.accept([received(seq + 1)])
+        await accept(store, [received(seq + 1)])
         threads = CommitThreads(store)
-        await store.accept([received(seq + 2)])
+        await accept(store, [received(seq + 2)])
         assert threads.take() == [False]
         clock.monotonic_s += 60.0
-        await store.accept([received(seq + 3)])
+        await accept(store, [received(seq + 3)])
         assert threads.take() == [True]
         assert await store.acked("d", "e") == seq + 3
 
@@ -136,12 +150,12 @@ async def test_a_store_on_a_slow_disk_or_after_a_slow_commit_uses_its_thread(tmp
 @pytest.mark.asyncio
 async def test_while_another_process_writes_the_event_loop_goes_on_and_the_thread_waits(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
-        await store.accept([received(1)])
+        await accept(store, [received(1)])
         threads = CommitThreads(store)
         with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             began_s = asyncio.get_running_loop().time()
-            accepting = asyncio.create_task(store.accept([received(2)]))
+            accepting = asyncio.create_task(accept(store, [received(2)]))
             await asyncio.sleep(0.05)
             assert asyncio.get_running_loop().time() - began_s < 4.0  # the thread waits for the lock for 5 s
             assert not accepting.done()
@@ -153,10 +167,10 @@ async def test_while_another_process_writes_the_event_loop_goes_on_and_the_threa
 @pytest.mark.asyncio
 async def test_while_a_call_is_in_the_thread_the_event_loop_does_not_use_its_connection(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
-        await store.accept([received(1)])
+        await accept(store, [received(1)])
         threads, gate = CommitThreads(store), threading.Event()
         store._thread.post(gate.wait)
-        accepting = asyncio.create_task(store.accept([received(2)]))
+        accepting = asyncio.create_task(accept(store, [received(2)]))
         await asyncio.sleep(0.02)
         was_done = accepting.done()
         gate.set()
@@ -168,24 +182,24 @@ async def test_while_a_call_is_in_the_thread_the_event_loop_does_not_use_its_con
 @pytest.mark.asyncio
 async def test_an_upload_that_the_database_refuses_on_the_event_loop_changes_nothing(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
-        await store.accept([received(1)])
+        await accept(store, [received(1)])
         with pytest.raises(IngestError) as caught:
-            await store.accept([received(2, topic="\ud800")])
+            await accept(store, [received(2, topic="\ud800")])
         assert caught.value.of_contents
-        assert (await store.accept([received(2)])).highest == {("d", "e"): 2}
+        assert (await accept(store, [received(2)])).highest == {("d", "e"): 2}
         assert [row for _, row in await store.query()] == [received(1), received(2)]
 
 
 @pytest.mark.asyncio
 async def test_a_file_that_is_replaced_is_opened_before_the_event_loop_commits_to_it(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
-        await store.accept([received(1)])
+        await accept(store, [received(1)])
         copy = backup(store.path)
         for seq in (2, 3):
-            await store.accept([received(seq)])
+            await accept(store, [received(seq)])
         restore(copy, store.path)
-        assert (await store.accept([received(4)])).highest == {("d", "e"): 1}
-        assert (await store.accept([received(2)])).highest == {("d", "e"): 2}
+        assert (await accept(store, [received(4)])).highest == {("d", "e"): 1}
+        assert (await accept(store, [received(2)])).highest == {("d", "e"): 2}
         assert store.generation == 1
     async with SqliteUploadStore(store.path) as opened:
         assert [row.seq for _, row in await opened.query()] == [1, 2]
@@ -210,13 +224,13 @@ async def test_the_log_is_checkpointed_in_the_thread_and_begins_again(
 ) -> None:
     monkeypatch.setattr(sqlite_store, "_CHECKPOINT_PAGES", 300)
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
-        await store.accept([large(1)])
+        await accept(store, [large(1)])
         threads, first = CommitThreads(store), salts(store.path)
         seq = 1
         while salts(store.path) == first:
             assert seq < 1_000  # before SQLite does it by itself, at 32,000 pages
             seq += 1
-            assert (await store.accept([large(seq)])).highest == {("d", "e"): seq}
+            assert (await accept(store, [large(seq)])).highest == {("d", "e"): seq}
             await asyncio.sleep(0)
         assert seq > 20  # it is left alone below 300 pages
         assert any(threads.take())
@@ -238,13 +252,13 @@ async def test_a_reader_that_keeps_the_log_from_beginning_again_does_not_cause_a
             checkpoint()
 
         monkeypatch.setattr(store, "_checkpoint", counted)
-        await store.accept([large(1)])
+        await accept(store, [large(1)])
         with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM uploads").fetchall()
             for seq in range(2, 301):  # about 3,800 pages, all of which stay in the log
-                await store.accept([large(seq)])
-                await asyncio.sleep(0)  # `accept` itself may not wait for anything
+                await accept(store, [large(seq)])
+                await asyncio.sleep(0)
             await until(lambda: store._thread.is_idle)
             assert 1 <= begun <= 5
             reader.execute("ROLLBACK")
@@ -252,7 +266,7 @@ async def test_a_reader_that_keeps_the_log_from_beginning_again_does_not_cause_a
         while salts(store.path) == first:
             assert seq < 1_000  # before SQLite does it by itself, at 32,000 pages
             seq += 1
-            await store.accept([large(seq)])
+            await accept(store, [large(seq)])
             await asyncio.sleep(0)
         assert await store.count() == seq
 
@@ -263,7 +277,7 @@ async def test_a_checkpoint_that_fails_is_reported_and_commits_go_on(
 ) -> None:
     monkeypatch.setattr(sqlite_store, "_CHECKPOINT_PAGES", 300)
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
-        await store.accept([large(1)])
+        await accept(store, [large(1)])
         assert store._database is not None
 
         def refuse(action: int, name: str | None, *_: object) -> int:
@@ -272,7 +286,7 @@ async def test_a_checkpoint_that_fails_is_reported_and_commits_go_on(
 
         store._database.set_authorizer(refuse)
         for seq in range(2, 61):
-            assert (await store.accept([large(seq)])).fresh
+            assert (await accept(store, [large(seq)])).fresh
             await asyncio.sleep(0)
         await until(lambda: store._thread.is_idle)
         assert "the log grows: not authorized" in caplog.text

@@ -97,6 +97,7 @@ class SqliteUploadStore(UploadStore):
         self._opened: OpenedFile | None = None  # the file of `_database`
         self._reader_of: OpenedFile | None = None  # the file of `_reader`
         self._pace = CommitPace(self.clock)
+        self._is_turn_due = False  # a batch was stored, and other tasks have had no turn since
         self._unchecked_bytes = 0  # stored since the log's length was looked at
         self._checkpoint_pages = _CHECKPOINT_PAGES  # of the log, at which the next checkpoint begins
         # As committed, while no other connection changes the file. A transaction takes the streams that it changes
@@ -127,16 +128,25 @@ class SqliteUploadStore(UploadStore):
 
     @override
     async def store_batch(self, batch: Sequence[Received]) -> Accepted:
-        accepted = self._accept_here(batch) if self._thread.is_idle and self._pace.is_quick else None
+        accepted = None
+        if self._thread.is_idle and self._pace.is_quick and not self._is_turn_due:
+            accepted = self._accept_here(batch)
         if accepted is None:
             accepted = await self._run(lambda database: self._accept(database, batch))
         if accepted.fresh:
             self._notify()
             self._unchecked_bytes += sum(len(received.payload) for received in accepted.fresh)
-            if self._unchecked_bytes >= _LOG_CHECK_BYTES:
-                self._unchecked_bytes = 0
-                asyncio.get_running_loop().call_soon(self._check_log)  # after the acknowledgements
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self._on_turn)  # after the acknowledgements
         return accepted
+
+    def _on_turn(self) -> None:
+        """Let the event loop commit again: other tasks have had a turn."""
+        self._is_turn_due = False
+        if self._unchecked_bytes >= _LOG_CHECK_BYTES:
+            self._unchecked_bytes = 0
+            self._check_log()
 
     def _accept_here(self, batch: Sequence[Received]) -> Accepted | None:
         """Store a small batch on the event loop; return None if that may take long, which changes nothing.

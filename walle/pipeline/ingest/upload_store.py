@@ -150,8 +150,7 @@ class UploadStore(abc.ABC):
 
         In each (device, epoch), numbers go up by one from the highest stored. Lower ones are duplicates and are
         dropped; those after a missing one are not stored. `highest` has every (device, epoch) of the batch but the
-        `foreign` ones. Reports of lost uploads are recorded, and are not among the new uploads. The call may end
-        without giving other tasks a turn.
+        `foreign` ones. Reports of lost uploads are recorded, and are not among the new uploads.
         """
 
     @abc.abstractmethod
