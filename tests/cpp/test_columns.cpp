@@ -304,6 +304,9 @@ void test_writer() {
       CHECK(reader.read(item) && item.kind == Kind::nil && reader.left() == 0);
       CHECK(writer.mark().level == 0);
     }
+  PackedWriter empty;
+  empty.text({});
+  CHECK(empty.bytes() == "\xa0");
   PackedWriter deep;
   for (int level = 0; level < kMaxDepth; ++level) deep.open(1);
   CHECK(deep.depth() == kMaxDepth);

@@ -25,7 +25,7 @@ void PackedWriter::text(std::string_view text) {
   if (!is_utf8(text)) throw EventFault{"plan", "has a result with a text that is not UTF-8"};
   std::uint8_t* to = room(kMaxHeadBytes + text.size());
   to = write_text_head(to, static_cast<std::uint32_t>(text.size()));
-  std::memcpy(to, text.data(), text.size());
+  if (!text.empty()) std::memcpy(to, text.data(), text.size());  // an empty view may have no address
   advance(to + text.size());
 }
 
