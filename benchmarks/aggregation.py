@@ -5,10 +5,11 @@ contents. "columns open" compares built-in aggregations over open columns with a
 decoded already; "from bytes" adds opening the columns, and decoding the same bytes, to either side. Results are
 compared first.
 
-ipv: visits of the generator from JSON to the compressed feature (read, compute, encode, zstd with a context that is
-reused) as a share of `json.loads` of the same bytes. The steps are the device's and the task's own. Each way is done
-with a visit before the next one: results that are kept would cost `json.loads` half as much again. "with a dictionary"
-compresses as the tunnel does for a task that has one (ADR 111), trained on the features of other visits.
+ipv: visits of the generator from JSON to the compressed feature (read, compute encoded, compress) as a share of
+`json.loads` of the same bytes. The steps are the device's and the task's own; zstd's level and contexts are those of
+the tunnel. Each way is done with a visit before the next one: results that are kept would cost `json.loads` half as
+much again. "with a dictionary" compresses as the tunnel does for a task that has one (ADR 111), trained on the features
+of other visits. "through Python objects" makes the feature a dict, which is then encoded as the store does it.
 
 Rounds alternate between the ways, so that other load affects all; the best round counts, in CPU time.
 
@@ -160,26 +161,31 @@ def each[T](function: Callable[[T], object], values: Sequence[T]) -> Callable[[]
 
 def measure_ipv(visits: int, rounds: int) -> dict[str, Any]:
     """Return CPU microseconds a visit of `json.loads`, and of the steps from JSON to the compressed feature."""
-    ipv_feature = task_module("features").ipv_feature
+    features = task_module("features")
     texts = visits_in_json(7, visits)
     compress = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, write_content_size=True).compress
-    samples = [encode_feature(ipv_feature(Events.from_json(text))) for text in visits_in_json(8, visits)]
+    samples = [features.encoded_feature(Events.from_json(text)).data for text in visits_in_json(8, visits)]
     compress_by_dictionary = Dictionary(train_dictionary(samples)).compressor.compress
     opened = [Events.from_json(text) for text in texts]
-    features = [ipv_feature(events) for events in opened]
-    encoded = [plain.encode(feature) for feature in features]
+    encoded = [features.encoded_feature(events).data for events in opened]
+    if encoded != [encode_feature(features.ipv_feature(events)) for events in opened]:
+        raise RuntimeError("the encoded features differ from those that are encoded from Python objects")
     seconds = best_seconds(
         {
             "json.loads": each(json.loads, texts),
             "JSON to compressed feature": each(
-                lambda text: compress(encode_feature(ipv_feature(Events.from_json(text)))), texts
+                lambda text: compress(features.encoded_feature(Events.from_json(text)).data), texts
             ),
             "  with a dictionary": each(
-                lambda text: compress_by_dictionary(encode_feature(ipv_feature(Events.from_json(text)))), texts
+                lambda text: compress_by_dictionary(features.encoded_feature(Events.from_json(text)).data), texts
+            ),
+            "  through Python objects": each(
+                lambda text: compress(encode_feature(features.ipv_feature(Events.from_json(text)))), texts
             ),
             "  read JSON": each(Events.from_json, texts),
-            "  feature": each(ipv_feature, opened),
-            "  encode": each(encode_feature, features),
+            "  read, and encoded feature": each(
+                lambda text: features.encoded_feature(Events.from_json(text)).data, texts
+            ),
             "  zstd": each(compress, encoded),
             "  zstd with a dictionary": each(compress_by_dictionary, encoded),
         },

@@ -27,7 +27,9 @@ def _body_offset(ndim: int) -> int:
     return (_HEAD.size + 4 * ndim + 7) // 8 * 8
 
 
-def _pack_other(value: object) -> msgpack.ExtType:
+def _pack_other(value: object) -> Any:
+    if (to_plain := getattr(value, "__plain__", None)) is not None:  # an Encoded, which the native core copies
+        return to_plain()
     try:
         view = memoryview(value)  # type: ignore[arg-type]
     except TypeError:

@@ -7,7 +7,10 @@
 #include "stream/event_groups.h"
 #include "stream/field_table.h"
 #include "stream/json_events.h"
+#include "stream/packed_writer.h"
+#include "stream/scratch.h"
 #include "stream/text_scan.h"
+#include "stream/utf8.h"
 
 namespace {
 
@@ -21,6 +24,41 @@ EventRows view_of(std::shared_ptr<const EventBatch> batch) {
   EventRows view{std::move(batch), {}};
   for (std::uint32_t i = 0; i < view.batch->size(); ++i) view.rows.push_back(i);
   return view;
+}
+
+// Returns whether the bytes are one value of plain data: texts and keys in UTF-8, and no extensions.
+bool is_plain(PackedReader& reader, const std::uint8_t* data, int depth = 0) {
+  Value value;
+  if (depth > kMaxDepth || !reader.read(value) || value.kind == Kind::extension) return false;
+  const auto is_text = [&](const Value& text) {
+    return is_utf8({reinterpret_cast<const char*>(data) + text.place, text.length});
+  };
+  if (value.kind == Kind::text) return is_text(value);
+  if (value.kind != Kind::list && value.kind != Kind::map) return true;
+  for (std::uint32_t i = 0; i < value.length; ++i) {
+    Value key;
+    if (value.kind == Kind::map && (!reader.read(key) || key.kind != Kind::text || !is_text(key))) return false;
+    if (!is_plain(reader, data, depth + 1)) return false;
+  }
+  return true;
+}
+
+// Copies the contents of each event into a writer, which refuses what is not plain data.
+void copy_contents(const EventBatch& batch) {
+  for (std::size_t row = 0; row < batch.size(); ++row) {
+    PackedWriter writer;
+    PackedReader contents(batch.data(), batch.data_size(), batch.contents(row).at);
+    try {
+      writer.copy(contents, batch.data());
+    } catch (const EventFault&) {
+      continue;
+    }
+    const std::string_view bytes = writer.bytes();
+    const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+    PackedReader written(data, bytes.size());
+    CHECK(is_plain(written, data));
+    CHECK(written.left() == 0);
+  }
 }
 
 // Reads events and does all that a task can do with them. Returns false where they are refused.
@@ -56,6 +94,7 @@ bool use(std::shared_ptr<const EventBatch> batch) {
       }
     }
     (void)split_by_window(group_by(all, "n"), WindowKind::sliding, 10, 3, 1);
+    copy_contents(*view.batch);
     return true;
   } catch (const EventFault&) {
     return false;
@@ -229,9 +268,84 @@ void test_numbers() {
   CHECK(compare_numbers(nan, one) == 2 && compare_numbers(one, nan) == 2);
 }
 
+void test_utf8() {
+  CHECK(is_utf8(""));
+  CHECK(is_utf8("ascii \x7f and \xc3\xa9 \xe4\xb8\xad \xed\x9f\xbf \xee\x80\x80 \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf"));
+  for (const char* bad :
+       {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xed\xbf\xbf", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80",
+        "\xf5\x80\x80\x80", "\xff", "\xc3", "\xe4\xb8", "\xf0\x9f\x98", "\xc3\xc3", "\xe4\xb8x"})
+    for (std::size_t before = 0; before < 20; ++before)  // whole words of ASCII before it, and parts of one
+      for (std::size_t after : {0, 1, 9}) {
+        std::string text = std::string(before, 'a') + bad + std::string(after, 'b');
+        const Vector<char> copy(text.begin(), text.end());  // without a byte behind it
+        CHECK(find_invalid_utf8({copy.data(), copy.size()}) == before);
+      }
+}
+
+void test_writer() {
+  for (const std::size_t most : {std::size_t{0}, std::size_t{15}, std::size_t{16}, std::size_t{65535}, std::size_t{65536}})
+    for (const std::size_t items : {std::size_t{0}, std::size_t{15}, std::size_t{16}, std::size_t{65535}, std::size_t{65536}}) {
+      if (items > most) continue;
+      PackedWriter writer;
+      const auto start = writer.mark();
+      writer.open(most);
+      for (std::size_t i = 0; i < items; ++i) writer.integer(static_cast<std::int64_t>(i % 100));
+      const auto kept = writer.mark();
+      writer.open(3);
+      writer.text("removed");
+      writer.undo(kept);
+      writer.close_list(start, most, items);
+      writer.nil();  // stands behind the list
+      PackedReader reader(reinterpret_cast<const std::uint8_t*>(writer.bytes().data()), writer.bytes().size());
+      Value list, item;
+      CHECK(reader.read(list) && list.kind == Kind::list && list.length == items);
+      CHECK(reader.at() == (items < 16 ? 1u : items <= 0xffff ? 3u : 5u));
+      for (std::size_t i = 0; i < items; ++i) CHECK(reader.read(item) && item.integer == static_cast<std::int64_t>(i % 100));
+      CHECK(reader.read(item) && item.kind == Kind::nil && reader.left() == 0);
+      CHECK(writer.mark().level == 0);
+    }
+  PackedWriter empty;
+  empty.text({});
+  CHECK(empty.bytes() == "\xa0");
+  PackedWriter deep;
+  for (int level = 0; level < kMaxDepth; ++level) deep.open(1);
+  CHECK(deep.depth() == kMaxDepth);
+  const auto is_refused = [](auto write) {
+    try {
+      write();
+      return false;
+    } catch (const EventFault&) {
+      return true;
+    }
+  };
+  CHECK(is_refused([&] { deep.open(1); }));
+  PackedWriter large;
+  CHECK(is_refused([&] { large.binary(std::string(kMaxEncodedBytes, 'x')); }));
+  CHECK(is_refused([&] {
+    for (;;) large.text("more");
+  }));
+}
+
+void test_scratch() {
+  Scratch scratch;
+  std::vector<std::span<std::uint64_t>> taken;
+  for (std::size_t size = 0; size < 200; ++size) {
+    taken.push_back(scratch.take<std::uint64_t>(size * size % 3000));
+    std::fill(taken.back().begin(), taken.back().end(), size);
+    const std::span<char> odd = scratch.take<char>(size % 7);
+    std::fill(odd.begin(), odd.end(), 'x');
+  }
+  for (std::size_t size = 0; size < taken.size(); ++size)
+    for (const std::uint64_t item : taken[size]) CHECK(item == size);
+  for (const Value& value : scratch.take<Value>(100)) CHECK(value.kind == Kind::missing && value.length == 0);
+}
+
 }  // namespace
 
 int main() {
+  test_utf8();
+  test_writer();
+  test_scratch();
   test_damage();
   test_scan<WordScan>();
   test_scan<TextScan>();

@@ -117,13 +117,56 @@ def aggregate(events: Sequence[Event], field: str | None, function: str) -> Any:
 
 
 def run_plan(events: Sequence[Event], selections: Mapping[Any, Mapping[str, Any]]) -> dict[Any, Any]:
-    """Return what `Plan.run` returns, a step at a time."""
+    """Return what `Plan.run` of a plan by selections returns, a step at a time."""
     found: dict[Any, Any] = {}
     for event_id, steps in selections.items():
         selected = [event for event in events if event_id in (None, event.event_id)]
         if selected:
             found[event_id] = run_steps(selected, steps, events[0].ts_ms)
     return found
+
+
+def run_part(
+    all_events: Sequence[Event], part: Any, values: Mapping[str, Any], events: Sequence[Event] | None = None
+) -> Any:
+    """Return the result of a part of a template, of the selected events; MISSING where it is left out."""
+    events = all_events if events is None else events
+    if isinstance(part, dict):
+        found = {name: run_part(all_events, inner, values, events) for name, inner in part.items()}
+        if any(found[name] is MISSING and is_required(inner) for name, inner in part.items()):
+            return MISSING
+        return {name: value for name, value in found.items() if value is not MISSING}
+    if isinstance(part, list):
+        items = [run_part(all_events, inner, values, events) for inner in part]
+        if any(item is MISSING and is_required(inner) for item, inner in zip(items, part, strict=True)):
+            return MISSING
+        return [None if item is MISSING else item for item in items]
+    if part == "count":
+        return len(events)
+    if not isinstance(part, tuple):
+        return part
+    if len(part) == 1:
+        return values.get(part[0], MISSING)
+    options = part[2] if len(part) == 3 else {}
+    if isinstance(part[1], str):
+        result = run_steps(events, part, all_events[0].ts_ms if all_events else 0)
+        if isinstance(result, float) and options.get("whole") and abs(result) < 2**63:
+            result = int(result)
+        if is_number(result) and "least" in options and result < options["least"]:
+            result = options["least"]
+    else:
+        selected = [event for event in all_events if part[0] in (None, event.event_id)]
+        enough = len(selected) >= options.get("min_events", 1)
+        result = run_part(all_events, part[1], values, selected) if enough else MISSING
+    if result is not MISSING and not result and options.get("omit_empty"):
+        result = MISSING
+    if result is MISSING and "otherwise" in options:
+        return run_part(all_events, options["otherwise"], values, events)
+    return result
+
+
+def is_required(part: Any) -> bool:
+    return isinstance(part, tuple) and len(part) == 3 and bool(part[2].get("required"))
 
 
 def run_steps(events: Sequence[Event], steps: Any, first_ms: int) -> Any:
@@ -213,6 +256,9 @@ def run_step(events: Sequence[Event], field: Any, function: str, options: Mappin
             return len(counts)
         case "first_seen":
             return [events[values.index(value)].ts_ms - first_ms for value in list(counts)[:items]]
+        case "tally":
+            tally = {text: counts.get(text, 0) for text in options["texts"]}
+            return tally if any(tally.values()) else MISSING
         case "most_common":
             return dict(sorted(counts.items(), key=lambda count: -count[1])[:items])
     as_events = [Event("x", "", 0, {} if value is MISSING else {"n": value}) for value in values]

@@ -227,9 +227,9 @@ def test_a_plan_rounds_as_round_does(number: float, half: int, digits: int) -> N
         ({5: {}}, "an event id, unless it is None, must be str"),
         ({None: "count"}, "a selection that is not a dict of steps"),
         ({None: {"a": "sum"}}, "a step without a field that is not count"),
-        ({None: {"a": ("n",)}}, r"a step that is not \(field, function\)"),
+        ({None: {"a": ("n", "sum", {}, 1)}}, r"a part that is not \(field, function\)"),
         ({None: {"a": ("n", "sums")}}, "unknown function 'sums'"),
-        ({None: {"a": ("n", "sum", {"chars": 1})}}, "unknown option; use default"),
+        ({None: {"a": ("n", "sum", {"chars": 1})}}, "unknown option 'chars'"),
         ({None: {"a": ("n", "sum", {"max_chars": 1})}}, "sum does not take max_chars"),
         ({None: {"a": ("n", "most_common")}}, "needs the option max_chars"),
         ({None: {"a": ("n", "distinct", {"limit": 1})}}, "distinct is of a field without"),
@@ -520,6 +520,12 @@ DAMAGE_PLAN = Events.plan({
 })  # fmt: skip
 
 
+DAMAGE_RESULT = Events.result_plan([
+    {how: ("t", how, {"max_chars": 2}) for how in TEXT_FUNCTIONS} | {how: ("n", how) for how in SPECIALS},
+    ("click", {"t": ("t", "column"), "l": ("l", "column"), "m": ("m", "of_last"), "r": ({"a": "m.a"}, "records")}),
+])  # fmt: skip
+
+
 @given(st.integers(0, len(ENCODED) - 1), st.binary(min_size=1, max_size=9), st.booleans())
 def test_damaged_bytes_are_refused_or_read_as_something(at: int, put: bytes, cut: bool) -> None:
     damaged = ENCODED[:at] + put + (b"" if cut else ENCODED[at + len(put) :])
@@ -527,6 +533,7 @@ def test_damaged_bytes_are_refused_or_read_as_something(at: int, put: bytes, cut
         events = Events.from_bytes(damaged)
         events.aggregate(**{f"{name}_{how}": (name, how) for name in ("n", "t", "m.a") for how in FUNCTIONS})
         DAMAGE_PLAN.run(events)
+        assert plain.encode(plain.decode(DAMAGE_RESULT.encode(events).data)) == DAMAGE_RESULT.encode(events).data
         list(events.group_by("t", "m.a"))
         list(events)
     except EventError:
@@ -534,7 +541,7 @@ def test_damaged_bytes_are_refused_or_read_as_something(at: int, put: bytes, cut
 
 
 def test_their_types_cannot_be_made_or_changed() -> None:
-    for kind in (_core.EventView, _core.EventGroups, _core.EventPlan):
+    for kind in (_core.EventView, _core.EventGroups, _core.EventPlan, _core.Encoded):
         with pytest.raises(TypeError):
             kind()
         with pytest.raises(TypeError):

@@ -10,8 +10,10 @@ import pytest_asyncio
 
 from tests.sim.tasks import task_version
 from tests.sim.vm_task import write_task
+from walle import plain
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
+from walle.engine_ext import _core
 from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.engine_ext.vm.vm import VM
 from walle.pipeline.events import Event
@@ -117,13 +119,15 @@ HOSTILE = """
         plan = core.compile_plan({{None: {{
             "n": ("n", "spread"), "rise": ("n", "rise"), "t": ("t", "most_common", {{"max_chars": 3}}),
             "l": ("l", "column"), "seen": ("t", "first_seen", {{"max_chars": 3}}), "records": ({{"a": "l"}}, "records"),
-        }}}})
+        }}}}, True)
+        result = core.compile_plan({{"l": ("l", "column"), "t": ("t", "column"), "m": ("l", "of_last")}}, False)
         for at in range(len(good)):
             for byte in range(256):
                 try:
                     view = core.open_events(good[:at] + bytes([byte]) + good[at + 1:])
                     view.fields()
-                    view.run(plan)
+                    view.encode_results(result, {{}}).decode()
+                    view.run(plan, {{}})
                     view.groups().by("n").aggregate((("n", "sum"), ("t", "distinct"), (None, "count")))
                 except (ValueError, TypeError):
                     pass
@@ -153,23 +157,41 @@ HOSTILE = """
             lambda: kind.row(5, 0), lambda: kind.take([], [0]), lambda: view.take([9]), lambda: view.row(-1),
             lambda: view.named(1, 2, 3), lambda: view.where("n", "<", []), lambda: view.groups().aggregate((1,)),
             lambda: view.groups().windows(7, 1, 1, 1), lambda: view.slice(1, 0), lambda: view.take([2**70]),
-            lambda: view.__reduce_ex__(2), lambda: view.run(view), lambda: view.run(None), lambda: view.run(kind),
-            lambda: core.compile_plan([]), lambda: core.compile_plan({{None: {{"n": ("n", "sum", {{"limit": "x"}})}}}}),
-            lambda: core.compile_plan({{"\\ud800": {{}}}}), lambda: core.compile_plan({{None: nested_plan()}}),
+            lambda: view.__reduce_ex__(2), lambda: view.run(view, {{}}), lambda: view.run(None, {{}}),
+            lambda: view.run(kind, {{}}),
+            lambda: view.run(core.compile_plan({{}}, False), Dict()), lambda: view.encode_results(view, {{}}),
+            lambda: core.compile_plan([], True), lambda: core.compile_plan({{}}),
+            lambda: core.compile_plan({{None: {{"n": ("n", "sum", {{"limit": "x"}})}}}}, True),
+            lambda: core.compile_plan({{"\\ud800": {{}}}}, True),
+            lambda: core.compile_plan({{None: nested_plan()}}, True),
             lambda: core.EventPlan(), lambda: setattr(core.EventPlan, "x", 1),
-            lambda: core.compile_plan({{None: Dict()}}),
+            lambda: core.compile_plan({{None: Dict()}}, True), lambda: core.compile_plan(Dict(), False),
+            lambda: core.Encoded(), lambda: core.Encoded(b"\\xc1"), lambda: object.__new__(core.Encoded),
+            lambda: setattr(core.Encoded, "decode", None), lambda: setattr(an_encoded(), "data", b"\\xc1"),
+            lambda: an_encoded().__reduce_ex__(2), lambda: setattr(an_encoded(), "__class__", int),
+            lambda: core.Encoded.decode(b"\\xc1"), lambda: core.Encoded.data.__get__(b"\\xc1"),
         ):
             try:
                 attempt()
             except (TypeError, ValueError, IndexError, AttributeError, OverflowError):
                 continue
             raise AssertionError(attempt.__code__.co_firstlineno)
+        core.Encoded = int
+        try:
+            core.compile_plan({{}}, False)
+        except TypeError:
+            pass
+        else:
+            raise AssertionError("a replaced type was used")
         core.EventView = int
         try:
             core.open_events(good)
         except TypeError:
             return view.groups().views()
         raise AssertionError("a replaced type was used")
+
+    def an_encoded():
+        return core.open_events(good).encode_results(core.compile_plan({{"n": 1}}, False), {{}})
 
     class Dict(dict):
         def items(self):
@@ -184,7 +206,7 @@ HOSTILE = """
         fields = {{str(n): (".".join("k" * 100), "column", {{"limit": n}}) for n in range(250)}}
         kept = []
         while True:
-            kept.append(core.compile_plan({{None: fields}}))
+            kept.append(core.compile_plan({{None: fields}}, True))
 
     def endless():
         view = core.open_events(good * 1)
@@ -212,6 +234,66 @@ async def test_a_hostile_task_crashes_and_exceeds_nothing(tmp_path: Path) -> Non
             else:
                 await call
                 replaced = function == "replaced"
+    finally:
+        vm.close()
+        assert await vm.wait_closed()
+
+
+PACKED = """
+    TEMPLATE = {
+        "version": 1, "clicks": ("click", ("event_id", "count")), "prices": ("item.price", "column"), "by": ("by",),
+    }
+
+    def execute(ctx, trigger):
+        encoded = ctx.events.result_plan(TEMPLATE).encode(ctx.events, by="\\u4e2d")
+        ctx.store.put("here", encoded, upload=False)
+        ctx.store.put("there", [encoded, {"again": encoded}])
+        return encoded
+"""
+FEATURE = {"version": 1, "clicks": 2, "prices": [None, 2.5, None, None], "by": "\u4e2d"}
+
+
+@pytest.mark.asyncio
+async def test_an_encoded_result_leaves_its_vm_as_bytes(runner: TaskRunner, tmp_path: Path) -> None:
+    trigger = Trigger(VISIT[-1], 3, VISIT, VISIT)
+    output = await runner.run(*laid_out(tmp_path / "task", PACKED), trigger, {}, {})
+    ((_, local),) = output.local
+    ((_, put),) = output.puts
+    assert isinstance(output.output, _core.Encoded)
+    assert output.output == local == put[0] == put[1]["again"]
+    assert output.output.data == plain.encode(FEATURE)
+    assert _core.packed_value(put) == plain.encode([FEATURE, {"again": FEATURE}])
+
+
+@pytest.mark.asyncio
+async def test_an_encoded_value_goes_into_a_vm_and_back_and_counts_against_the_limits(tmp_path: Path) -> None:
+    main = """
+        def back(value):
+            return type(value).__name__, value
+
+        def nested(value):
+            for _ in range(60):
+                value = [value]
+            return value
+
+        def many(value):
+            return [value] * 5
+    """
+    vm = VM(write_task(tmp_path, textwrap.dedent(main)))
+    given = Events.result_plan(("value",))
+
+    def encoded(value: Any) -> _core.Encoded:
+        return given.encode(Events(), value=value)
+
+    deep: Any = 1
+    for _ in range(60):
+        deep = [deep]
+    try:
+        assert await vm.call("back", encoded({"a": [1]})) == ("Encoded", encoded({"a": [1]}))
+        with pytest.raises(TaskError, match="nested deeper than 100 levels"):
+            await vm.call("nested", encoded(deep))
+        with pytest.raises(TaskError, match="more than 4000000 items, or bytes of encoded ones"):
+            await vm.call("many", encoded(b"x" * 900_000))
     finally:
         vm.close()
         assert await vm.wait_closed()

@@ -235,7 +235,12 @@ class Events:
     @staticmethod
     def plan(selections: dict[Any, dict[str, Any]]) -> Plan:
         """Return a plan, which computes many results in one call; make it once and keep it for all visits."""
-        return Plan(selections)
+        return Plan(selections, is_selections=True)
+
+    @staticmethod
+    def result_plan(template: Any) -> Plan:
+        """Return a plan of one result in the form of the template, which `Plan.encode` can write as bytes."""
+        return Plan(template)
 
     def count(self, field: str | None = None) -> int:
         """Return the number of events, or of those that have the field."""
@@ -443,33 +448,46 @@ class Groups:
 class Plan:
     """Results that a task needs of each visit: compiled once, computed for the events of a visit in one call.
 
-    `selections` has, by event id (None: all events), a dict of steps. A step is "count", `(field, function)`,
-    `(field, function, options)`, or a dict or list of steps; the results have the same form. docs/events.md lists
-    fields, functions and options.
+    A template is a dict or list of parts. A part is a template, a step, a selection of events, or a constant (a number,
+    a bool or None). A step is "count", `(field, function)` or `(field, function, options)`; `(event_id, part)` or
+    `(event_id, part, options)` computes a part of the events with that id, None for all; `(name,)` is the value that
+    `run` or `encode` is given by that name. docs/events.md lists fields, functions and options.
 
-        plan = ctx.events.plan({"click": {"clicks": "count", "items": ("item_id", "distinct", {"max_chars": 64})}})
-        plan.run(ctx.events)  # {"click": {"clicks": 2, "items": ["a", "b"]}}
+        plan = ctx.events.result_plan({"version": 1, "clicks": ("click", "count"), "share": ("share",)})
+        plan.run(ctx.events, share=0.5)  # {"version": 1, "clicks": 2, "share": 0.5}
 
     Raises:
-        EventError: a step, a field, a function or an option is wrong.
+        EventError: a part, a field, a function or an option is wrong.
     """
 
     __slots__ = ("_compiled",)
 
-    def __init__(self, selections: dict[Any, dict[str, Any]]) -> None:
+    def __init__(self, template: Any, *, is_selections: bool = False) -> None:
+        """With `is_selections`, the template is a dict of event ids, None for all events, and dicts of steps."""
         try:
-            self._compiled = _core.compile_plan(selections)
+            self._compiled = _core.compile_plan(template, is_selections)
         except ValueError as error:
             raise _event_error(error) from None
 
-    def run(self, events: Events) -> dict[Any, dict[str, Any]]:
-        """Return the results by selection; selections without events, and steps of a missing field, are left out.
+    def run(self, events: Events, /, **values: Any) -> Any:
+        """Return the result; selections without events, and steps of a missing field, are left out.
 
         Raises:
-            EventError: `distinct` meets a list or an object.
+            EventError: `distinct` meets a list or an object, or the whole result is missing.
         """
         try:
-            return (events._view or events._columns()).run(self._compiled)
+            return (events._view or events._columns()).run(self._compiled, values)
+        except ValueError as error:
+            raise _event_error(error) from None
+
+    def encode(self, events: Events, /, **values: Any) -> _core.Encoded:
+        """Return what `run` returns as an `Encoded`, without making objects for its parts.
+
+        Raises:
+            EventError: as `run`; or the result is not plain data, has more than 1 MiB, or keys that are None.
+        """
+        try:
+            return (events._view or events._columns()).encode_results(self._compiled, values)
         except ValueError as error:
             raise _event_error(error) from None
 

@@ -17,31 +17,31 @@ FEATURE_TOPIC = "ipv.feature"  # of the features in the device's store
 
 
 def preprocess(ctx, trigger):
-    """Return the feature, and the visit as steps: float32 [T, 16], T a multiple of `steps.CHUNK`."""
+    """Return the feature, encoded, the visit's keys, and the visit as steps: float32 [T, 16], T a multiple of
+    `steps.CHUNK`.
+    """
     events = list(ctx.events)
     if len(events) > steps.MAX_STEPS:
         ctx.log(f"{len(events)} events in one visit: the encoding covers the last {steps.MAX_STEPS}")
     rows = np.asarray(steps.step_rows(events), dtype="float32")
-    return {"feature": features.ipv_feature(ctx.events), "steps": rows}
+    return {"feature": features.encoded_feature(ctx.events), "keys": features.visit_keys(ctx.events), "steps": rows}
 
 
 def execute(ctx, x):
-    """Return the feature and the encoder's last state; `x` is what `preprocess` made, on the device or escalated."""
+    """Return feature, keys and the encoder's last state; `x` is what `preprocess` made, on the device or escalated."""
     rows = np.asarray(x["steps"])
     if rows.shape[0] > DEVICE_STEPS and ctx.device.get("performance") == "low" and not x.get("escalated"):
-        return ctx.escalate({"feature": x["feature"], "steps": rows, "escalated": True})
+        return ctx.escalate({**x, "escalated": True})
     encoder = ctx.session("encoder")
     state = np.zeros((1, STATE_SIZE), dtype="float32")
     for start in range(0, rows.shape[0], steps.CHUNK):
         state = encoder.run({"x": rows[start : start + steps.CHUNK], "state": state})["next_state"]
-    return {"feature": x["feature"], "encoding": memoryview(state).tobytes()}
+    return {"feature": x["feature"], "keys": x["keys"], "encoding": memoryview(state).tobytes()}
 
 
 def postprocess(ctx, y):
     """Return the output, which is stored and uploaded: keys of the visit, and the encoding as 32 float32 = 128 bytes,
     little-endian. The user's key is the device's id, which the cloud knows of each upload.
     """
-    feature = y["feature"]
-    ctx.store.put(FEATURE_TOPIC, feature, upload=False)
-    keys = {name: feature[name] for name in ("page_id", "item_id", "enter_ms") if name in feature}
-    return {**keys, "encoding": y["encoding"]}
+    ctx.store.put(FEATURE_TOPIC, y["feature"], upload=False)
+    return {**y["keys"], "encoding": y["encoding"]}

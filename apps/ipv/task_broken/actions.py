@@ -1,13 +1,17 @@
-"""The actions of the IPV feature: add-favourite, add-cart, purchase (§7.1), and their share of the clicks."""
+"""The part of the IPV feature on actions: add-favourite, add-cart, purchase (§7.1), and their share of the clicks."""
+
+from fields import TEXT_CHARS
 
 ACTIONS = ("add_favorite", "add_cart", "purchase")
+PART = ("actions",)
 
 
-def action_counts(actions):
-    """Return how often each action was clicked on the page, and the share of the clicks that were actions.
+def values(events):
+    """Return the value of PART: how often each action was clicked, and the share of the clicks that were actions.
 
-    `actions` are those of its click events, as text.
+    `events` are those of `ctx.events`.
     """
-    counts = {action: actions.count(action) for action in ACTIONS}
-    counts["share"] = sum(counts.values()) / len(actions)
-    return counts
+    clicked = events.named("click").texts("action", TEXT_CHARS)
+    counts = {action: clicked.count(action) for action in ACTIONS}
+    counts["share"] = sum(counts.values()) / len(clicked)
+    return {"actions": counts}

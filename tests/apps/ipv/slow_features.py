@@ -41,17 +41,17 @@ def ipv_feature(events: Any) -> dict[str, Any]:
     enter, leave = by_kind.get("page_enter", ()), by_kind.get("page_exit", ())
     times = [event.ts_ms for event in events]
     first_ms = times[0] if times else 0
-    about = {**(leave[-1].contents if leave else {}), **(enter[0].contents if enter else {})}
+    contents = [*(event.contents for event in enter[:1]), *(event.contents for event in leave[-1:])]
     clicks = by_kind.get("click", ())
     actions = action_counts([event.contents for event in clicks])
     feature = {
         "version": 2,
         "page_id": events[-1].page_id if times else "",
-        "item_id": text(about.get("item_id")),
-        "category": text(about.get("category")),
-        "price_cents": int(number(about.get("price_cents"), 0.0)),
-        "source": text(about.get("source")),
-        "exit_reason": text(about.get("reason")),
+        "item_id": _first_text(contents, "item_id"),
+        "category": _first_text(contents, "category"),
+        "price_cents": next(filter(None, (int(number(one.get("price_cents"), 0.0)) for one in contents)), 0),
+        "source": text(enter[0].contents.get("source")) if enter else "",
+        "exit_reason": text(leave[-1].contents.get("reason")) if leave else "",
         "times": {kind: _span(by_kind[kind], first_ms) for kind in KINDS[1:-1] if kind in by_kind},
         "gaps_ms": _gaps(times),
         "scroll": _scroll(by_kind["page_scroll"]) if "page_scroll" in by_kind else {},
@@ -69,6 +69,10 @@ def ipv_feature(events: Any) -> dict[str, Any]:
         "events": len(times),
     }
     return {name: value for name, value in feature.items() if value} | measured
+
+
+def _first_text(contents: Any, name: str) -> str:
+    return next(filter(None, (text(one.get(name)) for one in contents)), "")
 
 
 def _keeper(kind: Any) -> Any:

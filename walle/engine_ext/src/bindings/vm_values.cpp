@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "bindings/bind.h"
+#include "bindings/stream/encoded.h"
 #include "vm/array_loans.h"
 #include "vm/task_vm.h"
 
@@ -73,9 +74,19 @@ PyObject* to_object(const Tensor& tensor) {
   return nullptr;
 }
 
+bool to_encoded(PyObject* object, vm::Encoded& encoded) {
+  const Encoded* found = as_encoded(object);
+  if (found == nullptr) return false;
+  encoded = {std::string(PyBytes_AS_STRING(found->bytes), static_cast<std::size_t>(PyBytes_GET_SIZE(found->bytes))),
+             found->depth};
+  return true;
+}
+
+PyObject* encoded_to_object(const vm::Encoded& encoded) { return new_encoded_here(encoded.data, encoded.depth); }
+
 }  // namespace
 
-constinit const vm::ArrayPort kArrayPort{to_tensor, to_object};
+constinit const vm::ArrayPort kArrayPort{to_tensor, to_object, to_encoded, encoded_to_object};
 
 vm::Value read_value(py::handle object, const char* root) {
   try {

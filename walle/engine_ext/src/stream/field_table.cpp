@@ -18,6 +18,8 @@ std::uint64_t first_word(std::string_view key, std::size_t readable) noexcept {
   return word;
 }
 
+std::uint64_t mark_of(std::uint64_t word) noexcept { return std::uint64_t{1} << (word * 0x9e3779b97f4a7c15 >> 58); }
+
 // Reads the value at the reader's place, or the one that the keys after the first lead to.
 Value value_at(PackedReader reader, const Vector<Text>& keys) noexcept {
   Value found;
@@ -32,9 +34,9 @@ Value value_at(PackedReader reader, const Vector<Text>& keys) noexcept {
 std::size_t FieldTable::add(const FieldPath& path) {
   for (std::size_t i = 0; i < fields_.size(); ++i)
     if (fields_[i].path.keys() == path.keys()) return i;
-  fields_.push_back({path, 0});
-  fields_.back().word = first_word(fields_.back().key(), 0);
-  lengths_ |= std::uint64_t{1} << fields_.back().key().size() % 64;
+  const std::string_view key = path.keys().front();
+  fields_.push_back({path, first_word(key, 0), key.size()});
+  marks_ |= mark_of(fields_.back().word);
   return fields_.size() - 1;
 }
 
@@ -53,10 +55,12 @@ void FieldTable::read_contents(const EventBatch& events, std::size_t row, Value*
   std::uint64_t sought = count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
   std::uint32_t pairs = contents.length;
   for (std::string_view key; sought != 0 && pairs != 0 && reader.read_key(key); --pairs) {
-    if ((lengths_ >> key.size() % 64 & 1) != 0) {
-      const std::uint64_t word = first_word(key, key.size() + reader.left()), before = sought;
+    if (const std::uint64_t word = first_word(key, key.size() + reader.left()); (marks_ & mark_of(word)) != 0) {
+      const std::uint64_t before = sought;
       for (std::size_t i = 0; i < count; ++i) {
-        if (fields_[i].word != word || fields_[i].key() != key || (before >> i & 1) == 0) continue;
+        const Field& field = fields_[i];
+        if (field.word != word || field.length != key.size() || (before >> i & 1) == 0) continue;
+        if (key.size() > 8 && std::memcmp(field.key().data(), key.data(), key.size()) != 0) continue;
         values[i * stride] = value_at(reader, fields_[i].path.keys());
         sought &= ~(std::uint64_t{1} << i);
       }

@@ -17,12 +17,13 @@ class FieldTable {
   struct Field {
     FieldPath path;
     std::uint64_t word;  // the first 8 bytes of its first key
+    std::size_t length;  // of its first key
     std::string_view key() const noexcept { return path.keys().front(); }
   };
   void read_contents(const EventBatch& events, std::size_t row, Value* values, std::size_t stride) const noexcept;
 
   Vector<Field> fields_;
-  std::uint64_t lengths_ = 0;  // bits of the lengths of first keys, modulo 64
+  std::uint64_t marks_ = 0;  // bits of the first keys, by their words: most other keys of an event have another one
 };
 
 }  // namespace walle::stream

@@ -130,7 +130,8 @@ class EventParser {
     if (ts_ms.kind != Kind::integer && ts_ms.kind != Kind::large) throw EventFault{"ts_ms", "must be int"};
     if (ts_ms.kind == Kind::large || ts_ms.integer < 0 || ts_ms.integer > kMaxTimeMs)
       throw EventFault{"ts_ms", "is not milliseconds since the epoch"};
-    if (read(3).kind != Kind::map) throw EventFault{"contents", "must be an object"};
+    if (const std::uint8_t head = start_[fields[3].at]; (head & 0xf0) != 0x80 && head != 0xde && head != 0xdf)
+      throw EventFault{"contents", "must be an object"};
     const auto size = static_cast<std::size_t>(parser_.out() - row);
     if (size > kMaxEventBytes)
       throw EventFault{"event", std::to_string(size) + " bytes, more than " + std::to_string(kMaxEventBytes)};

@@ -1,6 +1,7 @@
 // Texts of JSON: UTF-8 is checked, escapes are resolved.
 #include "stream/json_parser.h"
 #include "stream/text_scan.h"
+#include "stream/utf8.h"
 
 namespace walle::stream {
 
@@ -142,29 +143,9 @@ std::string_view JsonParser::escaped_text(const char* from, const char* first_es
 }
 
 void JsonParser::check_utf8(const char* from, const char* to) const {
-  const auto* at = reinterpret_cast<const unsigned char*>(from);
-  const auto* end = reinterpret_cast<const unsigned char*>(to);
-  while (at != end) {
-    const unsigned char first = *at;
-    if (first < 0x80) {
-      ++at;
-      continue;
-    }
-    const int more = first >= 0xc2 && first < 0xe0   ? 1
-                     : first >= 0xe0 && first < 0xf0 ? 2
-                     : first >= 0xf0 && first < 0xf5 ? 3
-                                                     : 0;
-    bool is_valid = more != 0 && end - at > more;
-    std::uint32_t code = is_valid ? first & (0x3fu >> more) : 0;
-    for (int i = 1; is_valid && i <= more; ++i) {
-      is_valid = (at[i] & 0xc0) == 0x80;
-      code = code << 6 | (at[i] & 0x3f);
-    }
-    is_valid = is_valid && !(more == 2 && (code < 0x800 || (code >= 0xd800 && code < 0xe000))) &&
-               !(more == 3 && (code < 0x10000 || code > 0x10ffff));
-    if (!is_valid) throw JsonFault{static_cast<std::size_t>(reinterpret_cast<const char*>(at) - begin_), "this is not UTF-8"};
-    at += 1 + more;
-  }
+  const std::string_view text(from, static_cast<std::size_t>(to - from));
+  if (const std::size_t at = find_invalid_utf8(text); at != text.size())
+    throw JsonFault{static_cast<std::size_t>(from - begin_) + at, "this is not UTF-8"};
 }
 
 }  // namespace walle::stream

@@ -72,23 +72,11 @@ bool PackedReader::read_length(int bytes, std::uint32_t& length) noexcept {
   return true;
 }
 
-bool PackedReader::take_body(Value& value) noexcept {
-  if (left() < value.length) return false;
-  value.place = at_;
-  at_ += value.length;
-  return true;
-}
-
-bool PackedReader::read(Value& value) noexcept {
+bool PackedReader::read_by_head(Value& value) noexcept {
   if (left() == 0) return false;
   const std::size_t head = at_;
   const std::uint8_t byte = data_[at_++];
   value.length = 0;
-  if (byte >= 0xa0 && byte <= 0xbf) {
-    value.kind = Kind::text;
-    value.length = byte & 0x1f;
-    return take_body(value);
-  }
   if (byte <= 0x7f || byte >= 0xe0) {
     value.kind = Kind::integer;
     value.integer = static_cast<std::int8_t>(byte);
@@ -102,7 +90,8 @@ bool PackedReader::read(Value& value) noexcept {
   }
   const auto number = [&](int bytes) {
     if (left() < static_cast<std::size_t>(bytes)) return false;
-    value.large = load(data_ + at_, bytes);
+    // A read of a fixed size, where there is room, takes no call.
+    value.large = left() >= 8 ? load(data_ + at_, 8) >> (64 - 8 * bytes) : load(data_ + at_, bytes);
     at_ += static_cast<std::size_t>(bytes);
     return true;
   };

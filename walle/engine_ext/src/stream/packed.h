@@ -62,7 +62,14 @@ class PackedReader {
 
   // Reads the next head, and the body of text, binary and extension; a container's items follow. False where the bytes are not
   // MessagePack.
-  bool read(Value& value) noexcept;
+  bool read(Value& value) noexcept {
+    if (at_ < size_ && (data_[at_] & 0xe0) == 0xa0) {  // text of less than 32 bytes
+      value.kind = Kind::text;
+      value.length = data_[at_++] & 0x1f;
+      return take_body(value);
+    }
+    return read_by_head(value);
+  }
   // Skips the next value with all that is in it. False where the bytes are damaged or nested deeper than kMaxDepth.
   bool skip() noexcept {
     if (at_ >= size_) return false;
@@ -93,8 +100,14 @@ class PackedReader {
 
  private:
   bool skip_by_head() noexcept;
+  bool read_by_head(Value& value) noexcept;
   bool read_length(int bytes, std::uint32_t& length) noexcept;
-  bool take_body(Value& value) noexcept;
+  bool take_body(Value& value) noexcept {
+    if (left() < value.length) return false;
+    value.place = at_;
+    at_ += value.length;
+    return true;
+  }
 
   const std::uint8_t* data_;
   std::size_t size_, at_;

@@ -40,6 +40,13 @@ class Reader {
       return {Bytes{std::string(PyBytes_AS_STRING(object), static_cast<std::size_t>(PyBytes_GET_SIZE(object)))}};
     }
     if (PyList_Check(object) || PyTuple_Check(object) || PyDict_Check(object)) return read_container(object);
+    if (Encoded encoded; port_.to_encoded(object, encoded)) {
+      count_bytes(static_cast<Py_ssize_t>(encoded.data.size()));
+      nodes_ += static_cast<std::int64_t>(encoded.data.size());  // an item has a byte or more
+      if (nodes_ > limits_.nodes) fail("has more than " + std::to_string(limits_.nodes) + " items, or bytes of encoded ones");
+      if (static_cast<int>(steps_.size()) + encoded.depth > limits_.depth) fail_depth();
+      return {std::move(encoded)};
+    }
     return read_array(object);
   }
 
@@ -51,6 +58,8 @@ class Reader {
   };
 
   [[noreturn]] void fail(const std::string& what) const { throw NotPlain(here() + " " + what); }
+
+  [[noreturn]] void fail_depth() const { fail("is nested deeper than " + std::to_string(limits_.depth) + " levels"); }
 
   std::string here() const {
     std::string where = root_;
@@ -114,8 +123,7 @@ class Reader {
   Value read_container(PyObject* object) {
     for (const Step& step : steps_)
       if (step.container == object) fail("refers to a container that contains it; plain data has no cycles");
-    if (static_cast<int>(steps_.size()) >= limits_.depth)
-      fail("is nested deeper than " + std::to_string(limits_.depth) + " levels");
+    if (static_cast<int>(steps_.size()) >= limits_.depth) fail_depth();
     steps_.push_back({object, 0, nullptr});
     Value value = PyDict_Check(object) ? read_dict(object) : read_sequence(object);
     steps_.pop_back();
@@ -242,6 +250,7 @@ PyObject* to_python(const Value& value, const ArrayPort& port) {
           [](const Bytes& bytes) {
             return PyBytes_FromStringAndSize(bytes.data.data(), static_cast<Py_ssize_t>(bytes.data.size()));
           },
+          [&](const Encoded& encoded) { return port.encoded_to_object(encoded); },
           [&](const List& list) {
             return sequence_to_python(PyList_New(static_cast<Py_ssize_t>(list.items.size())), list.items, port, true);
           },

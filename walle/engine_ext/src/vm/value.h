@@ -26,6 +26,10 @@ struct Text {
 struct Bytes {
   std::string data;
 };
+struct Encoded {
+  std::string data;  // plain data in MessagePack
+  int depth = 0;     // levels of containers in containers, or more
+};
 struct List {
   Items items;
 };
@@ -37,7 +41,7 @@ struct Dict {
 };
 
 struct Value {
-  std::variant<std::monostate, bool, std::int64_t, BigInt, double, Text, Bytes, List, Tuple, Dict, Tensor> data;
+  std::variant<std::monostate, bool, std::int64_t, BigInt, double, Text, Bytes, Encoded, List, Tuple, Dict, Tensor> data;
 };
 
 inline Value text_value(std::string utf8) { return Value{Text{std::move(utf8)}}; }
@@ -62,13 +66,18 @@ struct Limits {
   std::int64_t all_bytes = 0;  // 0: no limit
 };
 
-// Conversion between an interpreter's arrays and Tensors. The bindings supply it, so that vm/ does not depend on pybind11.
+// Conversion of an interpreter's arrays to and from Tensors, and of its encoded values. The bindings supply it, so that vm/ does
+// not depend on pybind11.
 struct ArrayPort {
   // Returns true and sets `tensor` where the object is an array that may leave this interpreter; false where it is not an array.
   // Throws walle::Error where it is an array that cannot be sent. With false, a Python error may be set.
   bool (*to_tensor)(PyObject* object, Tensor& tensor);
   // Returns a new reference, or null with a Python error set.
   PyObject* (*to_object)(const Tensor& tensor);
+  // Returns true and sets `encoded` where the object is an encoded value; sets no Python error.
+  bool (*to_encoded)(PyObject* object, Encoded& encoded);
+  // Returns a new reference, or null with a Python error set.
+  PyObject* (*encoded_to_object)(const Encoded& encoded);
 };
 
 // Converts under the GIL of the object's interpreter. `root` is what an error calls the value, such as "result".

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "bindings/stream/encoded.h"
 #include "bindings/stream/packed_size.h"
 
 namespace walle {
@@ -36,6 +37,8 @@ class Packer {
       }
       return;
     }
+    if (const Encoded* encoded = as_encoded(value); encoded != nullptr)
+      return raw(PyBytes_AS_STRING(encoded->bytes), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded->bytes)));
     const bool is_list = PyList_CheckExact(value);
     const Py_ssize_t count = is_list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value);
     length(static_cast<std::uint64_t>(count), 16, 0x90, 0xDB, false);
@@ -123,6 +126,7 @@ void pack_bytes_head(std::uint64_t size, char* to) { Packer(to).bytes_head(size)
 PyObject* packed_value(PyObject* value) {
   const std::int64_t size = packed_size(value);
   if (size < 0) return nullptr;
+  if (const Encoded* encoded = as_encoded(value); encoded != nullptr) return Py_NewRef(encoded->bytes);
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
   if (bytes != nullptr && pack_value(value, PyBytes_AS_STRING(bytes), size) < 0) Py_CLEAR(bytes);
   return bytes;

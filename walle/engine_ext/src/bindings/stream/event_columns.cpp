@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "bindings/stream/encoded.h"
 #include "bindings/stream/event_grouping.h"
 #include "bindings/stream/event_plan.h"
 #include "bindings/stream/event_view.h"
@@ -115,11 +116,14 @@ PyObject* unpack_event(PyObject*, PyObject* bytes) {
   return object_of(reader, data);
 }
 
-// compile_plan({event_id or None: {name: step}}): an EventPlan.
-PyObject* compile_plan(PyObject* module, PyObject* selections) {
+// compile_plan(template, is_selections): an EventPlan, of a dict of event ids and dicts of steps, or else of one result.
+PyObject* compile_plan(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
   PyTypeObject* type = nullptr;
-  if (!read_type(module, "EventPlan", dealloc<Plan>, type)) return nullptr;
-  return call_checked([&] { return new_plan(type, selections); });
+  if (!check_count("compile_plan", count, 2) || !read_type(module, "EventPlan", dealloc<Plan>, type)) return nullptr;
+  const Owned encoded_type(encoded_type_of(module));
+  if (encoded_type.get() == nullptr) return nullptr;
+  return call_checked(
+      [&] { return new_plan(type, reinterpret_cast<PyTypeObject*>(encoded_type.get()), arguments[0], arguments[1] == Py_True); });
 }
 
 PyType_Slot plan_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<Plan>)}, {0, nullptr}};
@@ -131,13 +135,13 @@ PyMethodDef functions[] = {{"open_events", open_events, METH_O, nullptr},
                            {"encode_events", encode_events, METH_O, nullptr},
                            {"encode_columns", encode_columns, METH_O, nullptr},
                            {"unpack_event", unpack_event, METH_O, nullptr},
-                           {"compile_plan", compile_plan, METH_O, nullptr},
+                           {"compile_plan", fast_method(compile_plan), METH_FASTCALL, nullptr},
                            {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 
 int add_event_columns(PyObject* module) {
-  for (PyType_Spec* spec : {&view_spec, &groups_spec, &plan_spec}) {
+  for (PyType_Spec* spec : {&view_spec, &groups_spec, &plan_spec, &encoded_spec}) {
     PyObject* type = PyType_FromSpec(spec);
     const int failed = type == nullptr ? -1 : PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type));
     Py_XDECREF(type);

@@ -1,20 +1,17 @@
 #include "bindings/stream/event_objects.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 
 namespace walle::columns {
 
-namespace {
-
-PyObject* whole_of(__int128 number) {
+PyObject* object_of_whole(__int128 number) {
   if (number >= INT64_MIN && number <= INT64_MAX) return PyLong_FromLongLong(static_cast<long long>(number));
   std::uint8_t bytes[16];
   std::memcpy(bytes, &number, 16);
   return PyLong_FromNativeBytes(bytes, 16, Py_ASNATIVEBYTES_NATIVE_ENDIAN);
 }
-
-}  // namespace
 
 PyObject* refuse(const EventFault& fault) {
   PyObject* pair = Py_BuildValue("(s#s#)", fault.field.data(), static_cast<Py_ssize_t>(fault.field.size()), fault.what.data(),
@@ -43,7 +40,7 @@ bool check_count(const char* name, Py_ssize_t count, Py_ssize_t expected) {
 }
 
 PyObject* object_of_total(const stream::Total& total) {
-  return total.is_real ? PyFloat_FromDouble(total.as_real()) : whole_of(total.whole);
+  return total.is_real ? PyFloat_FromDouble(total.as_real()) : object_of_whole(total.whole);
 }
 
 PyObject* mean_of(const stream::Total& total) {
@@ -69,17 +66,22 @@ bool is_within(const Value& value, double limit) noexcept {
   return stream::compare_numbers(value, bound) >= 0;
 }
 
-PyObject* text_object(const EventBatch& events, const Value& value, Py_ssize_t max_chars, std::int64_t limit) {
+std::string_view text_of(const EventBatch& events, const Value& value, Py_ssize_t max_chars, std::int64_t limit,
+                         char (&digits)[kMaxDigits]) {
   if (value.kind == Kind::integer && value.integer <= limit && value.integer >= -limit)
-    return PyUnicode_FromFormat("%lld", static_cast<long long>(value.integer));
-  if (value.kind != Kind::text) return PyUnicode_New(0, 0);
-  std::string_view text = events.text(value);
-  if (text.size() > static_cast<std::size_t>(std::max<Py_ssize_t>(max_chars, 0))) {
-    std::size_t end = 0;
-    for (Py_ssize_t left = max_chars; end < text.size(); ++end)
-      if ((static_cast<unsigned char>(text[end]) & 0xc0) != 0x80 && left-- <= 0) break;
-    text = text.substr(0, end);
-  }
+    return {digits, static_cast<std::size_t>(std::to_chars(digits, digits + kMaxDigits, value.integer).ptr - digits)};
+  if (value.kind != Kind::text) return {};
+  const std::string_view text = events.text(value);
+  if (text.size() <= static_cast<std::size_t>(std::max<Py_ssize_t>(max_chars, 0))) return text;
+  std::size_t end = 0;
+  for (Py_ssize_t left = max_chars; end < text.size(); ++end)
+    if ((static_cast<unsigned char>(text[end]) & 0xc0) != 0x80 && left-- <= 0) break;
+  return text.substr(0, end);
+}
+
+PyObject* text_object(const EventBatch& events, const Value& value, Py_ssize_t max_chars, std::int64_t limit) {
+  char digits[kMaxDigits];
+  const std::string_view text = text_of(events, value, max_chars, limit, digits);
   return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), nullptr);
 }
 

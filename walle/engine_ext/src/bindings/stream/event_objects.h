@@ -142,12 +142,18 @@ PyObject* make_list(std::size_t size, Item item) {
 }
 
 // Python objects of numbers. A mean without numbers is None.
+PyObject* object_of_whole(__int128 number);
 PyObject* object_of_total(const stream::Total& total);
 PyObject* mean_of(const stream::Total& total);
 double real_of(const Value& number) noexcept;
 // Returns whether the value is a number of at most `limit` in size, which NaN is not.
 bool is_within(const Value& value, double limit) noexcept;
-// Returns the first `max_chars` characters of a text, the digits of an integer of at most `limit` in size, "" otherwise.
+inline constexpr std::size_t kMaxDigits = 20;  // of an integer of 64 bits, with its sign
+// Returns the first `max_chars` characters of a text, the digits of an integer of at most `limit` in size, "" otherwise. The view
+// is of the events' bytes, or of `digits`.
+std::string_view text_of(const EventBatch& events, const Value& value, Py_ssize_t max_chars, std::int64_t limit,
+                         char (&digits)[kMaxDigits]);
+// The same as a Python object.
 PyObject* text_object(const EventBatch& events, const Value& value, Py_ssize_t max_chars, std::int64_t limit);
 // Returns the times between each row and the next one, 0 where time went back.
 stream::Vector<Value> gaps_of(const EventBatch& events, const Rows& rows);

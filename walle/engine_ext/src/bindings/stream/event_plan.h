@@ -31,47 +31,60 @@ enum class Special : std::uint8_t {
   distinct_count,
   first_seen,
   most_common,
-  records
+  records,
+  tally
 };
 
-// A dict, a list, or a step of a template.
+// A part of a template: a container, a step, a selection of events, a constant, or a value that a run is given.
 struct Node {
-  enum class Kind : std::uint8_t { dict, list, aggregation, special };
+  enum class Kind : std::uint8_t { dict, list, aggregation, special, selection, constant, given };
   Kind kind = Kind::dict;
-  Function function{};        // of an aggregation
-  Special special{};          // of a special one
-  std::int32_t reading = -1;  // -1: none
-  std::int32_t digits = -1;   // -1: not rounded
+  Function function{};          // of an aggregation
+  Special special{};            // of a special one
+  std::int32_t reading = -1;    // -1: none
+  std::int32_t digits = -1;     // -1: not rounded
+  std::uint32_t selection = 0;  // of a selection: its number
   std::size_t items = SIZE_MAX;
-  bool has_start = false;
+  std::size_t min_events = 1;  // of a selection: with fewer it is missing
+  bool has_start = false, is_whole = false, omits_empty = false, is_required = false;
   double start = 0;
-  PyObject* key = nullptr;  // in the dict that has this node; the plan owns it
-  stream::Vector<Node> children;
+  Value least{};                   // missing: no bound
+  PyObject* key = nullptr;         // in the dict that has this node; the plan owns it
+  stream::Text packed_key;         // its bytes in MessagePack; empty for None
+  PyObject* object = nullptr;      // of a constant: its value, of a given value: its name; the plan owns it
+  stream::Vector<Node> children;   // of `records` its fields, of `tally` its texts
+  stream::Vector<Node> otherwise;  // none or one, in place of a missing result
 };
 
 struct Selection {
   PyObject* key = nullptr;  // an event id, or None for all events; the plan owns it
   stream::Vector<Reading> readings;
   stream::FieldTable fields;  // of the contents, read in one pass over each event
-  Node root;
 };
 
-// Holds exact str, None and C++ memory only, so that it is in no reference cycle.
+// Holds exact str, int, float, bool, None, a type and C++ memory only, so that it is in no reference cycle.
 struct Plan {
-  Plan() = default;
+  explicit Plan(PyTypeObject* type_of_encoded)
+      : encoded_type(reinterpret_cast<PyTypeObject*>(Py_NewRef(reinterpret_cast<PyObject*>(type_of_encoded)))) {}
   ~Plan() {
     for (PyObject* object : kept) Py_DECREF(object);
+    Py_DECREF(encoded_type);
   }
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  stream::Vector<Selection> selections;
-  PyObject* spread_keys[4] = {};  // of the dict of `spread`; in `kept`
+  Node root;
+  stream::Vector<Selection> selections;  // the first one is of all events
+  PyObject* spread_keys[4] = {};         // of the dict of `spread`; in `kept`
   stream::Vector<PyObject*> kept;
+  PyTypeObject* encoded_type;
 };
 
-// Both return a new reference, or a null pointer with a Python error; they throw EventFault.
-PyObject* new_plan(PyTypeObject* type, PyObject* selections);
-PyObject* run_plan(PyObject* plan, const View& view);
+// Compiles a template: of `selections`, a dict of event ids and dicts of steps, or else of one result.
+PyObject* new_plan(PyTypeObject* type, PyTypeObject* encoded_type, PyObject* given, bool is_selections);
+// Computes a plan with the given values, a dict. `run_plan` returns Python objects, `encode_plan` an Encoded.
+PyObject* run_plan(PyObject* plan, const View& view, PyObject* values);
+PyObject* encode_plan(PyObject* plan, const View& view, PyObject* values);
+// All return a new reference, or a null pointer with a Python error; they throw EventFault.
 
 }  // namespace walle::columns

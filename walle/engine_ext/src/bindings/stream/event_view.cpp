@@ -380,9 +380,16 @@ PyObject* view_groups(PyObject* self, PyObject*) {
   });
 }
 
-// run(plan): the results of a plan that compile_plan made.
-PyObject* view_run(PyObject* self, PyObject* plan) {
-  return call_checked([&] { return run_plan(plan, view_of(self)); });
+// run(plan, values): the results of a plan that compile_plan made. `values` are given by name.
+PyObject* view_run(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("run", count, 2)) return nullptr;
+  return call_checked([&] { return run_plan(arguments[0], view_of(self), arguments[1]); });
+}
+
+// encode_results(plan, values): the same as an Encoded.
+PyObject* view_encode_results(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
+  if (!check_count("encode_results", count, 2)) return nullptr;
+  return call_checked([&] { return encode_plan(arguments[0], view_of(self), arguments[1]); });
 }
 
 PyMethodDef view_methods[] = {{"named", fast_method(view_named), METH_FASTCALL, nullptr},
@@ -401,7 +408,8 @@ PyMethodDef view_methods[] = {{"named", fast_method(view_named), METH_FASTCALL, 
                               {"spread", fast_method(view_spread), METH_FASTCALL, nullptr},
                               {"texts", fast_method(view_texts), METH_FASTCALL, nullptr},
                               {"groups", view_groups, METH_NOARGS, nullptr},
-                              {"run", view_run, METH_O, nullptr},
+                              {"run", fast_method(view_run), METH_FASTCALL, nullptr},
+                              {"encode_results", fast_method(view_encode_results), METH_FASTCALL, nullptr},
                               {nullptr, nullptr, 0, nullptr}};
 PyType_Slot view_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(dealloc<View>)},
                             {Py_tp_methods, view_methods},

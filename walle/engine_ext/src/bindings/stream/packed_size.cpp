@@ -1,5 +1,7 @@
 #include "bindings/stream/packed_size.h"
 
+#include "bindings/stream/encoded.h"
+
 namespace walle {
 
 namespace {
@@ -51,6 +53,8 @@ std::int64_t packed_size(PyObject* value, int depth) {
     return head < 0 ? -1 : head + PyBytes_GET_SIZE(value);
   }
   if (depth >= kMaxPackedDepth) return -1;
+  if (const Encoded* encoded = as_encoded(value); encoded != nullptr)
+    return depth + encoded->depth > kMaxPackedDepth ? -1 : PyBytes_GET_SIZE(encoded->bytes);
   if (PyDict_CheckExact(value)) {
     std::int64_t size = head_size(PyDict_GET_SIZE(value), 15, false);
     Py_ssize_t at = 0;

@@ -2,6 +2,8 @@
 
 #include <iterator>
 
+#include "bindings/stream/encoded.h"
+
 namespace walle {
 
 using stream::Kind;
@@ -151,6 +153,12 @@ int append_exact(PyObject* object, stream::Vector<std::uint8_t>& out, bool lenie
       if (left == 0) left = append_packed(item, out, lenient, depth - 1);
       if (left != 0) return left;
     }
+    return 0;
+  }
+  if (const Encoded* encoded = as_encoded(object); encoded != nullptr) {
+    if (encoded->depth > depth) return 1;
+    const auto bytes = static_cast<std::size_t>(PyBytes_GET_SIZE(encoded->bytes));
+    std::memcpy(grow(out, bytes), PyBytes_AS_STRING(encoded->bytes), bytes);
     return 0;
   }
   const bool is_list = PyList_CheckExact(object);

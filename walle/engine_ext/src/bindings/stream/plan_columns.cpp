@@ -1,21 +1,23 @@
 #include "bindings/stream/plan_columns.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
 
 namespace walle::columns {
 
-PlanColumns::PlanColumns(const View& view, const Selection& selection, const Rows& rows)
-    : view_(view), selection_(selection), rows_(rows), first_ms_(view.batch->events->ts_ms(view.rows[0])) {
-  columns_.resize(selection.readings.size());
-  if (selection.readings.empty()) return;
-  const std::size_t fields = selection.fields.size();
-  space_.resize((fields + selection.readings.size()) * rows.size());
-  if (fields == 0) return;
-  for (std::size_t i = 0; i < rows.size(); ++i) selection.fields.read(events(), rows[i], space_.data() + i, rows.size());
-}
-
-PlanColumns::~PlanColumns() {
-  for (Column& column : columns_) Py_XDECREF(column.texts);
+PlanColumns::PlanColumns(const View& view, const Selection& selection, std::span<const std::uint32_t> rows,
+                         stream::Scratch& scratch)
+    : view_(view),
+      selection_(selection),
+      rows_(rows),
+      scratch_(scratch),
+      first_ms_(rows.empty() ? 0 : view.batch->events->ts_ms(view.rows[0])),
+      fields_(scratch.take<Value>(selection.fields.size() * rows.size())),
+      columns_(scratch.take<Column>(selection.readings.size())) {
+  if (fields_.empty()) return;
+  for (std::size_t i = 0; i < rows.size(); ++i) selection.fields.read(events(), rows[i], fields_.data() + i, rows.size());
 }
 
 std::span<const Value> PlanColumns::values(std::int32_t number) {
@@ -24,22 +26,23 @@ std::span<const Value> PlanColumns::values(std::int32_t number) {
   column.is_read = true;
   const Reading& read = reading(number);
   const std::size_t count = rows_.size();
-  const std::span<Value> own(space_.data() + (selection_.fields.size() + static_cast<std::size_t>(number)) * count, count);
-  column.values = own;
   if (read.field >= 0) {
-    const std::span<Value> field(space_.data() + static_cast<std::size_t>(read.field) * count, count);
-    if (read.is_number)
-      std::copy(field.begin(), field.end(), own.begin());  // which other readings have too
-    else
-      column.values = field;
+    const std::span<Value> field = fields_.subspan(static_cast<std::size_t>(read.field) * count, count);
+    column.values = field;
+    if (read.is_number) {  // which other readings of the field are not
+      column.values = scratch_.take<Value>(count);
+      std::copy(field.begin(), field.end(), column.values.begin());
+    }
   } else if (read.source == Reading::Source::gap) {
+    column.values = scratch_.take<Value>(count == 0 ? 0 : count - 1);
     for (std::size_t i = 1; i < count; ++i)
-      own[i - 1] = stream::integer_value(std::max<std::int64_t>(0, events().ts_ms(rows_[i]) - events().ts_ms(rows_[i - 1])));
-    column.values = own.first(count - 1);
-  } else if (read.source == Reading::Source::since) {
-    for (std::size_t i = 0; i < count; ++i) own[i] = stream::integer_value(since_ms(i));
+      column.values[i - 1] =
+          stream::integer_value(std::max<std::int64_t>(0, events().ts_ms(rows_[i]) - events().ts_ms(rows_[i - 1])));
   } else {
-    for (std::size_t i = 0; i < count; ++i) own[i] = events().field(rows_[i], read.path);
+    column.values = scratch_.take<Value>(count);
+    for (std::size_t i = 0; i < count; ++i)
+      column.values[i] =
+          read.source == Reading::Source::since ? stream::integer_value(since_ms(i)) : events().field(rows_[i], read.path);
   }
   if (!read.is_number) return column.values;
   for (Value& value : column.values) {
@@ -54,68 +57,57 @@ std::span<const Value> PlanColumns::values(std::int32_t number) {
   return column.values;
 }
 
-PyObject* PlanColumns::texts(std::int32_t number) {
+std::span<const std::string_view> PlanColumns::texts(std::int32_t number) {
   Column& column = columns_[static_cast<std::size_t>(number)];
-  if (column.texts != nullptr) return column.texts;
+  if (column.has_texts) return column.texts;
   const std::span<const Value> found = values(number);
   const Py_ssize_t max_chars = reading(number).max_chars;
-  column.texts =
-      make_list(found.size(), [&](std::size_t i) { return text_object(events(), found[i], max_chars, stream::kMaxTimeMs); });
+  column.texts = scratch_.take<std::string_view>(found.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    char digits[kMaxDigits];
+    std::string_view& text = column.texts[i] = text_of(events(), found[i], max_chars, stream::kMaxTimeMs, digits);
+    if (text.data() != digits) continue;
+    const std::span<char> kept = scratch_.take<char>(text.size());
+    std::copy(text.begin(), text.end(), kept.begin());
+    text = {kept.data(), kept.size()};
+  }
+  column.has_texts = true;
   return column.texts;
 }
 
-const stream::Vector<PlanColumns::Distinct>* PlanColumns::distinct(std::int32_t number) {
+std::span<const PlanColumns::Distinct> PlanColumns::distinct(std::int32_t number) {
   Column& column = columns_[static_cast<std::size_t>(number)];
-  if (column.has_distinct) return &column.distinct;
-  const auto add = [&](std::uint32_t index) {
-    if (column.distinct.empty()) column.distinct.reserve(std::min<std::size_t>(rows_.size(), 64));
-    column.distinct.push_back({index, 1});
+  if (column.has_distinct) return column.distinct;
+  const std::span<const std::string_view> found = texts(number);
+  constexpr std::size_t kFew = 64;  // which a search without a table finds as fast
+  // Open addressing: 1 + index in `distinct`; a power of two, at most half full.
+  const std::span<std::uint32_t> slots = scratch_.take<std::uint32_t>(found.size() > kFew ? std::bit_ceil(2 * found.size()) : 0);
+  std::fill(slots.begin(), slots.end(), 0);
+  const std::span<Distinct> distinct = scratch_.take<Distinct>(found.size());
+  std::size_t count = 0;
+  const auto place_of = [&](std::string_view text) -> Distinct* {
+    if (slots.empty()) {
+      for (Distinct& one : distinct.first(count))
+        if (found[one.first].size() == text.size() && std::memcmp(found[one.first].data(), text.data(), text.size()) == 0)
+          return &one;
+      return nullptr;
+    }
+    std::size_t at = std::hash<std::string_view>{}(text) & (slots.size() - 1);
+    for (; slots[at] != 0; at = (at + 1) & (slots.size() - 1))
+      if (found[distinct[slots[at] - 1].first] == text) return &distinct[slots[at] - 1];
+    slots[at] = static_cast<std::uint32_t>(count + 1);  // which is added next
+    return nullptr;
   };
-  if (has_few_plain_texts(number)) {
-    const std::span<const Value> found = values(number);
-    for (std::uint32_t i = 0; i < found.size(); ++i) {
-      if (found[i].length == 0) continue;
-      const std::string_view text = events().text(found[i]);
-      const auto place = std::find_if(column.distinct.begin(), column.distinct.end(), [&](const Distinct& one) {
-        const Value& other = found[one.first];
-        return other.length == text.size() && std::memcmp(events().text(other).data(), text.data(), text.size()) == 0;
-      });
-      place == column.distinct.end() ? add(i) : static_cast<void>(++place->count);
-    }
-    column.has_distinct = true;
-    return &column.distinct;
+  for (std::uint32_t i = 0; i < found.size(); ++i) {
+    if (found[i].empty()) continue;
+    if (Distinct* known = place_of(found[i]); known != nullptr)
+      ++known->count;
+    else
+      distinct[count++] = {i, 1};
   }
-  PyObject* list = texts(number);
-  const Owned places(list == nullptr ? nullptr : PyDict_New());
-  if (places.get() == nullptr) return nullptr;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
-    PyObject* text = PyList_GET_ITEM(list, i);
-    if (PyUnicode_GET_LENGTH(text) == 0) continue;
-    if (PyObject* place = PyDict_GetItemWithError(places.get(), text); place != nullptr) {
-      ++column.distinct[PyLong_AsSize_t(place)].count;
-      continue;
-    }
-    const Owned place(PyErr_Occurred() != nullptr ? nullptr : PyLong_FromSize_t(column.distinct.size()));
-    if (place.get() == nullptr || PyDict_SetItem(places.get(), text, place.get()) < 0) return nullptr;
-    add(static_cast<std::uint32_t>(i));
-  }
+  column.distinct = distinct.first(count);
   column.has_distinct = true;
-  return &column.distinct;
-}
-
-// Returns whether all values are texts that are not cut, or missing; few enough for a search without a table.
-bool PlanColumns::has_few_plain_texts(std::int32_t number) {
-  const std::span<const Value> found = values(number);
-  const auto most = static_cast<std::size_t>(reading(number).max_chars);
-  return found.size() <= 64 && std::all_of(found.begin(), found.end(), [&](const Value& value) {
-           return value.kind == Kind::text ? value.length <= most : value.kind == Kind::missing;
-         });
-}
-
-PyObject* PlanColumns::text(std::int32_t number, std::uint32_t index) {
-  const Column& column = columns_[static_cast<std::size_t>(number)];
-  if (column.texts != nullptr) return Py_NewRef(PyList_GET_ITEM(column.texts, index));
-  return batch().object(column.values[index]);
+  return column.distinct;
 }
 
 }  // namespace walle::columns

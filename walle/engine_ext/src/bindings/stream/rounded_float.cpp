@@ -1,7 +1,10 @@
 #include "bindings/stream/rounded_float.h"
 
+#include <Python.h>
+
 #include <cmath>
 #include <iterator>
+#include <new>
 
 namespace walle::columns {
 
@@ -12,25 +15,21 @@ static_assert(std::size(kPowersOfTen) == kMaxRoundedDigits + 1);
 
 }  // namespace
 
-PyObject* rounded(double number, std::int32_t digits) {
-  if (digits < 0 || !std::isfinite(number)) return PyFloat_FromDouble(number);
+double rounded(double number, std::int32_t digits) {
+  if (digits < 0 || !std::isfinite(number)) return number;
   const double scaled = number * kPowersOfTen[digits];
   if (std::fabs(scaled) < 0x1p40) {  // beyond a tie by more than the error of the product, the quotient is the nearest double
     const double whole = std::nearbyint(scaled);
-    if (std::fabs(std::fabs(scaled - whole) - 0.5) > 0x1p-10) return PyFloat_FromDouble(whole / kPowersOfTen[digits]);
+    if (std::fabs(std::fabs(scaled - whole) - 0.5) > 0x1p-10) return whole / kPowersOfTen[digits];
   }
   char* text = PyOS_double_to_string(number, 'f', digits, 0, nullptr);
-  if (text == nullptr) return nullptr;
-  const double nearest = PyOS_string_to_double(text, nullptr, nullptr);
+  const double nearest = text == nullptr ? -1 : PyOS_string_to_double(text, nullptr, nullptr);
   PyMem_Free(text);
-  return nearest == -1 && PyErr_Occurred() != nullptr ? nullptr : PyFloat_FromDouble(nearest);
-}
-
-PyObject* rounded(PyObject* object, std::int32_t digits) {
-  if (object == nullptr || digits < 0 || !PyFloat_CheckExact(object)) return object;
-  PyObject* made = rounded(PyFloat_AS_DOUBLE(object), digits);
-  Py_DECREF(object);
-  return made;
+  if (nearest == -1 && PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    throw std::bad_alloc();
+  }
+  return nearest;
 }
 
 }  // namespace walle::columns
