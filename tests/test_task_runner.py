@@ -1,7 +1,9 @@
 """Calls of a task version in its VM, and the errors for one that returns a wrong answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest_asyncio
 from tests.sim.tasks import task_version
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
+from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.sources import TaskLike
@@ -19,7 +22,8 @@ from walle.pipeline.events import MAX_CONTENTS_DEPTH, Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.protocol import Manifest
+from walle.plain import decode
+from walle.protocol import Manifest, TriggerCondition
 from walle.task_log import LogLine
 from walle.task_runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s
 
@@ -28,9 +32,16 @@ EVENT = Event("page_exit", "item/1", 5, {"n": 1})
 TRIGGER = Trigger(EVENT, 7, (Event("page_enter", "item/1", 4, {}), EVENT), (EVENT,))
 
 
-@pytest_asyncio.fixture
-async def runner() -> AsyncIterator[TaskRunner]:
-    runner = TaskRunner(1)
+@pytest.fixture(scope="module")
+def vm_host() -> Iterator[VmHost]:
+    host = VmHost()
+    yield host
+    host.close()
+
+
+@pytest_asyncio.fixture(params=["process", "host"])
+async def runner(request: pytest.FixtureRequest, vm_host: VmHost) -> AsyncIterator[TaskRunner]:
+    runner = TaskRunner(1, host=vm_host if request.param == "host" else None)
     yield runner
     await runner.close()
 
@@ -231,3 +242,46 @@ async def test_after_close_a_run_is_refused(tmp_path: Path) -> None:
     await runner.close()
     with pytest.raises(VMClosedError):
         await runner.run(files, manifest, TRIGGER, {}, {})
+
+
+@pytest.mark.asyncio
+async def test_no_run_is_lost_or_counted_twice_when_the_vm_host_is_killed(tmp_path: Path) -> None:
+    task = laid_out(tmp_path / "task", "def execute(ctx, trigger):\n    return trigger['event']['ts_ms']\n")
+    host = VmHost()
+    runner = TaskRunner(1, host=host)
+    await runner.load(*task)
+
+    async def run(_: str, trigger: Trigger) -> TaskOutput:
+        return await runner.run(*task, trigger, {}, {})
+
+    events, kills = 400, 6
+    async with FeatureStore(tmp_path / "features.db") as store:
+        engine = StreamEngine(store, run)
+        engine.add_task("ipv", TriggerCondition.of(["page_exit"]))
+        for number in range(events):
+            await engine.on_event(Event("page_enter", "item/1", number, {}), can_wait=True)
+            await engine.on_event(Event("page_exit", "item/1", number, {}), can_wait=True)
+            if number % (events // kills) == events // kills // 2 and host.report().pid:
+                os.kill(host.report().pid, signal.SIGKILL)
+        await engine.settle()
+        stored = [decode(feature.payload) for feature in await store.query("ipv", 0, 10_000)]
+        await engine.close()
+    await runner.close()
+    assert host.report().restarts >= kills - 1
+    host.close()
+    assert stored == list(range(events))
+
+
+@pytest.mark.asyncio
+async def test_resources_and_sessions_work_in_a_host(tmp_path: Path) -> None:
+    main = "def execute(ctx, x):\n    return [bytes(ctx.resource('a/b.bin')), len(ctx.resource('empty'))]\n"
+    folder, manifest = laid_out(tmp_path / "task", main)
+    (folder / "resources" / "a").mkdir(parents=True)
+    (folder / "resources" / "a" / "b.bin").write_bytes(b"abc")
+    (folder / "resources" / "empty").write_bytes(b"")
+    host = VmHost()
+    runner = TaskRunner(1, host=host)
+    output = await runner.run(folder, manifest, TRIGGER, {}, {})
+    assert output.output == [b"abc", 0]
+    await runner.close()
+    host.close()

@@ -9,8 +9,9 @@ from typing import Any
 
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
+from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, TaskError
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
@@ -28,6 +29,7 @@ _LOAD_MIGRATING = "walle.pipeline.context:load_migrating"
 _MIGRATE = "walle.pipeline.context:migrate"
 _TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
+_ATTEMPTS = 3  # of a call whose VM host ends, each time for a reason that is not certainly the call
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
@@ -91,10 +93,13 @@ async def _pass_log_on(vm: VM, run_id: int, log: OnLog) -> None:
 
 
 class TaskRunner:
-    """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another."""
+    """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another.
 
-    def __init__(self, vms: int, *, task_log: TaskLog | None = None) -> None:
-        self._pool = VMPool(vms)
+    The VMs are in `host`, or in this process (see `VM`).
+    """
+
+    def __init__(self, vms: int, *, task_log: TaskLog | None = None, host: VmHost | None = None) -> None:
+        self._pool = VMPool(vms, host=host)
         self._task_log = task_log or TaskLog("cloud")
         self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
 
@@ -209,16 +214,23 @@ class TaskRunner:
     ) -> Any:
         """Call a function in the version's VM, with a run id as its last argument; if it fails, pass its log on first.
 
-        The VM is held meanwhile: an abandoned one loses its log, and is not replaced by one that has no log.
+        The VM is held meanwhile: an abandoned one loses its log, and is not replaced by one that has no log. A call
+        that was lost with the VM host is made again: the device takes a run's outputs and state only from its result,
+        and callbacks read, or have the cloud compute, which may be repeated.
         """
         run_id = next(self._run_ids)
-        async with self._pool.hold(version) as vm:
-            try:
-                return await vm.call(function, *args, run_id, deadline=deadline, callbacks=callbacks)
-            except (TaskError, LimitExceeded, ForbiddenImport):
-                if vm.alive:
-                    await _pass_log_on(vm, run_id, log)
-                raise
+        for attempt in range(_ATTEMPTS):
+            async with self._pool.hold(version) as vm:
+                try:
+                    return await vm.call(function, *args, run_id, deadline=deadline, callbacks=callbacks)
+                except (TaskError, LimitExceeded, ForbiddenImport):
+                    if vm.alive:
+                        await _pass_log_on(vm, run_id, log)
+                    raise
+                except HostLost:
+                    if attempt + 1 == _ATTEMPTS:
+                        raise
+        raise AssertionError
 
     async def close(self) -> None:
         """Stop every VM."""

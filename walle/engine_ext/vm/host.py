@@ -193,8 +193,8 @@ class _Process:
     def _run(self, theirs: socket.socket) -> None:
         # Isolated, without site and without bytecode files; the core's path, because walle is on no path there.
         command = [self._python, "-I", "-S", "-B", "-c", _START, str(theirs.fileno()), _core.__file__]
-        try:
-            with theirs:
+        with theirs:
+            try:
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -204,9 +204,9 @@ class _Process:
                     cwd="/",
                     env={},
                 )
-        except (OSError, ValueError) as error:
-            self.client.kill(f"could not be started by {self._python!r}: {error}")
-            return
+            except (OSError, ValueError) as error:
+                self.client.kill(f"could not be started by {self._python!r}: {error}")
+                return
         self.pid = process.pid
         self.client.set_process(process.pid)
         with process:

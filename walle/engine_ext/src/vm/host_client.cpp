@@ -60,6 +60,7 @@ class HostedVm final : public VirtualMachine, public std::enable_shared_from_thi
     calls_waiting_.push_back({call_id, std::move(replies), deadline, {}, false});
     if (calls_waiting_.size() == 1) begin_front();
     host_->socket_.send(writer.take());
+    if (const auto due = reply_due(); due && (!host_->wakes_at_ || *due < *host_->wakes_at_)) host_->socket_.wake();
   }
 
   void cancel(std::uint64_t call_id) override { send_if_waiting(MessageType::cancel, call_id, nullptr, false); }
@@ -308,6 +309,9 @@ void HostClient::run() {
       const std::lock_guard lock(mutex_);
       if (!kill_reason_.empty() && process_ > 0) break;
       check_at = next_check();
+      // A time that is no longer needed is kept until it has passed, so that not every call has to wake this thread.
+      if (wakes_at_ && *wakes_at_ > Clock::now() && (!check_at || *check_at > *wakes_at_)) check_at = wakes_at_;
+      wakes_at_ = check_at;
     }
     int timeout_ms = -1;
     if (check_at) {
@@ -380,8 +384,14 @@ void HostClient::handle_reply(MessageReader& reader) {
   std::shared_ptr<HostedVm> vm;
   {
     const std::lock_guard lock(mutex_);
+    const auto found = vms_.find(vm_id);
+    if (found == vms_.end() && late_replies_ > 0) {  // the call was sent as its VM ended, and has been answered
+      --late_replies_;
+      reader.skip();
+      return;
+    }
     find(vm_id);
-    vm = vms_.at(vm_id);
+    vm = found->second;
   }
   const bool is_bounded = reply.outcome == Outcome::ok || reply.outcome == Outcome::callback;
   Limits limits = vm->result_limits();
@@ -438,6 +448,7 @@ void HostClient::handle_change(MessageReader& reader) {
       if (leaked_bytes_ >= kMaxLeakedBytes && !retired_at_) retired_at_ = Clock::now();
       vm.state_ = HostedVm::State::ended;
       for (const auto& call : vm.calls_waiting_) call.replies->push({call.id, Outcome::closed, {}, vm.reject_reason_});
+      late_replies_ += vm.calls_waiting_.size();
       vm.calls_waiting_.clear();
       vms_.erase(vm_id);
       break;

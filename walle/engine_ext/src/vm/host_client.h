@@ -105,7 +105,9 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   std::string kill_reason_;
   std::uint64_t unresponsive_ = 0;  // the VM for whose reply the host was killed
   std::optional<Clock::time_point> retired_at_;
+  std::optional<Clock::time_point> wakes_at_;  // when the reading thread next looks at the time
   std::int64_t leaked_bytes_ = 0;
+  std::size_t late_replies_ = 0;  // to calls of VMs that have ended, which the host may yet send
   bool has_ended_ = false;
   std::string end_reason_;
 };

@@ -154,6 +154,11 @@ Descriptor MessageReader::get_descriptor() {
   return std::move(message_.descriptors[next_descriptor_++]);
 }
 
+void MessageReader::skip() {
+  position_ = message_.body.size();
+  next_descriptor_ = message_.descriptors.size();
+}
+
 void MessageReader::end() const {
   if (position_ != message_.body.size()) fail("has bytes after its fields");
   if (next_descriptor_ != message_.descriptors.size()) fail("has descriptors that nothing refers to");

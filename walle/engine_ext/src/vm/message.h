@@ -98,6 +98,8 @@ class MessageReader {
   // A value beyond the limits is malformed.
   Value get_value(const Limits& limits);
   Descriptor get_descriptor();
+  // Ignores what is left.
+  void skip();
   // Checks that nothing is left.
   void end() const;
 

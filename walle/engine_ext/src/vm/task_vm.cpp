@@ -114,6 +114,7 @@ void TaskVm::fail_start(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (reject_reason_.empty()) reject_reason_ = why;
   state_ = State::ended;
+  report({VmChange::Kind::rejecting, reject_reason_});  // before the replies, whose receivers may ask whether the VM is alive
   reject_queued(reject_reason_);
   report({VmChange::Kind::ended, reject_reason_});
   changed_.notify_all();
@@ -140,8 +141,8 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     const std::lock_guard lock(mutex_);
     if (!is_ready) {
       state_ = State::closing;
-      reject_queued(reject_reason_);
       report({VmChange::Kind::rejecting, reject_reason_});
+      reject_queued(reject_reason_);
     } else if (state_ == State::starting) {
       state_ = State::open;
       report({.kind = VmChange::Kind::opened, .create_ms = create_ms()});
