@@ -2,23 +2,39 @@
 
 import asyncio
 import contextlib
+import fcntl
+import json
 import os
+import random
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, write_task
-from walle.engine_ext.vm.host import HostStartError, VmHost
-from walle.engine_ext.vm.loop_calls import HostCrashed, HostLost
+from walle.engine_ext import _core
 from walle.engine_ext.vm.pool import MAX_STRIKES
-from walle.engine_ext.vm.vm import VM
-from walle.vm import DeadlineExceeded, TaskQuarantined, VMClosedError, VMPool
+from walle.vm import (
+    VM,
+    DeadlineExceeded,
+    HostCrashed,
+    HostLost,
+    HostStartError,
+    LimitExceeded,
+    TaskError,
+    TaskQuarantined,
+    VMClosedError,
+    VmHost,
+    VMPool,
+)
 
 HONEST = DEEP_SLEEP + "\ndef add(a, b): return a + b\ndef wait(seconds): sleep(seconds); return seconds\n"
 
@@ -28,15 +44,6 @@ def run():
     code = run.__code__
     wild = code.replace(co_code=bytes([0x53, 200] * 64), co_stacksize=1)
     type(run)(wild, {})()
-
-def overflow():
-    value = ()
-    for _ in range(3_000_000):
-        value = (value,)
-    return hash(value) if False else repr_deep(value)
-
-def repr_deep(value):
-    return run()
 """
 
 ESCAPE = """
@@ -49,14 +56,14 @@ def classes():
                 queue.append(one)
     return found
 
+def classes_found():
+    return sorted(classes())
+
 def read(path, mode="r"):
     return classes()["FileIO"](path, mode).read(1000)
 
 def write(path):
     return classes()["FileIO"](path, "w").write(b"x")
-
-def write_memory():
-    return classes()["FileIO"]("/proc/self/mem", "r+").tell()
 """
 
 
@@ -194,8 +201,7 @@ def test_the_host_ends_with_its_device(tmp_path: Path) -> None:
     write_task(tmp_path, HONEST)
     code = f"""
     import asyncio, os, signal
-    from walle.engine_ext.vm.host import VmHost
-    from walle.engine_ext.vm.vm import VM
+    from walle.vm import VM, VmHost
     async def main():
         host = VmHost()
         vm = VM({str(tmp_path)!r}, host=host)
@@ -227,8 +233,7 @@ def test_a_device_that_exits_ends_its_host(tmp_path: Path) -> None:
     write_task(tmp_path, HONEST)
     code = f"""
     import asyncio
-    from walle.engine_ext.vm.host import VmHost
-    from walle.engine_ext.vm.vm import VM
+    from walle.vm import VM, VmHost
     async def main():
         host = VmHost()
         print(await VM({str(tmp_path)!r}, host=host).call("add", 1, 2), host.report().pid, flush=True)
@@ -330,3 +335,326 @@ async def test_vms_and_hosts_come_and_go_without_a_leak(tmp_path: Path, host: Vm
         assert time.monotonic() < until, f"{before} descriptors before, {descriptors()} after"
         await asyncio.sleep(0.05)
     assert host.report().restarts == 10
+
+
+@pytest.mark.asyncio
+async def test_an_escape_through_the_objects_of_the_interpreter_finds_nothing(tmp_path: Path, host: VmHost) -> None:
+    secret = tmp_path / "device" / "token"
+    secret.parent.mkdir()
+    secret.write_text("secret")
+    vm = VM(write_task(tmp_path / "task", ESCAPE), host=host)
+    host.wait_ready()
+    layers = host.report().layers
+    if not (layers["landlock"] and layers["seccomp"]):
+        pytest.skip(f"this kernel has not all layers: {layers}")
+    assert "FileIO" in await vm.call("classes_found")
+    folders = [str(secret), "/etc/passwd", "/proc/self/environ", "/proc/self/mem", f"/proc/{os.getpid()}/environ"]
+    for path in [*folders, str(tmp_path / "task" / "main.py"), "/dev/zero", "/proc/1/status"]:
+        with pytest.raises(TaskError, match="PermissionError"):
+            await vm.call("read", path)
+    for path in [
+        str(tmp_path / "new"),
+        str(secret),
+        "/dev/null",
+        "/proc/self/mem",
+        f"/proc/{os.getpid()}/oom_score_adj",
+    ]:
+        with pytest.raises(TaskError, match="PermissionError"):
+            await vm.call("write", path)
+    assert not (tmp_path / "new").exists()
+    assert secret.read_text() == "secret"
+
+
+SANDBOXED = """
+import ctypes, errno, fcntl, json, os, resource, signal, socket, sys, threading
+from walle.engine_ext import _core
+libc = ctypes.CDLL(None, use_errno=True)
+read_end, write_end = os.pipe()
+parent, folder = os.getppid(), sys.argv[1]
+layers = _core.enter_sandbox([folder + "/readable"])
+
+def raw(number, *args):
+    if libc.syscall(number, *args) < 0:
+        raise OSError(ctypes.get_errno(), "syscall")
+
+numbers = json.loads(sys.argv[2])
+attempts = {
+    "read": lambda: os.open(folder + "/secret", os.O_RDONLY),
+    "list": lambda: os.listdir(folder),
+    "write": lambda: os.open(folder + "/readable/file", os.O_WRONLY),
+    "append": lambda: os.open(folder + "/readable/file", os.O_RDWR | os.O_APPEND),
+    "create": lambda: os.open(folder + "/readable/new", os.O_RDONLY | os.O_CREAT),
+    "unnamed": lambda: os.open(folder + "/readable", os.O_RDWR | os.O_TMPFILE),
+    "truncate": lambda: os.truncate(folder + "/readable/file", 0),
+    "unlink": lambda: os.unlink(folder + "/readable/file"),
+    "rename": lambda: os.rename(folder + "/readable/file", folder + "/readable/other"),
+    "link": lambda: os.link(folder + "/secret", folder + "/readable/link"),
+    "mkdir": lambda: os.mkdir(folder + "/readable/folder"),
+    "chmod": lambda: os.chmod(folder + "/readable/file", 0o777),
+    "fork": os.fork,
+    "vfork": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+    "exec": lambda: os.execv("/bin/true", ["true"]),
+    "inet": lambda: socket.socket(socket.AF_INET),
+    "unix": lambda: socket.socket(socket.AF_UNIX),
+    "netlink": lambda: socket.socket(socket.AF_NETLINK),
+    "socketpair": socket.socketpair,
+    "kill": lambda: os.kill(parent, 0),
+    "kill own": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "killpg": lambda: os.killpg(0, 0),
+    "nice others": lambda: os.setpriority(os.PRIO_PROCESS, parent, 19),
+    "limits of others": lambda: resource.prlimit(parent, resource.RLIMIT_NOFILE),
+    "raise limits": lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1)),
+    "own signals": lambda: fcntl.fcntl(read_end, 8, parent),
+    "dumpable": lambda: raw(numbers["prctl"], 4, 1, 0, 0, 0),
+    "dead parent": lambda: raw(numbers["prctl"], 1, 0, 0, 0, 0),
+    "exit": lambda: raw(numbers["exit_group"], 0),
+    **{name: (lambda name=name: raw(numbers[name], 0, 0, 0, 0, 0, 0)) for name in numbers["refused"]},
+}
+found = {}
+for name, attempt in attempts.items():
+    try:
+        attempt()
+        found[name] = "done"
+    except OSError as error:
+        found[name] = errno.errorcode[error.errno]
+    except ValueError:  # of setrlimit
+        found[name] = "EPERM"
+thread = threading.Thread(target=lambda: found.update(thread="runs"))
+thread.start()
+thread.join()
+found["readable"] = os.read(os.open(folder + "/readable/file", os.O_RDONLY), 10).decode()
+found["memfd"] = os.write(os.memfd_create("x"), b"x")
+found["layers"] = layers
+os.write(1, json.dumps(found).encode())
+os.abort()
+"""
+
+# By architecture: numbers of Linux system calls for which Python has no function.
+NUMBERS: dict[str, dict[str, int]] = {
+    "x86_64": {
+        "prctl": 157, "exit_group": 231, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "mount": 165,
+        "unshare": 272, "setns": 308, "bpf": 321, "keyctl": 250, "add_key": 248, "io_uring_setup": 425,
+        "userfaultfd": 323, "perf_event_open": 298, "pidfd_open": 434, "pidfd_getfd": 438, "pidfd_send_signal": 424,
+        "init_module": 175, "chroot": 161, "execveat": 322, "rt_sigqueueinfo": 129, "sched_setscheduler": 144,
+        "open_by_handle_at": 304, "name_to_handle_at": 303, "landlock_create_ruleset": 444, "seccomp": 317,
+        "memfd_secret": 447, "kexec_load": 246, "setuid": 105, "capset": 126, "accept4": 288, "listen": 50,
+    },
+    "aarch64": {
+        "prctl": 167, "exit_group": 94, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "mount": 40,
+        "unshare": 97, "setns": 268, "bpf": 280, "keyctl": 219, "io_uring_setup": 425, "userfaultfd": 282,
+        "perf_event_open": 241, "pidfd_open": 434, "pidfd_getfd": 438, "pidfd_send_signal": 424, "init_module": 105,
+        "chroot": 51, "execveat": 281, "rt_sigqueueinfo": 138, "seccomp": 277, "setuid": 146, "capset": 91,
+    },
+}  # fmt: skip
+
+
+def test_the_layers_refuse_what_a_host_never_needs(tmp_path: Path) -> None:
+    (tmp_path / "readable").mkdir()
+    (tmp_path / "readable" / "file").write_text("contents")
+    (tmp_path / "secret").write_text("secret")
+    numbers: dict[str, Any] = dict(NUMBERS[os.uname().machine])
+    numbers["refused"] = [name for name in numbers if name not in {"prctl", "exit_group"}]
+    command = [sys.executable, "-c", SANDBOXED, str(tmp_path), json.dumps(numbers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGABRT, done.stderr
+    found = json.loads(done.stdout)
+    layers = found.pop("layers")
+    assert layers["no_new_privileges"]
+    assert layers["not_dumpable"]
+    if not (layers["landlock"] and layers["seccomp"]):
+        pytest.skip(f"this kernel has not all layers: {layers}")
+    assert [found.pop(name) for name in ("thread", "readable", "memfd")] == ["runs", "contents", 1]
+    expected = dict.fromkeys(found, "EPERM") | {"read": "EACCES", "list": "EACCES"}
+    assert found == expected
+
+
+# --- A host that was taken over
+
+HEAD = struct.Struct("<IBBH")
+HELLO, REPLY, CHANGE = 8, 9, 10
+OK, CALLBACK = 0, 7
+ARRAY, SHARED = 11, 12
+F32, BOOL = 0, 12
+
+
+def message(kind: int, body: bytes, descriptors: int = 0) -> bytes:
+    return HEAD.pack(len(body), kind, descriptors, 0) + body
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<I", len(value)) + value
+
+
+def reply(value: bytes, *, vm: int = 1, call: int, outcome: int = OK) -> bytes:
+    return struct.pack("<QQBQ", vm, call, outcome, 1) + text(b"") + value
+
+
+def change(kind: int, vm: int = 1) -> bytes:
+    return struct.pack("<QB", vm, kind) + text(b"") + text(b"") + struct.pack("<qd", 0, 0.0)
+
+
+def array(tag: int, dtype: int, shape: tuple[int, ...], contents: bytes = b"") -> bytes:
+    return struct.pack(f"<BBB{len(shape)}q", tag, dtype, len(shape), *shape) + contents
+
+
+NONE, TUPLE = b"\0", 9
+ONE_CALLBACK = struct.pack("<BI", TUPLE, 2) + b"\6" + text(b"double") + struct.pack("<BI", TUPLE, 1) + b"\3" + bytes(8)
+
+# What a hostile host sends when it has got a call; `id` is the call's.
+HOSTILE: dict[str, Any] = {
+    "garbage": lambda _: b"\xff" * 100,
+    "an unknown type": lambda _: message(77, b""),
+    "a device's message": lambda _: message(4, b""),
+    "an endless message": lambda _: HEAD.pack(2**32 - 1, REPLY, 0, 0),
+    "a short message": lambda _: message(REPLY, b"\0" * 9),
+    "an unknown VM": lambda id_: message(REPLY, reply(NONE, vm=2, call=id_)),
+    "an unknown call": lambda id_: message(REPLY, reply(NONE, call=id_ + 1)),
+    "an outcome of the device's": lambda id_: message(REPLY, reply(NONE, call=id_, outcome=8)),
+    "two callbacks at once": lambda id_: message(REPLY, reply(ONE_CALLBACK, call=id_, outcome=CALLBACK)) * 2,
+    "an unknown tag": lambda id_: message(REPLY, reply(b"\x0d", call=id_)),
+    "bytes after the value": lambda id_: message(REPLY, reply(NONE + NONE, call=id_)),
+    "a count beyond the bytes": lambda id_: message(REPLY, reply(struct.pack("<BI", 8, 2**31), call=id_)),
+    "a text beyond the bytes": lambda id_: message(REPLY, reply(struct.pack("<BI", 6, 2**31), call=id_)),
+    "deep nesting": lambda id_: message(REPLY, reply(struct.pack("<BI", 8, 1) * 5_000 + NONE, call=id_)),
+    "too many items": lambda id_: message(REPLY, reply(struct.pack("<BI", 8, 9_000) + NONE * 9_000, call=id_)),
+    "an integer that is not one": lambda id_: message(REPLY, reply(b"\4" + text(b"0xfg"), call=id_)),
+    "an array of no type": lambda id_: message(REPLY, reply(array(ARRAY, 99, (1,), b"x"), call=id_)),
+    "an array without its bytes": lambda id_: message(REPLY, reply(array(ARRAY, F32, (9,), b"x"), call=id_)),
+    "an array of a negative size": lambda id_: message(REPLY, reply(array(ARRAY, F32, (-1,)), call=id_)),
+    "an array of an endless size": lambda id_: message(REPLY, reply(array(ARRAY, F32, (2**40, 2**40)), call=id_)),
+    "a truth that is neither": lambda id_: message(REPLY, reply(array(ARRAY, BOOL, (1,), b"\7"), call=id_)),
+    "shared memory that is missing": lambda id_: message(REPLY, reply(array(SHARED, F32, (9,)), call=id_)),
+    "a descriptor that is missing": lambda id_: message(REPLY, reply(NONE, call=id_), 1),
+    "two hellos": lambda _: message(HELLO, NONE) * 2,
+    "a change of an unknown VM": lambda _: message(CHANGE, change(0, vm=5)),
+    "an unknown change": lambda _: message(CHANGE, change(4)),
+    "the end of its stream": lambda _: b"",
+}
+
+
+class FakeHost(VmHost):
+    """A host whose other end is this test."""
+
+    def __init__(self) -> None:
+        ours, self.socket = socket.socketpair()
+        self.client = _core.HostClient(ours.detach())
+
+    def start_vm(self, name: str, config: Any, files: set[str], grace_s: float, memory: int, output: int) -> _core.VM:
+        return self.client.start_vm(name, dict(config), files, grace_s, memory, output, [])
+
+    def receive(self, kind: int) -> bytes:
+        """Return the body of the next message of this type."""
+        while True:
+            size, found, _, _ = HEAD.unpack(self.socket.recv(HEAD.size, socket.MSG_WAITALL))
+            body = self.socket.recv(size, socket.MSG_WAITALL) if size else b""
+            if found == kind:
+                return body
+
+    def close(self) -> None:
+        self.socket.close()
+        assert self.client.wait_ended(10)
+
+
+async def call_of(fake: FakeHost, folder: Path) -> tuple[asyncio.Task[Any], int]:
+    """Return a call that the fake host has received, and its id."""
+    vm = VM(folder, host=fake, limits={"output_kb": 64})
+    call = asyncio.create_task(vm.call("add", 1, 2, callbacks={"double": lambda x: 2 * x}))
+    await asyncio.sleep(0)
+    return call, struct.unpack_from("<QQ", fake.receive(4))[1]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_message_ends_the_host_and_nothing_else(tmp_path: Path, name: str) -> None:
+    fake = FakeHost()
+    call, call_id = await call_of(fake, write_task(tmp_path, HONEST))
+    fake.socket.sendall(HOSTILE[name](call_id))
+    if not HOSTILE[name](call_id):
+        fake.socket.shutdown(socket.SHUT_WR)
+    with pytest.raises((HostLost, HostCrashed), match=r"protocol|socket"):
+        await asyncio.wait_for(call, 10)
+    assert not fake.client.usable
+    fake.close()
+
+
+def shared_memory(size: int, seals: int) -> int:
+    memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, size)
+    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
+    return memory
+
+
+ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("size", "seals", "is_good"),
+    [
+        (400, ALL_SEALS, True),
+        (400, fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE, False),  # could shrink, and end the device by SIGBUS
+        (400, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK, False),  # could change after it was checked
+        (4, ALL_SEALS, False),
+        (0, ALL_SEALS, False),
+    ],
+)
+async def test_only_sealed_memory_of_the_right_size_is_an_array(
+    tmp_path: Path, size: int, seals: int, is_good: bool
+) -> None:
+    fake = FakeHost()
+    call, call_id = await call_of(fake, write_task(tmp_path, HONEST))
+    memory = shared_memory(size, seals)
+    socket.send_fds(fake.socket, [message(REPLY, reply(array(SHARED, F32, (100,)), call=call_id), 1)], [memory])
+    os.close(memory)
+    if is_good:
+        assert (await call).tolist() == [0.0] * 100
+    else:
+        with pytest.raises((HostLost, HostCrashed), match="shared memory"):
+            await asyncio.wait_for(call, 10)
+    fake.close()
+
+
+@pytest.mark.asyncio
+async def test_descriptors_that_belong_to_no_message_end_the_host(tmp_path: Path) -> None:
+    before = descriptors()
+    fake = FakeHost()
+    call, _ = await call_of(fake, write_task(tmp_path, HONEST))
+    file = os.open("/dev/null", os.O_RDONLY)
+    with contextlib.suppress(OSError):
+        for _ in range(200):
+            socket.send_fds(fake.socket, [HEAD.pack(1000, REPLY, 0, 0)[:1]], [file] * 200)
+    os.close(file)
+    with pytest.raises((HostLost, HostCrashed), match="protocol"):
+        await asyncio.wait_for(call, 10)
+    fake.close()
+    del fake, call
+    until = time.monotonic() + 10
+    while descriptors() > before + 3:  # those of this loop's replies
+        assert time.monotonic() < until
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_mutated_replies_never_harm_the_device(tmp_path: Path) -> None:
+    source = random.Random(13)
+    folder = write_task(tmp_path, HONEST)
+    value = struct.pack("<BI", 10, 2) + b"\6" + text(b"key") + array(ARRAY, F32, (2, 2), bytes(16))
+    value += b"\4" + text(b"0xffffffffffffffffff") + struct.pack("<BI", 8, 2) + b"\2" + b"\5" + bytes(8)
+    outcomes = set()
+    for _ in range(400):
+        fake = FakeHost()
+        call, call_id = await call_of(fake, folder)
+        good = message(REPLY, reply(value, call=call_id))
+        bad = bytearray(good)
+        for _ in range(source.randrange(1, 4)):
+            bad[source.randrange(len(bad))] = source.choice([0, 1, 7, 8, 11, 12, 127, 128, 255])
+        fake.socket.sendall(bad)
+        fake.socket.shutdown(socket.SHUT_WR)
+        try:
+            await asyncio.wait_for(call, 10)
+            outcomes.add("ok")
+        except (VMClosedError, HostCrashed, TaskError, LimitExceeded) as error:
+            outcomes.add(type(error).__name__)
+        fake.close()
+    assert {"ok", "HostLost"} & outcomes
+    assert {"HostCrashed", "HostLost"} & outcomes

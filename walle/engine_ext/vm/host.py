@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import walle.engine_ext
 from walle.engine_ext import _core, rates
 from walle.engine_ext.vm import boot
 from walle.errors import VMError
@@ -28,7 +29,12 @@ from walle.errors import VMError
 _LOG = logging.getLogger(__name__)
 
 MAX_FILES = 1_000  # resources of a task
+LAYERS = ("landlock", "seccomp", "no_new_privileges", "not_dumpable")
 _RESOURCES = "resources"
+_SYSTEM_PATHS = (
+    "/etc/ld.so.cache", "/etc/localtime", "/lib", "/lib64", "/sys/devices/system/cpu", "/usr/lib", "/usr/lib64",
+    "/usr/share/zoneinfo",
+)  # fmt: skip
 _MAX_FAILED_STARTS = 3  # in a row; then none for _PAUSE_S
 _PAUSE_S = 5.0
 _READY_S = 10.0
@@ -56,7 +62,8 @@ core.vm_set_boot(config["boot"], config["paths"])
 core.vm_register_modules(config["modules"])
 for backend, measured in config["rates"].items():
     core.set_rates(backend, measured)
-server.send_hello({})
+layers = core.enter_sandbox(config["readable"]) if config["readable"] else {}
+server.send_hello({"layers": layers})
 server.serve()
 """
 
@@ -67,10 +74,15 @@ class HostStartError(VMError):
 
 @dataclasses.dataclass(frozen=True)
 class HostReport:
-    """State of a VM host: its process's id (0 for none), and how many hosts were started in its place before."""
+    """State of a VM host: its process's id (0 for none), and how many hosts were started in its place before.
+
+    `layers` are the kernel's layers around it, by name: the version of `landlock` (0: the kernel has none), and whether
+    `seccomp`, `no_new_privileges` and `not_dumpable` are active. Empty until the host has started.
+    """
 
     pid: int
     restarts: int
+    layers: Mapping[str, int]
 
 
 class VmHost:
@@ -152,8 +164,10 @@ class VmHost:
     def report(self) -> HostReport:
         """Return the host's state."""
         process = self._process
-        pid = process.pid if process is not None and process.client.usable else 0
-        return HostReport(pid, max(0, self._starts - 1))
+        if process is None or not process.client.usable:
+            return HostReport(0, max(0, self._starts - 1), {})
+        hello = process.client.hello
+        return HostReport(process.pid, max(0, self._starts - 1), _layers(hello))
 
     def close(self) -> None:
         """End the host's process and its VMs; waits until it has ended."""
@@ -241,8 +255,23 @@ def _config() -> dict[str, Any]:
         **boot.contents(),
         "modules": boot.modules(),
         "count_memory": boot.counts_memory(),
+        "readable": _readable(),
         "rates": {name: _core.rates(name) for name in backends},
     }
+
+
+def _layers(hello: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the layers of a host's hello, which may hold anything."""
+    layers = hello.get("layers") if isinstance(hello, dict) else None
+    if not isinstance(layers, dict):
+        return {}
+    return {name: layers[name] for name in LAYERS if isinstance(layers.get(name), int)}
+
+
+def _readable() -> list[str]:
+    """Return what a host's interpreters read: the library, shared libraries, time zones, and walle's native core."""
+    core = str(Path(_core.__file__).parent)
+    return [*boot.contents()["paths"], core, *walle.engine_ext.__path__, *_SYSTEM_PATHS]
 
 
 def _open_resources(folder: str, name: str) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@
 #include "bindings/vm_handle.h"
 #include "bindings/vm_values.h"
 #include "vm/host_client.h"
+#include "vm/host_sandbox.h"
 #include "vm/host_server.h"
 
 namespace py = pybind11;
@@ -29,6 +30,16 @@ VMHandle start_hosted_vm(vm::HostClient& client, const std::string& name, py::ha
   for (const auto& [path, fd] : files) owned.emplace_back(path, vm::Descriptor(fd));
   auto settings = vm_settings(name, config, std::move(task_files), grace, memory_bytes, output_bytes);
   return VMHandle(client.start_vm(std::move(settings), std::move(owned)));
+}
+
+py::dict enter_sandbox(const std::vector<std::string>& readable) {
+  const vm::SandboxLayers layers = vm::enter_sandbox(readable);
+  py::dict found;
+  found["no_new_privileges"] = layers.no_new_privileges;
+  found["not_dumpable"] = layers.not_dumpable;
+  found["landlock"] = layers.landlock;
+  found["seccomp"] = layers.seccomp;
+  return found;
 }
 
 }  // namespace
@@ -77,6 +88,8 @@ void bind_vm_host(py::module_& module) {
            })
       .def("send_hello", [](vm::HostServer& self, py::handle value) { self.send_hello(read_value(value, "hello")); })
       .def("serve", &vm::HostServer::serve, py::call_guard<py::gil_scoped_release>());
+  module.def("enter_sandbox", &enter_sandbox, py::arg("readable"),
+             "Restrict this process permanently to reading these paths; return the layers that are active.");
 }
 
 }  // namespace walle

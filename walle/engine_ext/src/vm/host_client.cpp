@@ -364,6 +364,7 @@ void HostClient::handle(Message& message) {
     Limits limits;
     limits.all_bytes = kMaxChangeText;
     Value value = reader.get_value(limits);
+    reader.end();
     const std::lock_guard lock(mutex_);
     if (hello_) throw MalformedMessage("a second hello");
     hello_ = std::move(value);
@@ -371,7 +372,6 @@ void HostClient::handle(Message& message) {
   } else {
     throw MalformedMessage("a message of the device's");
   }
-  reader.end();
 }
 
 void HostClient::handle_reply(MessageReader& reader) {
@@ -397,6 +397,7 @@ void HostClient::handle_reply(MessageReader& reader) {
   Limits limits = vm->result_limits();
   if (!is_bounded) limits.all_bytes = static_cast<std::int64_t>(kReplySlack);
   reply.value = reader.get_value(limits);
+  reader.end();
   const std::lock_guard lock(mutex_);
   const auto found = vm->find_call(reply.call_id);
   if (found == vm->calls_waiting_.end()) throw MalformedMessage("a reply to an unknown call");
@@ -422,6 +423,7 @@ void HostClient::handle_change(MessageReader& reader) {
   std::string reset_failure = reader.get_text(kMaxChangeText);
   const auto leaked_bytes = reader.get<std::int64_t>();
   const auto create_ms = reader.get<double>();
+  reader.end();
   const std::lock_guard lock(mutex_);
   HostedVm& vm = find(vm_id);
   switch (kind) {
@@ -552,6 +554,7 @@ void HostClient::end(HostEnd end) {
   end_reason_ = end.reason;
   for (const auto& [id, vm] : vms_) vm->end(end, is_wanted);
   vms_.clear();
+  socket_.close();
   changed_.notify_all();
 }
 

@@ -1,10 +1,13 @@
 #include "vm/host_server.h"
 
 #include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
@@ -61,7 +64,10 @@ class HostServer::Replies final : public ReplySink {
 };
 
 HostServer::HostServer(Descriptor socket, const ArrayPort& port)
-    : socket_(std::make_shared<MessageSocket>(std::move(socket))), port_(port), parent_(open_parent()) {}
+    : socket_(std::make_shared<MessageSocket>(std::move(socket))), port_(port), parent_(open_parent()) {
+  // For a host whose reading thread was taken over. It needs the device's thread that started the host to live as long.
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+}
 
 bool HostServer::wait() {
   const bool has_pending = socket_->has_pending();
@@ -96,6 +102,7 @@ void HostServer::serve() {
     for (Message& message : messages) handle(message);
     remove_ended();
   } while (wait());
+  abort();  // not exit: VMs are running
 }
 
 TaskVm* HostServer::find(std::uint64_t vm_id) const {

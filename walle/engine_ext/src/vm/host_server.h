@@ -20,8 +20,8 @@ class HostServer {
   // Blocks until the device's first message, and returns its value. Throws std::runtime_error where the device has ended.
   Value receive_config();
   void send_hello(const Value& value);
-  // Returns once the device has ended or closed the socket.
-  void serve();
+  // Ends the process once the device has ended or closed the socket.
+  [[noreturn]] void serve();
 
  private:
   class Replies;

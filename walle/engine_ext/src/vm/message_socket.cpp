@@ -158,6 +158,17 @@ bool MessageSocket::take_message(std::vector<Message>& messages, std::size_t max
   return true;
 }
 
+void MessageSocket::close() {
+  const std::lock_guard lock(mutex_);
+  is_broken_ = true;
+  pending_.clear();
+  pending_bytes_ = 0;
+  descriptors_.clear();
+  received_ = {};
+  begin_ = end_ = 0;
+  const Descriptor closed = std::move(socket_);
+}
+
 bool MessageSocket::receive(std::vector<Message>& messages, std::size_t max_bytes) {
   for (;;) {
     if (end_ == received_.size()) {  // a part of a small message at the end

@@ -37,6 +37,8 @@ class MessageSocket {
   // Appends the messages that have arrived, without blocking. Returns false at the end of the stream. Throws MalformedMessage for
   // a message of more than `max_bytes`, or an unknown type, or descriptors beyond the limits.
   bool receive(std::vector<Message>& messages, std::size_t max_bytes);
+  // Closes the socket, with all that has arrived; what is sent from now on is dropped.
+  void close();
 
  private:
   struct Outgoing {
@@ -47,7 +49,7 @@ class MessageSocket {
   bool write_some(Outgoing& outgoing);
   bool take_message(std::vector<Message>& messages, std::size_t max_bytes);
 
-  const Descriptor socket_;
+  Descriptor socket_;
   const Descriptor wake_;
   mutable std::mutex mutex_;
   std::deque<Outgoing> pending_;
