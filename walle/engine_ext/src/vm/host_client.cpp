@@ -137,6 +137,9 @@ class HostedVm final : public VirtualMachine, public std::enable_shared_from_thi
     return std::find_if(calls_waiting_.begin(), calls_waiting_.end(), [&](const Waiting& one) { return one.id == call_id; });
   }
 
+  // Whether it runs a call, or what its task left: a finalizer that does not stop counts against the task.
+  bool is_busy() const { return !calls_waiting_.empty() || state_ == State::closing; }
+
   // When the host must have answered the first call.
   std::optional<HostClient::Clock::time_point> reply_due() const {
     if (calls_waiting_.empty() || !calls_waiting_.front().deadline) return std::nullopt;
@@ -465,7 +468,7 @@ std::optional<HostClient::Clock::time_point> HostClient::next_check() const {
   for (const auto& [id, vm] : vms_) {
     if (const auto due = vm->reply_due()) consider(*due);
     if (vm->abandoned_at_ && !retired_at_) consider(*vm->abandoned_at_ + kStuckTime);
-    is_busy = is_busy || !vm->calls_waiting_.empty();
+    is_busy = is_busy || vm->is_busy();
   }
   if (retired_at_) consider(is_busy ? *retired_at_ + kRetireTime : Clock::now());
   return next;
@@ -474,7 +477,7 @@ std::optional<HostClient::Clock::time_point> HostClient::next_check() const {
 void HostClient::check_times(Clock::time_point now) {
   bool is_busy = false;
   for (const auto& [id, vm] : vms_) {
-    is_busy = is_busy || !vm->calls_waiting_.empty();
+    is_busy = is_busy || vm->is_busy();
     if (const auto due = vm->reply_due(); due && now >= *due && kill_reason_.empty()) {
       unresponsive_ = id;
       kill_reason_ = "was killed, because it did not answer a call in time";
