@@ -308,12 +308,12 @@ async def test_vms_and_hosts_come_and_go_without_a_leak(tmp_path: Path, host: Vm
     folder = write_task(tmp_path, HONEST + "def same(x): return x\n")
     (tmp_path / "resources").mkdir()
     (tmp_path / "resources" / "file").write_bytes(b"contents")
-    array = np.zeros(100_000)
+    array = np.zeros(200_000)
 
     async def some(count: int) -> None:
         for _ in range(count):
             vm = VM(folder, host=host)
-            assert (await vm.call("same", array)).shape == (100_000,)
+            assert (await vm.call("same", array)).shape == (200_000,)
             vm.close()
             assert await vm.wait_closed()
 
@@ -466,6 +466,29 @@ def test_the_layers_refuse_what_a_host_never_needs(tmp_path: Path) -> None:
     assert [found.pop(name) for name in ("thread", "readable", "memfd")] == ["runs", "contents", 1]
     expected = dict.fromkeys(found, "EPERM") | {"read": "EACCES", "list": "EACCES"}
     assert found == expected
+
+
+@pytest.mark.asyncio
+async def test_arrays_cross_unchanged_whatever_their_size_and_strides(tmp_path: Path, host: VmHost) -> None:
+    import walle.np as np
+
+    main = "def same(x): return x\ndef change(x):\n    x[0] = 1\ndef double(x): return {'a': [x * 2, x[::-1]]}\n"
+    vm = VM(write_task(tmp_path, main), host=host)
+    for shape in [(0,), (), (3,), (5, 7), (700, 701)]:
+        for dtype in ("float32", "float64", "int64", "bool", "uint8"):
+            array = np.asarray(np.arange(np.ones(shape).size).reshape(shape), dtype=dtype)
+            for one in (array, array.T):
+                back = await vm.call("same", one)
+                assert (back.shape, back.dtype) == (one.shape, one.dtype)
+                assert back.tolist() == one.tolist()
+    big = np.arange(500_000, dtype="float64")
+    with pytest.raises(TaskError, match="read-only"):
+        await vm.call("change", big)
+    result = await vm.call("double", big)
+    assert result["a"][0].tolist() == (big * 2).tolist()
+    assert result["a"][1].tolist() == big.tolist()[::-1]
+    result["a"][0][0] = 7.0  # its receiver's own
+    assert float(big[0]) == 0.0
 
 
 # --- A host that was taken over

@@ -8,6 +8,7 @@ ended it raises HostCrashed, and the other calls that were running raise HostLos
 
 import atexit
 import dataclasses
+import functools
 import logging
 import os
 import signal
@@ -176,6 +177,12 @@ class VmHost:
             process, self._process = self._process, None
         if process is not None and os.getpid() == self._owner_pid:
             process.close()
+
+
+@functools.cache
+def shared_host() -> VmHost:
+    """Return the VM host that the devices of this process share. It ends with the process."""
+    return VmHost()
 
 
 class _Process:

@@ -34,8 +34,8 @@ inline constexpr std::uint8_t kMessageTypes = 11;
 
 // Descriptors that one message may carry; the system's limit is 253.
 inline constexpr std::size_t kMaxDescriptors = 64;
-// Arrays of this size and larger cross as shared memory.
-inline constexpr std::int64_t kSharedArrayBytes = std::int64_t{64} << 10;
+// Arrays of this size and larger cross as shared memory. Smaller ones cross faster through the socket, whose memory is warm.
+inline constexpr std::int64_t kSharedArrayBytes = std::int64_t{1} << 20;
 // All arrays of one message, which the limit of a result without [limits] is.
 inline constexpr std::int64_t kMaxArrayBytes = std::int64_t{2} << 30;
 
