@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import struct
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest_asyncio
 from tests.sim.tasks import task_version
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
+from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.engine_ext.vm.pool import VMPool
@@ -273,15 +275,19 @@ async def test_no_run_is_lost_or_counted_twice_when_the_vm_host_is_killed(tmp_pa
 
 
 @pytest.mark.asyncio
-async def test_resources_and_sessions_work_in_a_host(tmp_path: Path) -> None:
-    main = "def execute(ctx, x):\n    return [bytes(ctx.resource('a/b.bin')), len(ctx.resource('empty'))]\n"
-    folder, manifest = laid_out(tmp_path / "task", main)
+async def test_resources_and_models_larger_than_a_tasks_memory_work(tmp_path: Path, runner: TaskRunner) -> None:
+    main = """
+def execute(ctx, x):
+    row = ctx.session("big").run({"index": [8191]})["row"]
+    return [bytes(ctx.resource("a/b.bin")), len(ctx.resource("empty")), row[0, 1023].item()]
+"""
+    folder, manifest = laid_out(tmp_path / "task", main, CONFIG + b"[limits]\nmemory_mb = 16\ndeadline_ms = 20000\n")
     (folder / "resources" / "a").mkdir(parents=True)
     (folder / "resources" / "a" / "b.bin").write_bytes(b"abc")
     (folder / "resources" / "empty").write_bytes(b"")
-    host = VmHost()
-    runner = TaskRunner(1, host=host)
+    graph = GraphBuilder("big")
+    table = graph.raw("table", "float32", (8192, 1024), struct.pack("<f", 7.5) * (8192 * 1024))  # 32 MB
+    graph.output("row", graph.op("Gather", [table, graph.input("index", (1,), "int64")]))
+    graph.save(folder / "resources" / "big.walle")
     output = await runner.run(folder, manifest, TRIGGER, {}, {})
-    assert output.output == [b"abc", 0]
-    await runner.close()
-    host.close()
+    assert output.output == [b"abc", 0, 7.5]

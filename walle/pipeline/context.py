@@ -201,8 +201,9 @@ class Context:
             path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
             if path is None:
                 raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
-            folder = dispatch.task().folder
-            _sessions[name] = load_model(f"{folder}/resources/{path}" if folder else bytes(self.resource(path)))
+            task = dispatch.task()
+            place = f"resources/{path}"
+            _sessions[name] = load_model(f"{task.folder}/{place}" if task.folder else task.files[place])
         return _sessions[name]
 
     def features(self, view: str, **key: Any) -> Any:

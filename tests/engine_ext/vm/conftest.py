@@ -33,4 +33,11 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "place" in metafunc.fixturenames:
         is_bound = metafunc.definition.get_closest_marker("in_process") is not None
-        metafunc.parametrize("place", ["process"] if is_bound else ["process", "host"], indirect=True)
+        host = pytest.param("host", marks=pytest.mark.vm_host)
+        metafunc.parametrize("place", ["process"] if is_bound else ["process", host], indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "host" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.vm_host)

@@ -197,6 +197,7 @@ async def test_a_stopped_host_is_killed_when_a_reply_is_overdue(tmp_path: Path, 
     await wait_until_gone(pid)
 
 
+@pytest.mark.vm_host
 def test_the_host_ends_with_its_device(tmp_path: Path) -> None:
     write_task(tmp_path, HONEST)
     code = f"""
@@ -229,6 +230,33 @@ def test_the_host_ends_with_its_device(tmp_path: Path) -> None:
             os.killpg(device.pid, signal.SIGKILL)  # the fork
 
 
+@pytest.mark.vm_host
+def test_the_child_of_a_fork_starts_a_host_of_its_own(tmp_path: Path) -> None:
+    write_task(tmp_path, HONEST)
+    code = f"""
+    import asyncio, os, sys
+    from walle.vm import VM, VmHost
+    host = VmHost()
+    async def add(vm):
+        return await vm.call("add", 1, 2)
+    vm = VM({str(tmp_path)!r}, host=host)
+    assert asyncio.run(add(vm)) == 3
+    pid = host.report().pid
+    child = os.fork()
+    if child == 0:
+        assert not vm.alive and vm.ended
+        assert asyncio.run(add(VM({str(tmp_path)!r}, host=host))) == 3
+        assert host.report().pid not in (0, pid)
+        sys.exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    assert asyncio.run(add(vm)) == 3
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.vm_host
 def test_a_device_that_exits_ends_its_host(tmp_path: Path) -> None:
     write_task(tmp_path, HONEST)
     code = f"""
@@ -448,6 +476,7 @@ NUMBERS: dict[str, dict[str, int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.vm_host
 def test_the_layers_refuse_what_a_host_never_needs(tmp_path: Path) -> None:
     (tmp_path / "readable").mkdir()
     (tmp_path / "readable" / "file").write_text("contents")
@@ -550,6 +579,7 @@ HOSTILE: dict[str, Any] = {
     "a descriptor that is missing": lambda id_: message(REPLY, reply(NONE, call=id_), 1),
     "two hellos": lambda _: message(HELLO, NONE) * 2,
     "a change of an unknown VM": lambda _: message(CHANGE, change(0, vm=5)),
+    "a change twice": lambda _: message(CHANGE, change(0)) * 2,
     "an unknown change": lambda _: message(CHANGE, change(4)),
     "the end of its stream": lambda _: b"",
 }

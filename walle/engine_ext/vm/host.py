@@ -100,7 +100,6 @@ class VmHost:
         self._failed_starts = 0
         self._failed_at_s = 0.0
         self._is_closed = False
-        self._owner_pid = os.getpid()
         _hosts.add(self)
 
     def start_vm(
@@ -126,8 +125,6 @@ class VmHost:
     def _usable(self) -> "_Process":
         """Return the present process, or a new one."""
         with self._lock:
-            if os.getpid() != self._owner_pid:  # in the child of a fork, to which the host does not belong
-                self._process, self._owner_pid = None, os.getpid()
             if self._is_closed:
                 raise HostStartError("the VM host is closed")
             process = self._process
@@ -175,8 +172,13 @@ class VmHost:
         with self._lock:
             self._is_closed = True
             process, self._process = self._process, None
-        if process is not None and os.getpid() == self._owner_pid:
+        if process is not None:
             process.close()
+
+    def _forget_process(self) -> None:
+        """Start without a process, in the child of a fork: it is the parent's, and no thread may hold the lock."""
+        self._lock = threading.Lock()
+        self._process = None
 
 
 @functools.cache
@@ -316,4 +318,10 @@ def _close_all() -> None:
         host.close()
 
 
+def _forget_processes() -> None:
+    for host in list(_hosts):
+        host._forget_process()
+
+
 atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_processes)

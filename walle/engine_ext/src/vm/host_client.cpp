@@ -175,7 +175,8 @@ class HostedVm final : public VirtualMachine, public std::enable_shared_from_thi
   const std::int64_t output_bytes_;
   State state_ = State::starting;
   std::string reject_reason_;
-  bool is_lost_ = false;  // by the host's end
+  bool is_lost_ = false;      // by the host's end
+  std::uint8_t changes_ = 0;  // reported so far: a bit for each kind
   std::deque<Waiting> calls_waiting_;
   bool was_abandoned_ = false;
   bool was_crashed_ = false;
@@ -429,6 +430,9 @@ void HostClient::handle_change(MessageReader& reader) {
   reader.end();
   const std::lock_guard lock(mutex_);
   HostedVm& vm = find(vm_id);
+  const auto bit = static_cast<std::uint8_t>(1U << static_cast<unsigned>(kind));
+  if ((vm.changes_ & bit) != 0) throw MalformedMessage("a change of a VM that it has reported already");
+  vm.changes_ |= bit;
   switch (kind) {
     case VmChange::Kind::opened:
       vm.create_ms_ = create_ms;

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <mutex>
+#include <set>
 #include <system_error>
 
 namespace walle::vm {
@@ -14,10 +16,15 @@ namespace {
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 constexpr unsigned kNoExecute = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3
 
-std::shared_ptr<Storage> map_bytes(int fd, std::size_t size_bytes, bool is_writable) {
-  void* address = mmap(nullptr, size_bytes, is_writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_PRIVATE, fd, 0);
-  if (address == MAP_FAILED) return nullptr;
-  return Storage::borrow(address, size_bytes, is_writable, [address, size_bytes] { munmap(address, size_bytes); });
+// Addresses of mapped files. Never destroyed, because threads may reach it while the process exits.
+struct MappedFiles {
+  std::mutex mutex;
+  std::set<const void*> addresses;
+};
+
+MappedFiles& mapped_files() {
+  static MappedFiles& instance = *new MappedFiles();
+  return instance;
 }
 
 }  // namespace
@@ -46,14 +53,34 @@ std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t 
   struct stat status{};
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory.get(), &status) != 0) return nullptr;
   if (static_cast<std::size_t>(status.st_size) != size_bytes || size_bytes == 0) return nullptr;
-  return map_bytes(memory.get(), size_bytes, true);
+  void* address = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, memory.get(), 0);
+  if (address == MAP_FAILED) return nullptr;
+  return Storage::borrow(address, size_bytes, true, [address, size_bytes] { munmap(address, size_bytes); });
 }
 
 std::shared_ptr<Storage> map_file_bytes(const Descriptor& file) {
   struct stat status{};
   if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
   if (status.st_size == 0) return Storage::allocate(0);
-  return map_bytes(file.get(), static_cast<std::size_t>(status.st_size), false);
+  const auto size_bytes = static_cast<std::size_t>(status.st_size);
+  void* address = mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (address == MAP_FAILED) return nullptr;
+  {
+    const std::lock_guard lock(mapped_files().mutex);
+    mapped_files().addresses.insert(address);
+  }
+  return Storage::borrow(address, size_bytes, false, [address, size_bytes] {
+    {
+      const std::lock_guard lock(mapped_files().mutex);
+      mapped_files().addresses.erase(address);
+    }
+    munmap(address, size_bytes);
+  });
+}
+
+bool is_mapped_file(const Storage* storage) {
+  const std::lock_guard lock(mapped_files().mutex);
+  return mapped_files().addresses.contains(storage->data());
 }
 
 }  // namespace walle::vm

@@ -22,4 +22,7 @@ std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t 
 // Maps an ordinary file, read-only. Returns null where the system cannot map it; a storage without bytes for an empty file.
 std::shared_ptr<Storage> map_file_bytes(const Descriptor& file);
 
+// Whether the storage is a live one of map_file_bytes: it outlives every interpreter, and nobody writes to it.
+bool is_mapped_file(const Storage* storage);
+
 }  // namespace walle::vm
