@@ -65,8 +65,9 @@ format: $(STAMP)  ## rewrite sources as lint wants them
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
-soak-vm: $(STAMP)  ## ten minutes of hostile tasks, and 10,000 loads and unloads of one, in a process and in a Ray actor
+soak-vm: $(STAMP)  ## ten minutes of hostile tasks in one process, ten in a VM host, and 10,000 loads and unloads of one, in a process and in a Ray actor
 	@$(BIN)/python -m tests.sim.hostile --seconds 600
+	@$(BIN)/python -m tests.sim.hostile --seconds 600 --host
 	@$(BIN)/python -m tests.sim.vm_cycles --times 10000
 	@$(BIN)/python -m tests.sim.vm_cycles --times 10000 --ray
 
