@@ -70,8 +70,9 @@ format: $(STAMP)  ## rewrite sources as lint wants them
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
-soak-vm: $(STAMP)  ## ten minutes of hostile tasks, 2,000 stopped imports, and 10,000 loads and unloads of a task, in a process and in a Ray actor
+soak-vm: $(STAMP)  ## ten minutes of hostile tasks in one process, ten in a VM host, 2,000 stopped imports, and 10,000 loads and unloads of a task, in a process and in a Ray actor
 	@$(BIN)/python -m tests.sim.hostile --seconds 600
+	@$(BIN)/python -m tests.sim.hostile --seconds 600 --host
 	@$(BIN)/python -m tests.sim.stopped_imports --times 2000
 	@$(BIN)/python -m tests.sim.vm_cycles --times 10000
 	@$(BIN)/python -m tests.sim.vm_cycles --times 10000 --ray

@@ -18,6 +18,8 @@ the GIL, the median of the rounds. A harder comparison, which the paper does not
 the GIL without calls or results, each running the task in a loop ("bare"). Processes pay for memory with a whole
 interpreter each. VMs have the default limits of a task, and calls the default deadline.
 
+VMs run in this process and, as on a device, in a VM host (`benchmarks/vm_host.py` has the costs of one).
+
 Also: the time to create a VM, and from there to the first result of a small task that uses `walle.np`
 ("until_first_result": in a new interpreter; "after_reset": in one that such a task has used, the reset included); the
 memory of a VM as it starts, with a task that uses `walle.np`, and with one that also uses `json`; and a warm call from
@@ -46,8 +48,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks import vm_host
 from walle.engine_ext import _core
-from walle.vm import VM
+from walle.vm import VM, VmHost
 
 TASKS = """
 import walle.np as np
@@ -115,8 +120,8 @@ SMALL = {"empty": EMPTY, "np": NP, "np_json": f"import json\n{NP}"}
 LIMITS = {"memory_mb": 32, "log_kb": 64, "output_kb": 1024, "recursion": 1000}  # as docs/vm.md has them
 DEADLINE_S = 0.5
 NAMES = ("light", "middle", "heavy")
-WAYS = ("vm", "gil", "process")
-SHOWN = {"vm": "thread-level VMs", "gil": "threads, one GIL", "process": "processes"}
+WAYS = ("vm", "host", "gil", "process")
+SHOWN = {"vm": "thread-level VMs", "host": "VMs in a VM host", "gil": "threads, one GIL", "process": "processes"}
 WARM_CALLS = 3_000
 
 type Call = Callable[[str], Awaitable[object]]  # runs the named task once, and returns what it returned
@@ -145,12 +150,15 @@ async def callers(way: str, folder: str, count: int) -> AsyncIterator[list[Call]
         tasks, loop = _load(folder), asyncio.get_running_loop()
         with concurrent.futures.ThreadPoolExecutor(count) as threads:
             yield [lambda name: loop.run_in_executor(threads, getattr(tasks, name))] * count
-    elif way == "vm":
-        vms = [VM(folder, limits=LIMITS) for _ in range(count)]
+    elif way in ("vm", "host"):
+        host = VmHost() if way == "host" else None
+        vms = [VM(folder, limits=LIMITS, host=host) for _ in range(count)]
         yield [lambda name, vm=vm: vm.call(name, deadline=DEADLINE_S) for vm in vms]  # type: ignore[misc]
         for vm in vms:
             vm.close()
             await vm.wait_closed()
+        if host is not None:
+            await asyncio.to_thread(host.close)
     else:
         command = [sys.executable, __file__, "--serve", folder]
         pipe = asyncio.subprocess.PIPE
@@ -234,7 +242,7 @@ def row_of(
         row[f"{way}_p50_ms"] = round(latencies[len(latencies) // 2], 3)
         row[f"{way}_p99_ms"] = round(latencies[min(len(latencies) - 1, len(latencies) * 99 // 100)], 3)
     row["bare_gil_per_s"] = round(statistics.median(bare), 2)
-    for way in ("gil", "process"):
+    for way in ("host", "gil", "process"):
         gains = [statistics.fmean(others) / statistics.fmean(mine) - 1
                  for (_, mine), (_, others) in zip(found["vm"], found[way], strict=True)]  # fmt: skip
         row[f"gain_over_{way}_percent"] = round(statistics.median(gains) * 100, 1)
@@ -375,8 +383,9 @@ def show(result: dict[str, Any]) -> None:
             f"{row['task']:8s}{row['workers']:8d}{cells}{row['gain_over_gil_percent']:+9.0f}%"
             f"{row['gain_over_bare_gil_percent']:+10.0f}%"
         )
-    for key, value in result["vm"].items():
-        print(f"{key:36s}{value}")
+    for part in ("vm", "host"):
+        for key, value in result[part].items():
+            print(f"{part + ': ' + key:44s}{value}")
 
 
 def main() -> None:
@@ -406,6 +415,7 @@ def main() -> None:
             "load": os.getloadavg(),
             "rounds": options.rounds,
             "vm": asyncio.run(single(small)),
+            "host": vm_host.measure(options.rounds),
             "rows": asyncio.run(throughput(str(tasks), workers, options.rounds, options.seconds)),
         }
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,11 @@
 """Calls of a task version in its VM, and the errors for one that returns a wrong answer."""
 
 import asyncio
+import os
+import signal
+import struct
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ from tests.sim.slow_model import slow_model
 from tests.sim.tasks import task_version
 from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
+from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.session import Session
+from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.sources import TaskLike
@@ -22,7 +27,8 @@ from walle.pipeline.events import MAX_CONTENTS_DEPTH, Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.protocol import Manifest
+from walle.plain import decode
+from walle.protocol import Manifest, TriggerCondition
 from walle.task_log import LogLine
 from walle.task_runner import PhasePlaceError, TaskOutputError, TaskRunner, deadline_s
 
@@ -31,9 +37,16 @@ EVENT = Event("page_exit", "item/1", 5, {"n": 1})
 TRIGGER = Trigger(EVENT, 7, (Event("page_enter", "item/1", 4, {}), EVENT), (EVENT,))
 
 
-@pytest_asyncio.fixture
-async def runner() -> AsyncIterator[TaskRunner]:
-    runner = TaskRunner(1)
+@pytest.fixture(scope="module")
+def vm_host() -> Iterator[VmHost]:
+    host = VmHost()
+    yield host
+    host.close()
+
+
+@pytest_asyncio.fixture(params=["process", "host"])
+async def runner(request: pytest.FixtureRequest, vm_host: VmHost) -> AsyncIterator[TaskRunner]:
+    runner = TaskRunner(1, host=vm_host if request.param == "host" else None)
     yield runner
     await runner.close()
 
@@ -311,3 +324,50 @@ async def test_after_close_a_run_is_refused(tmp_path: Path) -> None:
     await runner.close()
     with pytest.raises(VMClosedError):
         await runner.run(files, manifest, TRIGGER, {}, {})
+
+
+@pytest.mark.asyncio
+async def test_no_run_is_lost_or_counted_twice_when_the_vm_host_is_killed(tmp_path: Path) -> None:
+    task = laid_out(tmp_path / "task", "def execute(ctx, trigger):\n    return trigger['event']['ts_ms']\n")
+    host = VmHost()
+    runner = TaskRunner(1, host=host)
+    await runner.load(*task)
+
+    async def run(_: str, trigger: Trigger) -> TaskOutput:
+        return await runner.run(*task, trigger, {}, {})
+
+    events, kills = 400, 6
+    async with FeatureStore(tmp_path / "features.db") as store:
+        engine = StreamEngine(store, run)
+        engine.add_task("ipv", TriggerCondition.of(["page_exit"]))
+        for number in range(events):
+            await engine.on_event(Event("page_enter", "item/1", number, {}), can_wait=True)
+            await engine.on_event(Event("page_exit", "item/1", number, {}), can_wait=True)
+            if number % (events // kills) == events // kills // 2 and host.report().pid:
+                os.kill(host.report().pid, signal.SIGKILL)
+        await engine.settle()
+        stored = [decode(feature.payload) for feature in await store.query("ipv", 0, 10_000)]
+        await engine.close()
+    await runner.close()
+    assert host.report().restarts >= kills - 1
+    host.close()
+    assert stored == list(range(events))
+
+
+@pytest.mark.asyncio
+async def test_resources_and_models_larger_than_a_tasks_memory_work(tmp_path: Path, runner: TaskRunner) -> None:
+    main = """
+def execute(ctx, x):
+    row = ctx.session("big").run({"index": [8191]})["row"]
+    return [bytes(ctx.resource("a/b.bin")), len(ctx.resource("empty")), row[0, 1023].item()]
+"""
+    folder, manifest = laid_out(tmp_path / "task", main, CONFIG + b"[limits]\nmemory_mb = 16\ndeadline_ms = 20000\n")
+    (folder / "resources" / "a").mkdir(parents=True)
+    (folder / "resources" / "a" / "b.bin").write_bytes(b"abc")
+    (folder / "resources" / "empty").write_bytes(b"")
+    graph = GraphBuilder("big")
+    table = graph.raw("table", "float32", (8192, 1024), struct.pack("<f", 7.5) * (8192 * 1024))  # 32 MB
+    graph.output("row", graph.op("Gather", [table, graph.input("index", (1,), "int64")]))
+    graph.save(folder / "resources" / "big.walle")
+    output = await runner.run(folder, manifest, TRIGGER, {}, {})
+    assert output.output == [b"abc", 0, 7.5]

@@ -10,8 +10,9 @@ from typing import Any
 
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
+from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, TaskError
 from walle.engine_ext.vm.pool import VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
@@ -29,6 +30,7 @@ _LOAD_MIGRATING = "walle.pipeline.context:load_migrating"
 _MIGRATE = "walle.pipeline.context:migrate"
 _TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
+_ATTEMPTS = 3  # of a call whose VM host ends, each time for a reason that is not certainly the call
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _RESOURCES = "resources/"
@@ -109,11 +111,12 @@ class TaskRunner:
     """Runs task versions in a pool of VMs. Runs of one version share its VM and follow one another.
 
     A VM that is new to a version loads it before its first run, in a call with a limit of its own: the deadline of a
-    run does not cover the loading of modules, libraries and models.
+    run does not cover the loading of modules, libraries and models. The VMs are in `host`, or in this process (see
+    `VM`).
     """
 
-    def __init__(self, vms: int, *, task_log: TaskLog | None = None) -> None:
-        self._pool = VMPool(vms)
+    def __init__(self, vms: int, *, task_log: TaskLog | None = None, host: VmHost | None = None) -> None:
+        self._pool = VMPool(vms, host=host)
         self._task_log = task_log or TaskLog("cloud")
         self._loaded: weakref.WeakSet[VM] = weakref.WeakSet()  # VMs that have loaded their version
         self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
@@ -234,12 +237,30 @@ class TaskRunner:
         self, version: _Version, log: OnLog, function: str, *args: Any, deadline: float, callbacks: Callbacks | None
     ) -> Any:
         """Call a function in the version's VM, which has loaded the version first; see `_call_held`."""
-        async with self._pool.hold(version) as vm:
+
+        async def call(vm: VM) -> Any:
             if vm not in self._loaded:
                 lines = await self._load(vm, version, log, _LOAD)
                 if lines:
                     log(lines)
             return await self._call_held(vm, log, function, *args, deadline=deadline, callbacks=callbacks)
+
+        return await self._in_vm(version, call)
+
+    async def _in_vm[T](self, version: _Version, work: Callable[[VM], Awaitable[T]]) -> T:
+        """Return the result of `work` in the version's VM. What was lost with the VM host is done again.
+
+        The device takes a run's outputs and state only from its result, and callbacks read, or have the cloud compute,
+        which may be repeated.
+        """
+        for attempt in range(_ATTEMPTS):
+            async with self._pool.hold(version) as vm:
+                try:
+                    return await work(vm)
+                except HostLost:
+                    if attempt + 1 == _ATTEMPTS:
+                        raise
+        raise AssertionError
 
     async def _load(self, vm: VM, version: _Version, log: OnLog, function: str) -> list[LogLine]:
         """Load the version in its VM and return what it logged."""

@@ -1,8 +1,16 @@
 """Task VMs: a Python interpreter with its own GIL, pinned to one thread, for each task (§4.3)."""
 
 from walle.engine_ext.vm.bytecode import BytecodeError
+from walle.engine_ext.vm.host import HostStartError, VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.loop_calls import DeadlineExceeded, LimitExceeded, TaskError, VMClosedError
+from walle.engine_ext.vm.loop_calls import (
+    DeadlineExceeded,
+    HostCrashed,
+    HostLost,
+    LimitExceeded,
+    TaskError,
+    VMClosedError,
+)
 from walle.engine_ext.vm.pool import TaskQuarantined, VMPool
 from walle.engine_ext.vm.vm import VM
 
@@ -11,9 +19,13 @@ __all__ = [
     "BytecodeError",
     "DeadlineExceeded",
     "ForbiddenImport",
+    "HostCrashed",
+    "HostLost",
+    "HostStartError",
     "LimitExceeded",
     "TaskError",
     "TaskQuarantined",
     "VMClosedError",
     "VMPool",
+    "VmHost",
 ]

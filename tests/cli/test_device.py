@@ -173,3 +173,13 @@ def test_a_device_ends_at_a_signal_or_at_the_end_of_its_events(tmp_path: Path) -
         assert (quiet.end(), quiet.lines[-1]["state"]) == (0, "stopped")
         for program in (first, again, other, held, quiet):
             assert program.errors == ""
+
+
+def test_the_doctor_shows_the_layers_of_a_vm_host() -> None:
+    done = CliRunner().invoke(app, ["device", "doctor", "--json"])
+    rows = json.loads(done.stdout)
+    active = {row["layer"]: row["active"] for row in rows}
+    assert set(active) == {"process", "landlock", "seccomp", "no_new_privileges", "not_dumpable"}
+    assert active["process"]
+    assert active["no_new_privileges"]
+    assert done.exit_code == (0 if all(active.values()) else 1)

@@ -11,13 +11,14 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.sim.vm_task import write_task
 from walle.engine_ext import _core
 from walle.errors import VMError
-from walle.vm import VMPool
+from walle.vm import HostLost, VmHost, VMPool
 
 LIMITS = {"memory_mb": 16, "output_kb": 64, "log_kb": 16, "recursion": 300}
 DEADLINE_S = 0.25
@@ -233,11 +234,11 @@ class Task:
         self.limits = limits
 
 
-def tasks_in(folder: Path) -> tuple[list[Task], Task]:
+def tasks_in(folder: Path, attacks: Mapping[str, str] = ATTACKS) -> tuple[list[Task], Task]:
     """Return every hostile task and the honest one."""
     bad = [
         Task(write_task(folder / f"bad{number}", ACCESS + attack), name, LIMITS)
-        for number, (name, attack) in enumerate(ATTACKS.items())
+        for number, (name, attack) in enumerate(attacks.items())
     ]
     return bad, Task(write_task(folder / "honest", HONEST), "honest", {})
 
@@ -247,16 +248,51 @@ def memory_mb() -> float:
     return int(fields["VmRSS"].split()[0]) / 1024
 
 
-async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[str, Any]:
-    """Run hostile tasks for `seconds`, and return the outcomes.
+# Only for a VM host: in the device's own process each of these harms the device.
+ESCAPES = {
+    "crashes by bytecode": """
+def attack():
+    code = attack.__code__.replace(co_code=bytes([0x53, 200] * 64), co_stacksize=1)
+    return type(attack)(code, {})()
+""",
+    **{
+        name: f"""
+def attack():
+    queue = [object]
+    for one in queue:
+        queue += type.__subclasses__(one)
+        if one.__name__ == "FileIO":
+            return one({path!r}, {mode!r}).read(100)
+"""
+        for name, path, mode in (
+            ("reads the system's users", "/etc/passwd", "r"),
+            ("reads the environment", "/proc/self/environ", "r"),
+            ("reads its process's memory", "/proc/self/mem", "r"),
+            ("writes its process's memory", "/proc/self/mem", "r+"),
+            ("writes a file", "/tmp/walle-hostile", "w"),
+            ("reads another process", "/proc/1/cmdline", "r"),
+            ("reads a device", "/dev/zero", "r"),
+        )
+    },
+}
+
+
+async def storm(
+    folder: Path, seconds: float, seed: int, vms: int = 3, *, host: VmHost | None = None, only: Collection[str] = ()
+) -> dict[str, Any]:
+    """Run hostile tasks for `seconds`, and return the outcomes; `only` those named, if any are.
+
+    In a host, ESCAPES are among them, and an honest call that was lost with the host is made again.
 
     Raises:
         AssertionError: an honest call gave something else.
         VMError: an honest call failed.
     """
-    bad, honest = tasks_in(folder)
+    bad, honest = tasks_in(folder, ATTACKS if host is None else {**ATTACKS, **ESCAPES})
+    bad = [task for task in bad if not only or task.name in only]
     rng = random.Random(seed)
-    pool = VMPool(vms)
+    pool = VMPool(vms, host=host)
+    lost = 0
     until = time.monotonic() + seconds
     outcomes: dict[str, dict[str, int]] = {task.name: {} for task in bad}
     latencies_ms: list[float] = []
@@ -276,12 +312,20 @@ async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[s
                 outcome += f" {error.limit}" if hasattr(error, "limit") else ""
             outcomes[task.name][outcome] = outcomes[task.name].get(outcome, 0) + 1
 
+    async def call_honest(number: int) -> Any:
+        nonlocal lost
+        while True:
+            try:
+                return json.loads(await pool.call(honest, "run", number))
+            except HostLost:
+                lost += 1
+
     async def run_honest() -> None:
         number = 0
         while not attacking.done():
             number += 1
             begin = time.perf_counter()
-            found = json.loads(await pool.call(honest, "run", number))
+            found = await call_honest(number)
             latencies_ms.append((time.perf_counter() - begin) * 1e3)
             assert found == {"sum": 3 * number + 3, "len": 2, "is": True}, found
             await asyncio.sleep(0.01)
@@ -294,6 +338,8 @@ async def storm(folder: Path, seconds: float, seed: int, vms: int = 3) -> dict[s
         "outcomes": outcomes,
         "hostile_calls": sum(sum(counts.values()) for counts in outcomes.values()),
         "honest_calls": len(latencies_ms),
+        "honest_calls_lost": lost,
+        "host_restarts": 0 if host is None else host.report().restarts,
         "honest_p50_ms": round(latencies_ms[len(latencies_ms) // 2], 2),
         "honest_max_ms": round(latencies_ms[-1], 1),
         "interpreters": _core.vm_counts(),
@@ -307,9 +353,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--host", action="store_true", help="in a VM host, with escapes")
     options = parser.parse_args()
+    host = VmHost() if options.host else None
     with tempfile.TemporaryDirectory() as folder:
-        sys.stdout.write(json.dumps(asyncio.run(storm(Path(folder), options.seconds, options.seed)), indent=1) + "\n")
+        found = asyncio.run(storm(Path(folder), options.seconds, options.seed, host=host))
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`walle device run`: a device on real hardware."""
+"""`walle device run`: a device on real hardware; `walle device doctor`: what protects it from its tasks."""
 
 import secrets
 import socket
@@ -10,11 +10,18 @@ import typer
 from walle.cli import event_loop
 from walle.cli.device_log import device_log
 from walle.cli.join import Join
-from walle.cli.output import JsonLinesFlag
+from walle.cli.output import JsonFlag, JsonLinesFlag, emit_rows
 from walle.durable_file import write_file
 from walle.errors import ConfigError
 
 ID_FILE = "device.id"
+
+_LAYERS = {  # of a VM host, as its report names them
+    "landlock": "files: the host reads the standard library only",
+    "seccomp": "the system: no files written, no programs, sockets, signals or other processes",
+    "no_new_privileges": "privileges: no program gives more",
+    "not_dumpable": "memory: no core files, no debugger of the same user",
+}
 
 
 class DeviceIdError(ConfigError):
@@ -137,14 +144,37 @@ def run(
         raise typer.Exit(130)
 
 
+def doctor(as_json: JsonFlag = False) -> None:
+    """Start a VM host as a device does, and show which of the kernel's layers are around it.
+
+    The exit status is 1 where the host does not start or a layer is missing.
+    """
+    from walle.vm import VmHost
+
+    host = VmHost()
+    try:
+        is_ready = host.wait_ready()
+        layers = host.report().layers
+    finally:
+        host.close()
+    rows = [
+        {"layer": name, "active": bool(layers.get(name)), "protects": protects} for name, protects in _LAYERS.items()
+    ]
+    rows.insert(0, {"layer": "process", "active": is_ready, "protects": "the device's memory, keys and connections"})
+    emit_rows(rows, as_json=as_json, title="Task VMs run in a VM host")
+    if not all(row["active"] for row in rows):
+        raise typer.Exit(1)
+
+
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True)
 
     @group.callback()
     def device() -> None:
-        """Run a device."""
+        """Run a device, or examine what protects it."""
 
     group.command(
         epilog="Example: walle device run kiosk-1 --join join.json --attribute os=linux --events today.jsonl"
     )(run)
+    group.command(epilog="Example: walle device doctor --json")(doctor)
     app.add_typer(group, name="device")

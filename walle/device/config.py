@@ -24,6 +24,10 @@ class DeviceConfig:
     token: str  # the fleet's secret: authenticates reports, and makes the device's credential for the tunnel
     trusted_keys: Mapping[str, Any]  # TrustedKeys.to_json()
     vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
+    # Task VMs live in a child process without the device's files, keys and connections, one for all devices of a
+    # process (docs/vm.md). False is for a program that may not start one: a task that breaks out of Python then has all
+    # that the device has.
+    vm_host: bool = True
     report_interval_s: float = 10.0
     escalation_timeout_s: float = 5.0
     live: LivePolicy = dataclasses.field(default_factory=LivePolicy)  # for events without a position

@@ -23,6 +23,7 @@ from walle.device.summary import DeviceCounts, DeviceSummary
 from walle.device.task_runs import TaskRuns
 from walle.device.task_versions import ActiveVersion, TaskVersions
 from walle.durable_file import remove_unfinished, write_file
+from walle.engine_ext.vm.host import shared_host
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.events import Event
@@ -67,7 +68,8 @@ class Device:
             history = self._history = EventHistory(config.folder / _HISTORY, clock, position=self.store.position)
             undo.push_async_callback(history.aclose)
             task_log = TaskLog(config.device_id, clock)
-            runner = TaskRunner(config.vms, task_log=task_log)
+            host = shared_host() if config.vm_host else None
+            runner = TaskRunner(config.vms, task_log=task_log, host=host)
             undo.push_async_callback(runner.close)
             self._tunnel = CloudTunnel(
                 config, self.outbox, client_context(ca_path), clock, self._rng, on_ack=self._on_ack

@@ -244,8 +244,9 @@ def _open_session(name: str) -> Any:
     path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
     if path is None:
         raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
-    folder = dispatch.task().folder
-    return load_model(f"{folder}/resources/{path}" if folder else bytes(_resource(path)))
+    task = dispatch.task()
+    place = f"resources/{path}"
+    return load_model(f"{task.folder}/{place}" if task.folder else task.files[place])
 
 
 def _resource(name: str) -> memoryview:

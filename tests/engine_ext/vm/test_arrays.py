@@ -12,6 +12,8 @@ from walle.engine_ext import _core
 from walle.engine_ext.vm.loop_calls import TaskError
 from walle.engine_ext.vm.vm import VM
 
+pytestmark = pytest.mark.usefixtures("place")
+
 MAIN = """
 import array
 import walle.np as np
@@ -76,6 +78,7 @@ def address(array: Any) -> int:
     return int(np.asarray(array).__array_interface__["data"][0])
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_a_numpy_array_goes_in_and_out_without_a_copy(folder: Path) -> None:
     vm = VM(folder)
@@ -104,6 +107,7 @@ async def test_an_array_is_read_only_where_it_arrives(folder: Path) -> None:
     other.close()
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_a_result_that_the_task_does_not_keep_can_be_written(folder: Path) -> None:
     vm = VM(folder)
@@ -125,6 +129,7 @@ async def test_every_dtype_crosses(folder: Path, dtype: str) -> None:
     vm.close()
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_views_keep_their_strides_and_read_only_stays_so(folder: Path) -> None:
     vm = VM(folder)
@@ -147,6 +152,7 @@ async def test_an_array_of_objects_is_refused(folder: Path) -> None:
     vm.close()
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_numpys_memory_is_released_when_the_vm_drops_it(folder: Path) -> None:
     vm = VM(folder)
@@ -177,6 +183,7 @@ async def test_numpys_memory_is_released_when_the_vm_ends(folder: Path) -> None:
     other.close()
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_an_array_created_in_a_vm_outlives_it_and_is_freed_when_dropped(folder: Path) -> None:
     gc.collect()
@@ -193,6 +200,7 @@ async def test_an_array_created_in_a_vm_outlives_it_and_is_freed_when_dropped(fo
     assert _core.live_storage_bytes() == before
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_engine_memory_crosses_both_ways_without_a_copy(folder: Path) -> None:
     one, other = VM(folder), VM(folder)
@@ -214,6 +222,7 @@ async def test_engine_memory_crosses_both_ways_without_a_copy(folder: Path) -> N
     assert _core.live_storage_bytes() == before
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_arrays_cross_to_a_callback_and_back(folder: Path) -> None:
     vm = VM(folder)

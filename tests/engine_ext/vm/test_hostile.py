@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.hostile import ATTACKS, storm
+from tests.sim.hostile import ATTACKS, ESCAPES, storm
+from walle.vm import VmHost
 
 
 @pytest.mark.asyncio
@@ -17,3 +18,23 @@ async def test_honest_calls_come_back_among_hostile_ones(tmp_path: Path, capfd: 
         assert set(found["outcomes"][name]) <= {"TaskError SystemExit", "DeadlineExceeded deadline_ms"}
     assert set(found["outcomes"]["searches for os._exit"]) <= {"ok", "DeadlineExceeded deadline_ms"}
     assert "Fatal" not in capfd.readouterr().err
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_vm_host_contains_what_one_process_does_not(tmp_path: Path) -> None:
+    host = VmHost()
+    host.wait_ready()
+    layers = host.report().layers
+    found = await storm(tmp_path, 0.5, seed=1, host=host)
+    host.close()
+    outcomes = found["outcomes"]
+    assert set(outcomes) == {*ATTACKS, *ESCAPES}
+    assert found["honest_calls"] > 0
+    assert found["host_restarts"] > 0
+    assert set(outcomes["crashes by bytecode"]) <= {"HostCrashed", "HostLost", "TaskQuarantined"}
+    if layers["landlock"] and layers["seccomp"]:
+        for name in set(ESCAPES) - {"crashes by bytecode"}:
+            assert set(outcomes[name]) <= {"TaskError PermissionError", "HostLost", "DeadlineExceeded deadline_ms"}, (
+                name
+            )

@@ -13,6 +13,8 @@ from walle.engine_ext.vm.imports import ALLOWED_IMPORTS
 from walle.engine_ext.vm.vm import VM
 from walle.vm import ForbiddenImport, TaskError
 
+pytestmark = pytest.mark.usefixtures("place")
+
 THIS = rf"Python {sys.version_info.major}\.{sys.version_info.minor}"
 OTHER_MAGIC, OTHER = (3627, r"Python 3\.14") if sys.version_info < (3, 14) else (3571, r"Python 3\.13")
 

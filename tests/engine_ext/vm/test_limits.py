@@ -16,6 +16,8 @@ from walle.engine_ext.vm.pool import MAX_LEAKED_MB, MAX_STRIKES
 from walle.engine_ext.vm.vm import VM
 from walle.vm import DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMPool
 
+pytestmark = pytest.mark.usefixtures("place")
+
 MAIN = """
 import itertools
 import re
@@ -339,6 +341,7 @@ def fine():
 """
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_a_task_that_cannot_be_stopped_is_quarantined(tmp_path: Path) -> None:
     retired = _core.vm_retired_threads()
@@ -459,6 +462,7 @@ def leave(kind):
 """
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", ["loud", "greedy"])
 async def test_finalizers_have_the_limits_of_their_task(

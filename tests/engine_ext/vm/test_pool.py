@@ -12,6 +12,8 @@ from walle.engine_ext.vm.pool import MAX_STRIKES
 from walle.errors import ConfigError
 from walle.vm import DeadlineExceeded, TaskQuarantined, VMClosedError, VMPool
 
+pytestmark = pytest.mark.usefixtures("place")
+
 MAIN = (
     DEEP_SLEEP
     + """

@@ -13,6 +13,8 @@ from walle.engine_ext import _core
 from walle.engine_ext.vm.vm import VM
 from walle.vm import TaskError, VMPool
 
+pytestmark = pytest.mark.usefixtures("place")
+
 # Code of both tasks: access to the interpreter's modules, which a task does not have, and a listing of all objects.
 INSIDE = """
 import json
@@ -256,6 +258,7 @@ async def test_a_later_task_finds_no_trace(tmp_path: Path, action: str) -> None:
     assert after["/traces"] == []
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 @pytest.mark.parametrize("action", LASTING)
 async def test_an_interpreter_that_cannot_be_reset_is_discarded(tmp_path: Path, action: str) -> None:
@@ -269,6 +272,7 @@ async def test_an_interpreter_that_cannot_be_reset_is_discarded(tmp_path: Path, 
     assert _core.vm_counts()["discarded"] == counts["discarded"] + 1
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 @pytest.mark.parametrize("action", ["recreate_itself", "hook_audits_indefinitely"])
 async def test_no_code_of_a_task_runs_once_its_interpreter_is_discarded(tmp_path: Path, action: str) -> None:
@@ -307,6 +311,7 @@ def hook_audits_indefinitely():
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_only_what_a_finalizer_raises_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     main = """
@@ -325,6 +330,7 @@ async def test_only_what_a_finalizer_raises_is_reported(tmp_path: Path, capfd: p
     assert "Forbidden" not in reported
 
 
+@pytest.mark.in_process
 @pytest.mark.asyncio
 async def test_a_module_that_was_loaded_while_others_were_changed_is_not_kept(tmp_path: Path) -> None:
     main = """

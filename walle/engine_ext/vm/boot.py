@@ -5,8 +5,11 @@ milliseconds and megabytes (an editable install may have no bytecode files, as w
 """
 
 import importlib.util
+import itertools
 import marshal
+import os
 import pkgutil
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -72,9 +75,14 @@ def _stdlib_paths() -> list[str]:
     return [path for path in (zipped, stdlib, str(Path(stdlib) / "lib-dynload")) if Path(path).exists()]
 
 
+type Modules = dict[str, tuple[bytes, str, list[str] | None]]  # name → (bytecode, file, folders of a package)
+
+_modules: Modules = {}  # all that were registered, in order
+
+
 def register_modules(*names: str) -> None:
     """Register the bytecode of these modules of walle, which the process keeps once for all VMs."""
-    found: dict[str, tuple[bytes, str, list[str] | None]] = {}
+    found: Modules = {}
     for name in names:
         spec = importlib.util.find_spec(name)
         assert spec is not None
@@ -85,6 +93,29 @@ def register_modules(*names: str) -> None:
         code = marshal.dumps(loader.get_code(name))
         found[name] = (code, spec.origin or "", None if folders is None else list(folders))
     _core.vm_register_modules(found)
+    for name, module in found.items():
+        _modules.setdefault(name, module)
+
+
+def module_count() -> int:
+    """Return the number of modules registered so far."""
+    return len(_modules)
+
+
+def modules(after: int = 0) -> Modules:
+    """Return the registered modules, without the first `after`."""
+    return dict(itertools.islice(list(_modules.items()), after, None))
+
+
+def contents() -> dict[str, Any]:
+    """Return what a VM host boots its interpreters with, besides the modules."""
+    site = marshal.dumps(compile("", "site", "exec"))
+    return {"site": site, "boot": marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), "paths": _stdlib_paths()}
+
+
+def counts_memory() -> bool:
+    """Return whether the memory of VMs' Python objects is counted; blocks of debug allocators cannot be measured."""
+    return not sys.flags.dev_mode and "PYTHONMALLOC" not in os.environ
 
 
 def _all_of(package: str) -> list[str]:
@@ -96,5 +127,6 @@ def _all_of(package: str) -> list[str]:
 def set_up() -> None:
     """Pass the boot code and modules to the native core; once, before the first VM."""
     register_modules(*_MODULES, *(name for package in _PACKAGES for name in _all_of(package)))
-    _core.vm_set_empty_site(marshal.dumps(compile("", "site", "exec")))
-    _core.vm_set_boot(marshal.dumps(compile(_BOOT, "<walle boot>", "exec")), _stdlib_paths())
+    booted = contents()
+    _core.vm_set_empty_site(booted["site"])
+    _core.vm_set_boot(booted["boot"], booted["paths"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from walle.engine_ext import _core
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.host import signal_of
 from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.errors import VMError
 
@@ -56,6 +57,23 @@ class VMClosedError(VMError):
         super().__init__(f"task {task}: {reason}")
         self.task = task
         self.reason = reason
+
+
+class HostLost(VMClosedError):  # noqa: N818 -- as DeadlineExceeded
+    """The VM host ended while the call waited or ran, and it is not certain that the call was the cause.
+
+    The call may be made again: its VM is gone, and what it did in it too. Callbacks that it has called stay called.
+    """
+
+
+class HostCrashed(VMError):  # noqa: N818 -- as DeadlineExceeded
+    """The call ended the VM host. `reason` says how; `signal` is the signal's name, "" if it was none."""
+
+    def __init__(self, task: str, reason: str) -> None:
+        super().__init__(f"task {task} ended its VM host: {reason}")
+        self.task = task
+        self.reason = reason
+        self.signal = signal_of(reason)
 
 
 class _Call:
@@ -184,4 +202,8 @@ def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
         if "forbidden" in value:
             return ForbiddenImport(*value["forbidden"])
         return TaskError(task, value["type"], value["message"], value["traceback"])
+    if outcome == "crashed":
+        return HostCrashed(task, text)
+    if outcome == "lost":
+        return HostLost(task, text)
     return VMClosedError(task, text or "the VM was closed")

@@ -11,12 +11,13 @@ from typing import Any
 
 from walle.engine_ext import rates
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import VMClosedError
 from walle.engine_ext.vm.sources import TaskFiles, TaskLike, task_files
 from walle.engine_ext.vm.vm import VM
 from walle.errors import ConfigError, VMError
 
-MAX_STRIKES = 3  # abandoned VMs of one task
+MAX_STRIKES = 3  # abandoned VMs of one task, and VM hosts that it crashed
 MAX_LEAKED_MB = 64  # of memory, for one task's interpreters that could not be reset
 _MAX_RECORDS = 1_000  # tasks
 _MAX_CLOSING = 256  # closed VMs that may yet be abandoned; each is kept for less than a second
@@ -25,12 +26,12 @@ _MAX_CLOSING = 256  # closed VMs that may yet be abandoned; each is kept for les
 class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
     """The pool no longer runs the task, because the task has cost the process too much.
 
-    Either `strikes` of its calls did not stop in time, or what it did in its interpreters could not be undone, which
-    leaked `leaked_mb` of memory; `reset_failure` is the last reason.
+    Either `strikes` of its calls did not stop in time or ended their VM host, or what it did in its interpreters could
+    not be undone, which leaked `leaked_mb` of memory; `reset_failure` is the last reason.
     """
 
     def __init__(self, task: str, strikes: int, leaked_mb: int = 0, reset_failure: str = "") -> None:
-        why = f"{strikes} of its calls could not be stopped"
+        why = f"{strikes} of its calls could not be stopped, or ended their VM host"
         if strikes < MAX_STRIKES:
             why = f"what it did in its interpreters could not be undone ({reset_failure}), which leaked {leaked_mb} MB"
         super().__init__(f"task {task} is quarantined: {why}")
@@ -83,15 +84,17 @@ class VMPool:
 
     May be used from any event loop and thread. Calls that find every VM busy take turns in order of arrival; while any
     wait, calls of a task that has a VM queue behind them. A VM that was abandoned is replaced at its task's next call.
-    A task that had MAX_STRIKES of its VMs abandoned, or leaked MAX_LEAKED_MB of memory with interpreters that could not
-    be reset, is quarantined, so that it does not use up the memory and threads of others.
+    A task that had MAX_STRIKES of its VMs abandoned or crashed, or leaked MAX_LEAKED_MB of memory with interpreters
+    that could not be reset, is quarantined, so that it does not use up the memory and threads of others. The VMs are in
+    `host`, or in this process (see `VM`).
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, host: VmHost | None = None) -> None:
         if size < 1:
             raise ConfigError(f"a pool of {size} VMs cannot run a task; give 1 or more")
         rates.prime()  # here, not in the first call
         self._size = size
+        self._host = host
         self._records: collections.OrderedDict[str, _Record] = collections.OrderedDict()  # by the task's identity
         self._is_closed = False
         self._init_state()
@@ -229,7 +232,7 @@ class VMPool:
         """Create the VM of an entry, as its first user; not under the lock, because this compiles."""
         entry.identity = entry.files.identity()
         self._check_record(entry)
-        vm = VM(task)
+        vm = VM(task, host=self._host)
         with self._locked():
             if self._is_closed:
                 vm.close()
@@ -285,8 +288,8 @@ class VMPool:
                 entry.is_counted = True
 
     def _count_strike(self, entry: _Entry) -> bool:
-        """Return whether the entry's VM was abandoned, and count a strike once. Under the lock."""
-        if entry.vm is None or not entry.vm.abandoned:
+        """Return whether the entry's VM was abandoned or crashed, and count a strike once. Under the lock."""
+        if entry.vm is None or not (entry.vm.abandoned or entry.vm.crashed):
             return False
         if not entry.is_counted:
             entry.is_counted = True

@@ -37,7 +37,8 @@ _THREAD_REMOVED = ("interrupt_main", "stack_size", "set_name")
 
 # Names of the native core that create or end VMs, take long, or belong to the process: rates of backends, counts.
 _CORE_REMOVED = (
-    "VM", "ReplyQueue", "live_storage_bytes", "measure_rates", "peak_gflops", "prime_rates", "set_rates",
+    "VM", "HostClient", "HostServer", "ReplyQueue", "enter_sandbox", "live_storage_bytes", "measure_rates",
+    "peak_gflops", "prime_rates", "set_rates",
 )  # fmt: skip
 _CORE_KEPT = frozenset({"vm_sleep", "vm_snapshot_size", "vm_used_bytes"})  # of the names that begin with vm_
 

@@ -3,13 +3,13 @@
 import asyncio
 import atexit
 import os
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from walle.engine_ext import _core, rates
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import LoopCalls, forget_loop_calls
 from walle.engine_ext.vm.sources import TaskLike, read_sources, task_files
 from walle.errors import VMError
@@ -27,13 +27,22 @@ class VM:
     `limits`, those of the task where they are not given, are keys of task.toml's [limits]: memory_mb, output_kb, log_kb
     and recursion. A missing key means no limit. The deadline belongs to each call.
 
+    Without a `host` the interpreter is in this process, and a task that breaks out of Python (by bytecode, or through
+    the objects of the interpreter) reaches all that the process has, and can crash it. In a host it reaches neither.
+
     Raises:
         BytecodeError: a file of the task does not compile, or is bytecode of another Python.
         VMError: too many abandoned VMs are still busy.
     """
 
     def __init__(
-        self, task: TaskLike, *, name: str = "", limits: Mapping[str, int] | None = None, grace_s: float = GRACE_S
+        self,
+        task: TaskLike,
+        *,
+        name: str = "",
+        limits: Mapping[str, int] | None = None,
+        grace_s: float = GRACE_S,
+        host: VmHost | None = None,
     ) -> None:
         files = task_files(task, name, fresh=True)
         self.name = files.name
@@ -48,7 +57,8 @@ class VM:
             "limits": self.limits,
         }
         try:
-            self._core = _core.VM(
+            start = _core.VM if host is None else host.start_vm
+            self._core = start(
                 files.name,
                 config,
                 {file for _, file, _ in sources.values()},
@@ -75,6 +85,8 @@ class VM:
             LimitExceeded: it was stopped, or its result rejected, for another of the VM's limits.
             ForbiddenImport: the task imports a module that is not allowed.
             VMClosedError: the VM accepts no calls.
+            HostCrashed: the call ended the VM host.
+            HostLost: the VM host ended while the call waited or ran, because of another call or for an unknown reason.
             TypeError: an argument is not plain data.
         """
         calls = LoopCalls.of(asyncio.get_running_loop())
@@ -96,6 +108,11 @@ class VM:
     def abandoned(self) -> bool:
         """Return whether the VM was abandoned because a call or a finalizer did not stop in time."""
         return self._core.abandoned
+
+    @property
+    def crashed(self) -> bool:
+        """Return whether a call of this VM ended its VM host."""
+        return self._core.crashed
 
     @property
     def reset_failure(self) -> str:
@@ -124,7 +141,7 @@ class VM:
 
 
 boot.set_up()
-if not sys.flags.dev_mode and "PYTHONMALLOC" not in os.environ:  # those allocators' blocks cannot be measured
+if boot.counts_memory():
     _core.vm_count_memory()
 os.register_at_fork(after_in_child=forget_loop_calls)
 atexit.register(_core.vm_shut_down, _EXIT_S)

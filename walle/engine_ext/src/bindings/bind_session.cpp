@@ -11,6 +11,7 @@
 #include "operators/eager.h"
 #include "run/module.h"
 #include "run/session.h"
+#include "vm/shared_memory.h"
 
 namespace py = pybind11;
 
@@ -309,6 +310,13 @@ void bind_rates(py::module_& module) {
 }
 
 std::shared_ptr<const Graph> load(py::handle model) {
+  if (is_ndarray(model)) {  // a task's file in a VM host
+    const auto& bytes = model.cast<const Tensor&>();
+    const auto& storage = bytes.storage();
+    const bool is_whole = storage && bytes.contiguous() && bytes.dtype() == DType::u8 && bytes.offset() == 0 &&
+                          static_cast<std::size_t>(bytes.size()) == storage->size_bytes();
+    if (is_whole && vm::is_mapped_file(storage.get())) return load_graph(storage);
+  }
   if (PyObject_CheckBuffer(model.ptr())) {
     const auto bytes = tensor_from_buffer(model);
     // Copied, because constants outlive any interpreter and must not reference a Python buffer.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bindings/bind.h"
+#include "bindings/vm_handle.h"
 #include "bindings/vm_values.h"
 #include "vm/array_loans.h"
 #include "vm/create_interpreter.h"
@@ -29,39 +30,15 @@ const char* outcome_name(vm::Outcome outcome) {
     case vm::Outcome::cancelled: return "cancelled";
     case vm::Outcome::closed: return "closed";
     case vm::Outcome::callback: return "callback";
+    case vm::Outcome::crashed: return "crashed";
+    case vm::Outcome::lost: return "lost";
   }
   return "closed";
 }
 
-// Owner of a VM in Python: dropping it closes the VM.
-class VMHandle {
- public:
-  VMHandle(const std::string& name, py::handle config, std::unordered_set<std::string> task_files, double grace,
-           std::int64_t memory_bytes, std::int64_t output_bytes) {
-    if (PyInterpreterState_Get() != PyInterpreterState_Main())
-      throw std::runtime_error("a VM can only be created by the main interpreter");
-    vm::Settings settings{name,
-                          read_value(config, "config"),
-                          std::move(task_files),
-                          std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds(grace)),
-                          memory_bytes,
-                          output_bytes};
-    vm_ = vm::TaskVm::start(std::move(settings), kArrayPort);
-  }
-  VMHandle(const VMHandle&) = delete;
-  VMHandle& operator=(const VMHandle&) = delete;
-  ~VMHandle() {
-    if (vm_) vm_->close();
-  }
-  vm::TaskVm& vm() const { return *vm_; }
-
- private:
-  std::shared_ptr<vm::TaskVm> vm_;
-};
-
 // Returns the microseconds from submitting a call without arguments until its result, for each of `count` calls in turn: what a
 // caller in C++ measures that spins for the result before it blocks, as a VM's thread does for a call.
-std::vector<double> round_trips(vm::TaskVm& vm, const std::string& function, int count) {
+std::vector<double> round_trips(vm::VirtualMachine& vm, const std::string& function, int count) {
   const auto replies = std::make_shared<vm::ReplyQueue>();
   std::vector<double> times_us;
   for (int call = 1; call <= count; ++call) {
@@ -101,6 +78,20 @@ py::list take_replies(vm::ReplyQueue& queue) {
 
 }  // namespace
 
+vm::Settings vm_settings(const std::string& name, py::handle config, std::unordered_set<std::string> task_files, double grace,
+                         std::int64_t memory_bytes, std::int64_t output_bytes) {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main())
+    throw std::runtime_error("a VM can only be created by the main interpreter");
+  vm::Settings settings;
+  settings.name = name;
+  settings.config = read_value(config, "config");
+  settings.task_files = std::move(task_files);
+  settings.grace = std::chrono::duration_cast<std::chrono::milliseconds>(nanoseconds(grace));
+  settings.memory_bytes = memory_bytes;
+  settings.output_bytes = output_bytes;
+  return settings;
+}
+
 void bind_vm(py::module_& module) {
   py::class_<vm::ReplyQueue, std::shared_ptr<vm::ReplyQueue>>(module, "ReplyQueue")
       .def(py::init<>())
@@ -108,7 +99,11 @@ void bind_vm(py::module_& module) {
       .def("take_all", &take_replies, "Return the replies so far: (call id, outcome, value, text).");
 
   py::class_<VMHandle>(module, "VM")
-      .def(py::init<const std::string&, py::handle, std::unordered_set<std::string>, double, std::int64_t, std::int64_t>(),
+      .def(py::init([](const std::string& name, py::handle config, std::unordered_set<std::string> task_files, double grace,
+                       std::int64_t memory_bytes, std::int64_t output_bytes) {
+             return VMHandle(vm::TaskVm::start(
+                 vm_settings(name, config, std::move(task_files), grace, memory_bytes, output_bytes), kArrayPort));
+           }),
            py::arg("name"), py::arg("config"), py::arg("task_files"), py::arg("grace"), py::arg("memory_bytes"),
            py::arg("output_bytes"))
       .def("submit",
@@ -116,7 +111,8 @@ void bind_vm(py::module_& module) {
               const py::tuple& arguments, std::optional<double> deadline) {
              std::optional<std::chrono::nanoseconds> limit;
              if (deadline) limit = nanoseconds(*deadline);
-             self.vm().submit(std::move(replies), call_id, function, read_value(arguments, "args"), limit);
+             translate_not_plain(
+                 [&] { self.vm().submit(std::move(replies), call_id, function, read_value(arguments, "args"), limit); });
            })
       .def("round_trips",
            [](const VMHandle& self, const std::string& function, int count) {
@@ -124,8 +120,10 @@ void bind_vm(py::module_& module) {
              return round_trips(self.vm(), function, count);
            })
       .def("cancel", [](const VMHandle& self, std::uint64_t call_id) { self.vm().cancel(call_id); })
-      .def("answer", [](const VMHandle& self, std::uint64_t call_id, py::handle value,
-                        bool is_error) { self.vm().answer(call_id, read_value(value, "answer"), is_error); })
+      .def("answer",
+           [](const VMHandle& self, std::uint64_t call_id, py::handle value, bool is_error) {
+             translate_not_plain([&] { self.vm().answer(call_id, read_value(value, "answer"), is_error); });
+           })
       .def("close", [](const VMHandle& self) { self.vm().close(); })
       .def("join",
            [](const VMHandle& self, double timeout) {
@@ -133,6 +131,7 @@ void bind_vm(py::module_& module) {
              return self.vm().join(nanoseconds(timeout));
            })
       .def_property_readonly("alive", [](const VMHandle& self) { return self.vm().alive(); })
+      .def_property_readonly("crashed", [](const VMHandle& self) { return self.vm().was_crashed(); })
       .def_property_readonly("abandoned", [](const VMHandle& self) { return self.vm().was_abandoned(); })
       .def_property_readonly("reset_failure", [](const VMHandle& self) { return self.vm().reset_failure(); })
       .def_property_readonly("leaked_bytes", [](const VMHandle& self) { return self.vm().leaked_bytes(); })
@@ -170,6 +169,7 @@ void bind_vm(py::module_& module) {
     return vm::TaskVm::shut_down(nanoseconds(timeout));
   });
   bind_in_vm(module);
+  bind_vm_host(module);
 }
 
 }  // namespace walle

@@ -1,11 +1,11 @@
 #include "bindings/vm_values.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "bindings/bind.h"
 #include "bindings/stream/encoded.h"
 #include "vm/array_loans.h"
+#include "vm/contiguous.h"
 #include "vm/task_vm.h"
 
 namespace py = pybind11;
@@ -13,26 +13,6 @@ namespace py = pybind11;
 namespace walle {
 
 namespace {
-
-// Returns a contiguous copy in engine memory.
-Tensor copy_of(const Tensor& source) {
-  Tensor copy = Tensor::empty(source.dtype(), source.shape());
-  if (copy.size() == 0) return copy;
-  const std::size_t item = item_size(source.dtype());
-  if (source.contiguous()) {
-    std::memcpy(copy.raw(), source.raw(), item * static_cast<std::size_t>(copy.size()));
-    return copy;
-  }
-  std::byte* target = copy.raw();
-  Dims index(source.shape().size(), 0);
-  for (std::int64_t done = 0; done < copy.size(); ++done, target += item) {
-    std::int64_t offset = 0;
-    for (std::size_t axis = 0; axis < index.size(); ++axis) offset += index[axis] * source.strides()[axis];
-    std::memcpy(target, source.raw() + offset * static_cast<std::int64_t>(item), item);
-    for (std::size_t axis = index.size(); axis-- > 0 && ++index[axis] == source.shape()[axis];) index[axis] = 0;
-  }
-  return copy;
-}
 
 // Memory that a VM's own Python objects own would be freed with the VM, so it leaves as a copy. The main interpreter outlives
 // every VM.
@@ -50,7 +30,7 @@ bool to_tensor(PyObject* object, Tensor& tensor) {
   } else {
     return false;
   }
-  if (vm::TaskVm::current() != nullptr && vm::is_loaned_here(tensor.storage().get())) tensor = copy_of(tensor);
+  if (vm::TaskVm::current() != nullptr && vm::is_loaned_here(tensor.storage().get())) tensor = vm::contiguous_copy(tensor);
   return true;
 }
 

@@ -17,6 +17,16 @@ pybind11::object write_value(const vm::Value& value);
 
 std::chrono::nanoseconds nanoseconds(double seconds);
 
+// Runs a function, and throws Python's TypeError where it throws NotPlain.
+template <class Function>
+void translate_not_plain(Function function) {
+  try {
+    function();
+  } catch (const vm::NotPlain& error) {
+    throw pybind11::type_error(error.what());
+  }
+}
+
 // Binds the functions that code in a VM calls.
 void bind_in_vm(pybind11::module_& module);
 

@@ -12,7 +12,7 @@
 namespace walle::vm {
 
 struct TaskVm::Call {
-  std::shared_ptr<ReplyQueue> replies;
+  std::shared_ptr<ReplySink> replies;
   std::uint64_t id = 0;
   std::string function;
   Value arguments;

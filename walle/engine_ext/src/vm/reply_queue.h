@@ -19,6 +19,8 @@ enum class Outcome : std::uint8_t {
   cancelled,
   closed,    // text: why the VM does not run the call
   callback,  // value: (name, arguments) of a function of the caller, whose result the VM waits for
+  crashed,   // text: how the VM host ended; the call ended it
+  lost,      // text: how the VM host ended; another call may have ended it
 };
 
 struct Reply {
@@ -28,14 +30,21 @@ struct Reply {
   std::string text;
 };
 
-class ReplyQueue {
+// Receiver of a call's replies; `push` comes from any thread and does not block.
+class ReplySink {
+ public:
+  virtual ~ReplySink() = default;
+  virtual void push(Reply reply) = 0;
+};
+
+class ReplyQueue final : public ReplySink {
  public:
   ReplyQueue();  // throws std::system_error where the system has no descriptor left
-  ~ReplyQueue();
+  ~ReplyQueue() override;
   ReplyQueue(const ReplyQueue&) = delete;
   ReplyQueue& operator=(const ReplyQueue&) = delete;
 
-  void push(Reply reply);
+  void push(Reply reply) override;
   std::vector<Reply> take_all();
   int fd() const noexcept { return read_fd_; }
 

@@ -11,6 +11,7 @@
 
 #include "vm/array_loans.h"
 #include "vm/call.h"
+#include "vm/crash_record.h"
 #include "vm/interpreter.h"
 #include "vm/interpreter_pool.h"
 
@@ -52,7 +53,7 @@ bool TaskVm::alive() const {
   return state_ == State::starting || state_ == State::open;
 }
 
-void TaskVm::submit(std::shared_ptr<ReplyQueue> replies, std::uint64_t call_id, std::string function, Value arguments,
+void TaskVm::submit(std::shared_ptr<ReplySink> replies, std::uint64_t call_id, std::string function, Value arguments,
                     std::optional<std::chrono::nanoseconds> deadline) {
   auto call = std::make_shared<Call>();
   call->replies = std::move(replies);
@@ -113,7 +114,9 @@ void TaskVm::fail_start(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (reject_reason_.empty()) reject_reason_ = why;
   state_ = State::ended;
+  report({VmChange::Kind::rejecting, reject_reason_});  // before the replies, whose receivers may ask whether the VM is alive
   reject_queued(reject_reason_);
+  report({VmChange::Kind::ended, reject_reason_});
   changed_.notify_all();
 }
 
@@ -123,6 +126,7 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     interpreter_ = &interpreter;
   }
   current_vm = this;
+  crash_owner() = settings_.id;
   heap_ = std::make_shared<Heap>(*this);
   Heap::current() = heap_.get();
   current_work_context() = heap_;
@@ -137,9 +141,11 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     const std::lock_guard lock(mutex_);
     if (!is_ready) {
       state_ = State::closing;
+      report({VmChange::Kind::rejecting, reject_reason_});
       reject_queued(reject_reason_);
     } else if (state_ == State::starting) {
       state_ = State::open;
+      report({.kind = VmChange::Kind::opened, .create_ms = create_ms()});
     }
   }
   while (const auto call = next_call()) {
@@ -161,6 +167,7 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     }
   }
   current_vm = nullptr;
+  crash_owner() = 0;
   Heap::current() = nullptr;
   current_work_context() = nullptr;
   return reason;
@@ -172,7 +179,12 @@ void TaskVm::end() {
   state_ = State::ended;
   interpreter_ = nullptr;
   reject_queued(reject_reason_.empty() ? kClosed : reject_reason_);
+  report({VmChange::Kind::ended, "", reset_failure_, leaked_bytes_});
   changed_.notify_all();
+}
+
+void TaskVm::report(VmChange change) const {
+  if (settings_.on_change) settings_.on_change(change);
 }
 
 bool TaskVm::start_task() {

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,13 +18,28 @@
 #include <unordered_set>
 
 #include "vm/heap.h"
-#include "vm/reply_queue.h"
 #include "vm/value.h"
+#include "vm/virtual_machine.h"
 #include "vm/watchdog.h"
 
 namespace walle::vm {
 
 class Interpreter;
+
+// A change of a VM's state.
+struct VmChange {
+  enum class Kind : std::uint8_t {
+    opened,     // create_ms
+    rejecting,  // text: why it could not start; `ended` follows
+    abandoned,
+    ended,  // text: why it could not start, else ""; reset_failure, leaked_bytes
+  };
+  Kind kind = Kind::opened;
+  std::string text;
+  std::string reset_failure;
+  std::int64_t leaked_bytes = 0;
+  double create_ms = 0;
+};
 
 // Settings of a VM. `config` is the task in the form that walle.engine_ext.vm.dispatch takes.
 struct Settings {
@@ -33,6 +49,9 @@ struct Settings {
   std::chrono::milliseconds grace{250};        // from the stop request until the VM is abandoned
   std::int64_t memory_bytes = 0;               // 0: no limit
   std::int64_t output_bytes = 0;               // of a result, and of a callback's arguments; 0: no limit
+  std::uint64_t id = 0;                        // names the VM in a crash record
+  // Called at each change of state, from any thread, with the VM locked: it must neither block nor call the VM.
+  std::function<void(const VmChange&)> on_change;
 };
 
 // How long a VM's thread spins for its next call before it blocks.
@@ -43,7 +62,7 @@ inline constexpr std::chrono::seconds kLoadTime{30};
 // How long the import of library modules may delay a stop.
 inline constexpr std::chrono::seconds kImportTime{5};
 
-class TaskVm : public std::enable_shared_from_this<TaskVm> {
+class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<TaskVm> {
  public:
   // No VM is created while this many abandoned threads are still busy, or this many are retired.
   static constexpr int kMaxAbandoned = 16;
@@ -54,27 +73,21 @@ class TaskVm : public std::enable_shared_from_this<TaskVm> {
 
   // --- From any thread, without any GIL.
 
-  // Queues a call. The deadline counts from when the call begins to run.
-  void submit(std::shared_ptr<ReplyQueue> replies, std::uint64_t call_id, std::string function, Value arguments,
-              std::optional<std::chrono::nanoseconds> deadline);
-  // Stops the call, or removes it from the queue; its reply is `cancelled`. Has no effect on a call that has ended.
-  void cancel(std::uint64_t call_id);
-  // Returns the result of the callback that the running call waits for.
-  void answer(std::uint64_t call_id, Value value, bool is_error);
-  // Rejects new and queued calls, stops the running one, and releases the interpreter. Does not block.
-  void close();
-  // Returns whether the VM has ended within the timeout. Its interpreter is then another VM's, idle, or discarded.
-  bool join(std::chrono::nanoseconds timeout);
+  void submit(std::shared_ptr<ReplySink> replies, std::uint64_t call_id, std::string function, Value arguments,
+              std::optional<std::chrono::nanoseconds> deadline) override;
+  void cancel(std::uint64_t call_id) override;
+  void answer(std::uint64_t call_id, Value value, bool is_error) override;
+  void close() override;
+  // Once the VM has ended, its interpreter is another VM's, idle, or discarded.
+  bool join(std::chrono::nanoseconds timeout) override;
 
-  bool alive() const;
-  // Whether the VM was abandoned; its thread may have ended since.
-  bool was_abandoned() const { return was_abandoned_.load(std::memory_order_relaxed); }
-  // Why the interpreter was discarded because of what the task did, else ""; and the bytes leaked by that until the process
-  // exits. Both are set once the VM has ended.
-  std::string reset_failure() const;
-  std::int64_t leaked_bytes() const;
-  std::uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
-  double create_ms() const { return create_ms_.load(std::memory_order_relaxed); }
+  bool alive() const override;
+  bool was_abandoned() const override { return was_abandoned_.load(std::memory_order_relaxed); }
+  bool was_crashed() const override { return false; }
+  std::string reset_failure() const override;
+  std::int64_t leaked_bytes() const override;
+  std::uint64_t calls() const override { return calls_.load(std::memory_order_relaxed); }
+  double create_ms() const override { return create_ms_.load(std::memory_order_relaxed); }
 
   // --- On the VM's thread, under its GIL unless said otherwise.
 
@@ -164,6 +177,7 @@ class TaskVm : public std::enable_shared_from_this<TaskVm> {
   void request_collection(const std::shared_ptr<Call>& call);
   void reject_queued(const std::string& why);
   void abandon(Call& call);
+  void report(VmChange change) const;
 
   static Reply stopped_reply(const Call& call);
   static void count_abandoned_end();

@@ -115,8 +115,14 @@ void TaskVm::finish(Call& call, Reply reply) {
   PyEval_RestoreThread(saved);
   if (was_stopped) PyThreadState_SetAsyncExc(interpreter_->thread_id, nullptr);
   ArrayLoans::current()->release_ended();
-  const std::lock_guard lock(mutex_);
-  if (!call.answered && call.replies) call.replies->push(std::move(reply));
+  // Not under the mutex: a sink may encode the reply, which takes long for large arrays. A call that has ended is not abandoned
+  // any more, so that nothing else answers it.
+  bool is_answered = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_answered = call.answered;
+  }
+  if (!is_answered && call.replies) call.replies->push(std::move(reply));
 }
 
 PyObject* TaskVm::call_back(PyObject* name, PyObject* arguments, bool& is_error) {
@@ -137,10 +143,15 @@ PyObject* TaskVm::call_back(PyObject* name, PyObject* arguments, bool& is_error)
   }
   PyThreadState* saved = PyEval_SaveThread();
   std::optional<std::pair<Value, bool>> result;
+  bool is_stopped = false;
+  {
+    const std::lock_guard lock(mutex_);
+    current_->callback_result.reset();
+    is_stopped = current_->stop_reason.has_value();
+  }
+  if (!is_stopped) current_->replies->push({current_->id, Outcome::callback, std::move(request), ""});
   {
     std::unique_lock lock(mutex_);
-    current_->callback_result.reset();
-    if (!current_->stop_reason) current_->replies->push({current_->id, Outcome::callback, std::move(request), ""});
     changed_.wait(lock, [&] { return current_->callback_result || current_->stop_reason; });
     result.swap(current_->callback_result);
   }

@@ -1,0 +1,178 @@
+"""Costs of the VM host: its start, calls into it beside calls within one process, and memory of both processes (§4.3).
+
+- start: from nothing to a host that accepts VMs, and to the first result of a task that uses `walle.np`; also after a
+  `kill -9`, from the signal to the next result.
+- warm calls without arguments, and of an array of 1 MB that comes back: in this process, in a host, and in a host
+  without the kernel's layers. Rounds alternate, so that other load on the machine affects all of them.
+- memory of a device's process with ten tasks that use `walle.np`, and of its host: proportional set sizes after a call
+  of each task, in a process of its own.
+
+    python benchmarks/vm_host.py [--rounds 20]
+
+`python benchmarks/vm.py` has these figures too.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from walle import np
+from walle.engine_ext.vm import host as host_module
+from walle.vm import VM, HostLost, VmHost, VMPool
+
+TASK = """
+import walle.np as np
+TOTAL = float(np.sum(np.full(8, 0.5)))
+def nothing(): return None
+def same(x): return x
+"""
+LIMITS = {"memory_mb": 32, "log_kb": 64, "output_kb": 2048, "recursion": 1000}
+CALLS = 300  # of a round
+ARRAY_CALLS = 30
+STARTS = 10
+TASKS = 10
+_DEVICE_TASKS = "--device-tasks"
+
+
+def middle(values: list[float], digits: int = 1) -> float:
+    return round(statistics.median(values), digits)
+
+
+async def starts(folder: Path) -> dict[str, float]:
+    """Return milliseconds of starts of hosts, and of the time without VMs after one was killed."""
+    ready_ms, first_ms, again_ms = [], [], []
+    for _ in range(STARTS):
+        host = VmHost()
+        begin = time.perf_counter()
+        host.wait_ready()
+        ready_ms.append((time.perf_counter() - begin) * 1e3)
+        await asyncio.to_thread(host.close)
+        host = VmHost()
+        pool = VMPool(1, host=host)
+        begin = time.perf_counter()
+        await pool.call(folder, "nothing")
+        first_ms.append((time.perf_counter() - begin) * 1e3)
+        begin = time.perf_counter()
+        os.kill(host.report().pid, signal.SIGKILL)
+        while True:
+            with contextlib.suppress(HostLost):
+                await pool.call(folder, "nothing")
+                if host.report().restarts:
+                    break
+        again_ms.append((time.perf_counter() - begin) * 1e3)
+        pool.close()
+        await asyncio.to_thread(host.close)
+    return {
+        "start_ms_p50": middle(ready_ms),
+        "start_ms_max": round(max(ready_ms), 1),
+        "until_first_result_ms_p50": middle(first_ms),
+        "killed_until_next_result_ms_p50": middle(again_ms),
+        "killed_until_next_result_ms_max": round(max(again_ms), 1),
+    }
+
+
+async def calls(folder: Path, rounds: int) -> dict[str, float]:
+    """Return microseconds of warm calls in each place."""
+    host, open_host = VmHost(), VmHost()
+    host.wait_ready()
+    with mock.patch.object(host_module, "_readable", return_value=[]):
+        open_host.wait_ready()
+    places = {
+        "process": VM(folder, limits=LIMITS),
+        "host": VM(folder, limits=LIMITS, host=host),
+        "host_without_layers": VM(folder, limits=LIMITS, host=open_host),
+    }
+    array = np.zeros((512, 512), dtype="float32")
+    call_us: dict[str, list[float]] = {place: [] for place in places}
+    array_us: dict[str, list[float]] = {place: [] for place in places}
+    for number in range(rounds):
+        for place, vm in list(places.items())[:: 1 if number % 2 == 0 else -1]:
+            await vm.call("nothing")
+            for _ in range(CALLS):
+                begin = time.perf_counter()
+                await vm.call("nothing", deadline=0.5)
+                call_us[place].append((time.perf_counter() - begin) * 1e6)
+            for _ in range(ARRAY_CALLS):
+                begin = time.perf_counter()
+                await vm.call("same", array, deadline=0.5)
+                array_us[place].append((time.perf_counter() - begin) * 1e6)
+    found = {}
+    for place, times in call_us.items():
+        found[f"warm_call_us_p50_{place}"] = middle(times)
+        found[f"warm_call_us_p99_{place}"] = round(statistics.quantiles(times, n=100)[98], 1)
+        found[f"array_of_1_mb_us_p50_{place}"] = middle(array_us[place])
+    for vm in places.values():
+        vm.close()
+        await vm.wait_closed()
+    for one in (host, open_host):
+        await asyncio.to_thread(one.close)
+    return found
+
+
+def proportional_mb(pid: int | str) -> float:
+    """Return a process's memory, with its share of what it shares; 0 where the system does not report it."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+async def device_tasks(folder: Path) -> dict[str, float]:
+    """Return the memory of this process, which has imported what a device does, and of its host, with ten tasks."""
+    import walle.device  # noqa: F401 -- part of what is measured
+
+    folders = []
+    for number in range(TASKS):
+        one = folder / f"t{number}"
+        one.mkdir()
+        (one / "main.py").write_text(TASK)
+        folders.append(one)
+    host = VmHost()
+    pool = VMPool(TASKS, host=host)
+    for one in folders:
+        await pool.call(one, "nothing")
+    found = {"device": proportional_mb("self"), "host": proportional_mb(host.report().pid)}
+    pool.close()
+    host.close()
+    return found
+
+
+def measure(rounds: int) -> dict[str, Any]:
+    """Return all figures."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "main.py").write_text(TASK)
+        found = {**asyncio.run(starts(folder)), **asyncio.run(calls(folder, rounds))}
+    done = subprocess.run([sys.executable, __file__, _DEVICE_TASKS], capture_output=True, text=True, check=True)
+    memory = json.loads(done.stdout)
+    found |= {f"mb_with_{TASKS}_tasks_{part}": round(mb, 1) for part, mb in memory.items()}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument(_DEVICE_TASKS, action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.device_tasks:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(asyncio.run(device_tasks(Path(folder)))))
+        return
+    for key, value in measure(options.rounds).items():
+        print(f"{key:44s}{value}")
+
+
+if __name__ == "__main__":
+    main()

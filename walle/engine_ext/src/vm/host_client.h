@@ -1,0 +1,115 @@
+// The device's side of the socket to its VM host: the VMs in the host, their calls, and what happens to them when the host ends.
+//
+// The host may have been taken over by a task. Whatever it sends is checked, and a message that a host would not send ends it: it
+// can return wrong results to the calls that run in it, and nothing else.
+#pragma once
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vm/crash_record.h"
+#include "vm/message_socket.h"
+#include "vm/task_vm.h"
+#include "vm/virtual_machine.h"
+
+namespace walle::vm {
+
+class HostedVm;
+
+// How a host has ended.
+struct HostEnd {
+  std::string reason;
+  std::uint64_t culprit = 0;  // the VM whose call ended it, 0 where none is certain
+};
+
+class HostClient : public std::enable_shared_from_this<HostClient> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Starts the thread that reads the socket. Throws std::system_error.
+  static std::shared_ptr<HostClient> start(Descriptor socket);
+  ~HostClient();
+
+  // The first message; `value` is for the host's Python side.
+  void send_config(const Value& value);
+  void send_modules(const Value& value);
+  // The host's process, which is killed when the host misbehaves, or is retired. To be called once, soon after `start`.
+  void set_process(pid_t process);
+  // A VM whose settings' on_change is not used. `files` are the task's resources: path and an open file.
+  std::shared_ptr<VirtualMachine> start_vm(Settings settings, std::vector<std::pair<std::string, Descriptor>> files);
+
+  // Whether new VMs should be started in this host: it has neither ended nor been retired.
+  bool is_usable() const;
+  // Ends the host once its running calls have ended, or kRetireTime has passed. Its VMs are no longer alive. A host is also
+  // retired when a call has not stopped within kStuckTime after its VM was abandoned.
+  void retire();
+  // Ends the host now.
+  void kill(const std::string& reason);
+  // What the host reports of itself, once it has started.
+  std::optional<Value> hello() const;
+  // Waits for hello or the host's end.
+  void wait_ready(std::chrono::nanoseconds timeout) const;
+  // Whether the host has ended, and the replies of its calls have been sent, within the timeout.
+  bool wait_ended(std::chrono::nanoseconds timeout) const;
+  std::string end_reason() const;
+
+  static constexpr std::chrono::seconds kStuckTime{1};
+  static constexpr std::chrono::seconds kRetireTime{5};
+  static constexpr std::int64_t kMaxLeakedBytes = std::int64_t{128} << 20;
+  // A call's reply is due this long after its deadline and grace period; a host that sends none is killed.
+  static constexpr std::chrono::seconds kReplyTime{5};
+  // Added where the VM has not started: the time limit for creating an interpreter.
+  static constexpr std::chrono::seconds kStartTime{20};
+
+ private:
+  friend class HostedVm;
+  explicit HostClient(Descriptor socket);
+
+  void run();
+  void handle(Message& message);
+  void handle_reply(MessageReader& reader);
+  void handle_change(MessageReader& reader);
+  void end(HostEnd end);
+  HostEnd describe_end(std::string violation);
+  std::size_t max_message_bytes() const;
+
+  // With mutex_ held.
+  HostedVm& find(std::uint64_t vm_id) const;
+  std::optional<Clock::time_point> next_check() const;
+  void check_times(Clock::time_point now);
+  void kill_process();
+
+  bool is_in_child() const;
+
+  MessageSocket socket_;
+  CrashRecord crash_record_;
+  const pid_t owner_;  // the process that created this object
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::map<std::uint64_t, std::shared_ptr<HostedVm>> vms_;  // until they end
+  std::uint64_t next_vm_ = 1;
+  pid_t process_ = 0;
+  Descriptor process_handle_;  // a pidfd, where the kernel has them
+  std::optional<Value> hello_;
+  std::string kill_reason_;
+  std::uint64_t unresponsive_ = 0;  // the VM for whose reply the host was killed
+  std::optional<Clock::time_point> retired_at_;
+  std::optional<Clock::time_point> wakes_at_;  // when the reading thread next looks at the time
+  std::int64_t leaked_bytes_ = 0;
+  std::size_t late_replies_ = 0;  // to calls of VMs that have ended, which the host may yet send
+  bool has_ended_ = false;
+  std::string end_reason_;
+};
+
+}  // namespace walle::vm

@@ -1,0 +1,21 @@
+// Kernel layers around the VM host's process: what it may read (Landlock), which system calls it may make (seccomp), and what it
+// can never get (privileges, core files). A layer that the kernel lacks is left out and reported.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace walle::vm {
+
+// The layers that are active.
+struct SandboxLayers {
+  bool no_new_privileges = false;
+  bool not_dumpable = false;  // no core file, no debugger of the same user
+  int landlock = 0;           // the version of the kernel's interface, 0 where it has none
+  bool seccomp = false;
+};
+
+// Restricts this process, all its threads and its children, permanently. `readable` are the files and folders that may be opened,
+// for reading; those that do not exist are ignored.
+SandboxLayers enter_sandbox(const std::vector<std::string>& readable);
+
+}  // namespace walle::vm

@@ -1,0 +1,218 @@
+#include "vm/host_server.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <stdexcept>
+#include <utility>
+
+#include "vm/crash_record.h"
+#include "vm/interpreter_pool.h"
+#include "vm/shared_memory.h"
+
+namespace walle::vm {
+
+namespace {
+
+constexpr std::size_t kMaxMessageBytes = std::size_t{4} << 30 >> 1;  // the device is trusted
+
+Descriptor open_parent() {
+#ifdef SYS_pidfd_open
+  return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
+#else
+  return Descriptor();
+#endif
+}
+
+}  // namespace
+
+// Sends the replies of one VM. A reply that cannot be encoded fails its call.
+class HostServer::Replies final : public ReplySink {
+ public:
+  Replies(std::shared_ptr<MessageSocket> socket, std::uint64_t vm_id) : socket_(std::move(socket)), vm_id_(vm_id) {}
+  void set_vm(const std::shared_ptr<TaskVm>& vm) { vm_ = vm; }
+
+  void push(Reply reply) override {
+    try {
+      send(reply);
+    } catch (const std::exception& error) {  // too large, or no memory
+      const bool is_callback = reply.outcome == Outcome::callback;
+      reply.outcome = is_callback ? Outcome::callback : Outcome::not_plain;
+      reply.value = is_callback ? Value{Tuple{}} : Value{};
+      reply.text = std::string("the result could not be sent: ") + error.what();
+      send(reply);
+    }
+  }
+
+ private:
+  void send(const Reply& reply) {
+    const auto vm = vm_.lock();
+    MessageWriter writer(MessageType::reply);
+    writer.put(vm_id_).put(reply.call_id).put(reply.outcome).put(vm ? vm->calls() : std::uint64_t{0});
+    writer.put_text(reply.text).put_value(reply.value);
+    socket_->send(writer.take());
+  }
+
+  const std::shared_ptr<MessageSocket> socket_;
+  const std::uint64_t vm_id_;
+  std::weak_ptr<TaskVm> vm_;
+};
+
+HostServer::HostServer(Descriptor socket, const ArrayPort& port)
+    : socket_(std::make_shared<MessageSocket>(std::move(socket))), port_(port), parent_(open_parent()) {
+  // For a host whose reading thread was taken over. It needs the device's thread that started the host to live as long.
+  prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+}
+
+bool HostServer::wait() {
+  const bool has_pending = socket_->has_pending();
+  pollfd waiting[] = {{socket_->fd(), static_cast<short>(has_pending ? POLLIN | POLLOUT : POLLIN), 0},
+                      {socket_->wake_fd(), POLLIN, 0},
+                      {parent_.get(), POLLIN, 0}};
+  if (poll(waiting, parent_ ? 3 : 2, -1) < 0) return errno == EINTR;
+  if (waiting[1].revents != 0) socket_->clear_wake();
+  if (parent_ && waiting[2].revents != 0) return false;
+  if (has_pending) socket_->flush();
+  return waiting[0].revents == 0 || socket_->receive(received_, kMaxMessageBytes);
+}
+
+Value HostServer::receive_config() {
+  while (received_.empty())
+    if (!wait()) throw std::runtime_error("the VM host's device has ended");
+  Message message = std::move(received_.front());
+  received_.erase(received_.begin());
+  if (message.type != MessageType::config) throw std::runtime_error("the VM host's first message is not its configuration");
+  MessageReader reader(message);
+  Value value = reader.get_value({});
+  install_crash_handlers(reader.get_descriptor());
+  return value;
+}
+
+void HostServer::send_hello(const Value& value) { socket_->send(MessageWriter(MessageType::hello).put_value(value).take()); }
+
+void HostServer::serve() {
+  do {
+    std::vector<Message> messages;
+    messages.swap(received_);
+    for (Message& message : messages) handle(message);
+    remove_ended();
+  } while (wait());
+  abort();  // not exit: VMs are running
+}
+
+TaskVm* HostServer::find(std::uint64_t vm_id) const {
+  const auto found = vms_.find(vm_id);
+  return found == vms_.end() ? nullptr : found->second.vm.get();
+}
+
+void HostServer::handle(Message& message) {
+  MessageReader reader(message);
+  if (message.type == MessageType::modules) {
+    Value modules = reader.get_value({});
+    auto& dict = std::get<Dict>(modules.data);
+    for (std::size_t i = 0; i < dict.keys.size(); ++i)
+      InterpreterPool::instance().register_module(std::get<Text>(dict.keys[i].data).utf8, std::move(dict.values[i]));
+    return;
+  }
+  if (message.type == MessageType::files) return take_files(reader);
+  if (message.type == MessageType::start) return start_vm(reader);
+  if (message.type == MessageType::submit) return submit(reader);
+  TaskVm* vm = find(reader.get<std::uint64_t>());
+  if (vm == nullptr) return;  // it has ended meanwhile
+  switch (message.type) {
+    case MessageType::cancel: return vm->cancel(reader.get<std::uint64_t>());
+    case MessageType::close: return vm->close();
+    case MessageType::answer: {
+      const auto call_id = reader.get<std::uint64_t>();
+      const bool is_error = reader.get<std::uint8_t>() != 0;
+      return vm->answer(call_id, reader.get_value({}), is_error);
+    }
+    default: throw MalformedMessage("the device sent a message of the host's");
+  }
+}
+
+// Maps the files, of which no descriptor stays open.
+void HostServer::take_files(MessageReader& reader) {
+  Dict& files = files_[reader.get<std::uint64_t>()];
+  for (auto left = reader.get<std::uint32_t>(); left > 0; --left) {
+    files.keys.push_back(text_value(reader.get_text()));
+    const auto storage = map_file_bytes(reader.get_descriptor());
+    if (storage == nullptr) throw MalformedMessage("a file of a task cannot be mapped");
+    const auto size = static_cast<std::int64_t>(storage->size_bytes());
+    files.values.push_back({Tensor(storage, DType::u8, {size}, {1}, 0)});
+  }
+}
+
+void HostServer::start_vm(MessageReader& reader) {
+  const auto vm_id = reader.get<std::uint64_t>();
+  Settings settings;
+  settings.id = vm_id;
+  settings.name = reader.get_text();
+  settings.grace = std::chrono::milliseconds(reader.get<std::int64_t>());
+  settings.memory_bytes = reader.get<std::int64_t>();
+  settings.output_bytes = reader.get<std::int64_t>();
+  for (auto left = reader.get<std::uint32_t>(); left > 0; --left) settings.task_files.insert(reader.get_text());
+  settings.config = reader.get_value({});
+  if (const auto found = files_.find(vm_id); found != files_.end()) {
+    auto& config = std::get<Dict>(settings.config.data);
+    for (std::size_t i = 0; i < config.keys.size(); ++i) {
+      if (std::get<Text>(config.keys[i].data).utf8 != "files") continue;
+      auto& files = std::get<Dict>(config.values[i].data);
+      std::move(found->second.keys.begin(), found->second.keys.end(), std::back_inserter(files.keys));
+      std::move(found->second.values.begin(), found->second.values.end(), std::back_inserter(files.values));
+    }
+    files_.erase(found);
+  }
+  settings.on_change = [this, vm_id](const VmChange& change) { send_change(vm_id, change); };
+  try {
+    auto replies = std::make_shared<Replies>(socket_, vm_id);
+    auto vm = TaskVm::start(std::move(settings), port_);
+    replies->set_vm(vm);
+    vms_[vm_id] = {std::move(vm), std::move(replies)};
+  } catch (const std::runtime_error& error) {
+    send_change(vm_id, {VmChange::Kind::ended, error.what()});
+  }
+}
+
+void HostServer::submit(MessageReader& reader) {
+  const auto vm_id = reader.get<std::uint64_t>();
+  const auto call_id = reader.get<std::uint64_t>();
+  const auto deadline_ns = reader.get<std::int64_t>();
+  std::string function = reader.get_text();
+  Value arguments = reader.get_value({});
+  const auto found = vms_.find(vm_id);
+  if (found == vms_.end()) {
+    Replies(socket_, vm_id).push({call_id, Outcome::closed, {}, "the VM has ended"});
+    return;
+  }
+  std::optional<std::chrono::nanoseconds> deadline;
+  if (deadline_ns >= 0) deadline = std::chrono::nanoseconds(deadline_ns);
+  found->second.vm->submit(found->second.replies, call_id, std::move(function), std::move(arguments), deadline);
+}
+
+void HostServer::send_change(std::uint64_t vm_id, const VmChange& change) {
+  MessageWriter writer(MessageType::change);
+  writer.put(vm_id).put(change.kind).put_text(change.text).put_text(change.reset_failure);
+  writer.put(change.leaked_bytes).put(change.create_ms);
+  socket_->send(writer.take());
+  if (change.kind != VmChange::Kind::ended) return;
+  const std::lock_guard lock(ended_mutex_);
+  ended_.push_back(vm_id);
+  socket_->wake();
+}
+
+void HostServer::remove_ended() {
+  std::vector<std::uint64_t> ended;
+  {
+    const std::lock_guard lock(ended_mutex_);
+    ended.swap(ended_);
+  }
+  for (const std::uint64_t vm_id : ended) vms_.erase(vm_id);
+}
+
+}  // namespace walle::vm

@@ -1,0 +1,53 @@
+// The VM host's side of its socket: starts the VMs that the device asks for, and passes calls to them and replies back. Runs on
+// the host's main thread, without a GIL.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "vm/message_socket.h"
+#include "vm/task_vm.h"
+
+namespace walle::vm {
+
+class HostServer {
+ public:
+  HostServer(Descriptor socket, const ArrayPort& port);
+
+  // Blocks until the device's first message, and returns its value. Throws std::runtime_error where the device has ended.
+  Value receive_config();
+  void send_hello(const Value& value);
+  // Ends the process once the device has ended or closed the socket.
+  [[noreturn]] void serve();
+
+ private:
+  class Replies;
+  struct Hosted {
+    std::shared_ptr<TaskVm> vm;
+    std::shared_ptr<Replies> replies;
+  };
+
+  bool wait();
+  void handle(Message& message);
+  void start_vm(MessageReader& reader);
+  void take_files(MessageReader& reader);
+  void submit(MessageReader& reader);
+  void send_change(std::uint64_t vm_id, const VmChange& change);
+  void remove_ended();
+  TaskVm* find(std::uint64_t vm_id) const;
+
+  // Shared with the VMs' threads, which may outlive this object.
+  const std::shared_ptr<MessageSocket> socket_;
+  const ArrayPort& port_;
+  const Descriptor parent_;  // readable once the device's process has ended; none on old kernels
+  std::vector<Message> received_;
+  std::map<std::uint64_t, Hosted> vms_;
+  std::map<std::uint64_t, Dict> files_;  // of VMs that have not started yet
+  std::mutex ended_mutex_;
+  std::vector<std::uint64_t> ended_;
+};
+
+}  // namespace walle::vm

@@ -1,0 +1,123 @@
+// Messages between a device's process and its VM host: fields, values and arrays as bytes in this machine's order, and large
+// arrays as sealed shared memory beside them. What is read may be hostile: each count and size is checked before it is used.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "vm/descriptor.h"
+#include "vm/value.h"
+
+namespace walle::vm {
+
+enum class MessageType : std::uint8_t {
+  // From the device to the host.
+  config,   // value; descriptor: the crash record. The first message
+  modules,  // value: dict of modules for every VM
+  files,    // vm, count, paths; one descriptor each
+  start,    // vm, name, grace_ms, memory_bytes, output_bytes, task files, value: the VM's config
+  submit,   // vm, call, deadline_ns (-1: none), function, value: arguments
+  cancel,   // vm, call
+  answer,   // vm, call, is_error, value
+  close,    // vm
+  // From the host to the device.
+  hello,   // value: what the host reports of itself
+  reply,   // vm, call, outcome, calls, text, value
+  change,  // vm, kind, text, reset_failure, leaked_bytes, create_ms
+};
+inline constexpr std::uint8_t kMessageTypes = 11;
+
+// Descriptors that one message may carry; the system's limit is 253.
+inline constexpr std::size_t kMaxDescriptors = 64;
+// Arrays of this size and larger cross as shared memory. Smaller ones cross faster through the socket, whose memory is warm.
+inline constexpr std::int64_t kSharedArrayBytes = std::int64_t{1} << 20;
+// All arrays of one message, which the limit of a result without [limits] is.
+inline constexpr std::int64_t kMaxArrayBytes = std::int64_t{2} << 30;
+
+struct Message {
+  MessageType type = MessageType::config;
+  std::string body;
+  std::vector<Descriptor> descriptors;
+};
+
+// A message that its sender could not have meant. The message says what is wrong.
+class MalformedMessage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class MessageWriter {
+ public:
+  explicit MessageWriter(MessageType type) { message_.type = type; }
+
+  template <class T>
+  MessageWriter& put(T number) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    message_.body.append(reinterpret_cast<const char*>(&number), sizeof number);
+    return *this;
+  }
+  MessageWriter& put_text(std::string_view text);
+  // Throws NotPlain where the value's arrays exceed kMaxArrayBytes, and std::bad_alloc.
+  MessageWriter& put_value(const Value& value);
+  MessageWriter& put_descriptor(Descriptor descriptor);
+  Message take() { return std::move(message_); }
+
+ private:
+  void put_items(const Items& items);
+  void put_tensor(const Tensor& tensor);
+
+  Message message_;
+  std::int64_t array_bytes_ = 0;
+};
+
+// Reads the fields of a message in order. Every function throws MalformedMessage where the bytes do not hold what is asked for.
+class MessageReader {
+ public:
+  explicit MessageReader(Message& message) : message_(message) {}
+
+  template <class T>
+  T get() {
+    static_assert(std::is_arithmetic_v<T>);
+    T number;
+    std::memcpy(&number, take(sizeof number), sizeof number);
+    return number;
+  }
+  // Returns an enumerator up to `last`.
+  template <class T>
+  T get_enum(T last) {
+    const auto number = get<std::underlying_type_t<T>>();
+    if (number > static_cast<std::underlying_type_t<T>>(last)) fail("has an unknown code");
+    return static_cast<T>(number);
+  }
+  std::string get_text(std::size_t max_bytes = std::size_t{256} << 20);
+  // A value beyond the limits is malformed.
+  Value get_value(const Limits& limits);
+  Descriptor get_descriptor();
+  // Ignores what is left.
+  void skip();
+  // Checks that nothing is left.
+  void end() const;
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const;
+  const char* take(std::size_t size);
+  std::size_t get_size(std::size_t item_bytes);
+  Value read_value(int depth);
+  Items read_items(int depth, std::size_t count);
+  Tensor read_tensor(bool is_shared);
+  void count_bytes(std::size_t size);
+
+  Message& message_;
+  std::size_t position_ = 0;
+  std::size_t next_descriptor_ = 0;
+  Limits limits_;
+  std::int64_t nodes_ = 0;
+  std::int64_t all_bytes_ = 0;
+};
+
+}  // namespace walle::vm

@@ -1,0 +1,86 @@
+#include "vm/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <mutex>
+#include <set>
+#include <system_error>
+
+namespace walle::vm {
+
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+constexpr unsigned kNoExecute = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3
+
+// Addresses of mapped files. Never destroyed, because threads may reach it while the process exits.
+struct MappedFiles {
+  std::mutex mutex;
+  std::set<const void*> addresses;
+};
+
+MappedFiles& mapped_files() {
+  static MappedFiles& instance = *new MappedFiles();
+  return instance;
+}
+
+}  // namespace
+
+Descriptor create_shared_memory(const char* name) {
+  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
+  return Descriptor(fd);
+}
+
+Descriptor share_bytes(const std::byte* data, std::size_t size_bytes) {
+  Descriptor memory = create_shared_memory("walle-array");
+  for (std::size_t done = 0; done < size_bytes;) {
+    const ssize_t written = write(memory.get(), data + done, size_bytes - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) throw std::system_error(errno, std::generic_category(), "write to shared memory");
+    done += static_cast<std::size_t>(written);
+  }
+  if (fcntl(memory.get(), F_ADD_SEALS, kSeals) != 0) throw std::system_error(errno, std::generic_category(), "F_ADD_SEALS");
+  return memory;
+}
+
+std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t size_bytes) {
+  const int seals = fcntl(memory.get(), F_GET_SEALS);
+  struct stat status{};
+  if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory.get(), &status) != 0) return nullptr;
+  if (static_cast<std::size_t>(status.st_size) != size_bytes || size_bytes == 0) return nullptr;
+  void* address = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, memory.get(), 0);
+  if (address == MAP_FAILED) return nullptr;
+  return Storage::borrow(address, size_bytes, true, [address, size_bytes] { munmap(address, size_bytes); });
+}
+
+std::shared_ptr<Storage> map_file_bytes(const Descriptor& file) {
+  struct stat status{};
+  if (fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
+  if (status.st_size == 0) return Storage::allocate(0);
+  const auto size_bytes = static_cast<std::size_t>(status.st_size);
+  void* address = mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (address == MAP_FAILED) return nullptr;
+  {
+    const std::lock_guard lock(mapped_files().mutex);
+    mapped_files().addresses.insert(address);
+  }
+  return Storage::borrow(address, size_bytes, false, [address, size_bytes] {
+    {
+      const std::lock_guard lock(mapped_files().mutex);
+      mapped_files().addresses.erase(address);
+    }
+    munmap(address, size_bytes);
+  });
+}
+
+bool is_mapped_file(const Storage* storage) {
+  const std::lock_guard lock(mapped_files().mutex);
+  return mapped_files().addresses.contains(storage->data());
+}
+
+}  // namespace walle::vm

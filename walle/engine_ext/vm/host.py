@@ -1,0 +1,327 @@
+"""VM host: the child process of a device in which its task VMs live (§4.3), with nothing of the device in it.
+
+The host is the same Python, started with an empty environment, the folder `/`, and one socket to the device. It has
+neither the device's files nor its memory, keys or connections. What it sends is checked by the device
+(src/vm/host_client.h). A host that ends, for whatever reason, is started again when a VM is next created: the call that
+ended it raises HostCrashed, and the other calls that were running raise HostLost and can be made again.
+"""
+
+import atexit
+import dataclasses
+import functools
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import walle.engine_ext
+from walle.engine_ext import _core, rates
+from walle.engine_ext.vm import boot
+from walle.errors import VMError
+
+_LOG = logging.getLogger(__name__)
+
+MAX_FILES = 1_000  # resources of a task
+LAYERS = ("landlock", "seccomp", "no_new_privileges", "not_dumpable")
+_RESOURCES = "resources"
+_SYSTEM_PATHS = (
+    "/etc/ld.so.cache", "/etc/localtime", "/lib", "/lib64", "/sys/devices/system/cpu", "/usr/lib", "/usr/lib64",
+    "/usr/share/zoneinfo",
+)  # fmt: skip
+_MAX_FAILED_STARTS = 3  # in a row; then none for _PAUSE_S
+_PAUSE_S = 5.0
+_READY_S = 10.0
+_EXIT_S = 1.0
+_MAX_LINE = 1_000  # characters of a line of the host's output
+_MAX_LINES = 200  # of the host's output, in each _LINES_S
+_LINES_S = 60.0
+
+# Runs in the host. It imports nothing of walle but the native core.
+_START = """
+import sys
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+
+name, path = "walle.engine_ext._core", sys.argv[2]
+loader = ExtensionFileLoader(name, path)
+core = module_from_spec(spec_from_file_location(name, path, loader=loader))
+loader.exec_module(core)
+server = core.HostServer(int(sys.argv[1]))
+config = server.receive_config()
+if config["count_memory"]:
+    core.vm_count_memory()
+core.vm_set_empty_site(config["site"])
+core.vm_set_boot(config["boot"], config["paths"])
+core.vm_register_modules(config["modules"])
+for backend, measured in config["rates"].items():
+    core.set_rates(backend, measured)
+layers = core.enter_sandbox(config["readable"]) if config["readable"] else {}
+server.send_hello({"layers": layers})
+server.serve()
+"""
+
+
+class HostStartError(VMError):
+    """The VM host could not be started."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HostReport:
+    """State of a VM host: its process's id (0 for none), and how many hosts were started in its place before.
+
+    `layers` are the kernel's layers around it, by name: the version of `landlock` (0: the kernel has none), and whether
+    `seccomp`, `no_new_privileges` and `not_dumpable` are active. Empty until the host has started.
+    """
+
+    pid: int
+    restarts: int
+    layers: Mapping[str, int]
+
+
+class VmHost:
+    """The VM host of a process; `VM(host=)` and `VMPool(host=)` run their tasks in it. One is enough for many devices.
+
+    Its process starts with the first VM, and again after it has ended. May be used from any thread.
+    """
+
+    def __init__(self, *, python: str = "") -> None:
+        self._python = python or sys.executable
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._starts = 0
+        self._failed_starts = 0
+        self._failed_at_s = 0.0
+        self._is_closed = False
+        _hosts.add(self)
+
+    def start_vm(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        task_files: set[str],
+        grace_s: float,
+        memory_bytes: int,
+        output_bytes: int,
+    ) -> _core.VM:
+        """Return a new VM in the host, as `_core.VM` makes one in this process. Does not wait for it.
+
+        Raises:
+            HostStartError: the host cannot be started, or is closed.
+            VMError: the task has more than MAX_FILES resources.
+        """
+        process = self._usable()
+        files = _open_resources(config["folder"], name)
+        plain = {**config, "folder": ""}
+        return process.client.start_vm(name, plain, task_files, grace_s, memory_bytes, output_bytes, files)
+
+    def _usable(self) -> "_Process":
+        """Return the present process, or a new one."""
+        with self._lock:
+            if self._is_closed:
+                raise HostStartError("the VM host is closed")
+            process = self._process
+            if process is not None and process.client.usable:
+                process.send_new_modules()
+                return process
+            if process is not None:
+                self._note_end(process)
+            self._process = _Process(self._python)
+            self._starts += 1
+            return self._process
+
+    def _note_end(self, process: "_Process") -> None:
+        """Raise where hosts keep ending before they have started."""
+        if process.client.hello is not None:
+            self._failed_starts = 0
+            return
+        now_s = time.monotonic()
+        if self._failed_starts < _MAX_FAILED_STARTS:
+            self._failed_starts += 1
+            self._failed_at_s = now_s
+        elif now_s - self._failed_at_s < _PAUSE_S:
+            raise HostStartError(
+                f"{process.client.end_reason or 'the VM host does not start'}; started by {self._python}"
+            )
+        else:
+            self._failed_at_s = now_s
+
+    def wait_ready(self, timeout_s: float = _READY_S) -> bool:
+        """Start the host where none runs; return whether it has started within the time. Blocks."""
+        client = self._usable().client
+        client.wait_ready(timeout_s)
+        return client.hello is not None
+
+    def report(self) -> HostReport:
+        """Return the host's state."""
+        process = self._process
+        if process is None or not process.client.usable:
+            return HostReport(0, max(0, self._starts - 1), {})
+        hello = process.client.hello
+        return HostReport(process.pid, max(0, self._starts - 1), _layers(hello))
+
+    def close(self) -> None:
+        """End the host's process and its VMs; waits until it has ended."""
+        with self._lock:
+            self._is_closed = True
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _forget_process(self) -> None:
+        """Start without a process, in the child of a fork: it is the parent's, and no thread may hold the lock."""
+        self._lock = threading.Lock()
+        self._process = None
+
+
+@functools.cache
+def shared_host() -> VmHost:
+    """Return the VM host that the devices of this process share. It ends with the process."""
+    return VmHost()
+
+
+class _Process:
+    """One process of a host, and the thread that starts it, passes on its output, and takes its exit status.
+
+    That thread lives as long as the process, because the system ends the process with the thread that started it.
+    """
+
+    def __init__(self, python: str) -> None:
+        ours, theirs = socket.socketpair()
+        self.client = _core.HostClient(ours.detach())
+        self.pid = 0
+        self._python = python
+        self._sent_modules = boot.module_count()
+        self.client.send_config(_config())
+        self._thread = threading.Thread(target=self._run, args=(theirs,), name="walle-vm-host", daemon=True)
+        self._thread.start()
+
+    def send_new_modules(self) -> None:
+        """Send what was registered since the start."""
+        if self._sent_modules < boot.module_count():
+            self.client.send_modules(boot.modules(after=self._sent_modules))
+            self._sent_modules = boot.module_count()
+
+    def close(self) -> None:
+        self.client.kill("was closed")
+        self._thread.join(_EXIT_S)
+
+    def _run(self, theirs: socket.socket) -> None:
+        # Isolated, without site and without bytecode files; the core's path, because walle is on no path there.
+        command = [self._python, "-I", "-S", "-B", "-c", _START, str(theirs.fileno()), _core.__file__]
+        with theirs:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(theirs.fileno(),),
+                    cwd="/",
+                    env={},
+                )
+            except (OSError, ValueError) as error:
+                self.client.kill(f"could not be started by {self._python!r}: {error}")
+                return
+        self.pid = process.pid
+        self.client.set_process(process.pid)
+        with process:
+            assert process.stdout is not None
+            _log_output(process.stdout, process.pid)
+            self.client.wait_ended(_READY_S)  # the client reads the exit status, which is gone once it is taken here
+        level = logging.DEBUG if "was closed" in self.client.end_reason else logging.WARNING
+        _LOG.log(level, "%s (process %d)", self.client.end_reason, process.pid)
+
+
+def _log_output(output: IO[bytes], pid: int) -> None:
+    """Log the host's output, line by line, until it ends; beyond _MAX_LINES in _LINES_S lines are counted."""
+    window_s, lines, dropped = time.monotonic(), 0, 0
+    while line := output.readline(_MAX_LINE):
+        now_s = time.monotonic()
+        if now_s - window_s > _LINES_S:
+            if dropped:
+                _LOG.warning("%d lines of the output of VM host %d were dropped", dropped, pid)
+            window_s, lines, dropped = now_s, 0, 0
+        lines += 1
+        if lines > _MAX_LINES:
+            dropped += 1
+            continue
+        text = line.decode(errors="replace").rstrip()
+        _LOG.info("VM host %d: %s", pid, "".join(char if char.isprintable() else "?" for char in text))
+
+
+def _config() -> dict[str, Any]:
+    rates.prime()
+    backends = [name for name, has, _ in _core.backends() if has]
+    return {
+        **boot.contents(),
+        "modules": boot.modules(),
+        "count_memory": boot.counts_memory(),
+        "readable": _readable(),
+        "rates": {name: _core.rates(name) for name in backends},
+    }
+
+
+def _layers(hello: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the layers of a host's hello, which may hold anything."""
+    layers = hello.get("layers") if isinstance(hello, dict) else None
+    if not isinstance(layers, dict):
+        return {}
+    return {name: layers[name] for name in LAYERS if isinstance(layers.get(name), int)}
+
+
+def _readable() -> list[str]:
+    """Return what a host's interpreters read: the library, shared libraries, time zones, and walle's native core."""
+    core = str(Path(_core.__file__).parent)
+    return [*boot.contents()["paths"], core, *walle.engine_ext.__path__, *_SYSTEM_PATHS]
+
+
+def _open_resources(folder: str, name: str) -> list[tuple[str, int]]:
+    """Return path and descriptor of each file of the task's resources, which the host maps: it can open no path.
+
+    Raises:
+        VMError: there are more than MAX_FILES.
+    """
+    paths = sorted(path for path in Path(folder, _RESOURCES).rglob("*") if path.is_file()) if folder else []
+    if len(paths) > MAX_FILES:
+        raise VMError(f"task {name} has more than {MAX_FILES} files in {_RESOURCES}/; put them into fewer")
+    files: list[tuple[str, int]] = []
+    try:
+        for path in paths:
+            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            files.append((path.relative_to(folder).as_posix(), opened))
+    except BaseException:
+        for _, opened in files:
+            os.close(opened)
+        raise
+    return files
+
+
+def signal_of(reason: str) -> str:
+    """Return the name of the signal in a host's end reason, "" if there is none."""
+    return next((word for word in reason.replace(",", " ").split() if word in _SIGNALS), "")
+
+
+_SIGNALS = frozenset(one.name for one in signal.Signals)
+_hosts: "weakref.WeakSet[VmHost]" = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for host in list(_hosts):
+        host.close()
+
+
+def _forget_processes() -> None:
+    for host in list(_hosts):
+        host._forget_process()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_processes)
