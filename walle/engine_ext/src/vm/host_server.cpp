@@ -175,7 +175,7 @@ void HostServer::start_vm(MessageReader& reader) {
     replies->set_vm(vm);
     vms_[vm_id] = {std::move(vm), std::move(replies)};
   } catch (const std::runtime_error& error) {
-    send_change(vm_id, {VmChange::Kind::ended, error.what()});
+    send_change(vm_id, {.kind = VmChange::Kind::ended, .text = error.what()});
   }
 }
 

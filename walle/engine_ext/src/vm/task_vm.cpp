@@ -114,9 +114,10 @@ void TaskVm::fail_start(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (reject_reason_.empty()) reject_reason_ = why;
   state_ = State::ended;
-  report({VmChange::Kind::rejecting, reject_reason_});  // before the replies, whose receivers may ask whether the VM is alive
+  report({.kind = VmChange::Kind::rejecting,
+          .text = reject_reason_});  // before the replies, whose receivers may ask whether the VM is alive
   reject_queued(reject_reason_);
-  report({VmChange::Kind::ended, reject_reason_});
+  report({.kind = VmChange::Kind::ended, .text = reject_reason_});
   changed_.notify_all();
 }
 
@@ -141,7 +142,7 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     const std::lock_guard lock(mutex_);
     if (!is_ready) {
       state_ = State::closing;
-      report({VmChange::Kind::rejecting, reject_reason_});
+      report({.kind = VmChange::Kind::rejecting, .text = reject_reason_});
       reject_queued(reject_reason_);
     } else if (state_ == State::starting) {
       state_ = State::open;
@@ -179,7 +180,7 @@ void TaskVm::end() {
   state_ = State::ended;
   interpreter_ = nullptr;
   reject_queued(reject_reason_.empty() ? kClosed : reject_reason_);
-  report({VmChange::Kind::ended, "", reset_failure_, leaked_bytes_});
+  report({.kind = VmChange::Kind::ended, .reset_failure = reset_failure_, .leaked_bytes = leaked_bytes_});
   changed_.notify_all();
 }
 

@@ -105,7 +105,7 @@ void TaskVm::abandon(Call& call) {
   reject_reason_ = "the VM was abandoned: a call did not stop";
   call.answered = true;
   if (call.place.empty()) call.place = "a C call that cannot be interrupted";
-  report({VmChange::Kind::abandoned});  // before the reply, whose receiver may ask whether the VM is alive
+  report({.kind = VmChange::Kind::abandoned});  // before the reply, whose receiver may ask whether the VM is alive
   if (call.replies) call.replies->push(stopped_reply(call));
   reject_queued(reject_reason_);
   changed_.notify_all();  // an exiting process may be waiting for it
