@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,7 @@ class TaskRunner:
         log = self._log(manifest, on_log)
         version = _Version.of(files, manifest)
         function = _LOAD if manifest.state is None or not manifest.state.migrates else _LOAD_MIGRATING
-        async with self._pool.hold(version) as vm:
-            log(await self._load(vm, version, log, function))
+        log(await self._in_vm(version, lambda vm: self._load(vm, version, log, function)))
 
     async def check(self, files: Path, manifest: Manifest) -> None:
         """Load a version as `load` does, and keep no VM: its files have another place when it runs.

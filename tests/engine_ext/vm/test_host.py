@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, write_task
+from walle import plain
 from walle.engine_ext import _core
 from walle.engine_ext.vm.pool import MAX_STRIKES
 from walle.vm import (
@@ -395,6 +396,7 @@ async def test_an_escape_through_the_objects_of_the_interpreter_finds_nothing(tm
 
 SANDBOXED = """
 import ctypes, errno, fcntl, json, os, resource, signal, socket, sys, threading
+from walle import plain
 from walle.engine_ext import _core
 libc = ctypes.CDLL(None, use_errno=True)
 read_end, write_end = os.pipe()
@@ -523,9 +525,9 @@ async def test_arrays_cross_unchanged_whatever_their_size_and_strides(tmp_path: 
 # --- A host that was taken over
 
 HEAD = struct.Struct("<IBBH")
-HELLO, REPLY, CHANGE = 8, 9, 10
+PING, HELLO, REPLY, CHANGE, PONG = 8, 9, 10, 11, 12
 OK, CALLBACK = 0, 7
-ARRAY, SHARED = 11, 12
+ARRAY, SHARED, ENCODED = 11, 12, b"\x0d"
 F32, BOOL = 0, 12
 
 
@@ -563,7 +565,7 @@ HOSTILE: dict[str, Any] = {
     "an unknown call": lambda id_: message(REPLY, reply(NONE, call=id_ + 1)),
     "an outcome of the device's": lambda id_: message(REPLY, reply(NONE, call=id_, outcome=8)),
     "two callbacks at once": lambda id_: message(REPLY, reply(ONE_CALLBACK, call=id_, outcome=CALLBACK)) * 2,
-    "an unknown tag": lambda id_: message(REPLY, reply(b"\x0d", call=id_)),
+    "an unknown tag": lambda id_: message(REPLY, reply(b"\x0e", call=id_)),
     "bytes after the value": lambda id_: message(REPLY, reply(NONE + NONE, call=id_)),
     "a count beyond the bytes": lambda id_: message(REPLY, reply(struct.pack("<BI", 8, 2**31), call=id_)),
     "a text beyond the bytes": lambda id_: message(REPLY, reply(struct.pack("<BI", 6, 2**31), call=id_)),
@@ -577,6 +579,18 @@ HOSTILE: dict[str, Any] = {
     "a truth that is neither": lambda id_: message(REPLY, reply(array(ARRAY, BOOL, (1,), b"\7"), call=id_)),
     "shared memory that is missing": lambda id_: message(REPLY, reply(array(SHARED, F32, (9,)), call=id_)),
     "a descriptor that is missing": lambda id_: message(REPLY, reply(NONE, call=id_), 1),
+    "an encoded value that is damaged": lambda id_: message(REPLY, reply(ENCODED + text(b"\xa3ab"), call=id_)),
+    "an encoded value that is empty": lambda id_: message(REPLY, reply(ENCODED + text(b""), call=id_)),
+    "an encoded text that is none": lambda id_: message(REPLY, reply(ENCODED + text(b"\xa1\xff"), call=id_)),
+    "an encoded key that is none": lambda id_: message(REPLY, reply(ENCODED + text(b"\x81\1\1"), call=id_)),
+    "an encoded value and more": lambda id_: message(REPLY, reply(ENCODED + text(b"\1\1"), call=id_)),
+    "deep nesting of an encoded value": lambda id_: message(
+        REPLY, reply(ENCODED + text(b"\x91" * 5_000 + b"\xc0"), call=id_)
+    ),
+    "an encoded value beyond the limit": lambda id_: message(
+        REPLY, reply(ENCODED + text(b"\xc6" + struct.pack(">I", 200_000) + bytes(200_000)), call=id_)
+    ),
+    "a pong without a ping": lambda _: message(PONG, b""),
     "two hellos": lambda _: message(HELLO, NONE) * 2,
     "a change of an unknown VM": lambda _: message(CHANGE, change(0, vm=5)),
     "a change twice": lambda _: message(CHANGE, change(0)) * 2,
@@ -627,6 +641,36 @@ async def test_a_hostile_message_ends_the_host_and_nothing_else(tmp_path: Path, 
     with pytest.raises((HostLost, HostCrashed), match=r"protocol|socket"):
         await asyncio.wait_for(call, 10)
     assert not fake.client.usable
+    fake.close()
+
+
+@pytest.mark.asyncio
+async def test_an_encoded_value_is_read_by_the_device_before_it_is_taken(tmp_path: Path) -> None:
+    fake = FakeHost()
+    call, call_id = await call_of(fake, write_task(tmp_path, HONEST))
+    value = {"item": "i1", "prices": [1.5, -3, None], "of": {"deep": True}}
+    fake.socket.sendall(message(REPLY, reply(ENCODED + text(plain.encode(value)), call=call_id)))
+    result = await asyncio.wait_for(call, 10)
+    assert type(result) is _core.Encoded
+    assert result.data == plain.encode(value)
+    assert result.decode() == value
+    fake.close()
+
+
+@pytest.mark.asyncio
+async def test_a_host_that_runs_has_the_time_to_load(tmp_path: Path) -> None:
+    """A reply may be overdue while the host loads a model: it is asked whether it runs, and goes on."""
+    fake = FakeHost()
+    vm = VM(write_task(tmp_path, HONEST), host=fake, grace_s=0.1)
+    fake.socket.sendall(message(CHANGE, change(0)))  # the VM has started
+    call = asyncio.create_task(vm.call("add", 1, 2, deadline=0.1))
+    await asyncio.sleep(0)
+    call_id = struct.unpack_from("<QQ", fake.receive(4))[1]
+    await asyncio.to_thread(fake.receive, PING)
+    fake.socket.sendall(message(PONG, b""))
+    await asyncio.sleep(5.5)  # longer than a host may leave a ping without an answer
+    fake.socket.sendall(message(REPLY, reply(b"\3" + struct.pack("<q", 3), call=call_id)))
+    assert await asyncio.wait_for(call, 10) == 3
     fake.close()
 
 

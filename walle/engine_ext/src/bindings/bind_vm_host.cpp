@@ -46,7 +46,7 @@ py::dict enter_sandbox(const std::vector<std::string>& readable) {
 
 void bind_vm_host(py::module_& module) {
   py::class_<vm::HostClient, Client>(module, "HostClient", "The device's end of the socket to its VM host.")
-      .def(py::init([](int fd) { return vm::HostClient::start(vm::Descriptor(fd)); }), py::arg("fd"))
+      .def(py::init([](int fd) { return vm::HostClient::start(vm::Descriptor(fd), kArrayPort); }), py::arg("fd"))
       .def("send_config", [](vm::HostClient& self,
                              py::handle config) { translate_not_plain([&] { self.send_config(read_value(config, "config")); }); })
       .def("send_modules",

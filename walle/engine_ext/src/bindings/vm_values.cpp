@@ -4,6 +4,9 @@
 
 #include "bindings/bind.h"
 #include "bindings/stream/encoded.h"
+#include "stream/event_batch.h"
+#include "stream/packed.h"
+#include "stream/packed_writer.h"
 #include "vm/array_loans.h"
 #include "vm/contiguous.h"
 #include "vm/task_vm.h"
@@ -64,9 +67,22 @@ bool to_encoded(PyObject* object, vm::Encoded& encoded) {
 
 PyObject* encoded_to_object(const vm::Encoded& encoded) { return new_encoded_here(encoded.data, encoded.depth); }
 
+vm::Encoded check_encoded(std::string_view bytes) {
+  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  stream::PackedReader reader(data, bytes.size());
+  stream::PackedWriter writer;
+  try {
+    writer.copy(reader, data);
+  } catch (const stream::EventFault& fault) {
+    throw vm::NotPlain("has an encoded value that is not plain data: it " + fault.what);
+  }
+  if (reader.left() > 0) throw vm::NotPlain("has an encoded value with bytes after it");
+  return {std::string(writer.bytes()), writer.depth()};
+}
+
 }  // namespace
 
-constinit const vm::ArrayPort kArrayPort{to_tensor, to_object, to_encoded, encoded_to_object};
+constinit const vm::ArrayPort kArrayPort{to_tensor, to_object, to_encoded, encoded_to_object, check_encoded};
 
 vm::Value read_value(py::handle object, const char* root) {
   try {

@@ -105,6 +105,7 @@ class HostedVm final : public VirtualMachine, public std::enable_shared_from_thi
     std::optional<std::chrono::nanoseconds> deadline;
     HostClient::Clock::time_point began_at;  // at the latest, where it is the first
     bool has_callback = false;               // its VM waits for an answer
+    bool is_overdue = false;                 // the host was asked whether it runs
   };
   static constexpr const char* kForked = "the process was forked; its VMs stayed with the parent";
 
@@ -140,11 +141,13 @@ class HostedVm final : public VirtualMachine, public std::enable_shared_from_thi
   // Whether it runs a call, or what its task left: a finalizer that does not stop counts against the task.
   bool is_busy() const { return !calls_waiting_.empty() || state_ == State::closing; }
 
-  // When the host must have answered the first call.
+  // When the first call's reply is due; once it is overdue, when the host must have sent it, however long it loads.
   std::optional<HostClient::Clock::time_point> reply_due() const {
     if (calls_waiting_.empty() || !calls_waiting_.front().deadline) return std::nullopt;
     const auto start_time = state_ == State::starting ? HostClient::kStartTime : 0s;
-    return calls_waiting_.front().began_at + *calls_waiting_.front().deadline + grace_ + HostClient::kReplyTime + start_time;
+    const Waiting& first = calls_waiting_.front();
+    const auto due = first.began_at + *first.deadline + grace_ + start_time;
+    return first.is_overdue ? due + kLoadTime + kImportTime + HostClient::kReplyTime : due;
   }
 
   Limits result_limits() const {
@@ -187,12 +190,12 @@ class HostedVm final : public VirtualMachine, public std::enable_shared_from_thi
   double create_ms_ = 0;
 };
 
-HostClient::HostClient(Descriptor socket) : socket_(std::move(socket)), owner_(getpid()) {}
+HostClient::HostClient(Descriptor socket, const ArrayPort& port) : socket_(std::move(socket)), port_(port), owner_(getpid()) {}
 
 HostClient::~HostClient() = default;
 
-std::shared_ptr<HostClient> HostClient::start(Descriptor socket) {
-  auto client = std::shared_ptr<HostClient>(new HostClient(std::move(socket)));
+std::shared_ptr<HostClient> HostClient::start(Descriptor socket, const ArrayPort& port) {
+  auto client = std::shared_ptr<HostClient>(new HostClient(std::move(socket), port));
   std::thread([client] { guard_thread([&] { client->run(); }); }).detach();
   return client;
 }
@@ -359,11 +362,15 @@ HostedVm& HostClient::find(std::uint64_t vm_id) const {
 }
 
 void HostClient::handle(Message& message) {
-  MessageReader reader(message);
+  MessageReader reader(message, port_);
   if (message.type == MessageType::reply) {
     handle_reply(reader);
   } else if (message.type == MessageType::change) {
     handle_change(reader);
+  } else if (message.type == MessageType::pong) {
+    reader.end();
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(asked_at_, std::nullopt)) throw MalformedMessage("a pong without a ping");
   } else if (message.type == MessageType::hello) {
     Limits limits;
     limits.all_bytes = kMaxChangeText;
@@ -471,6 +478,7 @@ std::optional<HostClient::Clock::time_point> HostClient::next_check() const {
   bool is_busy = false;
   for (const auto& [id, vm] : vms_) {
     if (const auto due = vm->reply_due()) consider(*due);
+    if (asked_at_) consider(*asked_at_ + kReplyTime);
     if (vm->abandoned_at_ && !retired_at_) consider(*vm->abandoned_at_ + kStuckTime);
     is_busy = is_busy || vm->is_busy();
   }
@@ -478,14 +486,24 @@ std::optional<HostClient::Clock::time_point> HostClient::next_check() const {
   return next;
 }
 
+void HostClient::kill_unresponsive(std::uint64_t vm_id) {
+  unresponsive_ = vm_id;
+  kill_reason_ = "was killed, because it did not answer a call in time";
+  kill_process();
+}
+
 void HostClient::check_times(Clock::time_point now) {
+  if (asked_at_ && now >= *asked_at_ + kReplyTime && kill_reason_.empty()) return kill_unresponsive(asked_for_);
   bool is_busy = false;
   for (const auto& [id, vm] : vms_) {
     is_busy = is_busy || vm->is_busy();
     if (const auto due = vm->reply_due(); due && now >= *due && kill_reason_.empty()) {
-      unresponsive_ = id;
-      kill_reason_ = "was killed, because it did not answer a call in time";
-      return kill_process();
+      if (std::exchange(vm->calls_waiting_.front().is_overdue, true)) return kill_unresponsive(id);
+      if (!asked_at_) {
+        asked_at_ = now;
+        asked_for_ = id;
+        socket_.send(MessageWriter(MessageType::ping).take());
+      }
     }
     if (vm->abandoned_at_ && now >= *vm->abandoned_at_ + kStuckTime && !retired_at_) {
       retired_at_ = now;

@@ -38,7 +38,7 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   using Clock = std::chrono::steady_clock;
 
   // Starts the thread that reads the socket. Throws std::system_error.
-  static std::shared_ptr<HostClient> start(Descriptor socket);
+  static std::shared_ptr<HostClient> start(Descriptor socket, const ArrayPort& port);
   ~HostClient();
 
   // The first message; `value` is for the host's Python side.
@@ -67,14 +67,15 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   static constexpr std::chrono::seconds kStuckTime{1};
   static constexpr std::chrono::seconds kRetireTime{5};
   static constexpr std::int64_t kMaxLeakedBytes = std::int64_t{128} << 20;
-  // A call's reply is due this long after its deadline and grace period; a host that sends none is killed.
+  // A call's reply is due after its deadline and grace period. Once it is overdue the host is asked whether it runs at all, and
+  // is killed where it does not say so within this time, or sends no reply within this time and that of loading.
   static constexpr std::chrono::seconds kReplyTime{5};
   // Added where the VM has not started: the time limit for creating an interpreter.
   static constexpr std::chrono::seconds kStartTime{20};
 
  private:
   friend class HostedVm;
-  explicit HostClient(Descriptor socket);
+  HostClient(Descriptor socket, const ArrayPort& port);
 
   void run();
   void handle(Message& message);
@@ -88,11 +89,13 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   HostedVm& find(std::uint64_t vm_id) const;
   std::optional<Clock::time_point> next_check() const;
   void check_times(Clock::time_point now);
+  void kill_unresponsive(std::uint64_t vm_id);
   void kill_process();
 
   bool is_in_child() const;
 
   MessageSocket socket_;
+  const ArrayPort& port_;
   CrashRecord crash_record_;
   const pid_t owner_;  // the process that created this object
   mutable std::mutex mutex_;
@@ -103,7 +106,9 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   Descriptor process_handle_;  // a pidfd, where the kernel has them
   std::optional<Value> hello_;
   std::string kill_reason_;
-  std::uint64_t unresponsive_ = 0;  // the VM for whose reply the host was killed
+  std::uint64_t unresponsive_ = 0;             // the VM for whose reply the host was killed
+  std::optional<Clock::time_point> asked_at_;  // when the host was asked whether it runs, and has not answered
+  std::uint64_t asked_for_ = 0;                // the VM whose reply was overdue then
   std::optional<Clock::time_point> retired_at_;
   std::optional<Clock::time_point> wakes_at_;  // when the reading thread next looks at the time
   std::int64_t leaked_bytes_ = 0;

@@ -87,7 +87,7 @@ Value HostServer::receive_config() {
   Message message = std::move(received_.front());
   received_.erase(received_.begin());
   if (message.type != MessageType::config) throw std::runtime_error("the VM host's first message is not its configuration");
-  MessageReader reader(message);
+  MessageReader reader(message, port_);
   Value value = reader.get_value({});
   install_crash_handlers(reader.get_descriptor());
   return value;
@@ -111,7 +111,8 @@ TaskVm* HostServer::find(std::uint64_t vm_id) const {
 }
 
 void HostServer::handle(Message& message) {
-  MessageReader reader(message);
+  if (message.type == MessageType::ping) return socket_->send(MessageWriter(MessageType::pong).take());
+  MessageReader reader(message, port_);
   if (message.type == MessageType::modules) {
     Value modules = reader.get_value({});
     auto& dict = std::get<Dict>(modules.data);

@@ -11,8 +11,23 @@ namespace walle::vm {
 
 namespace {
 
-enum class Tag : std::uint8_t { none, no, yes, integer, big, number, text, bytes, list, tuple, dict, array, shared_array };
-constexpr std::uint8_t kTags = 13;
+enum class Tag : std::uint8_t {
+  none,
+  no,
+  yes,
+  integer,
+  big,
+  number,
+  text,
+  bytes,
+  list,
+  tuple,
+  dict,
+  array,
+  shared_array,
+  encoded
+};
+constexpr std::uint8_t kTags = 14;
 
 constexpr std::int64_t kItemBytes = 8;  // counted for each item, as in from_python
 
@@ -87,6 +102,8 @@ MessageWriter& MessageWriter::put_value(const Value& value) {
     put_counted(Tag::text, text->utf8);
   } else if (const auto* bytes = std::get_if<Bytes>(&value.data)) {
     put_counted(Tag::bytes, bytes->data);
+  } else if (const auto* encoded = std::get_if<Encoded>(&value.data)) {
+    put_counted(Tag::encoded, encoded->data);
   } else if (const auto* list = std::get_if<List>(&value.data)) {
     put_counted_items(Tag::list, list->items);
   } else if (const auto* tuple = std::get_if<Tuple>(&value.data)) {
@@ -218,8 +235,20 @@ Value MessageReader::read_value(int depth) {
     }
     case Tag::array: return {read_tensor(false)};
     case Tag::shared_array: return {read_tensor(true)};
+    case Tag::encoded: return {read_encoded()};
   }
   fail("has an unknown tag");
+}
+
+// The store takes such bytes as they are, so that they are checked to be plain data.
+Encoded MessageReader::read_encoded() {
+  const std::string bytes = get_text();
+  count_bytes(bytes.size());
+  try {
+    return port_.check_encoded(bytes);
+  } catch (const NotPlain& error) {
+    fail(error.what());
+  }
 }
 
 Tensor MessageReader::read_tensor(bool is_shared) {

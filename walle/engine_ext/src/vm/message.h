@@ -25,12 +25,14 @@ enum class MessageType : std::uint8_t {
   cancel,   // vm, call
   answer,   // vm, call, is_error, value
   close,    // vm
+  ping,     // answered by a pong at once
   // From the host to the device.
   hello,   // value: what the host reports of itself
   reply,   // vm, call, outcome, calls, text, value
   change,  // vm, kind, text, reset_failure, leaked_bytes, create_ms
+  pong,
 };
-inline constexpr std::uint8_t kMessageTypes = 11;
+inline constexpr std::uint8_t kMessageTypes = 13;
 
 // Descriptors that one message may carry; the system's limit is 253.
 inline constexpr std::size_t kMaxDescriptors = 64;
@@ -78,7 +80,7 @@ class MessageWriter {
 // Reads the fields of a message in order. Every function throws MalformedMessage where the bytes do not hold what is asked for.
 class MessageReader {
  public:
-  explicit MessageReader(Message& message) : message_(message) {}
+  MessageReader(Message& message, const ArrayPort& port) : message_(message), port_(port) {}
 
   template <class T>
   T get() {
@@ -108,11 +110,13 @@ class MessageReader {
   const char* take(std::size_t size);
   std::size_t get_size(std::size_t item_bytes);
   Value read_value(int depth);
+  Encoded read_encoded();
   Items read_items(int depth, std::size_t count);
   Tensor read_tensor(bool is_shared);
   void count_bytes(std::size_t size);
 
   Message& message_;
+  const ArrayPort& port_;
   std::size_t position_ = 0;
   std::size_t next_descriptor_ = 0;
   Limits limits_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -78,6 +79,8 @@ struct ArrayPort {
   bool (*to_encoded)(PyObject* object, Encoded& encoded);
   // Returns a new reference, or null with a Python error set.
   PyObject* (*encoded_to_object)(const Encoded& encoded);
+  // Returns the encoded value that another process sent as bytes, with its depth. Throws NotPlain where they are not plain data.
+  Encoded (*check_encoded)(std::string_view bytes);
 };
 
 // Converts under the GIL of the object's interpreter. `root` is what an error calls the value, such as "result".
