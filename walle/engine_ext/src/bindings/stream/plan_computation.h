@@ -11,7 +11,7 @@
 
 namespace walle::columns {
 
-// What a part of a template has written: nothing, a value that is false in Python, or another one.
+// Outcome of a part of a template: nothing was written, a value that is false in Python, or another one.
 enum class Outcome : std::uint8_t { missing, empty, full };
 
 // `Results` is ObjectResults or PackedResults. No Python code runs but in the keys of the given values.
