@@ -113,9 +113,9 @@ def postprocess(ctx, y):
 """
     files, manifest = laid_out(tmp_path / "task", main)
     await runner.load(files, manifest)
-    callbacks = {"store.query": lambda topic, since_ms, limit: [topic, since_ms, limit]}
+    callbacks = {"store.query": lambda topic, since_ms, limit, skip: [topic, since_ms, limit, skip]}
     output = await runner.run(files, manifest, TRIGGER, {"id": "d0"}, callbacks)
-    assert output.output == {"y": [7, {"n": 1}, ["t", 3, 100]]}
+    assert output.output == {"y": [7, {"n": 1}, ["t", 3, 100, 0]]}
     assert output.puts == [("side", ["d0", 2])]
     assert output.local == [("kept", 1)]
 

@@ -105,10 +105,11 @@ class Store:
         (self.puts if upload else self.local).append((topic, payload))
 
     def query(self, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Any]:
-        """Return payloads of stored features, oldest first: the latest `limit`, at most 10,000 and 4 MiB.
+        """Return payloads of stored features, oldest first: the latest `limit`, at most 10,000.
 
-        There are fewer than `limit` where they do not fit. To go on with older ones, pass the number of those returned
-        so far as `skip`, until none is returned.
+        They are at most 4 MiB, encoded, and 262,144 values, those in lists and dicts too. There are fewer than `limit`
+        where they do not fit. To go on with older ones, pass the number of those returned so far as `skip`, until none
+        is returned.
         """
         return callbacks.call("store.query", topic, since_ms, limit, skip)  # type: ignore[no-any-return]
 
