@@ -27,7 +27,7 @@ type Calls = list[tuple[TaskRunner, str]]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What runners call in VMs, in order: those of devices, and of the cloud's simulation."""
+    """Give the calls of runners in VMs, in order: those of devices, and of the cloud's simulation."""
     called: Calls = []
     call = TaskRunner._call_held
 

@@ -328,8 +328,9 @@ def load_migrating(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any
     Raises:
         TaskContextError: `main` has no phase, or no `migrate`.
     """
+    loaded = load(models, run_id)
     _migration()
-    return load(models, run_id)
+    return loaded
 
 
 def _load() -> list[str]:
