@@ -163,8 +163,9 @@ class Context:
     def history(self, event_id: str = "", page_id: str = "", *, since_ms: int = 0, limit: int = 1000) -> Events:
         """Return older events of the device up to the one that triggered the run, oldest first; the latest `limit`.
 
-        Those with the given event id, page id and times from `since_ms` on; at most 10,000 and 4 MiB, the latest that
-        fit. The bounds are those of [history] in task.toml. The device reads them at this call.
+        Those with the given event id, page id and times from `since_ms` on; at most 10,000, 4 MiB, and 524,288 values
+        with those in lists and dicts, the latest that fit. The bounds are those of [history] in task.toml. The device
+        reads them at this call.
 
         Raises:
             CallbackError: task.toml has no [history], or the phase runs on the cloud.
