@@ -1,5 +1,6 @@
 """Runner of installed task versions in VMs: on a device at a trigger, on the cloud in simulation and fallback."""
 
+import asyncio
 import dataclasses
 import functools
 import itertools
@@ -116,6 +117,7 @@ class TaskRunner:
         self._pool = VMPool(vms)
         self._task_log = task_log or TaskLog("cloud")
         self._loaded: weakref.WeakSet[VM] = weakref.WeakSet()  # VMs that have loaded their version
+        self._loading: weakref.WeakKeyDictionary[VM, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
 
     async def load(self, files: Path, manifest: Manifest, *, on_log: OnLog | None = None) -> None:
@@ -129,7 +131,7 @@ class TaskRunner:
         log = self._log(manifest, on_log)
         version = _Version.of(files, manifest)
         function = _LOAD if manifest.state is None or not manifest.state.migrates else _LOAD_MIGRATING
-        async with self._pool.hold(version) as vm:
+        async with self._pool.hold(version) as vm, self._loading.setdefault(vm, asyncio.Lock()):
             log(await self._load(vm, version, log, function))
 
     async def check(self, files: Path, manifest: Manifest) -> None:
@@ -236,10 +238,14 @@ class TaskRunner:
         """Call a function in the version's VM, which has loaded the version first; see `_call_held`."""
         async with self._pool.hold(version) as vm:
             if vm not in self._loaded:
-                lines = await self._load(vm, version, log, _LOAD)
-                if lines:
-                    log(lines)
+                await self._load_once(vm, version, log)
             return await self._call_held(vm, log, function, *args, deadline=deadline, callbacks=callbacks)
+
+    async def _load_once(self, vm: VM, version: _Version, log: OnLog) -> None:
+        """Load the version in its VM, unless another call does so meanwhile."""
+        async with self._loading.setdefault(vm, asyncio.Lock()):
+            if vm not in self._loaded and (lines := await self._load(vm, version, log, _LOAD)):
+                log(lines)
 
     async def _load(self, vm: VM, version: _Version, log: OnLog, function: str) -> list[LogLine]:
         """Load the version in its VM and return what it logged."""
