@@ -124,7 +124,7 @@ install() {
 # Writes the bytecode of what each process of a Ray imports. They start together, and each would compile it for itself;
 # where PYTHONDONTWRITEBYTECODE is set, at every start. Without it they work too, so that an error here ends nothing.
 compile_shared() {
-    ray=$("$venv/bin/python" -c 'import importlib.util; print(importlib.util.find_spec("ray").submodule_search_locations[0])')
+    ray=$("$venv/bin/python" -c 'import importlib.util; print(importlib.util.find_spec("ray").submodule_search_locations[0])') || return 0
     env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c 'import walle.actors.wiring, walle.cli' || return 0
     for part in _common _private autoscaler core dashboard; do
         "$venv/bin/python" -m compileall -q -j 0 "$ray/$part" || return 0

@@ -121,3 +121,13 @@ def test_what_every_process_of_a_ray_imports_is_compiled_once_also_where_bytecod
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call for call in calls if call.startswith("[] -c import walle.actors.wiring")]
     assert [call for call in calls if "-m compileall" in call and call.endswith("/packages/ray/_private")]
+
+
+def test_set_up_without_ray_compiles_nothing(tmp_path: Path) -> None:
+    environment = _prepare(tmp_path, WORKS.replace("echo /packages/ray", "exit 1"))
+    command = ["sh", str(SCRIPT), str(tmp_path / "venv")]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "compileall" not in (tmp_path / "calls").read_text()

@@ -204,6 +204,36 @@ async def test_modules_are_loaded_outside_the_deadline_also_in_a_new_vm(runner: 
 
 
 @pytest.mark.asyncio
+async def test_a_version_that_migrates_and_does_not_load_leaves_its_log(runner: TaskRunner, tmp_path: Path) -> None:
+    state = CONFIG + b'[state]\nversion = 2\non_upgrade = "migrate"\n'
+    files, manifest = laid_out(tmp_path / "task", "print('loading')\nraise ValueError('at import')\n", state)
+    logs: list[list[str]] = []
+    with pytest.raises(TaskError, match="at import"):
+        await runner.load(files, manifest, on_log=lambda lines: logs.append([line.text for line in lines]))
+    assert logs == [["loading"]]
+
+
+@pytest.mark.asyncio
+async def test_calls_that_wait_for_a_new_vm_load_it_once(
+    runner: TaskRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = 0
+    load = TaskRunner._load
+
+    async def counted(self: TaskRunner, *args: Any) -> list[LogLine]:
+        nonlocal loads
+        loads += 1
+        return await load(self, *args)
+
+    monkeypatch.setattr(TaskRunner, "_load", counted)
+    files, manifest = laid_out(tmp_path / "task", "def execute(ctx, x):\n    return 1\n")
+    async with asyncio.TaskGroup() as group:
+        runs = [group.create_task(runner.run(files, manifest, TRIGGER, {}, {})) for _ in range(5)]
+    assert [run.result().output for run in runs] == [1] * 5
+    assert loads == 1
+
+
+@pytest.mark.asyncio
 async def test_modules_that_never_end_are_stopped(runner: TaskRunner, tmp_path: Path) -> None:
     main = "while True:\n    pass\n\ndef execute(ctx, x):\n    return 1\n"
     files, manifest = laid_out(tmp_path / "task", main)

@@ -1,5 +1,6 @@
 """Runner of installed task versions in VMs: on a device at a trigger, on the cloud in simulation and fallback."""
 
+import asyncio
 import dataclasses
 import functools
 import itertools
@@ -119,6 +120,7 @@ class TaskRunner:
         self._pool = VMPool(vms, host=host)
         self._task_log = task_log or TaskLog("cloud")
         self._loaded: weakref.WeakSet[VM] = weakref.WeakSet()  # VMs that have loaded their version
+        self._loading: weakref.WeakKeyDictionary[VM, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
 
     async def load(self, files: Path, manifest: Manifest, *, on_log: OnLog | None = None) -> None:
@@ -132,7 +134,12 @@ class TaskRunner:
         log = self._log(manifest, on_log)
         version = _Version.of(files, manifest)
         function = _LOAD if manifest.state is None or not manifest.state.migrates else _LOAD_MIGRATING
-        log(await self._in_vm(version, lambda vm: self._load(vm, version, log, function)))
+
+        async def load(vm: VM) -> list[LogLine]:
+            async with self._loading.setdefault(vm, asyncio.Lock()):
+                return await self._load(vm, version, log, function)
+
+        log(await self._in_vm(version, load))
 
     async def check(self, files: Path, manifest: Manifest) -> None:
         """Load a version as `load` does, and keep no VM: its files have another place when it runs.
@@ -239,9 +246,7 @@ class TaskRunner:
 
         async def call(vm: VM) -> Any:
             if vm not in self._loaded:
-                lines = await self._load(vm, version, log, _LOAD)
-                if lines:
-                    log(lines)
+                await self._load_once(vm, version, log)
             return await self._call_held(vm, log, function, *args, deadline=deadline, callbacks=callbacks)
 
         return await self._in_vm(version, call)
@@ -260,6 +265,12 @@ class TaskRunner:
                     if attempt + 1 == _ATTEMPTS:
                         raise
         raise AssertionError
+
+    async def _load_once(self, vm: VM, version: _Version, log: OnLog) -> None:
+        """Load the version in its VM, unless another call does so meanwhile."""
+        async with self._loading.setdefault(vm, asyncio.Lock()):
+            if vm not in self._loaded and (lines := await self._load(vm, version, log, _LOAD)):
+                log(lines)
 
     async def _load(self, vm: VM, version: _Version, log: OnLog, function: str) -> list[LogLine]:
         """Load the version in its VM and return what it logged."""

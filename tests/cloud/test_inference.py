@@ -79,6 +79,8 @@ async def test_the_cloud_runs_a_phase_and_the_device_stores_its_result_or_counts
         ):
             with pytest.raises(RequestError, match=message):
                 await device.tunnel.request(PHASE_TOPIC, question(**changes))
+        with pytest.raises(RequestError, match=r"has 6000\d\d values, more than 524288; hand over arrays"):
+            await device.tunnel.request(PHASE_TOPIC, question(payload=[[]] * 600_000))
         for garbage in (b"", b"\xc1", plain.encode([1]), plain.encode({"task": "shop/count"}), question()[:-3]):
             with pytest.raises(RequestError, match="the request of d0 cannot be read"):
                 await device.tunnel.request(PHASE_TOPIC, garbage)

@@ -53,6 +53,23 @@ def execute(ctx, trigger):
 
 
 @pytest.mark.asyncio
+async def test_queries_have_the_bounds_of_a_device(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, trigger):
+    assert ctx.store.query("shop/count", limit=-1) == []
+    try:
+        ctx.store.query("shop/count", skip="1")
+    except Exception as error:
+        assert "skip of a query must be int, is str" in str(error), error
+    else:
+        raise AssertionError("no error")
+    return 1
+"""
+    result = await simulator.run(bundle(main), LOG)
+    assert (result.ok, result.runs, result.first_error) == (True, RUNS, "")
+
+
+@pytest.mark.asyncio
 async def test_each_kind_of_device_has_a_state_of_its_own(simulator: Simulator) -> None:
     main = """\
 def execute(ctx, trigger):

@@ -244,6 +244,26 @@ async def test_an_answer_is_bounded_by_bytes_and_has_the_latest_events(history: 
 
 
 @pytest.mark.asyncio
+async def test_an_answer_is_bounded_by_values_which_take_more_memory_than_their_bytes(history: EventHistory) -> None:
+    history.set_policy("t", HistoryPolicy())
+    for position in range(8):
+        history.add(position, Event("click", "p", position, {"n": position, "lists": [[]] * 200_000}))
+    assert await numbers(history, "t") == [6, 7]
+
+
+@pytest.mark.asyncio
+async def test_damaged_rows_are_left_out(history: EventHistory) -> None:
+    history.set_policy("t", HistoryPolicy())
+    for position in range(5):
+        history.add(position, Event("click", "p", position, {"n": position}))
+    await history.flush()
+    for position, damaged in enumerate(("9", "'text'", "x'91c0'")):
+        update = f"UPDATE events SET data = {damaged} WHERE position = {position}"
+        await history._in_thread(lambda db, update=update: db.execute(update).close())  # type: ignore[misc]
+    assert await numbers(history, "t") == [3, 4]
+
+
+@pytest.mark.asyncio
 async def test_arrays_in_contents_come_back(history: EventHistory) -> None:
     history.set_policy("t", HistoryPolicy())
     history.add(0, Event("click", "p", 1, {"n": array.array("f", [1, 2])}))

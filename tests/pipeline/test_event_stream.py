@@ -1,5 +1,6 @@
 """The event stream: trie, sequences and sizes behind one call, against the sequences and the trie one by one."""
 
+import array
 import gc
 import random
 import weakref
@@ -201,6 +202,29 @@ PLAIN = st.recursive(
 def test_the_size_is_that_of_the_encoding(value: Any) -> None:
     assert _core.packed_size(value) == len(plain.encode(value))
     assert _core.packed_size([value] * 16) == len(plain.encode([value] * 16))
+
+
+def number_of_values(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(number_of_values, value.values()))
+    return 1 + sum(map(number_of_values, value)) if isinstance(value, list | tuple) else 1
+
+
+@given(PLAIN)
+def test_values_are_counted_with_those_in_containers(value: Any) -> None:
+    assert _core.packed_values(plain.encode(value)) == number_of_values(value)
+
+
+def test_values_are_counted_up_to_where_the_bytes_end_or_are_damaged() -> None:
+    array_ = plain.encode(array.array("f", range(300)))
+    for data, values in (
+        (b"", 0),
+        (array_, 1),
+        (array_[:-1], 0),
+        (b"\xdd\xff\xff\xff\xff\x90", 2),
+        (b"\x92\xc0\xc1\xc0", 2),
+    ):
+        assert _core.packed_values(data) == values
 
 
 @pytest.mark.parametrize(

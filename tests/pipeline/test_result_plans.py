@@ -110,6 +110,19 @@ def test_a_result_has_the_meaning_of_its_template_and_is_encoded_byte_for_byte(
             plan.encode(view, **VALUES)
 
 
+def test_bounds_are_of_a_number_or_of_those_of_a_column() -> None:
+    events = columns([Event("x", "", 0, {"n": number}) for number in (-1.5, 0, 2.5, 8.0)])
+    bounds = {"whole": True, "least": 3}
+    unbounded = Events.result_plan(("n", "spread")).run(events)
+    for template, expected in (
+        (("n", "spread", bounds), unbounded),
+        (("n", "column", bounds), [3, 3, 3, 8]),
+        (("n", "mean", bounds), 3),
+    ):
+        plan = Events.result_plan(template)
+        assert plain.encode(plan.run(events)) == plan.encode(events).data == plain.encode(expected)
+
+
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 255, 256, 70_000])
 def test_heads_of_containers_are_the_shortest(count: int) -> None:
     events = columns([Event("x", "", at, {"n": at, "t": f"t{at}"}) for at in range(count)])
@@ -141,6 +154,7 @@ def test_heads_of_containers_are_the_shortest(count: int) -> None:
         ({"a": ("n", "tally", TEXT)}, "a tally without the option texts"),
         ({"a": ("n", "tally", {"texts": ("a",)})}, "needs the option max_chars"),
         ({"a": ("n", "tally", {**TEXT, "texts": (1,)})}, "a text of a tally must be str"),
+        ({"a": ("n", "tally", {**TEXT, "texts": ("a", "b", "a")})}, "a tally with the same text twice"),
         ({"a": ("n", "sum", {"texts": ("a",)})}, "texts, which is an option of tally"),
         ({"a": [["count"] * 2] * 200}, "more than 256 steps"),
         (nested(8, lambda inner: ("click", inner), {}), "nested deeper than 8"),

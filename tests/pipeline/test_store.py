@@ -98,6 +98,17 @@ async def test_a_query_is_bounded_in_bytes_and_goes_on_with_older_features(path:
 
 
 @pytest.mark.asyncio
+async def test_a_query_is_bounded_in_values_which_take_more_memory_than_their_bytes(path: pathlib.Path) -> None:
+    value: list[list[list[int]]] = [[[] for _ in range(99)] for _ in range(1000)]  # 100,001 values in as many bytes
+    async with FeatureStore(path) as store:
+        for _ in range(5):
+            await store.put("t", value, upload=False)
+        assert [len(await store.query("t", skip=skip)) for skip in (0, 2, 4, 5)] == [2, 2, 1, 0]
+        await store.put("t", [[]] * (1 << 19), upload=False)
+        assert len(await store.query("t")) == 1  # larger than the bound: alone
+
+
+@pytest.mark.asyncio
 async def test_outputs_gather_until_the_threshold_and_go_in_one_transaction(path: pathlib.Path) -> None:
     async with FeatureStore(path, threshold=10, clock=ManualClock()) as store:
         for value in range(9):

@@ -334,12 +334,14 @@ async def test_an_altered_upload_is_replaced_by_its_report(path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_altered_feature_is_left_out_and_counted(path: Path) -> None:
+@pytest.mark.parametrize("change", ["ts_ms = 9", "payload = 9", "payload = 'text'", "position = 'text'"])
+async def test_an_altered_feature_is_left_out_and_counted(path: Path, change: str) -> None:
     async with FeatureStore(path) as store:
         for number in range(4):
             await store.put("t", number, upload=False)
         await store.flush()
-        await store.call(lambda database: database._connection.execute("UPDATE features SET ts_ms = 9 WHERE id = 2"))
+        update = f"UPDATE features SET {change} WHERE id = 2"
+        await store.call(lambda database: database._connection.execute(update))
         assert [plain.decode(feature.payload) for feature in await store.query("t")] == [0, 2, 3]
         assert store.report.damaged_features == 1
         assert len(await store.query("t")) == 3

@@ -13,11 +13,14 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import ReleasesPeer
 from walle.deploy.cloud.bundle import unpack
+from walle.engine_ext._core import packed_values
 from walle.errors import DeployError
 from walle.pipeline.ingest.feature_view import FeatureView, FeatureViewError, ViewConfig
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.protocol import Manifest
 from walle.task_runner import PHASE_TOPIC, TaskRunner
+
+_MAX_VALUES = 1 << 19  # of a request, with those in containers: an empty list is 1 byte on the wire, and 72 in Python
 
 
 class InferenceError(DeployError):
@@ -78,6 +81,9 @@ class InferenceNode:
         """
         if topic != PHASE_TOPIC:
             raise InferenceError(f"request {topic[:100]!r} is unknown; a device may send {PHASE_TOPIC!r}")
+        if (values := packed_values(payload)) > _MAX_VALUES:
+            what = f"the request of {device_id} has {values} values, more than {_MAX_VALUES}; hand over arrays"
+            raise InferenceError(what)
         try:
             question = plain.decode(payload)
             task, version, phase = (str(question[key]) for key in ("task", "version", "phase"))

@@ -23,6 +23,7 @@ from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import EventError
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamCounts, StreamEngine, TaskOutput
+from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.task_states import TaskState
 from walle.protocol import Attribute
@@ -104,7 +105,7 @@ class Simulator:
             return plain.decode(plain.encode(output))
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
-            callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(_query, store)}
+            callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(query_payloads, store, 0)}
             if manifest.history is not None:
                 older = functools.partial(history.query, manifest.name, trigger.position)
                 callbacks = {**callbacks, "events.history": older}
@@ -145,10 +146,6 @@ class Simulator:
     async def close(self) -> None:
         await self._device.close()
         await self._cloud.close()
-
-
-async def _query(store: FeatureStore, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Any]:
-    return [plain.decode(feature.payload) for feature in await store.query(topic, since_ms, limit, skip)]
 
 
 def _describe(error: Exception) -> str:

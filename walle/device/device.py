@@ -89,6 +89,7 @@ class Device:
             self.stream = StreamEngine(self.store, self._runs.run, on_outcome=self._on_outcome)
             undo.push_async_callback(self.stream.close)
             self._versions = TaskVersions(self.store, self.stream, history, runner, self._tunnel, active)
+            undo.push_async_callback(self._versions.aclose)
             http = await undo.enter_async_context(httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0))
             self.agent = Agent(
                 config.folder / "tasks",

@@ -13,11 +13,11 @@ from walle.device.config import DeviceConfig
 from walle.device.summary import DeviceCounts
 from walle.device.task_versions import ActiveVersion
 from walle.engine_ext.vm.callbacks import Callbacks
-from walle.errors import PipelineError
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory, EventHistoryError
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import TaskOutput
+from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.protocol import printable
 from walle.task_log import LogLine, TaskLog, failure_place, last_lines
@@ -26,9 +26,6 @@ from walle.task_runner import PHASE_TOPIC, TaskRunner
 _LOG = logging.getLogger(__name__)
 
 _FAILURES_TO_REVERT = 10
-_MAX_FEATURES = 10_000  # of one query
-_MAX_SKIP = 2**53
-_MAX_MS = 2**53
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -165,27 +162,13 @@ class TaskRuns:
         run.unanswered = False
         return plain.decode(answer)
 
-    async def _query(
-        self, run: _Run, after_id: int, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0
-    ) -> list[Any]:
-        """Return payloads, oldest first, for a task's `ctx.store.query`; those up to `after_id` are left out."""
-        for name, value, kind in (
-            ("topic", topic, str),
-            ("since_ms", since_ms, int),
-            ("limit", limit, int),
-            ("skip", skip, int),
-        ):
-            if type(value) is not kind:
-                raise PipelineError(f"{name} of a query must be {kind.__name__}, is {type(value).__name__}")
-        since_ms = max(0, min(since_ms, _MAX_MS))
-        limit = max(0, min(limit, _MAX_FEATURES))  # SQLite takes a negative limit for none
-        skip = max(0, min(skip, _MAX_SKIP))
+    async def _query(self, run: _Run, after_id: int, *args: Any) -> list[Any]:
+        """Return payloads for a task's `ctx.store.query`."""
         try:
-            found = await self._store.query(topic, since_ms, limit, skip)
+            return await query_payloads(self._store, after_id, *args)
         except StoreError:
             run.is_unserved = True
             raise
-        return [plain.decode(feature.payload) for feature in found if feature.id > after_id]
 
     async def _older_events(self, run: _Run, upto: int, *args: Any) -> Any:
         """Return encoded events for a task's `ctx.history`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from walle.deploy.device.agent import ActivationPostponedError
 from walle.device.cloud_tunnel import CloudTunnel
-from walle.errors import VMError
+from walle.errors import WalleError
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.store import FeatureStore
@@ -21,7 +21,7 @@ from walle.task_runner import TaskRunner, deadline_s
 
 _LOG = logging.getLogger(__name__)
 
-_LOAD_S = 3.0  # for the modules of a version before it is activated; beyond it, its first run loads them
+_LOAD_S = 3.0  # for loading a version before it is activated, which a rollback waits for; the rest goes on beside it
 _SWITCH_S = 10.0  # for a run under way and its outputs, beside its deadline, before a version with a state replaces it
 
 
@@ -55,22 +55,33 @@ class TaskVersions:
         self._runner = runner
         self._tunnel = tunnel
         self._is_started = False
+        self._loading: dict[tuple[str, Path], asyncio.Task[None]] = {}  # by task and files of the version
 
     async def start(self) -> None:
         """Remove what no task needs, once the agent has activated the installed versions."""
         self._is_started = True
         await self._history.remove_unused()
 
-    async def prepare(self, files: Path, manifest: Manifest) -> None:
-        """Load the modules of a version that is to be activated, so that its first triggers do not wait for them.
+    async def aclose(self) -> None:
+        """Stop what is being loaded."""
+        loads = list(self._loading.values())
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
 
-        It has passed its check; a failure here is left to its runs, which count for its release.
+    async def prepare(self, files: Path, manifest: Manifest) -> None:
+        """Load a version that is to be activated where it will run, so that its first triggers do not wait for it.
+
+        What takes longer than _LOAD_S goes on in the background, and the first run waits for it. The version has passed
+        its check; a failure here is left to its runs, which count for its release.
         """
-        try:
-            async with asyncio.timeout(_LOAD_S):
-                await self._runner.load(files, manifest)
-        except (VMError, TimeoutError) as error:
-            _LOG.warning("%s %s was not loaded before its first run: %r", manifest.name, manifest.version, error)
+        key = manifest.name, files
+        self._stop_loading(manifest.name, but=files)
+        load = self._loading.get(key)
+        if load is None:
+            load = self._loading[key] = asyncio.create_task(self._load(files, manifest))
+            load.add_done_callback(lambda _: self._loading.pop(key))
+        await asyncio.wait([load], timeout=_LOAD_S)
 
     async def activate(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None:
         """Run this version of the task from the next trigger on.
@@ -83,6 +94,7 @@ class TaskVersions:
             TaskStateError: the new state cannot be stored.
             VMError: the version's `migrate` failed.
         """
+        self._stop_loading(task, but=files)
         async with contextlib.AsyncExitStack() as held:
             policy, state = manifest.state, self._store.task_states.active(task)
             if policy is not None and (state is None or state.version != policy.version):
@@ -102,6 +114,7 @@ class TaskVersions:
 
     async def suspend(self, task: str) -> None:
         """Stop a task until it has a version again, which finds its state."""
+        self._stop_loading(task)
         self._stream.remove_task(task)
         self.active.pop(task, None)
         self._use_dictionaries()
@@ -114,6 +127,18 @@ class TaskVersions:
         await self._set_history(task, None)
 
     # --- internals ----------------------------------------------------------------------------------------------------
+
+    async def _load(self, files: Path, manifest: Manifest) -> None:
+        try:
+            await self._runner.load(files, manifest)
+        except WalleError as error:
+            _LOG.warning("%s %s was not loaded before its first run: %r", manifest.name, manifest.version, error)
+
+    def _stop_loading(self, task: str, *, but: Path | None = None) -> None:
+        """Stop loading the task's versions, except the one with these files."""
+        for (name, files), load in self._loading.items():
+            if name == task and files != but:
+                load.cancel()
 
     async def _set_history(self, task: str, policy: HistoryPolicy | None) -> None:
         self._history.set_policy(task, policy)

@@ -105,10 +105,11 @@ class Store:
         (self.puts if upload else self.local).append((topic, payload))
 
     def query(self, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Any]:
-        """Return payloads of stored features, oldest first: the latest `limit`, at most 10,000 and 4 MiB.
+        """Return payloads of stored features, oldest first: the latest `limit`, at most 10,000.
 
-        There are fewer than `limit` where they do not fit. To go on with older ones, pass the number of those returned
-        so far as `skip`, until none is returned.
+        They are at most 4 MiB, encoded, and 262,144 values, those in lists and dicts too. There are fewer than `limit`
+        where they do not fit. To go on with older ones, pass the number of those returned so far as `skip`, until none
+        is returned.
         """
         return callbacks.call("store.query", topic, since_ms, limit, skip)  # type: ignore[no-any-return]
 
@@ -162,8 +163,9 @@ class Context:
     def history(self, event_id: str = "", page_id: str = "", *, since_ms: int = 0, limit: int = 1000) -> Events:
         """Return older events of the device up to the one that triggered the run, oldest first; the latest `limit`.
 
-        Those with the given event id, page id and times from `since_ms` on; at most 10,000 and 4 MiB, the latest that
-        fit. The bounds are those of [history] in task.toml. The device reads them at this call.
+        Those with the given event id, page id and times from `since_ms` on; at most 10,000, 4 MiB, and 524,288 values
+        with those in lists and dicts, the latest that fit. The bounds are those of [history] in task.toml. The device
+        reads them at this call.
 
         Raises:
             CallbackError: task.toml has no [history], or the phase runs on the cloud.
@@ -328,8 +330,9 @@ def load_migrating(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any
     Raises:
         TaskContextError: `main` has no phase, or no `migrate`.
     """
+    loaded = load(models, run_id)
     _migration()
-    return load(models, run_id)
+    return loaded
 
 
 def _load() -> list[str]:

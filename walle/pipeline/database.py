@@ -13,9 +13,8 @@ import logging
 import pathlib
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-from walle.engine_ext._core import RowBatch
+from walle.engine_ext._core import RowBatch, packed_values
 from walle.errors import PipelineError
 from walle.pipeline import epochs, salvage, store_schema, store_statements, task_states
 from walle.pipeline.kept_features import Bounds, KeptFeatures, read_kept
@@ -37,6 +36,9 @@ from walle.protocol import Upload
 _LOG = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 4 << 20  # of one query, encoded, with ROW_OVERHEAD_BYTES a row; one feature is smaller
+# Of one query, those in containers too; one feature alone may have more. On its way into a VM a value of one byte, an
+# empty list, takes up to 160 bytes, in Python and in the native core.
+MAX_ANSWER_VALUES = 1 << 18
 # Of statements that are constants: these errors mean that the file holds other contents than a store wrote.
 _DAMAGE = {
     sqlite3.SQLITE_ERROR,
@@ -404,8 +406,8 @@ class StoreDatabase:
     def query(self, topic: str, since_ms: int, limit: int, skip: int = 0) -> list[Feature]:
         """Return features of a topic from `since_ms` on, in the order they were put.
 
-        They are the latest without the last `skip`: at most `limit`, and as many as fit MAX_ANSWER_BYTES. Rows that
-        fail their checksum are removed, counted and left out.
+        They are the latest without the last `skip`: at most `limit`, and as many as fit MAX_ANSWER_BYTES and
+        MAX_ANSWER_VALUES. Rows that fail their checksum are removed, counted and left out.
         """
         return self._mended(lambda db: self._query(db, topic, since_ms, limit, skip))
 
@@ -415,22 +417,21 @@ class StoreDatabase:
             " ORDER BY id DESC LIMIT ? OFFSET ?",
             (topic, since_ms, limit, skip),
         )
-        found: list[tuple[Any, ...]] = []
-        size_bytes = 0
-        for row in cursor:
-            size_bytes += len(row[1]) + len(row[4]) + ROW_OVERHEAD_BYTES
-            if found and size_bytes > MAX_ANSWER_BYTES:
-                break
-            found.append(row)
-        cursor.close()
-        features = []
+        features: list[Feature] = []
         damaged = []
-        for id_, *row, payload, checksum in reversed(found):
+        size_bytes = values = 0
+        for id_, *row, payload, checksum in cursor:
             row_topic, ts_ms, position = row
-            if is_sound_feature(row_topic, payload, ts_ms, position, checksum):
-                features.append(Feature(id=id_, topic=row_topic, ts_ms=ts_ms, position=position, payload=payload))
-            else:
+            if not is_sound_feature(row_topic, payload, ts_ms, position, checksum):
                 damaged.append(id_)
+                continue
+            size_bytes += len(row_topic) + len(payload) + ROW_OVERHEAD_BYTES
+            values += packed_values(payload)
+            if features and (size_bytes > MAX_ANSWER_BYTES or values > MAX_ANSWER_VALUES):
+                break
+            features.append(Feature(id=id_, topic=row_topic, ts_ms=ts_ms, position=position, payload=payload))
+        cursor.close()
+        features.reverse()
         if damaged:
             self._remove_damaged(db, damaged)
         return features

@@ -18,6 +18,7 @@ from typing import Any
 
 from walle import plain
 from walle.clock import Clock
+from walle.engine_ext._core import packed_values
 from walle.errors import PipelineError
 from walle.pipeline.events import MAX_TS_MS, Event, EventError
 from walle.pipeline.stream import encode_events
@@ -33,6 +34,7 @@ _MAX_BUFFER_BYTES = 1 << 20  # while the file cannot be written; older events ar
 _RETRY_S = 10.0  # between attempts to write a batch, while the file cannot be written
 _MAX_LIMIT = 10_000  # events of one query
 MAX_ANSWER_BYTES = 4 << 20  # of one query, encoded; one event is smaller
+MAX_ANSWER_VALUES = 1 << 19  # of one query, with those in containers: an empty list is 1 byte encoded, and 72 in Python
 _DAY_MS = 86_400_000
 # `number` and `total_bytes` count from the first event ever: the bounds are then found without a sum over the table.
 _SCHEMA = """
@@ -119,7 +121,8 @@ class EventHistory:
     ) -> bytes | list[dict[str, Any]]:
         """Return a task's latest events with these ids and times up to position `upto`, oldest first.
 
-        They are encoded by `encode_events`: at most `limit` events, 10,000, and MAX_ANSWER_BYTES, the latest that fit.
+        They are encoded by `encode_events`: at most `limit` events, 10,000, MAX_ANSWER_BYTES and MAX_ANSWER_VALUES, the
+        latest that fit.
 
         Raises:
             EventError: an argument is of the wrong type.
@@ -149,10 +152,13 @@ class EventHistory:
                 " AND ? IN ('', event_id) AND ? IN ('', page_id) ORDER BY position DESC LIMIT ?",
                 (first, upto, oldest_ms, since_ms, event_id, page_id, limit),
             )
-            rows, size_bytes = [], 0
+            rows, size_bytes, values = [], 0, 0
             for (data,) in found:
+                if type(data) is not bytes:  # a damaged row, as below
+                    continue
                 size_bytes += len(data)
-                if size_bytes > MAX_ANSWER_BYTES:
+                values += packed_values(data)
+                if size_bytes > MAX_ANSWER_BYTES or values > MAX_ANSWER_VALUES:
                     break
                 rows.append(data)
             events = [_read_event(data) for data in reversed(rows)]

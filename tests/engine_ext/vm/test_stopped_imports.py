@@ -167,3 +167,20 @@ async def test_a_package_that_fails_gets_its_submodules_when_it_is_loaded_again(
         with pytest.raises(TaskError, match="division by zero"):
             await vm.call("run")
         assert await vm.call("run") == (1, 2)
+
+
+@pytest.mark.asyncio
+async def test_a_submodule_replaces_what_its_package_had_by_its_name_once(tmp_path: Path) -> None:
+    main = """
+    import pack.part
+
+    def run():
+        import pack.part, pack.again
+        return type(pack.part).__name__, pack.again
+    """
+    write_task(tmp_path, main, pack__part="value = 1", pack__again="again = 2")
+    (tmp_path / "pack" / "__init__.py").write_text(
+        "part = {}\nfrom .part import value\nfrom .again import again\n", encoding="utf-8"
+    )
+    async with in_interpreter(tmp_path) as vm:
+        assert await vm.call("run") == ("module", 2)

@@ -85,6 +85,13 @@ def test_a_view_that_cannot_be_read_is_refused(text: str) -> None:
         ViewConfig.parse(text)
 
 
+def test_an_upload_whose_values_would_fill_the_memory_is_left_out() -> None:
+    view = FeatureView(ViewConfig.parse("shop/visits=t:user"), SqliteUploadStore(Path("unused")))
+    view.add(visit(1, {"user": "a", "lists": [[]] * 600_000}))
+    view.add(visit(1, {"user": "a", "lists": [[]] * 500_000}))
+    assert (len(view), view.skipped) == (1, 1)
+
+
 def test_an_array_as_a_key_is_left_out() -> None:
     view = FeatureView(ViewConfig.parse("shop/visits=t:user"), SqliteUploadStore(Path("unused")))
     view.add(visit(1, {"user": array.array("f", [1.0])}))

@@ -148,6 +148,29 @@ async def test_a_store_on_a_slow_disk_or_after_a_slow_commit_uses_its_thread(tmp
 
 
 @pytest.mark.asyncio
+async def test_the_event_loop_waits_for_one_commit_of_a_disk_that_takes_long_to_fail(tmp_path: Path) -> None:
+    clock = SetClock(0.0)
+    async with quick(SqliteUploadStore(tmp_path / "u.db", clock=clock)) as store:
+        await accept(store, [received(1)])
+        assert store._database is not None
+
+        def stall(_statement: str) -> None:
+            clock.monotonic_s += 10.0
+
+        store._database.execute(
+            "CREATE TEMP TRIGGER fault BEFORE INSERT ON uploads WHEN NEW.topic = 'bad'"
+            " BEGIN SELECT RAISE(ABORT, 'fault'); END"
+        )
+        store._database.set_trace_callback(stall)
+        with pytest.raises(IngestError):
+            await accept(store, [received(2, topic="bad")])
+        threads = CommitThreads(store)
+        for seq in (2, 3):  # the thread reads the stream for the first, and knows it for the second
+            await accept(store, [received(seq)])
+        assert threads.take() == [False, False]
+
+
+@pytest.mark.asyncio
 async def test_while_another_process_writes_the_event_loop_goes_on_and_the_thread_waits(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         await accept(store, [received(1)])
@@ -235,6 +258,39 @@ async def test_the_log_is_checkpointed_in_the_thread_and_begins_again(
         assert seq > 20  # it is left alone below 300 pages
         assert any(threads.take())
         assert await store.count() == seq
+
+
+class WrittenMeanwhile:
+    """A store's connection whose passive checkpoints leave a part of the log, as beside another process that writes."""
+
+    def __init__(self, database: sqlite3.Connection, reader: sqlite3.Connection) -> None:
+        self._database = database
+        self._reader = reader
+
+    def execute(self, statement: str) -> sqlite3.Cursor:
+        if "PASSIVE" not in statement:
+            return self._database.execute(statement)
+        self._reader.execute("BEGIN")
+        self._reader.execute("SELECT count(*) FROM owners").fetchall()
+        self._database.execute("INSERT INTO owners VALUES ('written meanwhile', '')")
+        cursor = self._database.execute(statement)
+        self._reader.execute("ROLLBACK")
+        return cursor
+
+
+@pytest.mark.asyncio
+async def test_the_log_begins_again_although_other_processes_write_without_a_pause(tmp_path: Path) -> None:
+    async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
+        await accept(store, [large(1)])
+        first, database = salts(store.path), store._database
+        assert database is not None
+        with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
+            store._database = WrittenMeanwhile(database, reader)  # type: ignore[assignment]
+            store._checkpoint()
+            store._database = database
+        await accept(store, [large(2)])
+        assert salts(store.path) != first
+        assert database.execute("PRAGMA busy_timeout").fetchone() == (0,)
 
 
 @pytest.mark.asyncio

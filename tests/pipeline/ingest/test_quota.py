@@ -1,12 +1,15 @@
 """Quota of a device: its text, and the memory that the counts take."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import pytest
 
 from tests.pipeline.ingest.upload_samples import received
 from walle.clock import ManualClock
 from walle.errors import ConfigError
 from walle.pipeline.ingest import quota as quota_module
-from walle.pipeline.ingest.quota import DeviceQuota, QuotaKeeper
+from walle.pipeline.ingest.quota import DeviceQuota, QuotaKeeper, StoredPart
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 
 
@@ -45,3 +48,24 @@ def test_the_counts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(keeper._known) <= 50
         assert all(len(topic) <= 200 for topic in keeper._known)
     assert keeper.refused([received(1)]) == {}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("quota", [DeviceQuota(size_bytes=10**6), DeviceQuota(topics=160)])
+async def test_a_forged_device_is_measured_among_more_devices_than_are_counted(
+    monkeypatch: pytest.MonkeyPatch, quota: DeviceQuota
+) -> None:
+    monkeypatch.setattr(quota_module, "_MAX_DEVICES", 100)
+    measured = set[str]()
+
+    async def measure(device_id: str) -> AsyncIterator[StoredPart]:
+        measured.add(device_id)
+        yield StoredPart([], 0)
+
+    keeper = QuotaKeeper(quota, measure, ManualClock())
+    for number in range(20):
+        keeper.note([received(1, device=f"d{number}-{device}") for device in range(50)])
+        keeper.note([received(number, device="forged", topic=f"t{number}", payload=bytes(10_000))])
+        await asyncio.sleep(0.001)
+    await keeper.aclose()
+    assert measured == {"forged"}

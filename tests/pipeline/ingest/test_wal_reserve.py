@@ -150,6 +150,26 @@ def test_it_grows_to_its_limit_and_not_on_a_disk_that_is_nearly_full(tmp_path: P
     database.close()
 
 
+def test_a_reserve_that_the_store_s_thread_closes_meanwhile_is_not_low(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, path = _log(tmp_path, 20)
+    reserve = WalReserve(path, page_bytes=4096, limit_bytes=_LIMIT, free_bytes=0)
+    pread = os.pread
+
+    def closed_after(file: int, size_bytes: int, offset: int) -> bytes:
+        found = pread(file, size_bytes, offset)
+        reserve.close()
+        return found
+
+    lows = [reserve.is_low]
+    monkeypatch.setattr(os, "pread", closed_after)
+    lows.append(reserve.is_low)
+    monkeypatch.undo()
+    assert lows == [True, False]
+    database.close()
+
+
 def test_a_log_that_does_not_exist_has_no_reserve(tmp_path: Path) -> None:
     reserve = WalReserve(tmp_path / "none-wal", page_bytes=4096, limit_bytes=_LIMIT)
     assert not reserve.is_low

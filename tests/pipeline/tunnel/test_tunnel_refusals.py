@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
+from tests.sim.tunnel_cloud import TOKENS, TunnelCloud, authenticate, echo
 from tests.sim.tunnel_rig import (
     MakeClient,
     RawDevice,
@@ -73,6 +73,22 @@ async def test_a_refused_device_that_disconnects_leaves_no_connection_behind(
         with pytest.raises(TunnelRefusedError):
             await make_client(MemoryOutbox(), cloud.server.port, token="wrong").run()
         await until(lambda: cloud.server.counts.open == 0)
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_is_refused_for_what_came_behind_its_hello_leaves_no_connection_behind(
+    authority: Authority,
+) -> None:
+    async with (
+        bare_server(authority, limits=ServerLimits(linger_s=60.0)) as server,
+        RawDevice.connect(authority, server.port) as device,
+    ):
+        hello = protocol.Hello("device-0", "e", TOKENS["device-0"])
+        device.say(hello, protocol.Ack(1))  # an Ack is the cloud's
+        assert isinstance(await device.hear(), protocol.Welcome)
+        assert isinstance(await device.hear(), protocol.Refusal)
+        device.writer.close()
+        await until(lambda: server.counts.open == 0)
 
 
 @pytest.mark.asyncio

@@ -107,8 +107,10 @@ class TaskModules:
         parent, _, leaf = name.rpartition(".")
         if parent:
             self.load(parent)
-        module = self._modules.get(name) or self._run(name)
-        if parent and leaf not in vars(self._modules[parent]):
+        loaded = self._modules.get(name)
+        module = loaded or self._run(name)
+        # As in CPython, a module that was run replaces what its package had by this name, and a loaded one does not.
+        if parent and (loaded is None or leaf not in vars(self._modules[parent])):
             setattr(self._modules[parent], leaf, module)
         return module
 

@@ -5,6 +5,9 @@ percentile where other programs use the processors. A disk that stalls would sto
 event loop commits only while the disk is quick, and one slow commit is what it can wait for.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 from walle.clock import Clock
 
 _QUICK_S = 0.002  # of the mean of recent commits
@@ -28,6 +31,15 @@ class CommitPace:
     @property
     def is_quick(self) -> bool:
         return self._mean_s <= _QUICK_S and self._clock.monotonic() >= self._rest_until_s
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Count the block as a commit, also if it fails: a broken disk may take long to say so."""
+        began_s = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self.add(self._clock.monotonic() - began_s)
 
     def add(self, commit_s: float) -> None:
         """Count a commit that took `commit_s` seconds."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle import plain
+from walle.engine_ext._core import packed_values
 from walle.errors import ConfigError, PipelineError
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore, is_cut
 from walle.pipeline.tunnel.connection import Received
@@ -19,6 +20,7 @@ DEVICE = "device"  # a field of a key: the device's id, which no payload needs t
 _BATCH = 1000
 _POLL_S = 0.2
 _RETRY_S = 1.0
+_MAX_VALUES = 1 << 19  # of an upload that is decoded, those in containers too: 8 MB of empty lists take 500 MB
 
 
 class FeatureViewError(PipelineError):
@@ -57,8 +59,8 @@ class ViewConfig:
 class FeatureView:
     """The latest payload of each key. `run` keeps it up to date; the key that was not renewed for longest leaves first.
 
-    `skipped` counts uploads without the fields of the key, or with one of more than MAX_ID_CHARS; `evicted` the keys
-    that left.
+    `skipped` counts uploads without the fields of the key, with one of more than MAX_ID_CHARS, or with more values than
+    are decoded; `evicted` the keys that left.
     """
 
     def __init__(self, config: ViewConfig, store: UploadStore) -> None:
@@ -127,6 +129,9 @@ class FeatureView:
 
     def add(self, received: Received) -> None:
         """Take an upload in; one without the key's fields is counted and left out."""
+        if packed_values(received.payload) > _MAX_VALUES:
+            self.skipped += 1
+            return
         try:
             payload = plain.decode(received.payload)
             fields = {**payload, DEVICE: received.device_id}

@@ -4,7 +4,7 @@ It protects the disk and the tables of topics from a forged device with a valid 
 sums by device, and honest devices are to pay nothing for them: what a device stores is counted in memory, and its
 stored uploads are read and summed in the background whenever it has stored a sixteenth of the quota since the last
 time. So a device may exceed the quota by an eighth and one batch, for each process that it connects to and for each
-restart.
+restart. Where a process has more devices than it counts, so may one that stores no more than half of them do.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ _LOG = logging.getLogger(__name__)
 
 OVERHEAD_BYTES = 100  # of an upload beside payload and topic: its row and its share of the indexes
 _PARTS = 16  # of the quota: after one of them a device is measured, after two it waits for that
-_MAX_DEVICES = 100_000  # that are counted at once; of more, those that began first are forgotten
-_MAX_TOPICS = 20_000  # that are known to exist; as above
+_MAX_DEVICES = 20_000  # that are counted at once; of more, those that have stored least are forgotten
+_MAX_TOPICS = 20_000  # that are known to exist; of more, those that were found first are forgotten
 _MEASURED_AT_ONCE = 1  # devices: their reads must not delay those of consumers
 _UNMEASURED = "the device has stored much at once, and is being measured"
 _LOOK_AGAIN_S = 600.0  # at a device over its quota: retention may have deleted uploads
@@ -131,8 +131,22 @@ class QuotaKeeper:
                 self._start(received.device_id)
                 if account.size_bytes >= 2 * part_bytes or account.topics >= 2 * part_topics:
                     self._refusals.setdefault(received.device_id, _Refusal(_UNMEASURED, self._clock.monotonic()))
-        _forget_half(accounts, _MAX_DEVICES)
-        _forget_half(known, _MAX_TOPICS)
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget half of a table that has grown too large. The devices that fill the disk stay."""
+        accounts, known = self._accounts, self._known
+        if len(accounts) > _MAX_DEVICES:
+            by_share = sorted(accounts, key=lambda device_id: self._share(accounts[device_id]))
+            for device_id in by_share[: len(by_share) // 2]:
+                del accounts[device_id]
+        if len(known) > _MAX_TOPICS:
+            for topic in list(itertools.islice(known, len(known) // 2)):
+                del known[topic]
+
+    def _share(self, account: _Account) -> float:
+        """Return the part of the quota that a device has stored since it was measured."""
+        return max(account.size_bytes / self.quota.size_bytes, account.topics / self.quota.topics)
 
     async def aclose(self) -> None:
         """Stop measuring."""
@@ -182,12 +196,6 @@ class QuotaKeeper:
                 continue
             return f"the cloud stores no more than {kept} of a device; an operator can delete some, or raise the quota"
         return ""
-
-
-def _forget_half[K, V](table: dict[K, V], most: int) -> None:
-    if len(table) > most:
-        for key in list(itertools.islice(table, most // 2)):
-            del table[key]
 
 
 def stored_part(rows: Sequence[tuple[str, int, int, int]], limit: int) -> tuple[StoredPart, int | None]:

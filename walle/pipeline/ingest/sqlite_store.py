@@ -67,6 +67,7 @@ _SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
 _STREAMS_KEPT = 50_000  # in memory
 _CHECKPOINT_PAGES = 8000  # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare
 _CHECKPOINT_STEP = 1000  # pages between two attempts
+_CHECKPOINT_WAIT_MS = 10  # for other processes' commits, and for queries
 _MOST_PAGES = 4 * _CHECKPOINT_PAGES  # SQLite checkpoints by itself, and delays a commit
 _RESERVED_PAGES = _CHECKPOINT_PAGES + 2000  # batches that come before the checkpoint may pass the bound
 _LOG_CHECK_BYTES = 64 << 10  # of payloads, after which the log's length is looked at
@@ -477,8 +478,7 @@ class SqliteUploadStore(UploadStore):
 
     def _accept(self, database: sqlite3.Connection, batch: Sequence[Received], *, wait: bool = True) -> Accepted:
         keys = dict.fromkeys(received[:2] for received in batch)
-        began_s = self.clock.monotonic()
-        with transaction(database, wait=wait):
+        with self._pace.timed(), transaction(database, wait=wait):
             self._forget_if_changed(database)
             foreign = frozenset(key for key in keys if not self._is_owned(database, key[0]))
             streams = {key: self._take(database, key) for key in keys if key not in foreign}
@@ -492,7 +492,6 @@ class SqliteUploadStore(UploadStore):
             for recorded in sorted_batch.losses:
                 self._record(database, recorded)
             _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain) for stream in streams.values()])
-        self._pace.add(self.clock.monotonic() - began_s)
         if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
             self._forget()
         self._streams.update(streams)
@@ -512,6 +511,12 @@ class SqliteUploadStore(UploadStore):
         try:
             if self._opened.is_current:
                 self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                # Other processes went on writing. The rest is moved under the write lock: else the log never ends.
+                self._database.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_WAIT_MS}")
+                try:
+                    self._database.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+                finally:
+                    self._database.execute("PRAGMA busy_timeout = 0")
         except (sqlite3.Error, OSError) as error:
             _LOG.warning("received uploads in %s: the log grows: %s", self.path, error)
 

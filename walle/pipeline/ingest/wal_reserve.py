@@ -36,10 +36,10 @@ class WalReserve:
     @property
     def is_low(self) -> bool:
         """True once the log is used to near the end of its file, and may be made longer."""
-        if self._file is None or not self._may_grow:
+        if (file := self._file) is None or not self._may_grow:
             return False
         try:
-            size_bytes = os.fstat(self._file).st_size
+            size_bytes = os.fstat(file).st_size
         except OSError:
             return False
         if size_bytes < _FROM_BYTES:
@@ -50,11 +50,11 @@ class WalReserve:
 
     def is_used_to(self, pages: int) -> bool:
         """Return whether the log has more than `pages` pages since it last began."""
-        if self._file is None:
+        if (file := self._file) is None:  # another thread may close it meanwhile
             return False
         try:
-            salts = os.pread(self._file, _SALTS_BYTES, _HEADER_BYTES + pages * self._frame_bytes + 8)
-            return len(salts) == _SALTS_BYTES and salts == os.pread(self._file, _SALTS_BYTES, 16)
+            salts = os.pread(file, _SALTS_BYTES, _HEADER_BYTES + pages * self._frame_bytes + 8)
+            return len(salts) == _SALTS_BYTES and salts == os.pread(file, _SALTS_BYTES, 16)
         except OSError:
             return False
 
@@ -77,6 +77,6 @@ class WalReserve:
 
     def close(self) -> None:
         """Close the file. The reserve stays, and does not grow any more."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)

@@ -95,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._acked = 0
         self._due = 1  # number of the next upload
         self._pauses = 0  # reasons for not reading
+        self._is_reading = True  # the transport; while `resume` processes what came before, it is not
         self._writable = asyncio.Event()
         self._writable.set()
         self._owed_ack = False  # an Ack could not be written yet
@@ -288,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write(protocol.Refusal(code, message, retry_s, host, port))
         self._state = _ConnectionState.CLOSED
         self._since_s = self._server.clock.monotonic()
-        if self._pauses:
+        if not self._is_reading:
             self._transport.resume_reading()  # else the device's end of the connection is not noticed
         self._transport.close()
 
@@ -317,6 +318,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause(self) -> None:
         self._pauses += 1
         if self._pauses == 1 and not self._is_closed:
+            self._is_reading = False
             self._transport.pause_reading()
 
     def resume(self) -> None:
@@ -326,6 +328,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._since_s = self._server.clock.monotonic()
             self._take()
             if self._pauses == 0 and not self._is_closed:
+                self._is_reading = True
                 self._transport.resume_reading()
 
     def check_patience(self, now_s: float) -> None:

@@ -252,6 +252,14 @@ std::uint8_t* write_map_head(std::uint8_t* out, std::uint32_t pairs) noexcept {
   return pairs <= 0xffff ? store(out, 0xde, pairs, 2) : store(out, 0xdf, pairs, 4);
 }
 
+std::size_t count_values(const std::uint8_t* data, std::size_t size) noexcept {
+  PackedReader reader(data, size);
+  Value value;
+  std::size_t values = 0;
+  while (reader.left() > 0 && reader.read(value)) ++values;
+  return values;
+}
+
 std::size_t count_characters(std::string_view text) noexcept {
   std::size_t count = 0;
   for (const char byte : text) count += (static_cast<unsigned char>(byte) & 0xc0) != 0x80 ? 1 : 0;

@@ -123,6 +123,9 @@ std::uint8_t* write_list_head(std::uint8_t* out, std::uint32_t items) noexcept;
 std::uint8_t* write_map_head(std::uint8_t* out, std::uint32_t pairs) noexcept;
 inline constexpr std::size_t kMaxHeadBytes = 9;
 
+// Returns the number of values that the bytes hold, those in containers too, up to where they are not MessagePack.
+std::size_t count_values(const std::uint8_t* data, std::size_t size) noexcept;
+
 // Returns the number of characters of UTF-8 text.
 std::size_t count_characters(std::string_view text) noexcept;
 

@@ -229,8 +229,11 @@ class Compiler {
     if (size == 0) fail("has a tally without the option texts, a tuple of those that are counted");
     for (Py_ssize_t i = 0; i < size; ++i) {
       count();
-      (void)text(PyTuple_GET_ITEM(texts, i), "a text of a tally");
-      child_of(made, PyTuple_GET_ITEM(texts, i));
+      PyObject* one = PyTuple_GET_ITEM(texts, i);
+      (void)text(one, "a text of a tally");
+      for (const Node& other : made.children)  // a dict in bytes would have the key twice
+        if (PyUnicode_Compare(other.key, one) == 0) fail("has a tally with the same text twice");
+      child_of(made, one);
     }
   }
 

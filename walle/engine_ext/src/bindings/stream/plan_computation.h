@@ -11,7 +11,7 @@
 
 namespace walle::columns {
 
-// What a part of a template has written: nothing, a value that is false in Python, or another one.
+// Outcome of a part of a template: nothing was written, a value that is false in Python, or another one.
 enum class Outcome : std::uint8_t { missing, empty, full };
 
 // `Results` is ObjectResults or PackedResults. No Python code runs but in the keys of the given values.
@@ -288,7 +288,10 @@ class Computation {
     for (std::size_t part = 0; part < std::size(kPackedKeys); ++part) {
       results_.key(plan_.spread_keys[part], kPackedKeys[part]);
       if (part < 2) {
-        put_real(node, part == 0 ? spread.total.mean() : spread.deviation);
+        Value number;  // not by put_real: bounds of the mean alone would contradict the quartiles
+        number.kind = Kind::real;
+        number.real = rounded(part == 0 ? spread.total.mean() : spread.deviation, node.digits);
+        results_.value(number);
       } else if (part == 3) {
         results_.value(spread.quartiles[3]);
       } else {

@@ -400,6 +400,12 @@ PyObject* packed_size_of(PyObject*, PyObject* value) {
   return PyLong_FromLongLong(size);
 }
 
+PyObject* packed_values_of(PyObject*, PyObject* data) {
+  if (!PyBytes_Check(data)) return PyErr_Format(PyExc_TypeError, "packed data must be bytes");
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(PyBytes_AS_STRING(data));
+  return PyLong_FromSize_t(stream::count_values(bytes, static_cast<std::size_t>(PyBytes_GET_SIZE(data))));
+}
+
 template <typename Function>
 PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -448,7 +454,9 @@ PyType_Slot stream_slots[] = {{Py_tp_new, reinterpret_cast<void*>(stream_new)},
 constexpr unsigned kStreamTypeFlags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE;
 PyType_Spec trie_spec = {"walle.engine_ext._core.TriggerTrie", sizeof(TrieObject), 0, kStreamTypeFlags, trie_slots};
 PyType_Spec stream_spec = {"walle.engine_ext._core.EventStream", sizeof(StreamObject), 0, kStreamTypeFlags, stream_slots};
-PyMethodDef stream_functions[] = {{"packed_size", packed_size_of, METH_O, nullptr}, {nullptr, nullptr, 0, nullptr}};
+PyMethodDef stream_functions[] = {{"packed_size", packed_size_of, METH_O, nullptr},
+                                  {"packed_values", packed_values_of, METH_O, nullptr},
+                                  {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
 

@@ -1,0 +1,34 @@
+"""A task's query of its device's features, `ctx.store.query`: the same on a device and in the cloud's simulation."""
+
+from typing import Any
+
+from walle import plain
+from walle.errors import PipelineError
+from walle.pipeline.store import FeatureStore
+
+_MAX_FEATURES = 10_000  # of one query
+_MAX_NUMBER = 2**53  # of milliseconds and features to skip: beyond what any store has, and what SQLite takes
+
+
+async def query_payloads(
+    store: FeatureStore, after_id: int, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0
+) -> list[Any]:
+    """Return payloads, oldest first, as `FeatureStore.query` bounds them; those up to the id `after_id` are left out.
+
+    Raises:
+        PipelineError: an argument of the task's has another type.
+        StoreError: the store cannot be read.
+    """
+    for name, value, kind in (
+        ("topic", topic, str),
+        ("since_ms", since_ms, int),
+        ("limit", limit, int),
+        ("skip", skip, int),
+    ):
+        if type(value) is not kind:
+            raise PipelineError(f"{name} of a query must be {kind.__name__}, is {type(value).__name__}")
+    since_ms = max(0, min(since_ms, _MAX_NUMBER))
+    limit = max(0, min(limit, _MAX_FEATURES))  # SQLite takes a negative limit for none
+    skip = max(0, min(skip, _MAX_NUMBER))
+    found = await store.query(topic, since_ms, limit, skip)
+    return [plain.decode(feature.payload) for feature in found if feature.id > after_id]
