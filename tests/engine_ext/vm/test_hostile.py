@@ -32,7 +32,9 @@ async def test_a_vm_host_contains_what_one_process_does_not(tmp_path: Path) -> N
     assert set(outcomes) == {*ATTACKS, *ESCAPES}
     assert found["honest_calls"] > 0
     assert found["host_restarts"] > 0
-    assert set(outcomes["crashes by bytecode"]) <= {"HostCrashed", "HostLost", "TaskQuarantined"}
+    # What lies beyond the empty stack decides: mostly a crash, else an error of the interpreter.
+    ends = {"HostCrashed", "HostLost", "TaskQuarantined", "TaskError SystemError"}
+    assert set(outcomes["crashes by bytecode"]) <= ends
     if layers["landlock"] and layers["seccomp"]:
         for name in set(ESCAPES) - {"crashes by bytecode"}:
             assert set(outcomes[name]) <= {"TaskError PermissionError", "HostLost", "DeadlineExceeded deadline_ms"}, (
