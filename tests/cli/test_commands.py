@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
-    "cloud up", "demo", "device doctor", "device run", "figures", "model bench", "model calibrate", "model convert", "model plan",
-    "model run", "operators",
+    "cloud up", "demo", "device doctor", "device run", "figures",
+    "model bench", "model calibrate", "model convert", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
     "task check", "task dictionary", "task new", "task simulate",
 }  # fmt: skip
