@@ -14,7 +14,7 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, TaskError
-from walle.engine_ext.vm.pool import VMPool
+from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
 from walle.pipeline.sequences import RecentEvents
@@ -31,7 +31,8 @@ _LOAD_MIGRATING = "walle.pipeline.context:load_migrating"
 _MIGRATE = "walle.pipeline.context:migrate"
 _TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
-_ATTEMPTS = 3  # of a call whose VM host ends, each time for a reason that is not certainly the call
+# Of a call whose VM host ends: a task that ends hosts is quarantined before the last one.
+_ATTEMPTS = MAX_STRIKES + 1
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _RESOURCES = "resources/"

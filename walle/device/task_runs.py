@@ -13,6 +13,7 @@ from walle.device.config import DeviceConfig
 from walle.device.summary import DeviceCounts
 from walle.device.task_versions import ActiveVersion
 from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.host import HostStartError
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory, EventHistoryError
 from walle.pipeline.store import FeatureStore
@@ -129,8 +130,8 @@ class TaskRuns:
         _LOG.info("%s: %s %s failed: %s (%s)", self._config.device_id, task, version, what, place or "place unknown")
         if run.unanswered and not self._tunnel.client.connected:
             return None  # the cloud was unreachable: that does not count against the version
-        if run.is_unserved:
-            return None  # nor does a fault of the device's disk
+        if run.is_unserved or isinstance(error, HostStartError):
+            return None  # nor does a fault of the device's disk, or of its VM host
         run.version.failures_in_a_row += 1
         reason = ""
         if run.version.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud's verdict

@@ -674,6 +674,59 @@ async def test_a_host_that_runs_has_the_time_to_load(tmp_path: Path) -> None:
     fake.close()
 
 
+MALFORMED = {
+    "a callback that is none": (CALLBACK, NONE),
+    "a callback of one part": (CALLBACK, struct.pack("<BI", TUPLE, 1) + b"\6" + text(b"double")),
+    "a failure that is a number": (1, b"\3" + bytes(8)),
+    "a limit that is a list": (4, struct.pack("<BI", 8, 0)),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", MALFORMED)
+async def test_a_malformed_value_fails_its_call_and_no_other(tmp_path: Path, name: str) -> None:
+    fake = FakeHost()
+    call, call_id = await call_of(fake, write_task(tmp_path, HONEST))
+    vm = VM(tmp_path, host=fake)
+    other = asyncio.create_task(vm.call("add", 1, 2))
+    await asyncio.sleep(0)
+    other_id = struct.unpack_from("<QQ", fake.receive(4))[1]
+    outcome, value = MALFORMED[name]
+    good = message(REPLY, reply(b"\3" + struct.pack("<q", 3), vm=2, call=other_id))
+    fake.socket.sendall(message(REPLY, reply(value, call=call_id, outcome=outcome)) + good)
+    assert await asyncio.wait_for(other, 10) == 3
+    with pytest.raises((TaskError, LimitExceeded)):
+        await asyncio.wait_for(call, 10)
+    fake.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_task_that_prints_without_end_does_not_delay_the_device(tmp_path: Path, host: VmHost) -> None:
+    vm = VM(write_task(tmp_path, "def run():\n    while True:\n        print('\\n' * 60_000)\n"), host=host)
+    call = asyncio.create_task(vm.call("run", deadline=2.0))
+    began_s, turns = time.monotonic(), 0
+    while not call.done() and time.monotonic() - began_s < 10:
+        await asyncio.sleep(0.001)
+        turns += 1
+    with pytest.raises(DeadlineExceeded):
+        await call
+    assert turns > 200  # 29 while each line was read
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_signal_that_no_code_caused_is_nobodys_fault(tmp_path: Path, host: VmHost) -> None:
+    vm = VM(write_task(tmp_path, HONEST), host=host)
+    assert await vm.call("add", 1, 2) == 3
+    call = asyncio.create_task(vm.call("wait", 30.0))
+    await asyncio.sleep(0.2)
+    os.kill(host.report().pid, signal.SIGHUP)
+    with pytest.raises(HostLost) as lost:
+        await call
+    assert not isinstance(lost.value, HostCrashed)
+
+
 def shared_memory(size: int, seals: int) -> int:
     memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, size)

@@ -34,6 +34,8 @@ from walle.deploy.device.installed import (
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.pull import BundleRejectedError, Puller, on_disk, to_the_end
 from walle.deploy.signing import SignatureError, TrustedKeys
+from walle.engine_ext.vm.host import HostStartError
+from walle.engine_ext.vm.loop_calls import HostLost
 from walle.errors import DeployError
 from walle.protocol import Directive, Manifest, ProtocolError, check_sha256
 
@@ -363,7 +365,8 @@ class Agent:
             await self._check(files, manifest)
         except Exception as error:
             reason = f"its check failed: {type(error).__name__}: {error}"
-            raise BundleRejectedError(directive, reason, final=True) from error
+            is_of_host = isinstance(error, (HostLost, HostStartError))  # and not of this version
+            raise BundleRejectedError(directive, reason, final=not is_of_host) from error
         try:
             await on_disk(verify_files, files, manifest)
         except CorruptedError as error:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MESSAGE_CHARS = 2_000
+_NAME_CHARS = 200
 _TRACEBACK_FRAMES = 40
 _CHAINED_ERRORS = 4
 _RUNTIME_FRAMES = 20  # below a task's own
@@ -186,7 +187,7 @@ def _traceback(error: BaseException) -> str:
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the error as plain data for the caller's side."""
     description: dict[str, Any] = {
-        "type": type(error).__name__,
+        "type": type(error).__name__[:_NAME_CHARS],
         "message": _message(error),
         "traceback": _traceback(error),
     }

@@ -1,7 +1,7 @@
 """VM host: the child process of a device in which its task VMs live (§4.3), with nothing of the device in it.
 
-The host is the same Python, started with an empty environment, the folder `/`, and one socket to the device. It has
-neither the device's files nor its memory, keys or connections. What it sends is checked by the device
+The host is the same Python, started with an environment that is empty but for TZ, the folder `/`, and one socket to the
+device. It has neither the device's files nor its memory, keys or connections. What it sends is checked by the device
 (src/vm/host_client.h). A host that ends, for whatever reason, is started again when a VM is next created: the call that
 ended it raises HostCrashed, and the other calls that were running raise HostLost and can be made again.
 """
@@ -9,18 +9,20 @@ ended it raises HostCrashed, and the other calls that were running raise HostLos
 import atexit
 import dataclasses
 import functools
+import io
 import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, cast
 
 import walle.engine_ext
 from walle.engine_ext import _core, rates
@@ -43,6 +45,9 @@ _EXIT_S = 1.0
 _MAX_LINE = 1_000  # characters of a line of the host's output
 _MAX_LINES = 200  # of the host's output, in each _LINES_S
 _LINES_S = 60.0
+_DROPPED_BYTES = 1 << 16  # of output beyond that, read at a time
+_DROP_S = 0.01  # between two such reads
+_VARIABLES = ("TZ",)  # of the device's environment that the host has
 
 # Runs in the host. It imports nothing of walle but the native core.
 _START = """
@@ -225,7 +230,8 @@ class _Process:
                     stderr=subprocess.STDOUT,
                     pass_fds=(theirs.fileno(),),
                     cwd="/",
-                    env={},
+                    env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+                    start_new_session=True,  # signals of the device's terminal are not the host's
                 )
             except (OSError, ValueError) as error:
                 self.client.kill(f"could not be started by {self._python!r}: {error}")
@@ -234,25 +240,32 @@ class _Process:
         self.client.set_process(process.pid)
         with process:
             assert process.stdout is not None
-            _log_output(process.stdout, process.pid)
+            _log_output(cast("io.BufferedReader", process.stdout), process.pid)
             self.client.wait_ended(_READY_S)  # the client reads the exit status, which is gone once it is taken here
         level = logging.DEBUG if "was closed" in self.client.end_reason else logging.WARNING
         _LOG.log(level, "%s (process %d)", self.client.end_reason, process.pid)
 
 
-def _log_output(output: IO[bytes], pid: int) -> None:
+def _log_output(output: io.BufferedReader, pid: int) -> None:
     """Log the host's output, line by line, until it ends; beyond _MAX_LINES in _LINES_S lines are counted."""
     window_s, lines, dropped = time.monotonic(), 0, 0
-    while line := output.readline(_MAX_LINE):
+    while True:
         now_s = time.monotonic()
         if now_s - window_s > _LINES_S:
             if dropped:
                 _LOG.warning("%d lines of the output of VM host %d were dropped", dropped, pid)
             window_s, lines, dropped = now_s, 0, 0
-        lines += 1
-        if lines > _MAX_LINES:
-            dropped += 1
+        if lines >= _MAX_LINES:
+            chunk = output.read1(_DROPPED_BYTES)
+            if not chunk:
+                return
+            dropped += chunk.count(b"\n")
+            time.sleep(_DROP_S)  # a task that prints without end waits for this, and the device's event loop does not
             continue
+        line = output.readline(_MAX_LINE)
+        if not line:
+            return
+        lines += 1
         text = line.decode(errors="replace").rstrip()
         _LOG.info("VM host %d: %s", pid, "".join(char if char.isprintable() else "?" for char in text))
 
@@ -280,7 +293,8 @@ def _layers(hello: Mapping[str, Any] | None) -> dict[str, int]:
 def _readable() -> list[str]:
     """Return what a host's interpreters read: the library, shared libraries, time zones, and walle's native core."""
     core = str(Path(_core.__file__).parent)
-    return [*boot.contents()["paths"], core, *walle.engine_ext.__path__, *_SYSTEM_PATHS]
+    libraries = [folder] if (folder := sysconfig.get_config_var("LIBDIR")) else []  # of a Python with its own
+    return [*boot.contents()["paths"], core, *walle.engine_ext.__path__, *libraries, *_SYSTEM_PATHS]
 
 
 def _open_resources(folder: str, name: str) -> list[tuple[str, int]]:

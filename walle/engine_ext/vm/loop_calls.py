@@ -145,12 +145,17 @@ class LoopCalls:
             call = self._calls.get(call_id)
             if call is None or call.future.done():
                 continue
-            if outcome == "callback":
-                call.callback_run = asyncio.ensure_future(self._run_callback(call_id, call, *value))
-            elif outcome == "ok":
-                call.future.set_result(value)
-            else:
-                call.future.set_exception(_error(call, outcome, value, text))
+            try:
+                if outcome == "callback":
+                    name, args = value
+                    call.callback_run = asyncio.ensure_future(self._run_callback(call_id, call, name, args))
+                elif outcome == "ok":
+                    call.future.set_result(value)
+                else:
+                    call.future.set_exception(_error(call, outcome, value, text))
+            except Exception as error:  # noqa: BLE001 -- from a VM host that was taken over; other calls go on
+                call.vm.cancel(call_id)
+                call.future.set_exception(TaskError(call.task, "TypeError", f"a malformed reply: {error!r}", ""))
 
     async def _run_callback(self, call_id: int, call: _Call, name: str, args: tuple[Any, ...]) -> None:
         try:

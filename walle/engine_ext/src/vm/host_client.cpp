@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <thread>
 
@@ -25,6 +26,12 @@ constexpr std::size_t kUnlimitedBytes = std::size_t{512} << 20;  // of a message
 constexpr std::int64_t kUnlimitedResult = kMaxArrayBytes + (std::int64_t{256} << 20);
 constexpr std::size_t kMaxChangeText = 64 << 10;
 constexpr auto kExitTime = 500ms;  // that a host whose socket is closed has to exit
+
+// Whether code of the host may have caused the signal; others come from the system or from people.
+bool is_crash(int signal) {
+  constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGSYS, SIGTRAP};
+  return std::find(kCrashes.begin(), kCrashes.end(), signal) != kCrashes.end();
+}
 
 std::string signal_name(int signal) {
   switch (signal) {
@@ -407,6 +414,10 @@ void HostClient::handle_reply(MessageReader& reader) {
   const bool is_bounded = reply.outcome == Outcome::ok || reply.outcome == Outcome::callback;
   Limits limits = vm->result_limits();
   if (!is_bounded) limits.all_bytes = static_cast<std::int64_t>(kReplySlack);
+  if (reply.outcome == Outcome::callback) {  // the arguments are within a pair with the name
+    limits.depth += 1;
+    if (limits.all_bytes > 0) limits.all_bytes += static_cast<std::int64_t>(kReplySlack);
+  }
   reply.value = reader.get_value(limits);
   reader.end();
   const std::lock_guard lock(mutex_);
@@ -476,9 +487,9 @@ std::optional<HostClient::Clock::time_point> HostClient::next_check() const {
   std::optional<Clock::time_point> next;
   const auto consider = [&](Clock::time_point when) { next = next ? std::min(*next, when) : when; };
   bool is_busy = false;
+  if (asked_at_) consider(*asked_at_ + kReplyTime);
   for (const auto& [id, vm] : vms_) {
     if (const auto due = vm->reply_due()) consider(*due);
-    if (asked_at_) consider(*asked_at_ + kReplyTime);
     if (vm->abandoned_at_ && !retired_at_) consider(*vm->abandoned_at_ + kStuckTime);
     is_busy = is_busy || vm->is_busy();
   }
@@ -556,8 +567,7 @@ HostEnd HostClient::describe_end(std::string violation) {
     return found != vms_.end() && !found->second->calls_waiting_.empty();
   };
   const bool is_by_itself =
-      hello_ && why.empty() &&
-      !(is_known && info.si_code != CLD_EXITED && (info.si_status == SIGKILL || info.si_status == SIGTERM) && violation.empty());
+      hello_ && why.empty() && !(is_known && info.si_code != CLD_EXITED && !is_crash(info.si_status) && violation.empty());
   if (unresponsive_ != 0) {
     end.culprit = unresponsive_;
   } else if (is_by_itself) {

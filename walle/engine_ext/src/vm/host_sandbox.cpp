@@ -224,6 +224,9 @@ bool enter_seccomp() {
 
 SandboxLayers enter_sandbox(const std::vector<std::string>& readable) {
   SandboxLayers layers;
+  // Where memory runs out, the system is to end the host and not the device: memory files count for neither.
+  if (const Descriptor score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)); score)
+    static_cast<void>(write(score.get(), "1000", 4) == 4);
   const rlimit no_core{0, 0};
   layers.not_dumpable = setrlimit(RLIMIT_CORE, &no_core) == 0 && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0;
   layers.no_new_privileges = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
