@@ -46,8 +46,12 @@ _MAIN = '''\
 
 import walle.np as np
 
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from walle.task import Context, Trigger
 
-def execute(ctx, trigger):
+
+def execute(ctx: "Context", trigger: "Trigger") -> dict[str, object]:
     page = trigger["event"]["page_id"]
     times = np.asarray(ctx.events.column("ts_ms"), dtype="float64")  # of this page since its page_enter
     clicks = ctx.events.key_by("click")
