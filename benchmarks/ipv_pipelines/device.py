@@ -16,7 +16,7 @@ from typing import Any
 from apps.ipv.logs import UserVisit
 from apps.ipv.make_encoder import write_encoder
 from benchmarks.ipv_pipelines.receiver import Receiver, credential
-from walle.cli.task import read_folder
+from walle.cli.task_folder import read_folder
 from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
 from walle.deploy.signing import Signer
 from walle.pipeline import FeatureStore, Outbox, StreamEngine, TunnelClient

@@ -13,7 +13,7 @@ from tests.sim.shop_cloud import no_task_left
 from tests.sim.visits import TASK_CONFIG, event_at
 from walle.cloud.simulation import DEVICE_KINDS, Simulator
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
-from walle.deploy.cloud.repo import TaskTree
+from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.task_log import LogLine
 

@@ -4,30 +4,47 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import typer.main
+from typer.testing import CliRunner
 
 from walle import plain
+from walle.cli import app
 from walle.pipeline.tunnel.ingest import Ingest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-TESTED_ELSEWHERE = {"make demo", "make test"}  # tests/system/test_demo.py, and this run
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = [(match[1], match[2]) for match in BLOCK.finditer(README)]
+# A fenced block, and the comment before it that says why it is not run.
+_BLOCK = re.compile(r"^(?:<!-- not run by (\S+): (.+) -->\n)?```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LANGUAGES = {"sh", "toml", "python", "jsonl"}
+
+
+class Block(NamedTuple):
+    """A fenced block of the README; `why_not_run` is empty for one that is run."""
+
+    language: str
+    text: str
+    why_not_run: str
+
+
+BLOCKS = [Block(match[3], match[4], match[2] or "") for match in _BLOCK.finditer(README)]
 
 
 def shell_blocks() -> list[str]:
-    """Return README's shell blocks in order, without those whose every command is tested elsewhere."""
-    found = []
-    for language, text in BLOCKS:
-        commands = {line.partition("#")[0].strip() for line in text.splitlines()}
-        if language == "sh" and not commands <= TESTED_ELSEWHERE:
-            found.append(text)
-    return found
+    """Return the README's shell blocks that are run, in order, as they stand there."""
+    return [block.text for block in BLOCKS if block.language == "sh" and not block.why_not_run]
+
+
+def text_of(language: str) -> str:
+    """Return the README's only block in a language."""
+    (text,) = (block.text for block in BLOCKS if block.language == language)
+    return text
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -53,8 +70,75 @@ async def features(database: Path) -> list[dict[str, object]]:
         return [plain.decode(upload.payload) for _, upload in await ingest.query(topic="shop/visits", limit=10_000)]
 
 
-def test_every_block_has_a_language_that_is_known() -> None:
-    assert [language for language, _ in BLOCKS] == ["sh", "sh", "toml", "python", "sh", "sh", "sh", "sh"]
+def test_every_fenced_block_is_found_and_is_run_or_says_why_not() -> None:
+    assert len(BLOCKS) * 2 == len(re.findall(r"^\s*(?:```|~~~)", README, re.MULTILINE))
+    assert {block.language for block in BLOCKS} == _LANGUAGES
+    (not_run,) = (block for block in BLOCKS if block.why_not_run)
+    commands = [line.partition("#")[0].strip() for line in not_run.text.splitlines()]
+    assert (not_run.language, commands) == ("sh", ["make demo", "make test"])
+    assert re.findall(r"<!-- not run by (\S+):", README) == [str(Path(__file__).relative_to(ROOT))]
+
+
+def inline_commands() -> list[str]:
+    """Return the commands between backquotes in the README's text and tables."""
+    text = _BLOCK.sub("", README)
+    return sorted(set(re.findall(r"`((?:walle|make|python) [^`\n]+)`", text)))
+
+
+def option_fault(command: str) -> str:
+    """Return what a `walle` command line has that the command does not know; empty if it knows all of it."""
+    words = shlex.split(command.partition(" -- ")[0])[1:]
+    found: Any = typer.main.get_command(app)
+    while words and hasattr(found, "commands"):
+        if words[0].startswith("--") and words[0] in known_options(found):
+            words.pop(0)
+            continue
+        if words[0] not in found.commands:
+            return f"unknown command {words[0]}"
+        found = found.commands[words.pop(0)]
+    unknown = {word.partition("=")[0] for word in words if word.startswith("--")} - known_options(found)
+    return f"unknown options {unknown}" if unknown else ""
+
+
+def known_options(command: Any) -> set[str]:
+    return {"--help", *(option for parameter in command.params for option in parameter.opts)}
+
+
+@pytest.mark.parametrize("command", inline_commands())
+def test_a_command_in_the_text_exists(command: str) -> None:
+    program, *words = shlex.split(command)
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert words[0] in targets
+    elif program == "python":
+        path = words[1].replace(".", "/") if words[0] == "-m" else words[0].removesuffix(".py")
+        assert (ROOT / f"{path}.py").is_file() or (ROOT / path / "__main__.py").is_file()
+    else:
+        assert not option_fault(command)
+
+
+def test_a_wrong_command_in_the_text_is_found() -> None:
+    assert option_fault("walle tsk check x") == "unknown command tsk"
+    assert option_fault("walle task check x --jsn") == "unknown options {'--jsn'}"
+    assert not option_fault("walle task check x --json")
+    assert "walle demo --events FILE --mapping FILE" in inline_commands()
+
+
+def test_the_template_works_on_the_events_that_the_readme_shows(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text(text_of("jsonl"))
+    runner = CliRunner()
+    assert runner.invoke(app, ["task", "new", "visits", "--folder", str(tmp_path / "visits")]).exit_code == 0
+    (tmp_path / "visits" / "main.py").write_text(text_of("python"))
+    (tmp_path / "visits" / "task.toml").write_text(text_of("toml"))
+    for arguments in (["check"], ["simulate"]):
+        command = ["task", *arguments, str(tmp_path / "visits"), "--events", str(log), "--json"]
+        result = runner.invoke(app, command, catch_exceptions=False)
+        report = json.loads(result.stdout)
+        assert (result.exit_code, report["ok"]) == (0, True), report
+    assert (report["runs"], report["failures"], report["skipped_lines"]) == (2, 0, 0)
+    assert {line["text"] for line in report["log"]} == {"item/7: 1 clicks"}
+    assert "returns 1 click and 1,000 ms" in README
 
 
 @pytest.mark.system
@@ -74,11 +158,10 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     assert tour.returncode == 0, (tour.stderr, printed)
     assert json.loads(tour.stdout) == [0, 130], printed  # the cloud and the device, at Ctrl-C
 
-    files = {language: text for language, text in BLOCKS if language in ("toml", "python")}
-    assert (folder / "visits" / "task.toml").read_text() == files["toml"]
-    assert (folder / "visits" / "main.py").read_text() == files["python"]
-    lines = (folder / "visits" / "log.jsonl").read_text().splitlines()
-    assert json.loads(lines[0]).keys() == json.loads(re.findall(r"`(\{.*?\})`", README)[0]).keys()
+    assert (folder / "visits" / "task.toml").read_text() == text_of("toml")
+    assert (folder / "visits" / "main.py").read_text() == text_of("python")
+    written, shown = (folder / "visits" / "log.jsonl").read_text().splitlines(), text_of("jsonl").splitlines()
+    assert json.loads(written[0]).keys() == json.loads(shown[0]).keys()
 
     release = printed["terminal-4.txt"]
     for text in ("visits-v1-1 beta", "visits-v1-1 gray", "visits-v1-1 full", "visits-v1-1 is rolled back"):

@@ -13,16 +13,16 @@ import typer
 from rich.markup import escape
 
 from walle.cli.output import JsonFlag, emit, working
+from walle.cli.task_check import check
 from walle.cli.task_dictionary import dictionary
-from walle.errors import ConfigError, WalleError
+from walle.cli.task_folder import Folder, TaskFolderError, read_folder
+from walle.errors import WalleError
 
 if TYPE_CHECKING:
     from walle.deploy.cloud.release_service import SimulationResult
-    from walle.deploy.cloud.repo import TaskTree
+    from walle.deploy.cloud.task_tree import TaskTree
     from walle.task_log import LogLine
 
-_SCENARIO = "local"  # of a task that is not pushed yet
-_LEFT_OUT = frozenset({".git", "__pycache__"})
 _MAX_LOG_LINES = 1_000  # of a simulation, in its report
 _SHOWN_LOG_LINES = 20  # of these, in text
 
@@ -46,8 +46,12 @@ _MAIN = '''\
 
 import walle.np as np
 
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from walle.task import Context, Trigger
 
-def execute(ctx, trigger):
+
+def execute(ctx: "Context", trigger: "Trigger") -> dict[str, object]:
     page = trigger["event"]["page_id"]
     times = np.asarray(ctx.events.column("ts_ms"), dtype="float64")  # of this page since its page_enter
     clicks = ctx.events.key_by("click")
@@ -57,16 +61,6 @@ def execute(ctx, trigger):
 
 _LOG_VISITS = 400  # of log.jsonl: 13 minutes of a user, for a release that is watched
 _SIMULATION_VISITS = 3
-
-Folder = Annotated[Path, typer.Argument(help="The task's folder: task.toml, main.py and what they need.")]
-
-
-class TaskFolderError(ConfigError):
-    """A folder that is not a task, or may not be written. `folder` names it."""
-
-    def __init__(self, folder: Path, what: str) -> None:
-        super().__init__(f"{folder}: {what}")
-        self.folder = folder
 
 
 def new(
@@ -118,62 +112,6 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-
-
-def read_folder(folder: Path) -> "TaskTree":
-    """Return the folder's files, without .git, as version v1 of the task that its task.toml names.
-
-    Raises:
-        TaskFolderError: it is not a folder, lacks task.toml, or holds links, too many files or too many bytes.
-        TaskConfigError: task.toml is wrong.
-    """
-    from walle.deploy.cloud.bundle import CONFIG_FILE
-    from walle.deploy.cloud.repo import MAX_TREE_BYTES, MAX_TREE_FILES, TaskTree
-    from walle.deploy.cloud.task_config import TaskConfig
-
-    if not folder.is_dir():
-        raise TaskFolderError(folder, "is not a folder; write a task with: walle task new NAME")
-    files: dict[str, bytes] = {}
-    size_bytes = 0
-    for parent, folders, names in folder.walk():
-        folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
-        for name in [*names, *folders]:
-            if (parent / name).is_symlink():
-                raise TaskFolderError(parent / name, "is a symbolic link; a task holds plain files only")
-        for name in sorted(names):
-            path = (parent / name).relative_to(folder).as_posix()
-            size_bytes += (parent / name).stat().st_size
-            if len(files) == MAX_TREE_FILES or size_bytes > MAX_TREE_BYTES:
-                raise TaskFolderError(folder, f"holds more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes")
-            files[path] = (parent / name).read_bytes()
-    if CONFIG_FILE not in files:
-        raise TaskFolderError(folder, f"has no {CONFIG_FILE}; write a task with: walle task new NAME")
-    config = TaskConfig.parse(files[CONFIG_FILE], str(folder / CONFIG_FILE))
-    return TaskTree(scenario=_SCENARIO, task=config.name, version="v1", commit="0" * 40, files=files)
-
-
-def check(folder: Folder, as_json: JsonFlag = False) -> None:
-    """Check a task as the cloud does at a release: task.toml, that it compiles, what it imports, its size."""
-    from walle.deploy.cloud.bundle import TaskVersion, compile_version
-
-    version = TaskVersion.parse(read_folder(folder))
-    config, files = version.config, compile_version(version)
-    sizes = {path: len(data) for path, data in sorted(files.items())}
-    report: dict[str, Any] = {
-        "task": config.name,
-        **config.trigger.to_json(),
-        "phases": dict(config.phases),
-        "limits": {**config.limits, **config.policies},
-        "files": sizes,
-        "size_bytes": sum(sizes.values()),
-    }
-    lines = [
-        f"[green]good[/]: {config.name}, started by {escape(str(config.trigger))}",
-        "limits: " + ", ".join(f"{key} {value}" for key, value in {**config.limits, **config.policies}.items()),
-        *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
-        f"{report['size_bytes']:>12,} bytes  travel to a device",
-    ]
-    emit(report, as_json=as_json, text="\n".join(lines))
 
 
 def simulate(

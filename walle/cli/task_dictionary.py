@@ -71,7 +71,8 @@ def dictionary(
 def _features(folder: Path, events: Path | None, mapping: Path | None, limit: int) -> "list[Upload]":
     """Return the uploads that the task makes of the events, on one kind of device."""
     from walle import plain
-    from walle.cli.task import read_folder, read_log
+    from walle.cli.task import read_log
+    from walle.cli.task_folder import read_folder
     from walle.cloud.simulation import DEVICE_KINDS, Simulator
     from walle.deploy.cloud.bundle import TaskVersion, build_bundle
     from walle.deploy.signing import Signer

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
+    from walle.engine_ext.session import Module, Session
+
 _PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, which a task VM does not load
 MAX_PUTS = 1_000  # of one run
 MAX_LOG_LINES = 200  # of one run; what comes after is counted
@@ -27,7 +29,7 @@ MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
 _MODEL_ENDINGS = ("", ".walle", ".onnx")
 
 # A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
-_sessions: dict[str, Any] = {}
+_sessions: dict[str, Session | Module] = {}
 _resources: dict[str, memoryview] = {}
 _logs: dict[int, Log] = {}  # by run, oldest first: of the present run, and of failed ones until `take_log`
 
@@ -191,7 +193,7 @@ class Context:
         """
         return _resource(name)
 
-    def session(self, name: str) -> Any:
+    def session(self, name: str) -> Session | Module:
         """Return the `walle.Session` of the model `resources/NAME`, or the `walle.Module` of one with control flow.
 
         `.walle` may be left out. Loaded once: by `load` if the task's code has the name as a text, else here, where the
@@ -241,14 +243,14 @@ def _has_resource(name: str) -> bool:
         return False
 
 
-def _open_session(name: str) -> Any:
+def _open_session(name: str) -> Session | Module:
     load_model = load_shared("walle.engine_ext.session").load
     path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
     if path is None:
         raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
     task = dispatch.task()
     place = f"resources/{path}"
-    return load_model(f"{task.folder}/{place}" if task.folder else task.files[place])
+    return load_model(f"{task.folder}/{place}" if task.folder else task.files[place])  # type: ignore[no-any-return]
 
 
 def _resource(name: str) -> memoryview:

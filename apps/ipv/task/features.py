@@ -12,6 +12,12 @@ of 0, texts that are "". Visits of real logs have 2 to 6 events on average; more
 import actions
 from fields import KINDS, MAX_NUMBER, TEXT_CHARS
 
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from typing import Any
+
+    from walle.task import Events, Plan
+
 MAX_ITEMS = 24  # distinct exposed items that are listed
 MAX_CLICKS = 12  # clicks that are listed
 MAX_WIDGETS = 8
@@ -27,11 +33,11 @@ _CLICK = {
 }
 
 
-def _depth(function, **options):
+def _depth(function: str, **options: object) -> "tuple[Any, ...]":
     return ("depth", function, {**_NUMBER, "digits": 3, **options})
 
 
-def _about(field, options):
+def _about(field: str, options: "dict[str, Any]") -> "tuple[Any, ...]":
     """Return a field of the enter, or else of the exit, that tells what the visit is about."""
     leave = ("page_exit", (field, "of_last", options))
     return ("page_enter", (field, "of_first", options), {"otherwise": leave})
@@ -86,33 +92,30 @@ _FEATURE = {
     "events": "count",
 }
 _KEYS = {name: _FEATURE[name] for name in ("page_id", "item_id", "enter_ms")}
-_plan = _key_plan = None  # of _FEATURE and of _KEYS, compiled at the first visit
+_plans: "dict[str, Plan]" = {}  # of _FEATURE and of _KEYS, each compiled at the first visit
 
 
-def _compile(events):
-    global _plan, _key_plan
-    _plan, _key_plan = events.result_plan(_FEATURE), events.result_plan(_KEYS)
+def _plan(events: "Events", name: str, template: "dict[str, Any]") -> "Plan":
+    if name not in _plans:
+        _plans[name] = events.result_plan(template)
+    return _plans[name]
 
 
-def encoded_feature(events):
+def encoded_feature(events: "Events") -> object:
     """Return the feature of one page visit, encoded as plain data; `events` are those of `ctx.events`.
 
     Times ending in `_ms` are milliseconds; those of events are counted from the first event of the visit.
     """
-    if _plan is None:
-        _compile(events)
-    return _plan.encode(events, **actions.values(events))
+    return _plan(events, "feature", _FEATURE).encode(events, **actions.values(events))
 
 
-def ipv_feature(events):
+def ipv_feature(events: "Events") -> "dict[str, Any]":
     """Return the same as a dict."""
-    if _plan is None:
-        _compile(events)
-    return _plan.run(events, **actions.values(events))
+    feature: dict[str, Any] = _plan(events, "feature", _FEATURE).run(events, **actions.values(events))
+    return feature
 
 
-def visit_keys(events):
+def visit_keys(events: "Events") -> "dict[str, Any]":
     """Return the fields of the feature that name the visit: `page_id` and `item_id` unless empty, and `enter_ms`."""
-    if _key_plan is None:
-        _compile(events)
-    return _key_plan.run(events)
+    keys: dict[str, Any] = _plan(events, "keys", _KEYS).run(events)
+    return keys

@@ -11,12 +11,18 @@ import steps
 
 import walle.np as np
 
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from typing import Any
+
+    from walle.task import Context, Trigger
+
 DEVICE_STEPS = 64  # the longest visit that a device of class "low" encodes itself
 STATE_SIZE = 32
 FEATURE_TOPIC = "ipv.feature"  # of the features in the device's store
 
 
-def preprocess(ctx, trigger):
+def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
     """Return the feature, encoded, the visit's keys, and the visit as steps: float32 [T, 16], T a multiple of
     `steps.CHUNK`.
     """
@@ -27,11 +33,12 @@ def preprocess(ctx, trigger):
     return {"feature": features.encoded_feature(ctx.events), "keys": features.visit_keys(ctx.events), "steps": rows}
 
 
-def execute(ctx, x):
+def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
     """Return feature, keys and the encoder's last state; `x` is what `preprocess` made, on the device or escalated."""
     rows = np.asarray(x["steps"])
     if rows.shape[0] > DEVICE_STEPS and ctx.device.get("performance") == "low" and not x.get("escalated"):
-        return ctx.escalate({**x, "escalated": True})
+        encoded: dict[str, Any] = ctx.escalate({**x, "escalated": True})
+        return encoded
     encoder = ctx.session("encoder")
     state = np.zeros((1, STATE_SIZE), dtype="float32")
     for start in range(0, rows.shape[0], steps.CHUNK):
@@ -39,7 +46,7 @@ def execute(ctx, x):
     return {"feature": x["feature"], "keys": x["keys"], "encoding": memoryview(state).tobytes()}
 
 
-def postprocess(ctx, y):
+def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":
     """Return the output, which is stored and uploaded: keys of the visit, and the encoding as 32 float32 = 128 bytes,
     little-endian. The user's key is the device's id, which the cloud knows of each upload.
     """

@@ -14,13 +14,17 @@ import math
 
 from fields import KINDS, number, text_hash
 
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from walle.task import Event
+
 CHUNK = 8  # steps that the encoder takes at once; rows are padded to a multiple
 MAX_STEPS = 256  # bounds the work, and an escalated visit to 16 KB
 WIDTH = 16
 _ACTIONS = ("add_favorite", "add_cart", "purchase")
 
 
-def step_rows(events):
+def step_rows(events: "list[Event]") -> list[list[float]]:
     """Return the rows of the last MAX_STEPS events, then padding: a multiple of CHUNK rows, at least CHUNK."""
     events = events[-MAX_STEPS:]
     rows = []
@@ -48,16 +52,16 @@ def step_rows(events):
     return rows + [[0.0] * WIDTH for _ in range(missing)]
 
 
-def _place(event):
+def _place(event: "Event") -> object:
     if event.event_id not in KINDS:
         return event.event_id
     return event.page_id if event.event_id == "page_enter" else event.contents.get("widget_id")
 
 
-def _log_seconds(ms):
+def _log_seconds(ms: int) -> float:
     return math.log1p(min(86_400.0, max(0.0, ms / 1000)))
 
 
-def _signed_hash(value):
+def _signed_hash(value: object) -> float:
     """Map a text to [-1, 1), the same on every device; 0 for an empty one."""
     return text_hash(value) / 2**31 - 1 if isinstance(value, str) and value else 0.0

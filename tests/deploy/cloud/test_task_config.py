@@ -86,8 +86,8 @@ def test_what_is_left_out_has_its_default() -> None:
     [
         (b"", "task", "t.toml: [task] is missing"),
         (b'[task]\nname = "ipv"', "trigger", "t.toml: [trigger] is missing"),
-        (b"[task]\n[trigger]\nsequence = ['a']", "task", "t.toml: [task] name is missing"),
-        (CONFIG.replace(b"ipv", b"IPV"), "task", "t.toml: [task] name must be lower-case letters"),
+        (b"[task]\n[trigger]\nsequence = ['a']", "task", "t.toml:1: [task] name is missing"),
+        (CONFIG.replace(b"ipv", b"IPV"), "task", "t.toml:2: [task] name must be lower-case letters"),
         (CONFIG.replace(b"ipv", b"../ipv"), "task", "is '../ipv'"),
         (
             CONFIG.replace(b'["page_exit"]', b"[]"),
@@ -96,7 +96,7 @@ def test_what_is_left_out_has_its_default() -> None:
         ),
         (CONFIG.replace(b'["page_exit"]', b'"page_exit"'), "trigger", "is 'page_exit'"),
         (CONFIG.replace(b'["page_exit"]', b'["a", 3]'), "trigger", "[trigger] sequence[1] must be an event id"),
-        (CONFIG + b"[trigers]\n", "", "t.toml: has an unknown section [trigers]; did you mean trigger?"),
+        (CONFIG + b"[trigers]\n", "", "t.toml:5: has an unknown section [trigers]; did you mean trigger?"),
         (CONFIG + b"[xyz]\n", "", "unknown section [xyz]; there are task, trigger, phases"),
         (b"limits = 3\n" + CONFIG, "", "limits must be a section: write [limits] on a line of its own"),
         (CONFIG + b"[limits]\ndeadline = 3", "limits", "unknown key 'deadline'; did you mean deadline_ms?"),

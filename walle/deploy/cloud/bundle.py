@@ -11,16 +11,16 @@ import dataclasses
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from walle.deploy.cloud.compilers import OtherPython
-from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.deploy.cloud.task_imports import imports, own_modules, refusal
+from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source
-from walle.engine_ext.vm.imports import is_allowed
 from walle.errors import DeployError
 from walle.protocol import DICTIONARY_MARK, MAX_DICTIONARY_BYTES, FileEntry, Manifest
 
@@ -126,15 +126,15 @@ def compile_version(version: TaskVersion, others: Sequence[OtherPython] = ()) ->
     """Return the files of a task version that travel to devices; raises as `build_bundle` does."""
     tree, config = version.tree, version.config
     files = _listed_files(tree, config)
-    sources = {path: data for path, data in tree.files.items() if _is_source(path)}
-    own_modules = {path.split("/")[0].removesuffix(".py") for path in sources}
+    sources = {path: data for path, data in tree.files.items() if is_source(path)}
+    own = own_modules(sources)
     prefix = f"{tree.scenario}/{tree.task}/{tree.version}/"
     for path, source in sources.items():
         compiled = _compiled_path(path, str(TAG) if others else "")
         if any(listed.startswith(f"{compiled}/") for listed in files):
             raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
         files[compiled] = _compiled(source, path, f"{prefix}{path}")
-        _check_imports(source, path, own_modules)
+        _check_imports(source, path, own)
     for other in others:
         try:
             done = other.compile({f"{prefix}{path}": source for path, source in sources.items()})
@@ -193,7 +193,8 @@ def _checked_blob(entry: FileEntry, blobs: Mapping[str, bytes]) -> bytes:
     return data
 
 
-def _is_source(path: str) -> bool:
+def is_source(path: str) -> bool:
+    """Return whether a file of a task's tree is a module of its."""
     return path.endswith(".py") and not path.startswith(SIMULATION)
 
 
@@ -218,7 +219,7 @@ def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
             raise BundleError(path, f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES}")
         files[path] = tree.files[path]
     for path in tree.files:
-        if path.startswith(RESOURCES) and path not in files and not _is_source(path):
+        if path.startswith(RESOURCES) and path not in files and not is_source(path):
             raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or take it out')
     return files
 
@@ -230,22 +231,7 @@ def _check_dictionary(path: str, data: bytes) -> None:
         raise BundleError(path, f"has {len(data)} bytes, more than {MAX_DICTIONARY_BYTES} for a dictionary")
 
 
-def _check_imports(source: bytes, path: str, own_modules: set[str]) -> None:
-    for line, name in _imports(ast.parse(source)):  # cannot fail: it was compiled before
-        if name.split(".")[0] not in own_modules and not is_allowed(name):
-            raise BundleError(
-                path, f"imports {name}, which a task may not (docs/adr/0011-bundles.md says what it may)", line
-            )
-
-
-def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            if node.module == "walle":  # `from walle import np` names a module, not an attribute
-                for alias in node.names:
-                    yield node.lineno, f"walle.{alias.name}"
-            else:
-                yield node.lineno, node.module
+def _check_imports(source: bytes, path: str, own: set[str]) -> None:
+    for one in imports(ast.parse(source)):  # cannot fail: it was compiled before
+        if reason := refusal(one.module, own):
+            raise BundleError(path, reason, one.line)

@@ -32,6 +32,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
+from walle.deploy.cloud.toml_places import key_places
 from walle.errors import DeployError
 from walle.protocol import PHASES, HistoryPolicy, ProtocolError, QueuePolicy, StatePolicy, TriggerCondition
 
@@ -49,19 +50,53 @@ POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in Queu
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
 _SECTIONS = ("task", "trigger", "phases", "files", "limits", "history", "state", "tunnel", "simulation")
+_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")  # in tomllib's messages
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 class TaskConfigError(DeployError):
-    """An invalid task.toml. `section` and `key` are empty where the error is in the whole file or section."""
+    """An invalid task.toml. `section` and `key` are empty where the error is in the whole file or section.
 
-    def __init__(self, where: str, section: str, key: str, reason: str) -> None:
+    `unknown` is the section or key of the file that does not exist in task.toml, empty for other errors. `line` and
+    `column` count from 1, and are 0 where the place is not known.
+    """
+
+    def __init__(
+        self, where: str, section: str, key: str, reason: str, *, unknown: str = "", line: int = 0, column: int = 0
+    ) -> None:
         place = f"[{section}] {key}".strip() if section else ""
-        super().__init__(f"{where}: {place} {reason}" if place else f"{where}: {reason}")
+        what = f"{place} {reason}" if place else reason
+        super().__init__(f"{where}:{line}: {what}" if line else f"{where}: {what}")
         self.where = where
         self.section = section
         self.key = key
         self.reason = reason
+        self.unknown = unknown
+        self.what = what
+        self.line = line
+        self.column = column
+
+    @property
+    def table(self) -> str:
+        """The section that the error is in, where the file has it; the unknown one if that is the error."""
+        return self.section or self.unknown
+
+    @property
+    def entry(self) -> str:
+        """The key of that section that the error is in: of `where.is` and `sequence[1]` the first part."""
+        if not self.section:
+            return ""
+        return self.unknown or (self.key if self.section == "files" else re.split(r"[.\[]", self.key)[0])
+
+    def placed(self, data: bytes) -> "TaskConfigError":
+        """Return this error with the place of its section or key in `data`, the file."""
+        if self.line:
+            return self
+        places = key_places(data.decode(errors="replace"))
+        line, column = places.get((self.table, self.entry)) or places.get((self.table,)) or (0, 0)
+        return TaskConfigError(
+            self.where, self.section, self.key, self.reason, unknown=self.unknown, line=line, column=column
+        )
 
 
 def is_name(text: str) -> bool:
@@ -97,7 +132,14 @@ class TaskConfig:
         Raises:
             TaskConfigError: not TOML, a part missing, unknown or out of range.
         """
-        document = _load(data, where)
+        try:
+            return cls.of_document(load_config(data, where), where)
+        except TaskConfigError as error:
+            raise error.placed(data) from error
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any], where: str) -> Self:
+        """Return the configuration in a parsed file; raises as `parse`, without places."""
         sections = {name: _Section(where, name, value) for name, value in document.items()}
         _refuse_unknown(where, "", "section", sections, _SECTIONS)
         task = _need(sections, where, "task").only("name")
@@ -145,7 +187,8 @@ class _Section:
         self.where = where
         self.name = name
         if not isinstance(value, dict):
-            raise TaskConfigError(where, "", "", f"{name} must be a section: write [{name}] on a line of its own")
+            what = f"{name} must be a section: write [{name}] on a line of its own"
+            raise TaskConfigError(where, "", "", what, unknown=name)
         self.values: dict[str, Any] = value
 
     def error(self, key: str, reason: str) -> TaskConfigError:
@@ -187,7 +230,12 @@ class _Section:
         return path
 
 
-def _load(data: bytes, where: str) -> dict[str, Any]:
+def load_config(data: bytes, where: str) -> dict[str, Any]:
+    """Return the sections of a task.toml, unchecked.
+
+    Raises:
+        TaskConfigError: it is too large, or not TOML.
+    """
     if len(data) > MAX_CONFIG_BYTES:
         raise TaskConfigError(where, "", "", f"has {len(data)} bytes, more than {MAX_CONFIG_BYTES}")
     try:
@@ -195,7 +243,10 @@ def _load(data: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise TaskConfigError(where, "", "", f"is not UTF-8 (byte {error.start})") from error
     except (ValueError, RecursionError) as error:
-        raise TaskConfigError(where, "", "", f"is not TOML: {error}") from error
+        place = _TOML_PLACE.search(str(error))
+        what = str(error)[: place.start()] if place else str(error)
+        line, column = (int(place[1]), int(place[2])) if place else (0, 0)
+        raise TaskConfigError(where, "", "", f"is not TOML: {what}", line=line, column=column) from error
 
 
 def _need(sections: Mapping[str, _Section], where: str, name: str) -> _Section:
@@ -236,7 +287,7 @@ def _refuse_unknown(where: str, section: str, kind: str, names: Collection[str],
         if name not in known:
             shown = f"[{name[:80]}]" if kind == "section" else _shown(name)
             hint = _nearest(name, known) or f"; there are {', '.join(known)}"
-            raise TaskConfigError(where, section, "", f"has an unknown {kind} {shown}{hint}")
+            raise TaskConfigError(where, section, "", f"has an unknown {kind} {shown}{hint}", unknown=name)
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

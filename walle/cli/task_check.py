@@ -1,0 +1,83 @@
+"""`walle task check`: what is wrong with a task, before it runs."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from walle.cli.output import JsonFlag, emit
+from walle.cli.task_folder import Folder, read_files
+
+if TYPE_CHECKING:
+    from walle.deploy.cloud.bundle import TaskVersion
+    from walle.task_check import Finding
+
+
+def check(
+    folder: Folder,
+    events: Annotated[
+        Path | None, typer.Option(help="Compare the trigger condition with this log, not with the simulation events.")
+    ] = None,
+    mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Check a task without running it, and say what travels to a device. Exit status 1 if there is an error.
+
+    Findings have file, line, column and a code: unknown keys and wrong values in task.toml; event ids that no event of
+    the log has; misspelt phases and wrong signatures in main.py; imports that a task may not have; names that walle.np,
+    walle.cv and ctx lack; syntax errors; and whatever else the cloud would refuse at a release.
+    """
+    from walle.pipeline.event_log import EventLog
+    from walle.task_check import check_task
+    from walle.task_check.check import version_of
+
+    if mapping is not None and events is None:
+        raise typer.BadParameter("says how to read a log; name the log with --events", param_hint="--mapping")
+    files = read_files(folder)
+    findings = check_task(files, folder, None if events is None else EventLog(events, mapping))
+    is_good = not any(one.level == "error" for one in findings)
+    report: dict[str, Any] = {"ok": is_good, "findings": [one.to_json() for one in findings]}
+    lines = [_line_of(one, folder) for one in findings]
+    if is_good:
+        travels, text = _contents(version_of(files))
+        report |= travels
+        lines += text
+    else:
+        counts = Counter(one.level for one in findings)
+        lines.append(f"[red]not good[/]: {counts['error']} errors, {counts['warning']} warnings")
+    emit(report, as_json=as_json, text="\n".join(lines))
+    if not is_good:
+        raise typer.Exit(1)
+
+
+def _line_of(finding: "Finding", folder: Path) -> str:
+    """Return a line of markup, whose place editors and terminals recognise: the path as it is from here."""
+    color = "red" if finding.level == "error" else "yellow"
+    place = ":".join(str(part) for part in (folder / finding.file, finding.line, finding.column) if part)
+    return f"{escape(place)}: [{color}]{finding.level}[/]: {escape(f'{finding.message} [{finding.code}]')}"
+
+
+def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
+    """Return what a version is and what of it travels to a device: as plain data, and as lines of markup."""
+    from walle.deploy.cloud.bundle import compile_version
+
+    config, files = version.config, compile_version(version)
+    sizes = {path: len(data) for path, data in sorted(files.items())}
+    limits = {**config.limits, **config.policies}
+    report: dict[str, Any] = {
+        "task": config.name,
+        **config.trigger.to_json(),
+        "phases": dict(config.phases),
+        "limits": limits,
+        "files": sizes,
+        "size_bytes": sum(sizes.values()),
+    }
+    lines = [
+        f"[green]good[/]: {config.name}, started by {escape(str(config.trigger))}",
+        "limits: " + ", ".join(f"{key} {value}" for key, value in limits.items()),
+        *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
+        f"{report['size_bytes']:>12,} bytes  travel to a device",
+    ]
+    return report, lines

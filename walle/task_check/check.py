@@ -1,0 +1,97 @@
+"""Check of a whole task: task.toml, then the code of its modules, its events, and whether it can be bundled."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from walle.deploy.cloud.bundle import CONFIG_FILE, MAIN_FILE, BundleError, TaskVersion, compile_version, is_source
+from walle.deploy.cloud.task_config import TaskConfig, TaskConfigError
+from walle.deploy.cloud.task_imports import imports, own_modules, refusal
+from walle.deploy.cloud.task_tree import TaskTree
+from walle.deploy.cloud.toml_places import key_places
+from walle.errors import ConfigError
+from walle.pipeline.event_log import EventLog
+from walle.task_check.config import check_config
+from walle.task_check.events import check_trigger
+from walle.task_check.finding import MAX_FINDINGS, Finding
+from walle.task_check.names import check_names
+from walle.task_check.phases import check_phases
+
+
+def check_task(files: Mapping[str, bytes], folder: Path, log: EventLog | None = None) -> list[Finding]:
+    """Return the findings about a task's files, in the order of files and lines; MAX_FINDINGS at most.
+
+    Nothing of the task runs. The condition is compared with the events of `log`, without one with the simulation's
+    events in `folder`, where the files are.
+
+    Raises:
+        ConfigError: the log cannot be read.
+    """
+    found: list[Finding] = []
+    config: TaskConfig | None = None
+    if CONFIG_FILE in files:
+        config, found = check_config(files[CONFIG_FILE], CONFIG_FILE)
+    trees: dict[str, ast.Module] = {}
+    for path in sorted(filter(is_source, files)):
+        try:
+            trees[path] = ast.parse(files[path], path)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            found.append(_syntax_finding(path, error))
+    own = own_modules([path for path in files if is_source(path)])
+    for path, tree in trees.items():
+        found += _check_imports(path, tree, own)
+        found += check_names(path, tree)
+    if MAIN_FILE in trees:
+        others = [tree for path, tree in trees.items() if path != MAIN_FILE]
+        migrates = config is not None and config.state is not None and config.state.migrates
+        found += check_phases(MAIN_FILE, trees[MAIN_FILE], others, migrates=migrates)
+    if config is not None and not any(one.code == "trigger" for one in found):
+        found += _check_events(files, folder, config, log)
+    if not any(one.level == "error" for one in found):
+        found += _check_bundle(files)
+    return sorted(found, key=lambda one: (one.file != CONFIG_FILE, one.file, one.line, one.column))[:MAX_FINDINGS]
+
+
+def _syntax_finding(path: str, error: BaseException) -> Finding:
+    line, column = (error.lineno or 0, error.offset or 0) if isinstance(error, SyntaxError) else (0, 0)
+    reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
+    return Finding(file=path, line=line, column=column, code="syntax", message=f"does not compile: {reason}")
+
+
+def _check_imports(path: str, tree: ast.Module, own: set[str]) -> Iterator[Finding]:
+    for one in imports(tree):
+        if reason := refusal(one.module, own):
+            yield Finding(file=path, line=one.line, column=one.column, code="import", message=reason)
+
+
+def _check_events(
+    files: Mapping[str, bytes], folder: Path, config: TaskConfig, log: EventLog | None
+) -> Iterator[Finding]:
+    places = key_places(files[CONFIG_FILE].decode())
+    sequence = places.get(("trigger", "sequence"), (0, 0))
+    if log is not None or config.simulation_events not in files:
+        yield from check_trigger(config.trigger, CONFIG_FILE, sequence, log, str(log.path) if log else "")
+        return
+    try:
+        own = EventLog(folder / config.simulation_events)
+        yield from check_trigger(config.trigger, CONFIG_FILE, sequence, own, config.simulation_events)
+    except ConfigError as error:
+        line, column = places.get(("simulation", "events"), (0, 0))
+        yield Finding(file=CONFIG_FILE, line=line, column=column, code="simulation", message=str(error))
+
+
+def _check_bundle(files: Mapping[str, bytes]) -> Iterator[Finding]:
+    """Yield what the cloud refuses besides: files that are missing or not listed, sizes, code that does not compile."""
+    try:
+        version = version_of(files)
+        compile_version(version)
+    except TaskConfigError as error:
+        yield Finding(file=CONFIG_FILE, line=error.line, column=error.column, code="config", message=error.what)
+    except BundleError as error:
+        yield Finding(file=error.path, line=error.line, column=0, code="bundle", message=error.reason)
+
+
+def version_of(files: Mapping[str, bytes]) -> TaskVersion:
+    """Return the files as version v1 of the task that task.toml names; raises as `TaskVersion.parse`."""
+    name = TaskConfig.parse(files[CONFIG_FILE], CONFIG_FILE).name if CONFIG_FILE in files else "task"
+    return TaskVersion.parse(TaskTree(scenario="local", task=name, version="v1", commit="0" * 40, files=files))

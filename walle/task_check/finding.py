@@ -1,0 +1,28 @@
+"""One finding of a task's check."""
+
+import dataclasses
+from typing import Any, Literal
+
+MAX_FINDINGS = 100  # of one task
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A fault of a task at a place of a file; `line` and `column` count from 1, and are 0 where they are not known.
+
+    A task with an `error` cannot be released or does not do what it says; a `warning` is likely to be a mistake.
+    """
+
+    file: str
+    line: int
+    column: int
+    code: str
+    message: str
+    level: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part)
+        return f"{place}: {self.level}: {self.message} [{self.code}]"
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
