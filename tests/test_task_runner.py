@@ -128,9 +128,9 @@ def postprocess(ctx, y):
     await runner.load(files, manifest)
     callbacks = {"store.query": lambda topic, since_ms, limit, skip: [topic, since_ms, limit, skip]}
     output = await runner.run(files, manifest, TRIGGER, {"id": "d0"}, callbacks)
-    assert output.output == {"y": [7, {"n": 1}, ["t", 3, 100, 0]]}
-    assert output.puts == [("side", ["d0", 2])]
-    assert output.local == [("kept", 1)]
+    assert output.output == {"y": [7, {"n": 1}, ["shop/ipv/t", 3, 100, 0]]}
+    assert output.puts == [("shop/ipv/side", ["d0", 2])]
+    assert output.local == [("shop/ipv/kept", 1)]
 
 
 @pytest.mark.asyncio
@@ -277,7 +277,7 @@ async def test_a_callback_that_fails_fails_the_run_with_its_message(runner: Task
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("puts", ["5", "[5]", "['side']", "[('side', 1, 2)]"])
+@pytest.mark.parametrize("puts", ["5", "[5]", "['side']", "[('side', 1, 2)]", "[('shop/other', 1)]", "[(5, 1)]"])
 async def test_a_task_that_reached_into_its_runtime_fails_and_nothing_else(
     runner: TaskRunner, tmp_path: Path, puts: str
 ) -> None:

@@ -21,6 +21,7 @@ from walle.pipeline.sequences import RecentEvents
 from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.topics import TopicError, own_topic
 from walle.protocol import Attribute, Manifest
 from walle.task_log import LogLine, OnLog, TaskLog, parse_lines
 
@@ -39,7 +40,13 @@ _RESOURCES = "resources/"
 _MODELS = (".walle", ".onnx")
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
 
-boot.register_modules("walle.pipeline", "walle.pipeline.context", "walle.pipeline.events", "walle.pipeline.stream")
+boot.register_modules(
+    "walle.pipeline",
+    "walle.pipeline.context",
+    "walle.pipeline.events",
+    "walle.pipeline.stream",
+    "walle.pipeline.topics",
+)
 
 
 class TaskOutputError(VMError):
@@ -164,12 +171,13 @@ class TaskRunner:
         state: Mapping[str, Any] | None = None,
         on_log: OnLog | None = None,
     ) -> TaskOutput:
-        """Run the phases of a version on a trigger and return its output.
+        """Run the phases of a version on a trigger and return its output, its topics by their full names.
 
         `state` is the task's, None for a task without [state]; the output has the new one. `on_log` is called before
         this returns or raises; not for a run that is cancelled.
 
         Raises:
+            TaskOutputError: the task has changed its runtime, and put features of other tasks, or nothing readable.
             VMError: the task raised, exceeded a limit, or imported what is not allowed.
         """
         callbacks = {**callbacks, "events.recent": functools.partial(_encode_recent, trigger)}
@@ -179,13 +187,17 @@ class TaskRunner:
         places = dict(manifest.phases)
         log = self._log(manifest, on_log)
         before = None if state is None else dict(state)
-        args = plain, events, dict(device), places, before
+        args = manifest.name, plain, events, dict(device), places, before
         result = await self._call(version, log, _RUN, *args, deadline=deadline_s(manifest), callbacks=callbacks)
         try:
             lines = parse_lines(result["log"])
-            puts, local = ([(topic, payload) for topic, payload in result[key]] for key in ("puts", "local"))
+            # `ctx.store.put` has checked the topics, but a VM is not trusted.
+            puts, local = (
+                [(own_topic(manifest.name, topic), payload) for topic, payload in result[key]]
+                for key in ("puts", "local")
+            )
             output = TaskOutput(result["output"], puts, local, result.get("state"))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)
         return output
@@ -227,9 +239,8 @@ class TaskRunner:
             raise PhasePlaceError(manifest, phase)
         version = _Version.of(files, manifest)
         log = self._log(manifest, on_log)
-        result = await self._call(
-            version, log, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest), callbacks=callbacks
-        )
+        args = manifest.name, phase, payload, dict(device)
+        result = await self._call(version, log, _PHASE, *args, deadline=deadline_s(manifest), callbacks=callbacks)
         try:
             lines, output = parse_lines(result["log"]), result["output"]
         except (KeyError, TypeError) as error:

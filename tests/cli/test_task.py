@@ -91,7 +91,8 @@ def test_new_refuses_what_cannot_be_a_name(name: str, tmp_path: Path) -> None:
 def test_check_says_what_travels(task: Path) -> None:
     (task / "resources").mkdir()
     (task / "resources" / "table.bin").write_bytes(bytes(1000))
-    (task / "task.toml").write_text(CONFIG + '[files]\n"resources/table.bin" = "shared"\n')
+    config = '[files]\n"resources/table.bin" = "shared"\n[reads]\ntopics = ["browse/clicks"]\n'
+    (task / "task.toml").write_text(CONFIG + config)
     (task / "README.md").write_text("not sent")
     (task / ".git").mkdir()
     (task / ".git" / "config").write_text("not read")
@@ -101,6 +102,8 @@ def test_check_says_what_travels(task: Path) -> None:
     assert report["size_bytes"] == report["files"]["main.pyc"] + 1000
     text = CliRunner().invoke(app, ["task", "check", str(task)]).stdout
     assert "resources/table.bin" in text
+    assert report["reads"] == ["browse/clicks"]
+    assert "reads of other tasks: browse/clicks\n" in text
     assert "1,000 bytes" in text
 
 
@@ -111,6 +114,7 @@ def test_check_says_what_travels(task: Path) -> None:
         ("main.py", "def execute(ctx, x)\n", BundleError, r"main\.py:1: does not compile"),
         ("task.toml", CONFIG + "[limits]\ndeadline = 5\n", TaskConfigError, r"task\.toml.*deadline_ms"),
         ("task.toml", "", TaskConfigError, r"\[task\]"),
+        ("task.toml", CONFIG + '[reads]\ntopics = ["a b"]\n', TaskConfigError, r"\[reads\] topics 'a b' is neither"),
         ("resources/x", "", BundleError, r"resources/x is not in \[files\]"),
     ],
 )

@@ -164,12 +164,14 @@ def check(folder: Folder, as_json: JsonFlag = False) -> None:
         **config.trigger.to_json(),
         "phases": dict(config.phases),
         "limits": {**config.limits, **config.policies},
+        "reads": list(config.reads),
         "files": sizes,
         "size_bytes": sum(sizes.values()),
     }
     lines = [
         f"[green]good[/]: {config.name}, started by {escape(str(config.trigger))}",
         "limits: " + ", ".join(f"{key} {value}" for key, value in {**config.limits, **config.policies}.items()),
+        *([f"reads of other tasks: {', '.join(config.reads)}"] if config.reads else []),
         *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
         f"{report['size_bytes']:>12,} bytes  travel to a device",
     ]

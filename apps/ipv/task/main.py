@@ -13,7 +13,7 @@ import walle.np as np
 
 DEVICE_STEPS = 64  # the longest visit that a device of class "low" encodes itself
 STATE_SIZE = 32
-FEATURE_TOPIC = "ipv.feature"  # of the features in the device's store
+FEATURE_TOPIC = "feature"  # of the features in the device's store
 
 
 def preprocess(ctx, trigger):
