@@ -1,9 +1,11 @@
 """Runner of installed task versions in VMs: on a device at a trigger, on the cloud in simulation and fallback."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -14,7 +16,8 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, TaskError
-from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
+from walle.engine_ext.vm.pool import VMPool
+from walle.engine_ext.vm.quarantine import MAX_STRIKES
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
 from walle.pipeline.sequences import RecentEvents
@@ -25,6 +28,8 @@ from walle.pipeline.topics import TopicError, own_topic
 from walle.protocol import Attribute, Manifest
 from walle.task_log import LogLine, OnLog, TaskLog, parse_lines
 
+_LOG = logging.getLogger(__name__)
+
 _LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
 _PHASE = "walle.pipeline.context:phase"
@@ -34,6 +39,8 @@ _TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
 # Of a call whose VM host ends: a task that ends hosts is quarantined before the last one.
 _ATTEMPTS = MAX_STRIKES + 1
+_STOP_S = 10.0  # for an abandoned thread to stop, or its host to be replaced, before its task may run again
+_LOOK_S = 0.02  # between two looks at that thread
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _RESOURCES = "resources/"
@@ -78,8 +85,9 @@ def deadline_s(manifest: Manifest) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Version:
-    """A version as the pool takes it: its folder, its name in errors, and its limits."""
+    """A version as the pool takes it: its task, its folder, its name in errors, and its limits."""
 
+    owner: str
     folder: Path
     name: str
     limits: Mapping[str, int]
@@ -87,7 +95,7 @@ class _Version:
 
     @classmethod
     def of(cls, files: Path, manifest: Manifest) -> "_Version":
-        return cls(files, f"{manifest.name} {manifest.version}", manifest.limits, manifest)
+        return cls(manifest.name, files, f"{manifest.name} {manifest.version}", manifest.limits, manifest)
 
     @property
     def load_s(self) -> float:
@@ -122,12 +130,17 @@ class TaskRunner:
     A VM that is new to a version loads it before its first run, in a call with a limit of its own: the deadline of a
     run does not cover the loading of modules, libraries and models. The VMs are in `host`, or in this process (see
     `VM`).
+
+    A task whose call did not stop, or crashed the host, runs again only after its thread has stopped or the host was
+    replaced, and all other tasks that had a VM have one in the new host.
     """
 
     def __init__(self, vms: int, *, task_log: TaskLog | None = None, host: VmHost | None = None) -> None:
         self._pool = VMPool(vms, host=host)
+        self._is_hosted = host is not None
         self._task_log = task_log or TaskLog("cloud")
-        self._loaded: weakref.WeakSet[VM] = weakref.WeakSet()  # VMs that have loaded their version
+        self._loaded: weakref.WeakKeyDictionary[VM, _Version] = weakref.WeakKeyDictionary()  # that their VM has loaded
+        self._replacing: dict[str, asyncio.Task[None]] = {}  # by the task whose call did not stop
         self._loading: weakref.WeakKeyDictionary[VM, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
 
@@ -270,13 +283,45 @@ class TaskRunner:
         which may be repeated.
         """
         for attempt in range(_ATTEMPTS):
+            if (replacing := self._replacing.get(version.owner)) is not None:
+                await asyncio.wait([replacing])
             async with self._pool.hold(version) as vm:
                 try:
                     return await work(vm)
                 except HostLost:
                     if attempt + 1 == _ATTEMPTS:
                         raise
+                finally:
+                    if vm.abandoned or vm.crashed:
+                        self._replace(version, vm)
         raise AssertionError
+
+    def _replace(self, version: _Version, vm: VM) -> None:
+        """Hold the version's task back until its thread has stopped or other tasks have VMs in another host."""
+        if self._is_hosted and version.owner not in self._replacing:
+            task = self._replacing[version.owner] = asyncio.create_task(self._move_others(version.owner, vm))
+            task.add_done_callback(lambda _: self._replacing.pop(version.owner))
+
+    async def _move_others(self, owner: str, stuck: VM) -> None:
+        """Wait until a thread has stopped or its host ends, and load other tasks, last used first, in a new host.
+
+        Tasks with strikes of their own are left out: they get a VM at their next call.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                while not (lost := self._pool.lost_vms()) and not stuck.ended:  # noqa: ASYNC110 -- a thread decides
+                    await asyncio.sleep(_LOOK_S)
+                for vm in lost or self._pool.lost_vms():
+                    version = self._loaded.get(vm)
+                    if version is None or version.owner == owner or self._pool.has_strikes(version.owner):
+                        continue
+                    log = self._log(version.manifest, None)
+                    try:
+                        async with self._pool.hold(version) as replacement:
+                            if replacement not in self._loaded:
+                                await self._load_once(replacement, version, log)
+                    except VMError as error:  # its next run meets and reports it
+                        _LOG.info("%s is not loaded in the new VM host: %s", version.name, error)
 
     async def _load_once(self, vm: VM, version: _Version, log: OnLog) -> None:
         """Load the version in its VM, unless another call does so meanwhile."""
@@ -291,7 +336,7 @@ class TaskRunner:
             lines = parse_lines(result["log"])
         except (KeyError, TypeError) as error:
             raise _output_error(version.name, result, error) from error
-        self._loaded.add(vm)
+        self._loaded[vm] = version
         return lines
 
     async def _call_held(
@@ -311,4 +356,8 @@ class TaskRunner:
 
     async def close(self) -> None:
         """Stop every VM."""
+        replacing = list(self._replacing.values())
+        for task in replacing:
+            task.cancel()
+        await asyncio.gather(*replacing, return_exceptions=True)
         self._pool.close()
