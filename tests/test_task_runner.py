@@ -1,6 +1,7 @@
 """Calls of a task version in its VM, and the errors for one that returns a wrong answer."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import struct
@@ -21,8 +22,10 @@ from walle.engine_ext.session import Session
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.engine_ext.vm.pool import VMPool
+from walle.engine_ext.vm.quarantine import MAX_STRIKES, TaskQuarantined
 from walle.engine_ext.vm.sources import TaskLike
 from walle.engine_ext.vm.vm import VM
+from walle.errors import VMError
 from walle.pipeline.events import MAX_CONTENTS_DEPTH, Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
@@ -128,9 +131,9 @@ def postprocess(ctx, y):
     await runner.load(files, manifest)
     callbacks = {"store.query": lambda topic, since_ms, limit, skip: [topic, since_ms, limit, skip]}
     output = await runner.run(files, manifest, TRIGGER, {"id": "d0"}, callbacks)
-    assert output.output == {"y": [7, {"n": 1}, ["t", 3, 100, 0]]}
-    assert output.puts == [("side", ["d0", 2])]
-    assert output.local == [("kept", 1)]
+    assert output.output == {"y": [7, {"n": 1}, ["shop/ipv/t", 3, 100, 0]]}
+    assert output.puts == [("shop/ipv/side", ["d0", 2])]
+    assert output.local == [("shop/ipv/kept", 1)]
 
 
 @pytest.mark.asyncio
@@ -277,7 +280,7 @@ async def test_a_callback_that_fails_fails_the_run_with_its_message(runner: Task
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("puts", ["5", "[5]", "['side']", "[('side', 1, 2)]"])
+@pytest.mark.parametrize("puts", ["5", "[5]", "['side']", "[('side', 1, 2)]", "[('shop/other', 1)]", "[(5, 1)]"])
 async def test_a_task_that_reached_into_its_runtime_fails_and_nothing_else(
     runner: TaskRunner, tmp_path: Path, puts: str
 ) -> None:
@@ -382,6 +385,131 @@ async def test_no_run_is_lost_or_counted_twice_when_the_vm_host_is_killed(tmp_pa
     assert host.report().restarts >= kills - 1
     host.close()
     assert stored == list(range(events))
+
+
+STUCK = """\
+import itertools
+def execute(ctx, trigger):
+    return any(itertools.repeat(0)) if trigger["position"] == 7 else trigger["position"]
+"""
+LATER = Trigger(EVENT, 8, (), ())
+
+
+def tasks_beside(folder: Path, *honest: str) -> dict[str, tuple[Path, Manifest]]:
+    """Lay out the task stuck, whose run at position 7 cannot be stopped, and honest tasks, which return `TRIGGER`'s."""
+    folder.mkdir(exist_ok=True)
+    config = CONFIG + b"[limits]\ndeadline_ms = 60\n"
+    mains = {"stuck": STUCK, **dict.fromkeys(honest, "def execute(ctx, trigger):\n    return trigger['position']\n")}
+    tasks = {}
+    for name, main in mains.items():
+        files, manifest = laid_out(folder / name, main, config if name == "stuck" else CONFIG)
+        tasks[name] = files, dataclasses.replace(manifest, task=name)
+    return tasks
+
+
+def created_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list of the tasks for which pools create VMs, in their order."""
+    created: list[str] = []
+    create = VMPool._create_vm
+
+    def record(pool: VMPool, entry: Any, task: TaskLike) -> VM:
+        vm = create(pool, entry, task)
+        created.append(entry.files.name.removeprefix("shop/").removesuffix(" v1"))
+        return vm
+
+    monkeypatch.setattr(VMPool, "_create_vm", record)
+    return created
+
+
+@pytest.mark.asyncio
+async def test_idle_tasks_get_vms_in_a_new_host_before_the_task_that_was_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = created_in(monkeypatch)
+    tasks = tasks_beside(tmp_path, "a", "b", "c")
+    host = VmHost()
+    runner = TaskRunner(4, host=host)
+    for name in ("a", "b", "c"):
+        await runner.run(*tasks[name], TRIGGER, {}, {})
+    await runner.load(*tasks["stuck"])
+    assert created == ["a", "b", "c", "stuck"]
+    created.clear()
+    await runner.run(*tasks["b"], TRIGGER, {}, {})
+    with pytest.raises(DeadlineExceeded):
+        await runner.run(*tasks["stuck"], TRIGGER, {}, {})
+    assert (await runner.run(*tasks["stuck"], LATER, {}, {})).output == 8
+    assert created == ["b", "c", "a", "stuck"]
+    assert host.report().restarts == 1
+    await runner.close()
+    host.close()
+
+
+@pytest.mark.asyncio
+async def test_runs_go_on_beside_a_task_that_is_stuck_until_it_is_quarantined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = created_in(monkeypatch)
+    tasks = tasks_beside(tmp_path, "a", "b")
+    host = VmHost()
+    runner = TaskRunner(3, host=host)
+    done = 0
+
+    async def honest(name: str) -> None:
+        nonlocal done
+        while not stuck.done():
+            assert (await runner.run(*tasks[name], TRIGGER, {}, {})).output == 7
+            done += 1
+            await asyncio.sleep(0.005)
+
+    async def hostile() -> list[str]:
+        ends = []
+        for _ in range(MAX_STRIKES + 2):
+            try:
+                await runner.run(*tasks["stuck"], TRIGGER, {}, {})
+            except VMError as error:
+                ends.append(type(error).__name__)
+        return ends
+
+    stuck = asyncio.create_task(hostile())
+    await asyncio.gather(honest("a"), honest("b"), stuck)
+    assert stuck.result() == ["DeadlineExceeded"] * MAX_STRIKES + ["TaskQuarantined"] * 2
+    assert created.count("stuck") == MAX_STRIKES
+    assert done > 100
+    async with asyncio.timeout(20):
+        while host.report().restarts < MAX_STRIKES:
+            await runner.run(*tasks["a"], TRIGGER, {}, {})
+            await asyncio.sleep(0.02)
+    assert host.report().restarts == MAX_STRIKES
+    await runner.close()
+    host.close()
+
+
+@pytest.mark.asyncio
+async def test_a_new_version_of_a_quarantined_task_has_one_strike_left(tmp_path: Path) -> None:
+    versions = {}
+    for number in (1, 2, 3):
+        files, manifest = tasks_beside(tmp_path / str(number))["stuck"]
+        versions[number] = files, dataclasses.replace(manifest, version=f"v{number}")
+    host = VmHost()
+    runner = TaskRunner(1, host=host)
+
+    async def ends(number: int) -> list[str]:
+        """Return the ends of runs that get stuck, until the version is quarantined."""
+        found: list[str] = []
+        while found[-1:] != ["TaskQuarantined"]:
+            try:
+                await runner.run(*versions[number], TRIGGER, {}, {})
+            except VMError as error:
+                found.append(type(error).__name__)
+        return found
+
+    assert await ends(1) == ["DeadlineExceeded"] * MAX_STRIKES + ["TaskQuarantined"]
+    assert await ends(2) == ["DeadlineExceeded", "TaskQuarantined"]
+    assert (await runner.run(*versions[3], LATER, {}, {})).output == 8  # a version that is mended runs
+    with pytest.raises(TaskQuarantined, match="shop/stuck v1 is quarantined: 3 of its calls"):
+        await runner.run(*versions[1], LATER, {}, {})
+    await runner.close()
+    host.close()
 
 
 @pytest.mark.asyncio

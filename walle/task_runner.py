@@ -1,9 +1,11 @@
 """Runner of installed task versions in VMs: on a device at a trigger, on the cloud in simulation and fallback."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -14,15 +16,19 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, TaskError
-from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
+from walle.engine_ext.vm.pool import VMPool
+from walle.engine_ext.vm.quarantine import MAX_STRIKES
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
 from walle.pipeline.sequences import RecentEvents
 from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.topics import TopicError, own_topic
 from walle.protocol import Attribute, Manifest
 from walle.task_log import LogLine, OnLog, TaskLog, parse_lines
+
+_LOG = logging.getLogger(__name__)
 
 _LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
@@ -33,13 +39,21 @@ _TAKE_LOG = "walle.pipeline.context:take_log"
 _DEFAULT_DEADLINE_MS = 500
 # Of a call whose VM host ends: a task that ends hosts is quarantined before the last one.
 _ATTEMPTS = MAX_STRIKES + 1
+_STOP_S = 10.0  # for an abandoned thread to stop, or its host to be replaced, before its task may run again
+_LOOK_S = 0.02  # between two looks at that thread
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _RESOURCES = "resources/"
 _MODELS = (".walle", ".onnx")
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
 
-boot.register_modules("walle.pipeline", "walle.pipeline.context", "walle.pipeline.events", "walle.pipeline.stream")
+boot.register_modules(
+    "walle.pipeline",
+    "walle.pipeline.context",
+    "walle.pipeline.events",
+    "walle.pipeline.stream",
+    "walle.pipeline.topics",
+)
 
 
 class TaskOutputError(VMError):
@@ -71,8 +85,9 @@ def deadline_s(manifest: Manifest) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Version:
-    """A version as the pool takes it: its folder, its name in errors, and its limits."""
+    """A version as the pool takes it: its task, its folder, its name in errors, and its limits."""
 
+    owner: str
     folder: Path
     name: str
     limits: Mapping[str, int]
@@ -80,7 +95,7 @@ class _Version:
 
     @classmethod
     def of(cls, files: Path, manifest: Manifest) -> "_Version":
-        return cls(files, f"{manifest.name} {manifest.version}", manifest.limits, manifest)
+        return cls(manifest.name, files, f"{manifest.name} {manifest.version}", manifest.limits, manifest)
 
     @property
     def load_s(self) -> float:
@@ -115,12 +130,17 @@ class TaskRunner:
     A VM that is new to a version loads it before its first run, in a call with a limit of its own: the deadline of a
     run does not cover the loading of modules, libraries and models. The VMs are in `host`, or in this process (see
     `VM`).
+
+    A task whose call did not stop, or crashed the host, runs again only after its thread has stopped or the host was
+    replaced, and all other tasks that had a VM have one in the new host.
     """
 
     def __init__(self, vms: int, *, task_log: TaskLog | None = None, host: VmHost | None = None) -> None:
         self._pool = VMPool(vms, host=host)
+        self._is_hosted = host is not None
         self._task_log = task_log or TaskLog("cloud")
-        self._loaded: weakref.WeakSet[VM] = weakref.WeakSet()  # VMs that have loaded their version
+        self._loaded: weakref.WeakKeyDictionary[VM, _Version] = weakref.WeakKeyDictionary()  # that their VM has loaded
+        self._replacing: dict[str, asyncio.Task[None]] = {}  # by the task whose call did not stop
         self._loading: weakref.WeakKeyDictionary[VM, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._run_ids = itertools.count(1)  # in a VM, the log of a failed run is found by its id
 
@@ -164,12 +184,13 @@ class TaskRunner:
         state: Mapping[str, Any] | None = None,
         on_log: OnLog | None = None,
     ) -> TaskOutput:
-        """Run the phases of a version on a trigger and return its output.
+        """Run the phases of a version on a trigger and return its output, its topics by their full names.
 
         `state` is the task's, None for a task without [state]; the output has the new one. `on_log` is called before
         this returns or raises; not for a run that is cancelled.
 
         Raises:
+            TaskOutputError: the task has changed its runtime, and put features of other tasks, or nothing readable.
             VMError: the task raised, exceeded a limit, or imported what is not allowed.
         """
         callbacks = {**callbacks, "events.recent": functools.partial(_encode_recent, trigger)}
@@ -179,13 +200,17 @@ class TaskRunner:
         places = dict(manifest.phases)
         log = self._log(manifest, on_log)
         before = None if state is None else dict(state)
-        args = plain, events, dict(device), places, before
+        args = manifest.name, plain, events, dict(device), places, before
         result = await self._call(version, log, _RUN, *args, deadline=deadline_s(manifest), callbacks=callbacks)
         try:
             lines = parse_lines(result["log"])
-            puts, local = ([(topic, payload) for topic, payload in result[key]] for key in ("puts", "local"))
+            # `ctx.store.put` has checked the topics, but a VM is not trusted.
+            puts, local = (
+                [(own_topic(manifest.name, topic), payload) for topic, payload in result[key]]
+                for key in ("puts", "local")
+            )
             output = TaskOutput(result["output"], puts, local, result.get("state"))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)
         return output
@@ -227,9 +252,8 @@ class TaskRunner:
             raise PhasePlaceError(manifest, phase)
         version = _Version.of(files, manifest)
         log = self._log(manifest, on_log)
-        result = await self._call(
-            version, log, _PHASE, phase, payload, dict(device), deadline=deadline_s(manifest), callbacks=callbacks
-        )
+        args = manifest.name, phase, payload, dict(device)
+        result = await self._call(version, log, _PHASE, *args, deadline=deadline_s(manifest), callbacks=callbacks)
         try:
             lines, output = parse_lines(result["log"]), result["output"]
         except (KeyError, TypeError) as error:
@@ -259,13 +283,45 @@ class TaskRunner:
         which may be repeated.
         """
         for attempt in range(_ATTEMPTS):
+            if (replacing := self._replacing.get(version.owner)) is not None:
+                await asyncio.wait([replacing])
             async with self._pool.hold(version) as vm:
                 try:
                     return await work(vm)
                 except HostLost:
                     if attempt + 1 == _ATTEMPTS:
                         raise
+                finally:
+                    if vm.abandoned or vm.crashed:
+                        self._replace(version, vm)
         raise AssertionError
+
+    def _replace(self, version: _Version, vm: VM) -> None:
+        """Hold the version's task back until its thread has stopped or other tasks have VMs in another host."""
+        if self._is_hosted and version.owner not in self._replacing:
+            task = self._replacing[version.owner] = asyncio.create_task(self._move_others(version.owner, vm))
+            task.add_done_callback(lambda _: self._replacing.pop(version.owner))
+
+    async def _move_others(self, owner: str, stuck: VM) -> None:
+        """Wait until a thread has stopped or its host ends, and load other tasks, last used first, in a new host.
+
+        Tasks with strikes of their own are left out: they get a VM at their next call.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                while not (lost := self._pool.lost_vms()) and not stuck.ended:  # noqa: ASYNC110 -- a thread decides
+                    await asyncio.sleep(_LOOK_S)
+                for vm in lost or self._pool.lost_vms():
+                    version = self._loaded.get(vm)
+                    if version is None or version.owner == owner or self._pool.has_strikes(version.owner):
+                        continue
+                    log = self._log(version.manifest, None)
+                    try:
+                        async with self._pool.hold(version) as replacement:
+                            if replacement not in self._loaded:
+                                await self._load_once(replacement, version, log)
+                    except VMError as error:  # its next run meets and reports it
+                        _LOG.info("%s is not loaded in the new VM host: %s", version.name, error)
 
     async def _load_once(self, vm: VM, version: _Version, log: OnLog) -> None:
         """Load the version in its VM, unless another call does so meanwhile."""
@@ -280,7 +336,7 @@ class TaskRunner:
             lines = parse_lines(result["log"])
         except (KeyError, TypeError) as error:
             raise _output_error(version.name, result, error) from error
-        self._loaded.add(vm)
+        self._loaded[vm] = version
         return lines
 
     async def _call_held(
@@ -300,4 +356,8 @@ class TaskRunner:
 
     async def close(self) -> None:
         """Stop every VM."""
+        replacing = list(self._replacing.values())
+        for task in replacing:
+            task.cancel()
+        await asyncio.gather(*replacing, return_exceptions=True)
         self._pool.close()

@@ -51,6 +51,8 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
         engineer = Engineer(folder, url, "shop", token)
         engineer.push("good", "v1", WORKS | {"task.toml": CONFIG.format(task="good")})
         engineer.push("bad", "v1", FAILS | {"task.toml": CONFIG.format(task="bad")})
+        reading = CONFIG.format(task="reading") + '[reads]\ntopics = ["good", "good/clicks"]\n'
+        engineer.push("reading", "v1", WORKS | {"task.toml": reading})
         yield Person(url, token)
 
 
@@ -91,6 +93,18 @@ def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Per
     (line,) = [line for line in text.splitlines() if "Rollback" in line]  # a pipe gets whole lines
     assert line.rstrip().endswith(" by admin, reason not [/wanted]")
     assert {name, "shop/good", "rolled_back"} <= set(person.text("status")[1].split())
+
+
+def test_a_release_shows_what_its_version_reads_of_other_tasks(person: Person) -> None:
+    line = "reads topics of other tasks: shop/good, shop/good/clicks"
+    status, text = person.text("start", "shop", "reading", "v1", "--beta-device=a")
+    assert (status, line in text.replace("\n", " ")) == (0, True), text
+    (name,) = [one["id"] for one in person.json("status") if one["id"].startswith("reading")]
+    assert person.json("status", name)["reads"] == ["shop/good", "shop/good/clicks"]
+    assert line in person.text("status", name)[1].replace("\n", " ")
+    person.json("rollback", name)
+    assert person.json("start", "shop", "good", "v1", "--beta-device=a")["reads"] == []
+    person.json("rollback", person.json("status")[0]["id"])
 
 
 def test_watching_a_release_that_fails_ends_with_status_1(person: Person) -> None:

@@ -91,7 +91,8 @@ def test_new_refuses_what_cannot_be_a_name(name: str, tmp_path: Path) -> None:
 def test_check_says_what_travels(task: Path) -> None:
     (task / "resources").mkdir()
     (task / "resources" / "table.bin").write_bytes(bytes(1000))
-    (task / "task.toml").write_text(CONFIG + '[files]\n"resources/table.bin" = "shared"\n')
+    config = '[files]\n"resources/table.bin" = "shared"\n[reads]\ntopics = ["browse/clicks"]\n'
+    (task / "task.toml").write_text(CONFIG + config)
     (task / "README.md").write_text("not sent")
     (task / ".git").mkdir()
     (task / ".git" / "config").write_text("not read")
@@ -101,6 +102,8 @@ def test_check_says_what_travels(task: Path) -> None:
     assert report["size_bytes"] == report["files"]["main.pyc"] + 1000
     text = CliRunner().invoke(app, ["task", "check", str(task)]).stdout
     assert "resources/table.bin" in text
+    assert report["reads"] == ["browse/clicks"]
+    assert "reads of other tasks: browse/clicks\n" in text
     assert "1,000 bytes" in text
 
 
@@ -115,6 +118,11 @@ def test_check_says_what_travels(task: Path) -> None:
             "task.toml:6:1: error: [limits] has an unknown key 'deadline'",
         ),
         ("task.toml", "", "task.toml: error: [task] is missing"),
+        (
+            "task.toml",
+            CONFIG + '[reads]\ntopics = ["a b"]\n',
+            "task.toml:6:1: error: [reads] topics 'a b' is neither",
+        ),
         ("resources/x", "", "task.toml: error: resources/x is not in [files]"),
     ],
 )

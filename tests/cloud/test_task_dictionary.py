@@ -39,4 +39,4 @@ async def test_a_device_uploads_with_the_dictionary_of_its_active_version(tmp_pa
         await shop.push("v2", config=_CONFIG[: _CONFIG.index("[tunnel]")])
         await shop.until(await shop.release("v2"), "full", users=[user])
         await user.until(lambda: user.has("v2"))
-        assert device._tunnel.dictionaries == {}
+        assert device.tunnel._dictionaries == {}

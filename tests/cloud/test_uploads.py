@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +17,9 @@ from walle.cloud import Cloud, CloudConfig
 from walle.errors import ConfigError
 from walle.pipeline.ingest.feature_view import FeatureViewError
 from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.topics import TopicError
 from walle.pipeline.tunnel.processes import TunnelProcesses
+from walle.protocol import Manifest, TriggerCondition
 
 MAIN = """\
 def execute(ctx, x):
@@ -127,23 +130,40 @@ def execute(ctx, x):
 """
 
 
+def _manifest(name: str, **fields: Any) -> Manifest:
+    """Return the manifest of a version of this task, which has no files."""
+    scenario, _, task = name.partition("/")
+    trigger = TriggerCondition.of(["page_exit"])
+    plain_fields: dict[str, Any] = {
+        "version": "v1",
+        "commit": "",
+        "bytecode": (),
+        "phases": {},
+        "limits": {},
+        "files": (),
+    }
+    return Manifest(scenario=scenario, task=task, trigger=trigger, **plain_fields, **fields)
+
+
 @pytest.mark.asyncio
 async def test_a_phase_in_the_cloud_reads_features_of_its_scenario(tmp_path: Path) -> None:
-    views = ("shop/pages=pages:device,page", "other/pages=pages:device,page")
+    views = ("shop/pages=shop/web/pages:device,page", "other/pages=other/web:device,page")
     async with (
         asyncio.timeout(90),
         shop_cloud(tmp_path, features=views) as shop,
         shop.device(tmp_path / "d0") as device,
     ):
         for number in range(3):
-            await device.tunnel.send("pages", {"page": "cart", "n": number})
+            await device.tunnel.send("shop/web/pages", {"page": "cart", "n": number})
         await device.settled()
         view = shop.cloud.inference.views["shop/pages"]
         async with asyncio.timeout(LIMIT_S):
             while view.position < 3:  # noqa: ASYNC110 - a view sets no event
                 await asyncio.sleep(0.01)
         user = User(device)
-        await shop.push("v1", main=VIEW_MAIN.replace("VIEW", '"pages"'), config=AUTO)
+        await shop.push(
+            "v1", main=VIEW_MAIN.replace("VIEW", '"pages"'), config=f'{AUTO}[reads]\ntopics = ["web/pages"]\n'
+        )
         await shop.release("v1", beta=["d0"])
         await user.until(lambda: bool(device.tasks))
         await user.visit()
@@ -153,8 +173,12 @@ async def test_a_phase_in_the_cloud_reads_features_of_its_scenario(tmp_path: Pat
         assert answers == [{"found": {"page": "cart", "n": 2}}] * max(1, len(rows))
 
         latest = shop.cloud.inference._latest
-        assert latest("shop/count", "pages", {"device": "d0", "page": "cart"}) == {"page": "cart", "n": 2}
+        listing = _manifest("shop/count", reads=("web/pages",))
+        assert latest(listing, "pages", {"device": "d0", "page": "cart"}) == {"page": "cart", "n": 2}
         with pytest.raises(FeatureViewError, match="'nothing' is unknown; 'shop' has pages"):
-            latest("shop/count", "nothing", {})
+            latest(listing, "nothing", {})
         with pytest.raises(FeatureViewError, match="'pages' is unknown; 'third' has none"):
-            latest("third/count", "pages", {})
+            latest(_manifest("third/count"), "pages", {})
+        with pytest.raises(TopicError, match="add 'web/pages' to topics under"):
+            latest(_manifest("shop/count"), "pages", {"device": "d0", "page": "cart"})
+        assert latest(_manifest("shop/web"), "pages", {"device": "d0", "page": "other"}) is None

@@ -1,4 +1,4 @@
-"""Dictionaries of a device's uploads, by the topics that its tasks put."""
+"""Dictionaries of a device's uploads: each task's own, for its own topics."""
 
 import random
 import ssl
@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from tests.sim.offline_device import offline_config
 from walle.clock import ManualClock
-from walle.device import cloud_tunnel as module
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
+from walle.protocol import Upload
 
 
 @pytest_asyncio.fixture
@@ -26,37 +26,13 @@ async def tunnel(tmp_path: Path) -> AsyncIterator[CloudTunnel]:
         )
 
 
-DICTIONARIES: dict[str, Any] = {"a": object(), "b": object(), "plain": None}
-
-
 @pytest.mark.asyncio
-async def test_a_task_cannot_give_its_dictionary_to_the_topics_of_another(tunnel: CloudTunnel) -> None:
-    tunnel.use_dictionaries(DICTIONARIES)
-    tunnel.note_topics("a", ["a/more", "b", "plain"])
-    tunnel.note_topics("b", ["a/more", "b/more"])
-    a, b = DICTIONARIES["a"], DICTIONARIES["b"]
-    assert tunnel.dictionaries == {"a": a, "b": b, "a/more": a, "b/more": b}
-    assert tunnel.client._dictionaries == tunnel.dictionaries
+async def test_a_client_that_replaces_another_has_the_dictionaries(tunnel: CloudTunnel) -> None:
+    dictionary: Any = object()
+    tunnel.use_dictionaries({"shop/a": dictionary})
+    for client in (tunnel.client, tunnel._new_client()):
+        of = {topic: client._dictionary_of(Upload(1, topic, b"", 0)) for topic in TOPICS}
+        assert [topic for topic, found in of.items() if found is dictionary] == ["shop/a", "shop/a/clicks"]
 
 
-@pytest.mark.asyncio
-async def test_topics_of_a_removed_task_are_forgotten(tunnel: CloudTunnel) -> None:
-    tunnel.use_dictionaries(DICTIONARIES)
-    tunnel.note_topics("a", ["more"])
-    tunnel.use_dictionaries({"b": DICTIONARIES["b"]})
-    assert (tunnel.dictionaries, tunnel._topics) == ({"b": DICTIONARIES["b"]}, {})
-    tunnel.note_topics("b", ["more"])
-    assert tunnel.dictionaries["more"] is DICTIONARIES["b"]
-
-
-@pytest.mark.asyncio
-async def test_many_topics_of_a_task_leave_room_to_another(
-    tunnel: CloudTunnel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MAX_TOPICS", 10)
-    tunnel.use_dictionaries(DICTIONARIES)
-    for number in range(100):
-        tunnel.note_topics("a", [f"a/{number}"])
-    assert len(tunnel._topics) == 10
-    tunnel.note_topics("b", ["b/more"])
-    assert tunnel.dictionaries["b/more"] is DICTIONARIES["b"]
+TOPICS = ["shop/a", "shop/a/clicks", "shop/b", "shop/b/a", "shop/ab", "a", "shop", "/shop/a", ""]

@@ -79,7 +79,7 @@ async def test_queries_have_bounds_and_wrong_ones_are_refused_by_name(tmp_path: 
         await device.settled()
         uploads = await shop.cloud.gateway.uploads("shop/count", 0, 1000)
         found = plain.decode(uploads[2][1].payload)
-        assert "topic of a query must be str, is list" in found["errors"][0]
+        assert "topic of type list must be text" in found["errors"][0]
         assert "since_ms of a query must be int, is str" in found["errors"][1]
         assert "skip of a query must be int, is str" in found["errors"][2]
         assert (found["counts"], found["late"]) == ([0, 0, 1, 2], 0)
@@ -104,3 +104,78 @@ async def test_no_version_is_left_for_a_model_that_loads_longer_than_the_deadlin
         assert user.has("v1")
         totals = (await shop.releases.get(release_id))["totals"]
         assert (totals["failed"], totals["reverted"]) == (0, 0)
+
+
+# Another task's topics: by `ctx`, and as a task that has changed the runtime of its VM does.
+FORGING = """\
+def refused(call):
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+
+
+def execute(ctx, trigger):
+    page = trigger["event"]["page_id"]
+    number = int(page.partition("/")[2])
+    if number % 4 == 1:
+        ctx.store.puts.append(("shop/other", {"forged": 1}))
+    elif number % 4 == 2:
+        ctx.store.local.append(("other", {"forged": 1}))
+    ctx.store.put("pages", page)
+    ctx.store._task, other = "shop/other", "other"
+    read = refused(lambda: ctx.store.query())
+    ctx.store._task = ctx.task
+    return {
+        "put": refused(lambda: ctx.store.put("shop/other", {"forged": 1})),
+        "read": [read, refused(lambda: ctx.store.query("secret", task=other))],
+        "own": [len(ctx.store.query()), len(ctx.store.query("pages")), len(ctx.store.query(ctx.task + "/pages"))],
+        "declared": ctx.store.query("prices", task="other"),
+    }
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_task_neither_puts_nor_reads_another_tasks_topics(tmp_path: Path) -> None:
+    config = f'{TASK_CONFIG}[reads]\ntopics = ["other/prices"]\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        for topic in ("shop/other", "shop/other/secret", "shop/other/prices"):
+            await device.store.put(topic, [topic], upload=False)
+        await shop.push("v1", main=FORGING, config=config)
+        await shop.release("v1", beta=["d0"])
+        await user.until(lambda: device.counts.runs_ok >= 3 and device.counts.runs_failed >= 2)
+        await device.settled()
+        uploads = [row for _, row in await shop.cloud.gateway.uploads("shop/count", 0, 1000)]
+        last = plain.decode(uploads[2].payload)
+        assert "topic 'shop/other' is not of task shop/count" in last["put"]
+        assert all("is not of task shop/count; to read it, add 'other" in text for text in last["read"])
+        assert last["own"] == [2, 2, 2]
+        assert last["declared"] == [["shop/other/prices"]]
+        assert await shop.cloud.gateway.uploads("shop/other", 0, 1000) == []
+        assert [row.payload for _, row in await shop.cloud.gateway.uploads("shop/count/pages", 0, 1000)]
+        assert len(await device.store.query("shop/other")) == 1
+        assert await device.store.query("other") == []
+        assert "is not of task shop/count" in device.counts.last_error
+
+
+MANY_TOPICS = """\
+def execute(ctx, trigger):
+    for number in range(60):
+        ctx.store.put(f"{trigger['event']['page_id'].partition('/')[2]}.{number}", 1)
+    return 1
+"""
+
+
+@pytest.mark.asyncio
+async def test_a_task_cannot_use_up_the_topics_of_its_device(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=MANY_TOPICS)
+        await shop.release("v1", beta=["d0"])
+        await user.until(lambda: device.counts.runs_failed >= 2)
+        assert device.counts.runs_ok == 1
+        assert "is beyond the 100 that a task may put" in device.counts.last_error
+        await device.settled()
+        stored = await device.store.call(lambda database: database.counts())
+        assert stored[0] == 61

@@ -19,6 +19,7 @@ EVENTS = [
     Event("click", "detail", 2_500, {"item": "b"}).to_dict(),
     Event("page_exit", "detail", 3_000, {}).to_dict(),
 ]
+TASK = "shop/ipv"
 TRIGGER = {"event": EVENTS[-1], "position": 3}
 
 type Make = Callable[..., VM]
@@ -43,7 +44,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
 async def run(vm: VM, **options: Any) -> Any:
     phases = options.pop("phases", None)
-    return await vm.call("walle.pipeline.context:run", TRIGGER, EVENTS, {"os": "android"}, phases, **options)
+    return await vm.call("walle.pipeline.context:run", TASK, TRIGGER, EVENTS, {"os": "android"}, phases, **options)
 
 
 @pytest.mark.asyncio
@@ -66,8 +67,8 @@ async def test_each_phase_gets_what_the_one_before_gave(make: Make) -> None:
     result = await run(vm)
     assert result == {
         "output": {"items": ["a", "b"], "position": 3, "first_second": 2, "os": "android"},
-        "puts": [("clicks", {"items": ["a", "b"]})],
-        "local": [("visits", 3)],
+        "puts": [("shop/ipv/clicks", {"items": ["a", "b"]})],
+        "local": [("shop/ipv/visits", 3)],
         "log": [("info", "2 items"), ("warning", "postprocess")],
     }
     assert await run(vm) == result  # nothing of a run stays for the next
@@ -101,7 +102,7 @@ async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> No
 
     async def escalate(phase: str, payload: Any) -> Any:
         asked.append((phase, payload))
-        answer = await cloud.call("walle.pipeline.context:phase", phase, payload, {"place": "cloud"})
+        answer = await cloud.call("walle.pipeline.context:phase", TASK, phase, payload, {"place": "cloud"})
         assert answer["log"] == [("info", "on the cloud")]
         return answer["output"]
 
@@ -110,7 +111,7 @@ async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> No
     with pytest.raises(TaskError, match="callback 'escalate' raised LookupError"):
         await run(vm)
     with pytest.raises(TaskError, match="no phase 'preprocess'"):
-        await cloud.call("walle.pipeline.context:phase", "preprocess", None, {})
+        await cloud.call("walle.pipeline.context:phase", TASK, "preprocess", None, {})
 
 
 @pytest.mark.asyncio
@@ -167,7 +168,7 @@ async def test_the_name_of_an_unknown_resource_is_refused(make: Make, name: str)
 async def test_the_store_is_queried_through_a_callback(make: Make) -> None:
     vm = make("def execute(ctx, x): return ctx.store.query('clicks', since_ms=5)")
     callbacks = {"store.query": lambda topic, since_ms, limit, skip: [[topic, since_ms, limit, skip]]}
-    assert (await run(vm, callbacks=callbacks))["output"] == [["clicks", 5, 100, 0]]
+    assert (await run(vm, callbacks=callbacks))["output"] == [["shop/ipv/clicks", 5, 100, 0]]
 
 
 @pytest.mark.asyncio
@@ -210,9 +211,9 @@ async def test_what_a_failing_run_logged_stays_for_one_call(make: Make) -> None:
     assert await vm.call(take) == [("info", "at import"), *lines]
     assert await vm.call(take) == []
     with pytest.raises(DeadlineExceeded):
-        await vm.call("walle.pipeline.context:run", TRIGGER, EVENTS, {"os": "slow"}, deadline=0.2)
+        await vm.call("walle.pipeline.context:run", TASK, TRIGGER, EVENTS, {"os": "slow"}, deadline=0.2)
     assert await vm.call(take) == lines
-    result = await vm.call("walle.pipeline.context:run", TRIGGER, EVENTS, {"os": "other"})
+    result = await vm.call("walle.pipeline.context:run", TASK, TRIGGER, EVENTS, {"os": "other"})
     assert result["log"] == lines  # and nothing of the runs before
     assert await vm.call(take) == []
 
@@ -228,14 +229,14 @@ async def test_logs_of_failed_runs_stay_apart_in_bounded_memory(make: Make) -> N
     take, run = "walle.pipeline.context:take_log", "walle.pipeline.context:run"
     for run_id in range(1, 9):
         with pytest.raises(TaskError):
-            await vm.call(run, {"lines": 200}, EVENTS, {}, None, None, run_id)
+            await vm.call(run, TASK, {"lines": 200}, EVENTS, {}, None, None, run_id)
     assert await vm.call(take, 9) == []
     assert await vm.call(take, 1) == [("warning", "200 lines were dropped")]  # there is room for five logs
     assert await vm.call(take, 5) == [("info", str(number)) for number in range(200)]
     assert await vm.call(take, 5) == []
     for run_id in range(10, 10 + context.MAX_KEPT_LOGS):
         with pytest.raises(TaskError):
-            await vm.call(run, {"lines": 1}, EVENTS, {}, None, None, run_id)
+            await vm.call(run, TASK, {"lines": 1}, EVENTS, {}, None, None, run_id)
     assert await vm.call(take, 8) == []
     assert await vm.call(take, 10) == [("info", "0")]
 
@@ -256,9 +257,9 @@ async def test_what_loading_prints_comes_with_its_result_or_stays_for_one_call(m
 async def test_printed_and_logged_text_counts_once_towards_log_kb(tmp_path: Path, statement: str) -> None:
     main = f"def execute(ctx, x):\n    for _ in range(x['position']):\n        {statement}\n"
     vm = VM(write_task(tmp_path, main), limits={"log_kb": 1})
-    await vm.call("walle.pipeline.context:run", {**TRIGGER, "position": 10}, EVENTS, {})
+    await vm.call("walle.pipeline.context:run", TASK, {**TRIGGER, "position": 10}, EVENTS, {})
     with pytest.raises(LimitExceeded, match="log_kb"):
-        await vm.call("walle.pipeline.context:run", {**TRIGGER, "position": 11}, EVENTS, {})
+        await vm.call("walle.pipeline.context:run", TASK, {**TRIGGER, "position": 11}, EVENTS, {})
     vm.close()
     assert await vm.wait_closed()
 

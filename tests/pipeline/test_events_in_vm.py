@@ -224,7 +224,7 @@ async def test_a_hostile_task_crashes_and_exceeds_nothing(tmp_path: Path) -> Non
     replaced = False
     try:
         for function in ("damaged", "deep", "endless", "many_plans", "replaced", "replaced"):
-            call = vm.call("walle.pipeline.context:run", {"function": function}, good, {}, deadline=60.0)
+            call = vm.call("walle.pipeline.context:run", "shop/ipv", {"function": function}, good, {}, deadline=60.0)
             if function in ("endless", "many_plans"):
                 with pytest.raises(LimitExceeded, match="memory_mb"):
                     await call

@@ -102,7 +102,8 @@ def start(
         emit_line(release)
         return
     name = escape(release["id"])
-    emit(release, as_json=False, text=f"{name} is {release['state']}; next: walle release status {name}")
+    reads = "".join(f"; it {line}" for line in _reads(release))
+    emit(release, as_json=False, text=f"{name} is {release['state']}{escape(reads)}; next: walle release status {name}")
 
 
 def status(
@@ -126,7 +127,7 @@ def status(
     emit_rows([_row(release)], as_json=False)
     if release["reason"]:
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
-    for line in _last_failure(release["totals"]):
+    for line in [*_reads(release), *_last_failure(release["totals"])]:
         emit(release, as_json=False, text=escape(line))
     emit_rows([_history_row(entry) for entry in release["history"]], as_json=False, title="history")
 
@@ -175,6 +176,12 @@ def _row(release: ReleaseJson) -> dict[str, Any]:
         "failed": totals["failed"],
         "failure rate": f"{totals['failure_rate']:.2%}",
     }
+
+
+def _reads(release: ReleaseJson) -> list[str]:
+    """Return a line on the topics of other tasks that the version reads, none if it reads none."""
+    reads = release.get("reads", [])
+    return [f"reads topics of other tasks: {', '.join(reads)}"] if reads else []
 
 
 def _last_failure(totals: Mapping[str, Any]) -> list[str]:

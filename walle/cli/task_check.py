@@ -71,12 +71,14 @@ def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
         **config.trigger.to_json(),
         "phases": dict(config.phases),
         "limits": limits,
+        "reads": list(config.reads),
         "files": sizes,
         "size_bytes": sum(sizes.values()),
     }
     lines = [
         f"[green]good[/]: {config.name}, started by {escape(str(config.trigger))}",
         "limits: " + ", ".join(f"{key} {value}" for key, value in limits.items()),
+        *([f"reads of other tasks: {', '.join(config.reads)}"] if config.reads else []),
         *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
         f"{report['size_bytes']:>12,} bytes  travel to a device",
     ]

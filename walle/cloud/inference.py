@@ -17,6 +17,7 @@ from walle.engine_ext._core import packed_values
 from walle.errors import DeployError
 from walle.pipeline.ingest.feature_view import FeatureView, FeatureViewError, ViewConfig
 from walle.pipeline.ingest.upload_store import open_uploads
+from walle.pipeline.topics import check_readable
 from walle.protocol import Manifest
 from walle.task_runner import PHASE_TOPIC, TaskRunner
 
@@ -91,7 +92,7 @@ class InferenceNode:
         except (plain.PlainDataError, KeyError, TypeError) as error:
             raise InferenceError(f"the request of {device_id} cannot be read: {error!r}") from error
         files, manifest = await self._version(task, version)
-        callbacks = {"features": functools.partial(self._latest, task)}
+        callbacks = {"features": functools.partial(self._latest, manifest)}
         result = await self._runner.phase(files, manifest, phase, value, device, callbacks=callbacks)
         try:
             return plain.encode(result)
@@ -99,13 +100,14 @@ class InferenceNode:
             what = f"{phase} of {task} {version} returned a value that cannot be sent: {error}"
             raise InferenceError(what) from error
 
-    def _latest(self, task: str, name: str, key: dict[str, Any]) -> Any:
-        """Return the latest feature of a key in a view of the task's scenario."""
-        scenario = task.partition("/")[0]
+    def _latest(self, manifest: Manifest, name: str, key: dict[str, Any]) -> Any:
+        """Return the latest feature of a key in a view of the task's scenario, if the task may read its topic."""
+        scenario = manifest.scenario
         view = self.views.get(f"{scenario}/{name}")
         if view is None:
             known = ", ".join(sorted(each.partition("/")[2] for each in self.views if each.startswith(f"{scenario}/")))
             raise FeatureViewError(f"feature view {name!r} is unknown; {scenario!r} has {known or 'none'}")
+        check_readable(manifest.name, manifest.readable_topics, view.config.topic)
         return view.latest(key)
 
     async def _version(self, task: str, version: str) -> tuple[Path, Manifest]:

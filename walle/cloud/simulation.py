@@ -105,7 +105,8 @@ class Simulator:
             return plain.decode(plain.encode(output))
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
-            callbacks: Callbacks = {"escalate": escalate, "store.query": functools.partial(query_payloads, store, 0)}
+            query = functools.partial(query_payloads, store, manifest, 0)
+            callbacks: Callbacks = {"escalate": escalate, "store.query": query}
             if manifest.history is not None:
                 older = functools.partial(history.query, manifest.name, trigger.position)
                 callbacks = {**callbacks, "events.history": older}

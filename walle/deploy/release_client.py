@@ -79,6 +79,7 @@ class ReleaseJson(TypedDict):
     step: int
     beta_devices: list[str]
     manifest: str
+    reads: NotRequired[list[str]]  # topics of other tasks; an older cloud sends none
     resumes: str | None
     reason: str
     totals: dict[str, Any]

@@ -20,6 +20,7 @@ from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
+from walle.pipeline.topics import MAX_TOPICS, TopicError
 from walle.protocol import printable
 from walle.task_log import LogLine, TaskLog, failure_place, last_lines
 from walle.task_runner import PHASE_TOPIC, TaskRunner
@@ -81,12 +82,14 @@ class TaskRuns:
         self._tunnel = tunnel
         self._runner = runner
         self._task_log = task_log
+        self._topics: dict[str, set[str]] = {}  # that each task has put
         self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
 
     async def run(self, task: str, trigger: Trigger) -> TaskOutput:
         """Run the task's active version on a trigger and return its output.
 
         Raises:
+            TopicError: the task has put under more than MAX_TOPICS topics since the device started.
             VMError: the task raised, exceeded a limit, or imported what is not allowed.
         """
         version = self._active.get(task)
@@ -108,7 +111,7 @@ class TaskRuns:
             on_log=functools.partial(self._on_log, run),
         )
         run.outputs = (output.output is not None) + len(output.puts)
-        self._tunnel.note_topics(task, [topic for topic, _ in output.puts])
+        self._check_topics(task, output)
         return output
 
     def end(self, task: str, ok: bool, error: Exception | None) -> RunOutcome | None:
@@ -139,6 +142,15 @@ class TaskRuns:
         log = last_lines(run.log)
         return RunOutcome(version=version, ok=False, error=what, place=place, log=log, revert_reason=reason)
 
+    def _check_topics(self, task: str, output: TaskOutput) -> None:
+        """Count the topics that a task puts, so that it cannot use up those that the cloud accepts of the device."""
+        known = self._topics.setdefault(task, set())
+        for topic in {topic for topic, _ in (*output.puts, *output.local)} - known:
+            if len(known) == MAX_TOPICS:
+                what = f"is beyond the {MAX_TOPICS} that a task may put; keep the key in the payload"
+                raise TopicError(task, topic, what)
+            known.add(topic)
+
     # --- callbacks ----------------------------------------------------------------------------------------------------
 
     def _on_log(self, run: _Run, lines: Sequence[LogLine]) -> None:
@@ -166,7 +178,7 @@ class TaskRuns:
     async def _query(self, run: _Run, after_id: int, *args: Any) -> list[Any]:
         """Return payloads for a task's `ctx.store.query`."""
         try:
-            return await query_payloads(self._store, after_id, *args)
+            return await query_payloads(self._store, run.version.manifest, after_id, *args)
         except StoreError:
             run.is_unserved = True
             raise

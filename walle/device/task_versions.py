@@ -167,7 +167,8 @@ class TaskVersions:
         return await self._store.call(lambda database: database.last_feature_id())
 
     def _use_dictionaries(self) -> None:
-        self._tunnel.use_dictionaries({task: version.dictionary for task, version in self.active.items()})
+        active = self.active.items()
+        self._tunnel.use_dictionaries({task: version.dictionary for task, version in active if version.dictionary})
 
 
 def _dictionary_of(files: Path, manifest: Manifest) -> Dictionary | None:

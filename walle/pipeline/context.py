@@ -11,6 +11,7 @@ from walle.engine_ext.vm import callbacks, dispatch
 from walle.engine_ext.vm.reset import load_shared
 from walle.errors import PipelineError
 from walle.pipeline.stream import Events, decode_events
+from walle.pipeline.topics import full_topic, own_topic
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
@@ -86,38 +87,53 @@ class Log:
 
 
 class Store:
-    """`ctx.store`: features that a task puts beside its output, and queries to the device's feature store."""
+    """`ctx.store`: features that a task puts beside its output, and queries to the device's feature store.
 
-    def __init__(self) -> None:
+    A topic belongs to the task that puts it: `put("clicks", ...)` of task `shop/ipv` is stored as `shop/ipv/clicks`,
+    and its output as `shop/ipv`.
+    """
+
+    def __init__(self, task: str) -> None:
+        self._task = task
         self.puts: list[tuple[str, Any]] = []
         self.local: list[tuple[str, Any]] = []
 
     def put(self, topic: str, payload: Any, *, upload: bool = True) -> None:
         """Store a feature when the run succeeds; the payload is plain data and arrays.
 
-        With `upload` False it stays in the device's feature store, where `query` finds it.
+        `topic` is a name, of letters, digits and `._-`, or the full name of a topic of this task. With `upload` False
+        the feature stays in the device's feature store, where `query` finds it.
 
         Raises:
-            TaskContextError: the run has put MAX_PUTS already, or the topic is not text.
+            TopicError: the topic is another task's, or not a name.
+            TaskContextError: the run has put MAX_PUTS already.
         """
-        if not isinstance(topic, str) or not topic:
-            raise TaskContextError(f"a feature's topic must be text, is {topic!r}")
+        topic = own_topic(self._task, topic)
         if len(self.puts) + len(self.local) >= MAX_PUTS:
             raise TaskContextError(f"a run may put {MAX_PUTS} features at most")
         (self.puts if upload else self.local).append((topic, payload))
 
-    def query(self, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0) -> list[Any]:
+    def query(
+        self, topic: str = "", since_ms: int = 0, limit: int = 100, skip: int = 0, *, task: str = ""
+    ) -> list[Any]:
         """Return payloads of stored features, oldest first: the latest `limit`, at most 10,000.
+
+        `topic` is as in `put`; without it they are outputs. `task` is another task of the scenario, whose topic
+        task.toml must list under [reads].
 
         They are at most 4 MiB, encoded, and 262,144 values, those in lists and dicts too. There are fewer than `limit`
         where they do not fit. To go on with older ones, pass the number of those returned so far as `skip`, until none
         is returned.
+
+        Raises:
+            TopicError: the topic is not well formed.
+            CallbackError: the task may not read the topic, or the phase runs on the cloud.
         """
-        return callbacks.call("store.query", topic, since_ms, limit, skip)  # type: ignore[no-any-return]
+        return callbacks.call("store.query", full_topic(self._task, topic, task), since_ms, limit, skip)  # type: ignore[no-any-return]
 
 
 class Context:
-    """`ctx`, a task's view of its device. `phase` is the one that runs now.
+    """`ctx`, a task's view of its device. `task` is its full name, scenario/task, and `phase` the one that runs now.
 
     `events` are those of the event's page visit. `visit` is "whole" if they are complete, "cut" if the device dropped
     some of them (`events` then has only the event that triggered the run), and "none" if the page has no open visit.
@@ -126,18 +142,20 @@ class Context:
 
     def __init__(
         self,
+        task: str,
         events: Events,
         device: Mapping[str, Any],
         log: Log,
         visit: str = "none",
         state: dict[str, Any] | None = None,
     ) -> None:
+        self.task = task
         self.events = events
         self._recent: Events | None = None
         self.visit = visit
         self.device = dict(device)
         self.log = log
-        self.store = Store()
+        self.store = Store(task)
         self.phase = ""
         self._state = state
 
@@ -363,6 +381,7 @@ def migrate(old_version: int, state: dict[str, Any], run_id: int = 0) -> dict[st
 
 
 def run(
+    task: str,
     trigger: Mapping[str, Any],
     events: bytes | Iterable[Mapping[str, Any]],
     device: Mapping[str, Any],
@@ -372,13 +391,13 @@ def run(
 ) -> dict[str, Any]:
     """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)]}, and "state".
 
-    `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
+    `task` is its full name. `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
     `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. `state` is the task's, None if it
     has none. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
     """
-    ctx = Context(decode_events(events), device, _open_log(run_id), trigger.get("visit", "whole"), state)
+    ctx = Context(task, decode_events(events), device, _open_log(run_id), trigger.get("visit", "whole"), state)
     present = _load()
     main = dispatch.task().main()
     value: Any = trigger
@@ -393,7 +412,7 @@ def run(
     return result
 
 
-def phase(name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:
+def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:
     """Run one phase on a payload that a device handed over; return {"output", "log": [(level, text)]}.
 
     `run_id` is for `take_log`.
@@ -401,7 +420,7 @@ def phase(name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -
     Raises:
         TaskContextError: the task does not have the phase.
     """
-    ctx = Context(Events(), device, _open_log(run_id))
+    ctx = Context(task, Events(), device, _open_log(run_id))
     if name not in _load():
         raise TaskContextError(f"the task has no phase {name!r}")
     ctx.phase = name

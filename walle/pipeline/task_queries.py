@@ -5,18 +5,29 @@ from typing import Any
 from walle import plain
 from walle.errors import PipelineError
 from walle.pipeline.store import FeatureStore
+from walle.pipeline.topics import check_readable
+from walle.protocol import Manifest
 
 _MAX_FEATURES = 10_000  # of one query
 _MAX_NUMBER = 2**53  # of milliseconds and features to skip: beyond what any store has, and what SQLite takes
 
 
 async def query_payloads(
-    store: FeatureStore, after_id: int, topic: str, since_ms: int = 0, limit: int = 100, skip: int = 0
+    store: FeatureStore,
+    manifest: Manifest,
+    after_id: int,
+    topic: str,
+    since_ms: int = 0,
+    limit: int = 100,
+    skip: int = 0,
 ) -> list[Any]:
     """Return payloads, oldest first, as `FeatureStore.query` bounds them; those up to the id `after_id` are left out.
 
+    `manifest` is that of the version that asks, and `topic` a full name.
+
     Raises:
         PipelineError: an argument of the task's has another type.
+        TopicError: the version may not read the topic.
         StoreError: the store cannot be read.
     """
     for name, value, kind in (
@@ -27,6 +38,7 @@ async def query_payloads(
     ):
         if type(value) is not kind:
             raise PipelineError(f"{name} of a query must be {kind.__name__}, is {type(value).__name__}")
+    check_readable(manifest.name, manifest.readable_topics, topic)
     since_ms = max(0, min(since_ms, _MAX_NUMBER))
     limit = max(0, min(limit, _MAX_FEATURES))  # SQLite takes a negative limit for none
     skip = max(0, min(skip, _MAX_NUMBER))

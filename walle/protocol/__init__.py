@@ -25,6 +25,7 @@ from walle.protocol.push import (
     directives_from_header,
     directives_to_header,
 )
+from walle.protocol.reads import parse_reads
 from walle.protocol.task_state import FeaturesPolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.tunnel import (
@@ -111,6 +112,7 @@ __all__ = [
     "numbers_from_text",
     "origins_from_text",
     "origins_to_text",
+    "parse_reads",
     "printable",
     "whole_characters",
 ]

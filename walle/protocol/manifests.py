@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
 from walle.protocol.history import HistoryPolicy
+from walle.protocol.reads import check_reads
 from walle.protocol.task_state import StatePolicy
 from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
 
@@ -40,6 +41,7 @@ class Manifest:
     history: HistoryPolicy | None = None  # of a task that asks for older events
     state: StatePolicy | None = None  # of a task that keeps a state between its runs
     dictionary: str = ""  # path of the zstd dictionary for the task's uploads; empty if it has none
+    reads: tuple[str, ...] = ()  # topics of other tasks of the scenario: `task` or `task/name`
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
@@ -50,6 +52,11 @@ class Manifest:
         return f"{self.scenario}/{self.task}"
 
     @property
+    def readable_topics(self) -> frozenset[str]:
+        """The full names of the topics of other tasks that the task may read, all in its own scenario."""
+        return frozenset(f"{self.scenario}/{topic}" for topic in self.reads)
+
+    @property
     def queue_policy(self) -> QueuePolicy:
         """The policy of the task's queue; a manifest from before there were queues has the defaults."""
         choices = {key: FullPolicy(self.policies[key]) for key in QueuePolicy.CHOICES if key in self.policies}
@@ -57,8 +64,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
-        if not self.dictionary:
-            del fields["dictionary"]
+        for name in ("dictionary", "reads"):
+            if not fields[name]:
+                del fields[name]
         for name, policy in (("history", self.history), ("state", self.state)):
             del fields[name]
             if policy is not None:
@@ -79,6 +87,7 @@ class Manifest:
             condition = TriggerCondition.parse(trigger)
             history = HistoryPolicy.parse(value["history"]) if "history" in value else None
             state = StatePolicy.parse(value["state"]) if "state" in value else None
+            reads = check_reads(value["reads"], "reads") if "reads" in value else ()
         except ProtocolError as error:
             raise ProtocolError(f"manifest.{error.where}", error.what) from error
         files = []
@@ -114,6 +123,7 @@ class Manifest:
             history=history,
             state=state,
             dictionary=take(value, "dictionary", str, "manifest") if "dictionary" in value else "",
+            reads=reads,
         )
         if manifest.dictionary and manifest.dictionary not in {file.path for file in files}:
             raise ProtocolError("manifest.dictionary", f"{manifest.dictionary!r} is not one of the files")

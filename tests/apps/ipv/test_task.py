@@ -86,7 +86,7 @@ def run_task(main: ModuleType, ctx: FakeContext) -> dict[str, Any]:
     output: dict[str, Any] = main.postprocess(ctx, main.execute(ctx, main.preprocess(ctx, EXIT)))
     assert "feature" not in output
     ((topic, feature),) = ctx.local
-    assert topic == "ipv.feature"
+    assert topic == "feature"
     return {**output, "feature": feature if isinstance(feature, dict) else feature.decode()}
 
 

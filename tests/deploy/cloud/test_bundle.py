@@ -45,6 +45,24 @@ def test_the_manifest_names_a_tasks_dictionary_and_older_ones_have_none() -> Non
             build_bundle(task_version(FILES | {"task.toml": config, "resources/f.dict": wrong}), SIGNER)
 
 
+def test_a_signed_manifest_says_what_a_task_reads_of_others() -> None:
+    config = CONFIG + b'[reads]\ntopics = ["rank", "browse/clicks"]\n'
+    main = b"""\
+def execute(ctx, x):
+    query = ctx.store.query
+    return [ctx.store.query("clicks", task="browse"), ctx.store.query(task="rank"), ctx.store.query("mine"),
+            ctx.store.query(topic="clicks", task=x), ctx.other.query("a", task="b"), query("a", task="b")]
+"""
+    bundle = build_bundle(task_version(FILES | {"task.toml": config, "main.py": main}), SIGNER)
+    manifest = TrustedKeys.of(SIGNER, SIGNER).verify_manifest(bundle.envelope)
+    assert manifest.reads == ("browse/clicks", "rank")
+    assert manifest.readable_topics == {"shop/browse/clicks", "shop/rank"}
+    assert b"reads" not in build_bundle(task_version(FILES), SIGNER).manifest.to_bytes()
+    broken = manifest.to_bytes().replace(b'"browse/clicks"', b'"home/browse/clicks"')
+    with pytest.raises(ProtocolError, match=r"manifest\.reads"):
+        Manifest.from_bytes(broken)
+
+
 def listing(path: str, route: str = "shared") -> bytes:
     return CONFIG + f'[files]\n"{path}" = "{route}"\n'.encode()
 
@@ -135,6 +153,13 @@ def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None
         ({"main.py": b"import walle\n"}, "main.py", 1, "imports walle,"),
         ({"main.py": b"from walle import deploy, np\n"}, "main.py", 1, "imports walle.deploy"),
         ({"main.py": b"import jsonx\n"}, "main.py", 1, "imports jsonx"),
+        (
+            {"main.py": b"def execute(ctx, x):\n    return ctx.store.query('clicks', task='browse')\n"},
+            "main.py",
+            2,
+            "reads topic 'browse/clicks' of another task; add it to topics under [reads]",
+        ),
+        ({"main.py": b"def execute(ctx, x):\n    return ctx.store.query(task='rank')\n"}, "main.py", 2, "topic 'rank'"),
         ({"resources/b": b""}, "task.toml", 0, 'resources/b is not in [files]; add "resources/b" = "shared"'),
         ({"task.toml": listing("a")}, "task.toml", 0, "[files] 'a' is not in the tree"),
         ({"task.toml": listing("main.py")}, "task.toml", 0, "code travels as the cloud compiles it"),

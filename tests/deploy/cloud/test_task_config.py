@@ -52,6 +52,32 @@ def test_the_options_of_a_trigger_are_read() -> None:
         )
 
 
+def test_topics_of_other_tasks_are_listed() -> None:
+    config = TaskConfig.parse(CONFIG + b'[reads]\ntopics = ["rank", "browse/clicks.v2"]\n', "t.toml")
+    assert config.reads == ("browse/clicks.v2", "rank")
+    assert TaskConfig.parse(CONFIG + b"[reads]\ntopics = []\n", "t.toml").reads == ()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("", r"\[reads\] topics is missing"),
+        ("topic = []", r"\[reads\] has an unknown key 'topic'; did you mean topics"),
+        ('topics = "rank"', "must be a list of topics"),
+        ("topics = [1]", "must be a list of topics"),
+        ('topics = ["shop/rank/x"]', r"\[reads\] topics 'shop/rank/x' is neither a task of this scenario"),
+        ('topics = ["rank/"]', "is neither a task"),
+        ('topics = ["*"]', "is neither a task"),
+        ('topics = ["rank", "rank"]', "lists a topic twice"),
+        ('topics = ["ipv/clicks"]', "'ipv/clicks' is the task's own, which it may always read"),
+        (f"topics = {[f'rank/{number}' for number in range(101)]}", "has 101 topics, more than 100"),
+    ],
+)
+def test_wrong_reads_are_refused(table: str, message: str) -> None:
+    with pytest.raises(TaskConfigError, match=message):
+        TaskConfig.parse(CONFIG + f"[reads]\n{table}\n".encode(), "t.toml")
+
+
 def test_every_part_is_read() -> None:
     assert TaskConfig.parse(FULL, "task.toml") == TaskConfig(
         name="ipv",

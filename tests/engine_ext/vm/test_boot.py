@@ -44,7 +44,7 @@ async def test_walles_modules_come_as_bytecode_and_bring_nothing_heavy(tmp_path:
     (tmp_path / "resources").mkdir()
     (tmp_path / "resources" / "found.walle").write_bytes(graph.to_bytes())
     async with in_fresh_interpreter(tmp_path) as vm:
-        run = await vm.call("walle.pipeline.context:run", {}, [], {})
+        run = await vm.call("walle.pipeline.context:run", "shop/ipv", {}, [], {})
         assert run["output"] == ([[1, 3]], 4)
         loaders = await vm.call("loaders")
         assert {"walle.np", "walle.engine_ext.cv.sizes", "walle.pipeline.stream"} <= set(loaders)

@@ -79,21 +79,33 @@ async def test_a_view_is_bounded_by_keys_and_bytes_and_starts_near_the_end(store
     await asyncio.gather(following, return_exceptions=True)
 
 
-@pytest.mark.parametrize("text", ["", "visits=t:a", "shop/visits=t", "shop/visits=:a", "shop/visits=t:", "shop/=t:a"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "visits=t:a",
+        "shop/visits=t",
+        "shop/visits=:a",
+        "shop/visits=t:",
+        "shop/=shop/t:a",
+        "shop/visits=home/ipv:a",
+        "shop/visits=shop:a",
+    ],
+)
 def test_a_view_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="SCENARIO/VIEW=TOPIC:FIELD"):
         ViewConfig.parse(text)
 
 
 def test_an_upload_whose_values_would_fill_the_memory_is_left_out() -> None:
-    view = FeatureView(ViewConfig.parse("shop/visits=t:user"), SqliteUploadStore(Path("unused")))
+    view = FeatureView(ViewConfig.parse("shop/visits=shop/t:user"), SqliteUploadStore(Path("unused")))
     view.add(visit(1, {"user": "a", "lists": [[]] * 600_000}))
     view.add(visit(1, {"user": "a", "lists": [[]] * 500_000}))
     assert (len(view), view.skipped) == (1, 1)
 
 
 def test_an_array_as_a_key_is_left_out() -> None:
-    view = FeatureView(ViewConfig.parse("shop/visits=t:user"), SqliteUploadStore(Path("unused")))
+    view = FeatureView(ViewConfig.parse("shop/visits=shop/t:user"), SqliteUploadStore(Path("unused")))
     view.add(visit(1, {"user": array.array("f", [1.0])}))
     view.add(visit(1, {"user": "u" * 257}))  # of a forged device: keys are held beside the payloads
     assert (len(view), view.skipped) == (0, 2)

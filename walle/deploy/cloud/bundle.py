@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -117,6 +117,7 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
         history=config.history,
         state=config.state,
         dictionary=config.dictionary,
+        reads=config.reads,
         files=tuple(entries),
     )
     return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)
@@ -134,7 +135,9 @@ def compile_version(version: TaskVersion, others: Sequence[OtherPython] = ()) ->
         if any(listed.startswith(f"{compiled}/") for listed in files):
             raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
         files[compiled] = _compiled(source, path, f"{prefix}{path}")
-        _check_imports(source, path, own)
+        parsed = ast.parse(source)  # cannot fail: it was compiled before
+        _check_imports(parsed, path, own)
+        _check_queries(parsed, path, config.reads)
     for other in others:
         try:
             done = other.compile({f"{prefix}{path}": source for path, source in sources.items()})
@@ -231,7 +234,29 @@ def _check_dictionary(path: str, data: bytes) -> None:
         raise BundleError(path, f"has {len(data)} bytes, more than {MAX_DICTIONARY_BYTES} for a dictionary")
 
 
-def _check_imports(source: bytes, path: str, own: set[str]) -> None:
-    for one in imports(ast.parse(source)):  # cannot fail: it was compiled before
+def _check_imports(parsed: ast.AST, path: str, own: Collection[str]) -> None:
+    for one in imports(parsed):
         if reason := refusal(one.module, own):
             raise BundleError(path, reason, one.line)
+
+
+def _check_queries(parsed: ast.AST, path: str, reads: Collection[str]) -> None:
+    """Refuse `ctx.store.query("name", task="other")` of a topic that is not under [reads], where both are literals.
+
+    A device checks each query; this is for an error before the release.
+    """
+    for node in ast.walk(parsed):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "query"):
+            continue
+        given = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
+        task = given.get("task")
+        topic = _literal(node.args[0]) if node.args else given.get("topic", "")
+        if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "store") or not task:
+            continue
+        if topic is not None and "/" not in task and (read := f"{task}/{topic}".removesuffix("/")) not in reads:
+            what = f"reads topic {read!r} of another task; add it to topics under [reads] in {CONFIG_FILE}"
+            raise BundleError(path, what, node.lineno)
+
+
+def _literal(node: ast.expr) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

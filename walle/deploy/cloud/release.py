@@ -106,6 +106,7 @@ class SimulationPassed:
     at_s: float
     manifest: str
     size_bytes: int
+    reads: tuple[str, ...] = ()  # topics of other tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,6 +244,7 @@ class Release:
     beta_devices: tuple[str, ...] = ()
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
+    reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
     resumes: ReleaseState | None = None  # the state that a paused release returns to
     reason: str = ""  # why it was rolled back or failed
     revision: int = 0
@@ -274,6 +276,7 @@ class Release:
         request["steps"] = list(self.request.steps)
         request["beta"] = self.request.beta if isinstance(self.request.beta, int) else list(self.request.beta)
         plain["beta_devices"] = list(self.beta_devices)
+        plain["reads"] = list(self.reads)
         plain["state"] = self.state.value
         plain["resumes"] = self.resumes.value if self.resumes else None
         return plain
@@ -285,6 +288,7 @@ class Release:
         values["state"] = ReleaseState(values["state"])
         values["resumes"] = ReleaseState(values["resumes"]) if values["resumes"] else None
         values["beta_devices"] = tuple(values["beta_devices"])
+        values["reads"] = tuple(values.get("reads", ()))  # a journal of an older walle has none
         return cls(**values)
 
 
@@ -326,7 +330,7 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
         case Start():
             return {"state": ReleaseState.SIMULATING}, (Effect.RUN_SIMULATION,)
         case SimulationPassed():
-            built = {"manifest": event.manifest, "size_bytes": event.size_bytes}
+            built = {"manifest": event.manifest, "size_bytes": event.size_bytes, "reads": event.reads}
             if release.request.beta == 0:
                 return built | {"state": ReleaseState.GRAY}, reaches_devices
             if isinstance(release.request.beta, int):

@@ -6,6 +6,7 @@ runs and may run twice, so a service that was killed continues: entering it load
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -166,7 +167,7 @@ class ReleaseService:
     # --- requests of users ---
 
     async def create(self, request: ReleaseRequest) -> Release:
-        """Return a new release, not yet started.
+        """Return a new release, not yet started. Its `reads` are those that task.toml declares.
 
         Raises:
             TaskBusyError: another one of the task is under way.
@@ -174,7 +175,11 @@ class ReleaseService:
         """
         self._refuse_if_busy(request.name)
         await self._world.check_version(request.scenario, request.task, request.version)
-        return await self._whole(self._create(request))
+        reads: tuple[str, ...] = ()
+        with contextlib.suppress(DeployError):  # a version that cannot be read fails in its simulation, with the reason
+            version = await self._world.read_version(request.scenario, request.task, request.version)
+            reads = tuple(f"{request.scenario}/{topic}" for topic in version.config.reads)
+        return await self._whole(self._create(request, reads))
 
     async def get(self, release_id: str) -> Release:
         """Return the release. Raises UnknownReleaseError."""
@@ -262,7 +267,7 @@ class ReleaseService:
             if release.request.name == task and release.state.under_way:
                 raise TaskBusyError(task, release.id, release.state.value)
 
-    async def _create(self, request: ReleaseRequest) -> Release:
+    async def _create(self, request: ReleaseRequest, reads: tuple[str, ...]) -> Release:
         async with self._changing:
             self._refuse_if_busy(request.name)
             number = await self._journal.draw("release")
@@ -273,6 +278,7 @@ class ReleaseService:
                 request=request,
                 created_s=now_s,
                 updated_s=now_s,
+                reads=reads,
             )
             await self._journal.record(release, None, ())
             self._take(release)
@@ -374,7 +380,8 @@ class ReleaseService:
         except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here
             _LOG.info("%s failed in simulation", request.tag, exc_info=True)
             return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
-        return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope))
+        reads = tuple(sorted(bundle.manifest.readable_topics))
+        return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope), reads)
 
     async def _resolve_beta(self, release_id: str) -> None:
         """Wait until enough devices of the policy were seen, or the release leaves the beta."""

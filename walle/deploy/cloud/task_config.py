@@ -17,6 +17,8 @@ days = 30
 [state]                                   # of a task that uses ctx.state
 version = 2
 on_upgrade = "migrate"
+[reads]                                   # topics of other tasks of the scenario that ctx.store.query may read
+topics = ["browse", "browse/clicks"]      # what the task browse returns, and what it puts as clicks
 [tunnel]
 dictionary = "resources/features.dict"    # for the task's uploads; a shared file; walle task dictionary trains it
 [simulation]
@@ -34,7 +36,15 @@ from typing import Any, Self
 
 from walle.deploy.cloud.toml_places import key_places
 from walle.errors import DeployError
-from walle.protocol import PHASES, HistoryPolicy, ProtocolError, QueuePolicy, StatePolicy, TriggerCondition
+from walle.protocol import (
+    PHASES,
+    HistoryPolicy,
+    ProtocolError,
+    QueuePolicy,
+    StatePolicy,
+    TriggerCondition,
+    parse_reads,
+)
 
 PLACES = ("device", "cloud", "auto")
 ROUTES = ("shared", "exclusive")
@@ -49,7 +59,7 @@ LIMITS = {  # key: (default, least, most)
 POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
-_SECTIONS = ("task", "trigger", "phases", "files", "limits", "history", "state", "tunnel", "simulation")
+_SECTIONS = ("task", "trigger", "phases", "files", "limits", "history", "state", "reads", "tunnel", "simulation")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")  # in tomllib's messages
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -122,6 +132,7 @@ class TaskConfig:
     policies: Mapping[str, str]  # of queues and outbox when they are full
     history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
     state: StatePolicy | None = None  # None: the task has no `ctx.state`
+    reads: tuple[str, ...] = ()  # topics of other tasks of the scenario, `task` or `task/name`
     simulation_events: str = ""  # path in the tree, empty if the task has none
     dictionary: str = ""  # the same
 
@@ -175,6 +186,7 @@ class TaskConfig:
             policies=policies,
             history=_policy(sections["history"], HistoryPolicy) if "history" in sections else None,
             state=_policy(sections["state"], StatePolicy) if "state" in sections else None,
+            reads=_reads(sections["reads"], name) if "reads" in sections else (),
             simulation_events=events,
             dictionary=dictionary,
         )
@@ -267,6 +279,17 @@ def _policy[P: (HistoryPolicy, StatePolicy)](section: _Section, kind: type[P]) -
         return kind.parse(section.only(*kind.KEYS).values)
     except ProtocolError as error:
         raise section.error(error.where.removeprefix(section.name).removeprefix("."), error.what) from error
+
+
+def _reads(section: _Section, task: str) -> tuple[str, ...]:
+    try:
+        reads = parse_reads(section.only("topics").values)
+    except ProtocolError as error:
+        raise section.error(error.where.removeprefix("reads").removeprefix("."), error.what) from error
+    for topic in reads:
+        if topic.partition("/")[0] == task:
+            raise section.error("topics", f"{_shown(topic)} is the task's own, which it may always read; leave it out")
+    return reads
 
 
 def _files(section: _Section) -> dict[str, str]:

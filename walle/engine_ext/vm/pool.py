@@ -13,46 +13,13 @@ from walle.engine_ext import rates
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import VMClosedError
+from walle.engine_ext.vm.quarantine import TaskRecord
 from walle.engine_ext.vm.sources import TaskFiles, TaskLike, task_files
 from walle.engine_ext.vm.vm import VM
-from walle.errors import ConfigError, VMError
+from walle.errors import ConfigError
 
-MAX_STRIKES = 3  # abandoned VMs of one task, and VM hosts that it crashed
-MAX_LEAKED_MB = 64  # of memory, for one task's interpreters that could not be reset
 _MAX_RECORDS = 1_000  # tasks
 _MAX_CLOSING = 256  # closed VMs that may yet be abandoned; each is kept for less than a second
-
-
-class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
-    """The pool no longer runs the task, because the task has cost the process too much.
-
-    Either `strikes` of its calls did not stop in time or ended their VM host, or what it did in its interpreters could
-    not be undone, which leaked `leaked_mb` of memory; `reset_failure` is the last reason.
-    """
-
-    def __init__(self, task: str, strikes: int, leaked_mb: int = 0, reset_failure: str = "") -> None:
-        why = f"{strikes} of its calls could not be stopped, or ended their VM host"
-        if strikes < MAX_STRIKES:
-            why = f"what it did in its interpreters could not be undone ({reset_failure}), which leaked {leaked_mb} MB"
-        super().__init__(f"task {task} is quarantined: {why}")
-        self.task = task
-        self.strikes = strikes
-        self.leaked_mb = leaked_mb
-        self.reset_failure = reset_failure
-
-
-class _Record:
-    """A task's strikes and leaked memory."""
-
-    def __init__(self) -> None:
-        self.strikes = 0
-        self.leaked_bytes = 0
-        self.reset_failure = ""
-
-    def check(self, task: str) -> None:
-        """Raise TaskQuarantined where the record reaches a limit."""
-        if self.strikes >= MAX_STRIKES or self.leaked_bytes >= MAX_LEAKED_MB << 20:
-            raise TaskQuarantined(task, self.strikes, self.leaked_bytes >> 20, self.reset_failure)
 
 
 class _Entry:
@@ -64,8 +31,10 @@ class _Entry:
     def __init__(self, files: TaskFiles) -> None:
         self.files = files
         self.vm: VM | None = None
-        self.identity = ""  # of the task; set with the VM
+        self.owner = ""  # the task whose record counts; set with the VM
+        self.version = ""  # of it; set with the VM
         self.users = 0
+        self.runs = 0  # that ended well, and are not in the record yet
         self.is_counted = False  # its strike or leak is in the task's record
 
 
@@ -85,8 +54,9 @@ class VMPool:
     May be used from any event loop and thread. Calls that find every VM busy take turns in order of arrival; while any
     wait, calls of a task that has a VM queue behind them. A VM that was abandoned is replaced at its task's next call.
     A task that had MAX_STRIKES of its VMs abandoned or crashed, or leaked MAX_LEAKED_MB of memory with interpreters
-    that could not be reset, is quarantined, so that it does not use up the memory and threads of others. The VMs are in
-    `host`, or in this process (see `VM`).
+    that could not be reset, is quarantined, so that it does not use up the memory and threads of others (see
+    `TaskRecord`). Its versions count together where they have an `owner`, the name of the task. The VMs are in `host`,
+    or in this process (see `VM`).
     """
 
     def __init__(self, size: int, *, host: VmHost | None = None) -> None:
@@ -95,7 +65,7 @@ class VMPool:
         rates.prime()  # here, not in the first call
         self._size = size
         self._host = host
-        self._records: collections.OrderedDict[str, _Record] = collections.OrderedDict()  # by the task's identity
+        self._records: collections.OrderedDict[str, TaskRecord] = collections.OrderedDict()  # by owner
         self._is_closed = False
         self._init_state()
         _pools.add(self)
@@ -144,6 +114,19 @@ class VMPool:
             if entry is not None and entry.users == 0:
                 self._evict(files.key)
                 self._admit_waiting()
+
+    def has_strikes(self, owner: str) -> bool:
+        """Return whether a VM of the task was abandoned or crashed, and not enough calls ended well since."""
+        with self._locked():
+            self._count_strikes()
+            record = self._records.get(owner)
+            return record is not None and record.strikes > 0
+
+    def lost_vms(self) -> list[VM]:
+        """Return the VMs of tasks that ended with their host, or whose host is retired; the last used one first."""
+        with self._locked():
+            vms = [entry.vm for entry in reversed(self._entries.values()) if entry.vm is not None]
+        return [vm for vm in vms if not vm.alive and not vm.abandoned and not vm.crashed]
 
     def close(self) -> None:
         """Close every VM; later calls raise VMClosedError."""
@@ -230,7 +213,9 @@ class VMPool:
 
     def _create_vm(self, entry: _Entry, task: TaskLike) -> VM:
         """Create the VM of an entry, as its first user; not under the lock, because this compiles."""
-        entry.identity = entry.files.identity()
+        owner = str(getattr(task, "owner", ""))
+        entry.version = entry.files.name if owner else entry.files.identity()
+        entry.owner = owner or entry.version
         self._check_record(entry)
         vm = VM(task, host=self._host)
         with self._locked():
@@ -267,6 +252,7 @@ class VMPool:
                         continue
                     entry = finished.entry if isinstance(finished, _Waiter) else finished
                     if entry is not None:
+                        self._count_runs(entry)
                         self._count_strike(entry)
                         self._remove_user(entry)
                 self._count_strikes()
@@ -282,9 +268,7 @@ class VMPool:
             if not self._count_strike(entry) and not has_ended:
                 self._closing.append(entry)
             elif entry.vm is not None and entry.vm.leaked_bytes and not entry.is_counted:
-                record = self._record(entry)
-                record.leaked_bytes += entry.vm.leaked_bytes
-                record.reset_failure = entry.vm.reset_failure
+                self._record(entry).add_leak(entry.version, entry.vm.leaked_bytes, entry.vm.reset_failure)
                 entry.is_counted = True
 
     def _count_strike(self, entry: _Entry) -> bool:
@@ -293,20 +277,26 @@ class VMPool:
             return False
         if not entry.is_counted:
             entry.is_counted = True
-            self._record(entry).strikes += 1
+            self._record(entry).add_strike(entry.version)
         return True
 
-    def _record(self, entry: _Entry) -> _Record:
+    def _count_runs(self, entry: _Entry) -> None:
+        """Count the calls of an entry that ended well. Under the lock."""
+        runs, entry.runs = entry.runs, 0
+        if runs and (record := self._records.get(entry.owner)) is not None:
+            record.add_runs(runs)
+
+    def _record(self, entry: _Entry) -> TaskRecord:
         """Return the record of the entry's task. Under the lock."""
-        record = self._records[entry.identity] = self._records.pop(entry.identity, _Record())
+        record = self._records[entry.owner] = self._records.pop(entry.owner, TaskRecord())
         if len(self._records) > _MAX_RECORDS:
             self._records.popitem(last=False)
         return record
 
     def _check_record(self, entry: _Entry) -> None:
-        record = self._records.get(entry.identity)
+        record = self._records.get(entry.owner)
         if record is not None:
-            record.check(entry.files.name)
+            record.check(entry.files.name, entry.version)
 
     def _remove_user(self, entry: _Entry) -> None:
         """Count one user less, and remove an entry that got no VM. Under the lock."""
@@ -339,7 +329,8 @@ class HeldVM:
             raise
         return vm
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._entry.runs += error is None
         self._pool._release(self._entry)
 
 

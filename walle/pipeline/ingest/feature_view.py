@@ -31,7 +31,8 @@ class FeatureViewError(PipelineError):
 class ViewConfig:
     """A view `name` of the uploads of `topic`, whose payloads are tables with the fields `key`.
 
-    The name begins with a scenario, `shop/visits`: tasks of that scenario may read the view.
+    The name begins with a scenario, `shop/visits`. Tasks of that scenario may read the view, if the topic is theirs or
+    their task.toml lists it under [reads].
     """
 
     name: str
@@ -48,10 +49,10 @@ class ViewConfig:
         topic, _, fields = source.rpartition(":")
         key = tuple(fields.split(","))
         scenario, _, view = name.partition("/")
-        if not (scenario and view and topic and all(key)):
+        if not (scenario and view and topic.startswith(f"{scenario}/") and all(key)):
             raise ConfigError(
-                f"feature view {text!r} cannot be read; write SCENARIO/VIEW=TOPIC:FIELD,FIELD,"
-                f" such as shop/visits=shop/ipv:{DEVICE},page"
+                f"feature view {text!r} cannot be read; write SCENARIO/VIEW=TOPIC:FIELD,FIELD, with a topic of the same"
+                f" scenario, such as shop/visits=shop/ipv:{DEVICE},page"
             )
         return cls(name=name, topic=topic, key=key)
 

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from walle import protocol
 from walle.clock import Clock, SystemClock
 from walle.errors import ConfigError
+from walle.pipeline.topics import owner
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Encoder, FrameError
 from walle.pipeline.tunnel.link import CLOSE_S, Link, TunnelClosedError, TunnelError, TunnelRefusedError, upload_bytes
@@ -162,7 +163,7 @@ class TunnelClient:
         self._on_ack = on_ack
         self._redirect: tuple[str, int] | None = None  # the address that the cloud named
         self._redirect_failures = 0
-        self._dictionaries: Mapping[str, Dictionary] = {}  # by topic
+        self._dictionaries: Mapping[str, Dictionary] = {}  # by the owner of the topic
         self._dictionaries_refused = False
         self._encoder = Encoder()
         self._link: Link | None = None
@@ -230,12 +231,14 @@ class TunnelClient:
         self._over = True
         self._pulse()
 
-    def use_dictionaries(self, by_topic: Mapping[str, Dictionary]) -> None:
-        """Compress the uploads of these topics with their dictionaries, as far as the cloud has them.
+    def use_dictionaries(self, by_owner: Mapping[str, Dictionary]) -> None:
+        """Compress the uploads of these tasks with their dictionaries, as far as the cloud has them.
+
+        `walle.pipeline.topics.owner` names the task of a topic.
 
         The connection is renewed if it has not offered one of them.
         """
-        self._dictionaries = dict(by_topic)
+        self._dictionaries = dict(by_owner)
         if self._link is not None:
             self._check_offer(self._link)
 
@@ -459,13 +462,15 @@ class TunnelClient:
     def _frames(self, uploads: list[protocol.Upload], most_bytes: int) -> Iterator[list[protocol.Upload]]:
         """Divide uploads into those that share a frame: few bytes, and the same dictionary."""
         group: list[protocol.Upload] = []
+        group_dictionary: Dictionary | None = None
         size_bytes = 0
         for upload in uploads:
             added_bytes = upload_bytes(upload) + _RECORD_BYTES
-            is_alike = not group or self._dictionaries.get(upload.topic) is self._dictionaries.get(group[0].topic)
-            if group and (size_bytes + added_bytes > most_bytes or not is_alike):
+            dictionary = self._dictionary_of(upload)
+            if group and (size_bytes + added_bytes > most_bytes or dictionary is not group_dictionary):
                 yield group
                 group, size_bytes = [], 0
+            group_dictionary = dictionary
             group.append(upload)
             size_bytes += added_bytes
         if group:
@@ -482,9 +487,12 @@ class TunnelClient:
             count += 1
         return group[:count]
 
+    def _dictionary_of(self, upload: protocol.Upload) -> Dictionary | None:
+        return self._dictionaries.get(owner(upload.topic)) if self._dictionaries else None
+
     def _encode_uploads(self, link: Link, uploads: list[protocol.Upload]) -> bytes:
         frame = uploads[0] if len(uploads) == 1 else protocol.UploadBatch(tuple(uploads))
-        dictionary = self._dictionaries.get(uploads[0].topic)
+        dictionary = self._dictionary_of(uploads[0])
         number = link.numbers.get(dictionary.digest, 0) if dictionary is not None else 0
         return self._encoder.encode(frame, number=number, dictionary=dictionary if number else None)
 
