@@ -293,9 +293,56 @@ kept = {}
 
 def prepare():  # so that the deadline falls into the operator
     kept.update(image=np.ones((6_000, 6_000)), kernel=np.reshape(np.arange(4096), (64, 64)))
+    kept.update(line=np.sort(np.random.random(4_000_000)), matrix=np.random.random((2_000, 2_000)))
+    kept.update(rows=np.random.random((20, 4_000_000)))
 
 def filter():
     cv.filter2D(kept["image"], -1, kept["kernel"])
+
+def integer_product():
+    np.matmul(ones(3_000, 3_000, dtype="int64"), ones(3_000, 3_000, dtype="int64"))
+
+def row_product():
+    np.matmul(ones(1, 200_000), ones(200_000, 200_000))
+
+def dot_product():
+    np.matmul(ones(4, 1_000_000_000), ones(1_000_000_000, 300))
+
+def sort():
+    np.sort(kept["rows"])
+
+def short_sorts():
+    np.sort(kept["rows"].reshape(-1, 20))
+
+def search():
+    np.searchsorted(kept["line"], kept["rows"][:5])
+
+def fourier_transform():
+    np.fft.rfft(np.random.random((6, 1_000_003)))
+
+def solve():
+    np.linalg.inv(kept["matrix"])
+
+def determinant():
+    np.linalg.det(ones(200, 700, 700) + np.eye(700))
+
+def cholesky():
+    np.linalg.cholesky(np.broadcast_to(np.eye(900), (40, 900, 900)))
+
+def qr():
+    np.linalg.qr(kept["matrix"])
+
+def eigh():
+    np.linalg.eigh(kept["matrix"])
+
+def eigvalsh():
+    np.linalg.eigvalsh(kept["matrix"])
+
+def svd():
+    np.linalg.svd(kept["matrix"])
+
+def svdvals():
+    np.linalg.svdvals(kept["matrix"])
 
 def guarded():
     try:
@@ -319,6 +366,23 @@ async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> No
         with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
             await vm.call(function, deadline=0.1)
         assert vm.alive  # it stopped within its time: alone each takes four seconds and more
+        assert await vm.call("fine") == 300
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "function",
+    [
+        "integer_product", "row_product", "dot_product", "sort", "short_sorts", "search", "fourier_transform", "solve",
+        "determinant", "cholesky", "qr", "eigh", "eigvalsh", "svd", "svdvals",
+    ],
+)  # fmt: skip
+async def test_a_long_kernel_is_stopped(tmp_path: Path, function: str) -> None:
+    async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=0.5) as vm:
+        await vm.call("prepare")
+        with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
+            await vm.call(function, deadline=0.1)
+        assert vm.alive  # alone each takes more than a second
         assert await vm.call("fine") == 300
 
 

@@ -1,6 +1,7 @@
 // Ordering operators: the greatest or least k along an axis, and insertion positions of values in a sorted vector. NaN counts as
 // greater than all numbers.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 
@@ -55,9 +56,9 @@ class TopStep final : public Step {
     Dims shape = input.shape, in_strides = input.strides, out_strides = out;
     for (Dims* dims : {&shape, &in_strides, &out_strides}) dims->erase(dims->begin() + static_cast<std::ptrdiff_t>(axis));
     others_ = LoopNest<2>::make(shape, {in_strides, out_strides}, {sizeof(T), item_size(request.result.dtype)});
-    // For k above an eighth of a long axis, a full radix sort is cheaper.
-    constexpr std::int64_t kShort = 32;
-    whole_ = length_ > kShort && count_ > length_ / 8 && length_ < (std::int64_t{1} << 32);
+    // For k above an eighth of a long axis, or a k whose heap the caches do not hold, a full radix sort is cheaper.
+    constexpr std::int64_t kShort = 32, kLargeHeap = std::int64_t{1} << 16;
+    whole_ = length_ > kShort && (count_ > length_ / 8 || count_ > kLargeHeap) && length_ < (std::int64_t{1} << 32);
     scratch_bytes_ =
         whole_ ? radix_scratch_bytes<T>(length_, !values_) : static_cast<std::size_t>(length_) * sizeof(std::int64_t);
   }
@@ -65,34 +66,46 @@ class TopStep final : public Step {
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     if (whole_) return run_whole(inputs[0], output, scratch);
     auto* places = reinterpret_cast<std::int64_t*>(scratch);
+    constexpr std::int64_t kCompared = 16;  // elements whose time the comparisons of one element take
+    const std::int64_t at_once = std::max<std::int64_t>(8 * count_, 1 << 16);
+    StopPoll poll;
     others_.walk({inputs[0], output}, 0, [&](const auto& at) {
       const auto* from = reinterpret_cast<const T*>(at[0]);
-      std::iota(places, places + length_, std::int64_t{0});
-      std::partial_sort(places, places + count_, places + length_, [&](std::int64_t a, std::int64_t b) {
-        const int order = compare<T>(from[a * stride_], from[b * stride_]);
-        return order != 0 ? (order > 0) == largest_ : a < b;
-      });
+      std::iota(places, places + count_, std::int64_t{0});
+      // The first of a block and of those before it; a line of a few elements is one block.
+      for (std::int64_t first = count_, last = 0; last < length_; first = last) {
+        last = std::min(first + at_once, length_);
+        if (!poll.proceed((last - first + count_) * kCompared)) return false;
+        std::iota(places + count_, places + count_ + (last - first), first);
+        std::partial_sort(places, places + count_, places + count_ + (last - first), [&](std::int64_t a, std::int64_t b) {
+          const int order = compare<T>(from[a * stride_], from[b * stride_]);
+          return order != 0 ? (order > 0) == largest_ : a < b;
+        });
+      }
       for (std::int64_t i = 0; i < count_; ++i) {
         if (values_)
           reinterpret_cast<T*>(at[1])[i * out_stride_] = from[places[i] * stride_];
         else
           reinterpret_cast<std::int64_t*>(at[1])[i * out_stride_] = places[i];
       }
+      return true;
     });
   }
 
  private:
   void run_whole(std::byte* input, std::byte* output, std::byte* scratch) const noexcept {
+    StopPoll poll;
     others_.walk({input, output}, 0, [&](const auto& at) {
       const auto* from = reinterpret_cast<const T*>(at[0]);
       if (values_)
-        radix_sort<T>(from, stride_, length_, largest_, scratch, [&](std::int64_t i, T value) {
+        radix_sort<T>(from, stride_, length_, largest_, scratch, poll, [&](std::int64_t i, T value) {
           if (i < count_) reinterpret_cast<T*>(at[1])[i * out_stride_] = value;
         });
       else
-        radix_order<T>(from, stride_, length_, largest_, scratch, [&](std::int64_t i, std::int64_t place) {
+        radix_order<T>(from, stride_, length_, largest_, scratch, poll, [&](std::int64_t i, std::int64_t place) {
           if (i < count_) reinterpret_cast<std::int64_t*>(at[1])[i * out_stride_] = place;
         });
+      return !poll.stopped();
     });
   }
 
@@ -120,19 +133,25 @@ class SearchStep final : public Step {
   }
 
  private:
+  static constexpr std::int64_t kProbe = 4;  // elements whose time one step of a search takes
+
   // Without branches, so that several searches overlap.
   template <bool right>
   void search(const T* line, const T* values, std::int64_t* out) const noexcept {
-    for (std::int64_t i = 0; i < count_; ++i) {
-      const T value = values[i];
-      std::int64_t base = 0, rest = length_;
-      while (rest > 1) {
-        const std::int64_t half = rest / 2;
-        base += half & -static_cast<std::int64_t>(before<right>(line[base + half - 1], value));
-        rest -= half;
+    const std::int64_t steps = std::bit_width(static_cast<std::uint64_t>(length_)) + 1;
+    StopPoll poll;
+    run_in_blocks(count_, kProbe * steps, poll, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) {
+        const T value = values[i];
+        std::int64_t base = 0, rest = length_;
+        while (rest > 1) {
+          const std::int64_t half = rest / 2;
+          base += half & -static_cast<std::int64_t>(before<right>(line[base + half - 1], value));
+          rest -= half;
+        }
+        out[i] = base + (rest == 1 && before<right>(line[base], value) ? 1 : 0);
       }
-      out[i] = base + (rest == 1 && before<right>(line[base], value) ? 1 : 0);
-    }
+    });
   }
   template <bool right>
   static bool before(T a, T b) noexcept {

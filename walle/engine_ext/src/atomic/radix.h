@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/small_float.h"
+#include "core/work_context.h"
 
 namespace walle {
 
@@ -62,16 +63,22 @@ std::size_t radix_scratch_bytes(std::int64_t count, bool places) noexcept {
   return buffer + kRadixCounts * sizeof(std::uint32_t);
 }
 
-// Distributes `from` by the digits of digit(item, shift) until they are all sorted; returns the buffer they lie in at last.
+// Elements whose time moving an item to its place among those of its digit takes: a miss of the cache.
+inline constexpr std::int64_t kScattered = 4;
+
+// Distributes `from` by the digits of digit(item, shift) until they are all sorted; returns the buffer they lie in at last. Once
+// `poll` is stopped, they are not sorted.
 template <int kDigit, int kBits, class Item, class Digits>
-Item* distribute(Item* from, Item* to, std::int64_t count, std::uint32_t* counts, Digits&& digits) noexcept {
+Item* distribute(Item* from, Item* to, std::int64_t count, std::uint32_t* counts, StopPoll& poll, Digits&& digits) noexcept {
   constexpr int kPasses = (kBits + kDigit - 1) / kDigit;
   constexpr std::uint32_t kMask = (1u << kDigit) - 1;
   std::memset(counts, 0, (std::size_t{kPasses} << kDigit) * sizeof(std::uint32_t));
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto key = digits(from[i]);
-    for (int pass = 0; pass < kPasses; ++pass) ++counts[(pass << kDigit) + ((key >> (pass * kDigit)) & kMask)];
-  }
+  run_in_blocks(count, kPasses, poll, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const auto key = digits(from[i]);
+      for (int pass = 0; pass < kPasses; ++pass) ++counts[(pass << kDigit) + ((key >> (pass * kDigit)) & kMask)];
+    }
+  });
   for (int pass = 0; pass < kPasses; ++pass) {
     std::uint32_t* starts = counts + (pass << kDigit);
     if (starts[(digits(from[0]) >> (pass * kDigit)) & kMask] == count) continue;  // one digit for all
@@ -81,34 +88,44 @@ Item* distribute(Item* from, Item* to, std::int64_t count, std::uint32_t* counts
       starts[digit] = total;
       total += here;
     }
-    for (std::int64_t i = 0; i < count; ++i) to[starts[(digits(from[i]) >> (pass * kDigit)) & kMask]++] = from[i];
+    const bool is_whole = run_in_blocks(count, kScattered, poll, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) to[starts[(digits(from[i]) >> (pass * kDigit)) & kMask]++] = from[i];
+    });
+    if (!is_whole) break;
     std::swap(from, to);
   }
   return from;
 }
 
 template <int kBits, class Item, class Digits>
-Item* distribute(Item* from, Item* to, std::int64_t count, std::uint32_t* counts, Digits&& digits) noexcept {
+Item* distribute(Item* from, Item* to, std::int64_t count, std::uint32_t* counts, StopPoll& poll, Digits&& digits) noexcept {
   constexpr std::int64_t kMany = 1 << 14;  // from which wider digits pay for their longer tables
-  if (kBits > 16 && count >= kMany) return distribute<kWideDigit, kBits>(from, to, count, counts, digits);
-  return distribute<8, kBits>(from, to, count, counts, digits);
+  if (kBits > 16 && count >= kMany) return distribute<kWideDigit, kBits>(from, to, count, counts, poll, digits);
+  return distribute<8, kBits>(from, to, count, counts, poll, digits);
 }
 
-// Calls put(i, value) for the i-th of in[k * stride], k < count, in ascending (or descending) order.
+// Calls put(i, value) for the i-th of in[k * stride], k < count, in ascending (or descending) order, until `poll` is stopped.
 template <class T, class Put>
-void radix_sort(const T* in, std::int64_t stride, std::int64_t count, bool descending, std::byte* scratch, Put&& put) noexcept {
+void radix_sort(const T* in, std::int64_t stride, std::int64_t count, bool descending, std::byte* scratch, StopPoll& poll,
+                Put&& put) noexcept {
   using Key = RadixKey<T>;
   auto* keys = reinterpret_cast<Key*>(scratch);
   const std::size_t buffer = (2 * static_cast<std::size_t>(count) * sizeof(Key) + 63) / 64 * 64;
-  for (std::int64_t i = 0; i < count; ++i) keys[i] = radix_key(in[i * stride]);
+  run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) keys[i] = radix_key(in[i * stride]);
+  });
   const Key* sorted = distribute<8 * sizeof(T)>(keys, keys + count, count, reinterpret_cast<std::uint32_t*>(scratch + buffer),
-                                                [](Key key) noexcept { return key; });
-  for (std::int64_t i = 0; i < count; ++i) put(i, radix_value<T>(sorted[descending ? count - 1 - i : i]));
+                                                poll, [](Key key) noexcept { return key; });
+  run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) put(i, radix_value<T>(sorted[descending ? count - 1 - i : i]));
+  });
 }
 
-// Calls put(i, k): the i-th of in[k * stride] in order is the k-th; equal elements keep their order. count < 2^32.
+// Calls put(i, k) until `poll` is stopped: the i-th of in[k * stride] in order is the k-th; equal elements keep their order.
+// count < 2^32.
 template <class T, class Put>
-void radix_order(const T* in, std::int64_t stride, std::int64_t count, bool descending, std::byte* scratch, Put&& put) noexcept {
+void radix_order(const T* in, std::int64_t stride, std::int64_t count, bool descending, std::byte* scratch, StopPoll& poll,
+                 Put&& put) noexcept {
   using Item = RadixItem<T>;
   auto* items = reinterpret_cast<Item*>(scratch);
   const std::size_t buffer = (2 * static_cast<std::size_t>(count) * sizeof(Item) + 63) / 64 * 64;
@@ -120,16 +137,24 @@ void radix_order(const T* in, std::int64_t stride, std::int64_t count, bool desc
     return descending ? static_cast<RadixKey<T>>(~key) : key;
   };
   if constexpr (sizeof(T) <= 4) {
-    for (std::int64_t i = 0; i < count; ++i)
-      items[i] = (static_cast<std::uint64_t>(key_of(i)) << 32) | static_cast<std::uint64_t>(i);
-    const Item* sorted = distribute<8 * sizeof(T)>(items, items + count, count, counts,
+    run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i)
+        items[i] = (static_cast<std::uint64_t>(key_of(i)) << 32) | static_cast<std::uint64_t>(i);
+    });
+    const Item* sorted = distribute<8 * sizeof(T)>(items, items + count, count, counts, poll,
                                                    [](Item item) noexcept { return static_cast<std::uint32_t>(item >> 32); });
-    for (std::int64_t i = 0; i < count; ++i) put(i, static_cast<std::int64_t>(sorted[i] & 0xffffffffu));
+    run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) put(i, static_cast<std::int64_t>(sorted[i] & 0xffffffffu));
+    });
   } else {
-    for (std::int64_t i = 0; i < count; ++i) items[i] = {key_of(i), static_cast<std::uint64_t>(i)};
+    run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) items[i] = {key_of(i), static_cast<std::uint64_t>(i)};
+    });
     const Item* sorted =
-        distribute<8 * sizeof(T)>(items, items + count, count, counts, [](Item item) noexcept { return item.key; });
-    for (std::int64_t i = 0; i < count; ++i) put(i, static_cast<std::int64_t>(sorted[i].place));
+        distribute<8 * sizeof(T)>(items, items + count, count, counts, poll, [](Item item) noexcept { return item.key; });
+    run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) put(i, static_cast<std::int64_t>(sorted[i].place));
+    });
   }
 }
 

@@ -57,7 +57,9 @@ class RandomStep final : public Step {
     std::memcpy(state, inputs[0], sizeof(state));
     constexpr auto kEach = static_cast<std::int64_t>(16 / sizeof(T)), kBatch = kEach * static_cast<std::int64_t>(kMany);
     std::uint32_t word[4][kMany];
+    StopPoll poll;
     for (std::int64_t done = 0; done < count_; done += kBatch, state[2] += kMany) {
+      if (!poll.proceed(kBatch)) return;
       philox(state[0], state[1], state[2], word);
       T numbers[kMany][kEach];
       for (std::size_t i = 0; i < kMany; ++i)

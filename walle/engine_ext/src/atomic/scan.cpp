@@ -33,6 +33,7 @@ class ScanStep final : public Step {
   void run(std::byte* const* inputs, std::byte* output, std::byte*) const noexcept override {
     if (length_ == 0) return;
     const std::int64_t row = rows_ ? others_.row() : 1;
+    StopPoll poll;
     others_.walk({inputs[0], output}, rows_ ? 1 : 0, [&](const auto& at) {
       const std::int64_t in_step = reverse_ ? -in_step_ : in_step_, out_step = reverse_ ? -out_step_ : out_step_;
       const std::byte* in = at[0] + (reverse_ ? (length_ - 1) * in_step_ : 0);
@@ -41,11 +42,14 @@ class ScanStep final : public Step {
         copy_(&identity_, 0, out, row);
       else
         copy_(in, stride_, out, row);
+      constexpr std::int64_t kCall = 16;  // elements whose time a call of the kernel takes
       for (std::int64_t i = 1; i < length_; ++i) {
+        if (!poll.proceed(kCall + row)) return false;
         join_(out, 1, exclusive_ ? in : in + in_step, stride_, out + out_step, row);
         in += in_step;
         out += out_step;
       }
+      return true;
     });
   }
 

@@ -1,5 +1,6 @@
 // Per-thread work context: an account of engine memory, a stop flag and a deadline, set where a thread runs for a VM (§4.3).
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -51,8 +52,8 @@ inline void throw_if_stopped() {
     throw WorkStopped();
 }
 
-// Polls the stop flag every few million elements. For loops that memory does not bound: a broadcast view has any number of
-// elements.
+// Polls the stop flag every few million elements, which take some milliseconds. For loops that are long: a broadcast view has any
+// number of elements, a factorisation does n^3 operations.
 class StopPoll {
  public:
   // Counts `elements` before they are worked on; returns false once a stop was requested, and from then on.
@@ -71,5 +72,18 @@ class StopPoll {
   std::int64_t left_ = kInterval;
   bool stopped_ = false;
 };
+
+// Calls work(first, last) for one block of [0, count) after the other, polling before each. An item is as much work as `weight`
+// elements. Returns false once a stop was requested, with the rest left out.
+template <class F>
+bool run_in_blocks(std::int64_t count, std::int64_t weight, StopPoll& poll, F&& work) {
+  const std::int64_t at_once = std::max<std::int64_t>(StopPoll::kInterval / 4 / weight, 1);
+  for (std::int64_t first = 0; first < count; first += at_once) {
+    const std::int64_t last = std::min(first + at_once, count);
+    if (!poll.proceed((last - first) * weight)) return false;
+    work(first, last);
+  }
+  return !poll.stopped();
+}
 
 }  // namespace walle

@@ -97,11 +97,13 @@ struct GemmArgs {
   void* out = nullptr;
   std::int64_t out_row = 0;
   void* scratch = nullptr;  // scratch_bytes(m, n, k), aligned to 64
+  bool accumulate = false;  // adds to `out`; only where Gemm says that it can
 };
 struct Gemm {
   // Against exact arithmetic: |error| <= 2 * k * eps * (|a| @ |b|) per element.
   void (*run)(const GemmArgs& args) noexcept;
   std::size_t (*scratch_bytes)(std::int64_t m, std::int64_t n, std::int64_t k) noexcept;
+  bool accumulates = false;  // supports GemmArgs::accumulate
 };
 
 // Composites that one kernel computes element by element; `a` and `b` are their attributes: alpha and beta of HardSigmoid, alpha

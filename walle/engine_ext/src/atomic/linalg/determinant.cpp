@@ -20,9 +20,13 @@ class DetStep final : public Step {
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     const T* matrix = reinterpret_cast<const T*>(inputs[0]);
     double* a = reinterpret_cast<double*>(scratch);
+    StopPoll poll;
     for (std::int64_t b = 0; b < count_; ++b, matrix += n_ * n_) {
-      for (std::int64_t i = 0; i < n_ * n_; ++i) a[i] = static_cast<double>(matrix[i]);
-      const Determinant result = determinant(a);
+      run_in_blocks(n_ * n_, 1, poll, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = first; i < last; ++i) a[i] = static_cast<double>(matrix[i]);
+      });
+      const Determinant result = determinant(a, poll);
+      if (poll.stopped()) return;
       T* out = reinterpret_cast<T*>(output) + (logarithm_ ? 2 * b : b);
       out[0] = static_cast<T>(logarithm_ ? result.sign : result.value);
       if (logarithm_) out[1] = static_cast<T>(result.logarithm);
@@ -44,7 +48,7 @@ class DetStep final : public Step {
     }
   };
 
-  Determinant determinant(double* a) const noexcept {
+  Determinant determinant(double* a, StopPoll& poll) const noexcept {
     Determinant result;
     for (std::int64_t column = 0; column < n_; ++column) {
       std::int64_t pivot = column;
@@ -58,6 +62,7 @@ class DetStep final : public Step {
       result.multiply(pivot_value);
       if (pivot_value == 0) return result;
       for (std::int64_t row = column + 1; row < n_; ++row) {
+        if (!poll.proceed(n_ - column)) return result;
         const double factor = a[row * n_ + column] / pivot_value;
         for (std::int64_t i = column; i < n_; ++i) a[row * n_ + i] -= factor * a[column * n_ + i];
       }

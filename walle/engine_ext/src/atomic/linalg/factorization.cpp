@@ -37,8 +37,8 @@ Dims with_matrix(const Dims& shape, std::int64_t rows, std::int64_t columns) {
 template <class T>
 class StackStep final : public Step {
  public:
-  using Algorithm = const char* (*)(const MatrixSizes& sizes, const double* a, const double* b, double* out,
-                                    double* work) noexcept;
+  using Algorithm = const char* (*)(const MatrixSizes& sizes, const double* a, const double* b, double* out, double* work,
+                                    StopPoll& poll) noexcept;
 
   StackStep(const StepRequest& request, Algorithm compute, MatrixSizes sizes, std::int64_t out_size, std::int64_t work_size)
       : algorithm_(compute), sizes_(sizes), out_size_(out_size), work_size_(work_size) {
@@ -52,19 +52,23 @@ class StackStep final : public Step {
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
     auto* a = reinterpret_cast<double*>(scratch);
     double *b = a + a_size_, *out = b + b_size_, *work = out + out_size_;
+    StopPoll poll;
     for (std::int64_t i = 0; i < batch_; ++i) {
-      widen(inputs[0], i * a_size_, a, a_size_);
-      if (b_size_ > 0) widen(inputs[1], i * b_size_, b, b_size_);
-      if (const char* fault = algorithm_(sizes_, a, b, out, work)) return fail(fault);
-      T* result = reinterpret_cast<T*>(output) + i * out_size_;
-      for (std::int64_t j = 0; j < out_size_; ++j) result[j] = static_cast<T>(out[j]);
+      convert(reinterpret_cast<const T*>(inputs[0]) + i * a_size_, a, a_size_, poll);
+      if (b_size_ > 0) convert(reinterpret_cast<const T*>(inputs[1]) + i * b_size_, b, b_size_, poll);
+      if (poll.stopped()) return;
+      if (const char* fault = algorithm_(sizes_, a, b, out, work, poll)) return fail(fault);
+      if (poll.stopped()) return;
+      convert(out, reinterpret_cast<T*>(output) + i * out_size_, out_size_, poll);
     }
   }
 
  private:
-  static void widen(const std::byte* input, std::int64_t first, double* target, std::int64_t count) noexcept {
-    const T* numbers = reinterpret_cast<const T*>(input) + first;
-    for (std::int64_t i = 0; i < count; ++i) target[i] = static_cast<double>(numbers[i]);
+  template <class From, class To>
+  static void convert(const From* from, To* to, std::int64_t count, StopPoll& poll) noexcept {
+    run_in_blocks(count, 1, poll, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) to[i] = static_cast<To>(from[i]);
+    });
   }
 
   Algorithm algorithm_;

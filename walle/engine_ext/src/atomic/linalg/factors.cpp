@@ -62,9 +62,22 @@ Reflection reflection(double* x, std::int64_t count) noexcept {
   return {(beta - head) / beta, beta};
 }
 
+// Writes the transpose of `from` (rows, columns), whose rows are `from_row` apart, to rows that are `to_row` apart. Returns false
+// where it was stopped.
+bool transpose(const double* from, std::int64_t rows, std::int64_t columns, std::int64_t from_row, double* to,
+               std::int64_t to_row, StopPoll& poll) noexcept {
+  constexpr std::int64_t kCacheMiss = 4;  // elements
+  for (std::int64_t i = 0; i < columns; ++i) {
+    if (!poll.proceed(kCacheMiss * rows)) return false;
+    for (std::int64_t j = 0; j < rows; ++j) to[i * to_row + j] = from[j * from_row + i];
+  }
+  return true;
+}
+
 }  // namespace
 
-const char* solve(const MatrixSizes& sizes, const double* a, const double* b, double* out, double* work) noexcept {
+const char* solve(const MatrixSizes& sizes, const double* a, const double* b, double* out, double* work,
+                  StopPoll& poll) noexcept {
   const std::int64_t n = sizes.n, k = sizes.k;
   std::copy_n(a, n * n, work);
   std::copy_n(b, n * k, out);
@@ -81,21 +94,26 @@ const char* solve(const MatrixSizes& sizes, const double* a, const double* b, do
     for (std::int64_t row = column + 1; row < n; ++row) {
       const double factor = work[row * n + column] / head;
       if (factor == 0) continue;
+      if (!poll.proceed(n - column + k)) return nullptr;
       axpy(-factor, work + column * n + column + 1, work + row * n + column + 1, n - column - 1);
       axpy(-factor, out + column * k, out + row * k, k);
     }
   }
   for (std::int64_t row = n; row-- > 0;) {
-    for (std::int64_t below = row + 1; below < n; ++below) axpy(-work[row * n + below], out + below * k, out + row * k, k);
+    for (std::int64_t below = row + 1; below < n; ++below) {
+      if (!poll.proceed(k)) return nullptr;
+      axpy(-work[row * n + below], out + below * k, out + row * k, k);
+    }
     const double head = work[row * n + row];
     for (std::int64_t i = 0; i < k; ++i) out[row * k + i] /= head;
   }
   return nullptr;
 }
 
-const char* cholesky(const MatrixSizes& sizes, const double* a, const double*, double* out, double*) noexcept {
+const char* cholesky(const MatrixSizes& sizes, const double* a, const double*, double* out, double*, StopPoll& poll) noexcept {
   const std::int64_t n = sizes.n;
   for (std::int64_t i = 0; i < n; ++i) {
+    if (!poll.proceed(i * i / 4)) return nullptr;
     double* row = out + i * n;
     for (std::int64_t j = 0; j < i; ++j) row[j] = (a[i * n + j] - dot(row, out + j * n, j)) / out[j * n + j];
     const double square = a[i * n + i] - dot(row, row, i);
@@ -106,11 +124,10 @@ const char* cholesky(const MatrixSizes& sizes, const double* a, const double*, d
   return nullptr;
 }
 
-const char* qr(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* qr(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work, StopPoll& poll) noexcept {
   const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k, width = std::max(n, k), steps = std::min(m, n);
   double *columns = work, *taus = work + m * n, *q = taus + k;  // both (columns, m)
-  for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = 0; j < n; ++j) columns[j * m + i] = a[i * n + j];
+  if (!transpose(a, m, n, n, columns, m, poll)) return nullptr;
   std::fill(out, out + (m + k) * width, 0.0);
   double* r = out + m * width;
   for (std::int64_t step = 0; step < steps; ++step) {
@@ -118,6 +135,7 @@ const char* qr(const MatrixSizes& sizes, const double* a, const double*, double*
     const auto [tau, beta] = reflection(v, m - step);
     taus[step] = tau;
     for (std::int64_t j = step + 1; j < n; ++j) {
+      if (!poll.proceed(m - step)) return nullptr;
       double* other = columns + j * m + step;
       axpy(-tau * dot(v, other, m - step), v, other, m - step);
     }
@@ -130,20 +148,29 @@ const char* qr(const MatrixSizes& sizes, const double* a, const double*, double*
     std::fill(column, column + m, 0.0);
     column[j] = 1;
     for (std::int64_t step = std::min(j, steps - 1); step >= 0; --step) {
+      if (!poll.proceed(m - step)) return nullptr;
       const double* v = columns + step * m + step;
       axpy(-taus[step] * dot(v, column + step, m - step), v, column + step, m - step);
     }
   }
-  for (std::int64_t i = 0; i < m; ++i)
-    for (std::int64_t j = 0; j < k; ++j) out[i * width + j] = q[j * m + i];
+  transpose(q, k, m, m, out, width, poll);
   return nullptr;
 }
 
 namespace {
 
+// Writes the symmetric matrix (n, n) whose lower triangle is that of `a`. Returns false where it was stopped.
+bool mirror_lower(const double* a, std::int64_t n, double* matrix, StopPoll& poll) noexcept {
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (!poll.proceed(2 * n)) return false;
+    for (std::int64_t j = 0; j < n; ++j) matrix[i * n + j] = i >= j ? a[i * n + j] : a[j * n + i];
+  }
+  return true;
+}
+
 // Reduces a (n, n) to tridiagonal form: d is the diagonal, e the off-diagonal, e[i] between i and i + 1. Row i of a then holds
 // the vector of reflection i from column i + 1 on, and scale[i] its tau.
-void tridiagonal(double* a, std::int64_t n, double* d, double* e, double* scale) noexcept {
+void tridiagonal(double* a, std::int64_t n, double* d, double* e, double* scale, StopPoll& poll) noexcept {
   for (std::int64_t i = 0; i + 2 < n; ++i) {
     double* v = a + i * n + i + 1;
     const std::int64_t count = n - i - 1;
@@ -154,10 +181,14 @@ void tridiagonal(double* a, std::int64_t n, double* d, double* e, double* scale)
     if (tau == 0) continue;
     double* p = e + i + 1;  // not yet filled
     double* rest = a + (i + 1) * n + i + 1;
-    for (std::int64_t row = 0; row < count; ++row) p[row] = tau * dot(rest + row * n, v, count);
+    for (std::int64_t row = 0; row < count; ++row) {
+      if (!poll.proceed(count)) return;
+      p[row] = tau * dot(rest + row * n, v, count);
+    }
     const double half = tau / 2 * dot(p, v, count);
     axpy(-half, v, p, count);
     for (std::int64_t row = 0; row < count; ++row) {
+      if (!poll.proceed(count)) return;
       const double left = v[row], right = p[row];
       double* to = rest + row * n;
       for (std::int64_t column = 0; column < count; ++column) to[column] -= left * p[column] + right * v[column];
@@ -169,22 +200,30 @@ void tridiagonal(double* a, std::int64_t n, double* d, double* e, double* scale)
 }
 
 // Computes z (n, n), the transposed product of the reflections.
-void accumulate_reflections(const double* a, std::int64_t n, const double* scale, double* z, double* line) noexcept {
+void accumulate_reflections(const double* a, std::int64_t n, const double* scale, double* z, double* line,
+                            StopPoll& poll) noexcept {
   std::fill(z, z + n * n, 0.0);
   for (std::int64_t i = 0; i < n; ++i) z[i * n + i] = 1;
   for (std::int64_t i = n - 3; i >= 0; --i) {
     const double* v = a + i * n + i + 1;
     const std::int64_t count = n - i - 1;
     double* rest = z + (i + 1) * n + i + 1;  // z times the reflection: subtract each row's component along v
-    for (std::int64_t row = 0; row < count; ++row) line[row] = scale[i] * dot(rest + row * n, v, count);
-    for (std::int64_t row = 0; row < count; ++row) axpy(-line[row], v, rest + row * n, count);
+    for (std::int64_t row = 0; row < count; ++row) {
+      if (!poll.proceed(count)) return;
+      line[row] = scale[i] * dot(rest + row * n, v, count);
+    }
+    for (std::int64_t row = 0; row < count; ++row) {
+      if (!poll.proceed(count)) return;
+      axpy(-line[row], v, rest + row * n, count);
+    }
   }
 }
 
 // Diagonalises a tridiagonal matrix (d, e) by implicit QL with shifts, and rotates the rows of z with it unless z is null. An
 // absolute e of at most `negligible` counts as 0. Returns false where it does not converge.
-bool diagonalize(double* d, double* e, double* z, std::int64_t n, double negligible = 0) noexcept {
+bool diagonalize(double* d, double* e, double* z, std::int64_t n, StopPoll& poll, double negligible = 0) noexcept {
   constexpr int kMaxSteps = 80;
+  constexpr std::int64_t kRotation = 16;  // elements whose time one rotation takes
   for (std::int64_t first = 0; first < n; ++first) {
     for (int step = 0;; ++step) {
       std::int64_t last = first;
@@ -197,6 +236,7 @@ bool diagonalize(double* d, double* e, double* z, std::int64_t n, double negligi
       double s = 1, c = 1, shift = 0;
       std::int64_t i = last - 1;
       for (; i >= first; --i) {
+        if (!poll.proceed(kRotation + (z != nullptr ? n : 0))) return true;
         const double f = s * e[i], b = c * e[i];
         double r = std::hypot(f, g);
         e[i + 1] = r;
@@ -225,16 +265,18 @@ bool diagonalize(double* d, double* e, double* z, std::int64_t n, double negligi
 
 }  // namespace
 
-const char* eigh(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* eigh(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work, StopPoll& poll) noexcept {
   const std::int64_t n = sizes.n;
   double *z = work, *d = z + n * n, *e = d + n, *scale = e + n;
   double* matrix = out;  // used as scratch: it has room for n + 1 rows
-  for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t j = 0; j < n; ++j) matrix[i * n + j] = i >= j ? a[i * n + j] : a[j * n + i];
-  tridiagonal(matrix, n, d, e, scale);
-  accumulate_reflections(matrix, n, scale, z, matrix + n * n);
-  if (!diagonalize(d, e, z, n)) return "the eigenvalues did not converge";
+  if (!mirror_lower(a, n, matrix, poll)) return nullptr;
+  tridiagonal(matrix, n, d, e, scale, poll);
+  if (poll.stopped()) return nullptr;
+  accumulate_reflections(matrix, n, scale, z, matrix + n * n, poll);
+  if (poll.stopped()) return nullptr;
+  if (!diagonalize(d, e, z, n, poll)) return "the eigenvalues did not converge";
   for (std::int64_t i = 0; i < n; ++i) {  // selection sort in ascending order, which swaps each row at most once
+    if (!poll.proceed(2 * n)) return nullptr;
     std::int64_t smallest = i;
     for (std::int64_t j = i + 1; j < n; ++j)
       if (d[j] < d[smallest]) smallest = j;
@@ -244,19 +286,19 @@ const char* eigh(const MatrixSizes& sizes, const double* a, const double*, doubl
     }
   }
   std::copy_n(d, n, out);
-  for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t j = 0; j < n; ++j) out[(1 + i) * n + j] = z[j * n + i];
+  transpose(z, n, n, n, out + n, n, poll);
   return nullptr;
 }
 
-const char* eigenvalues(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* eigenvalues(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work,
+                        StopPoll& poll) noexcept {
   const std::int64_t n = sizes.n;
   double *matrix = work, *e = matrix + n * n, *scale = e + n;
-  for (std::int64_t i = 0; i < n; ++i)
-    for (std::int64_t j = 0; j < n; ++j) matrix[i * n + j] = i >= j ? a[i * n + j] : a[j * n + i];
-  tridiagonal(matrix, n, out, e, scale);
-  if (!diagonalize(out, e, nullptr, n)) return "the eigenvalues did not converge";
-  std::sort(out, out + n);
+  if (!mirror_lower(a, n, matrix, poll)) return nullptr;
+  tridiagonal(matrix, n, out, e, scale, poll);
+  if (poll.stopped()) return nullptr;
+  if (!diagonalize(out, e, nullptr, n, poll)) return "the eigenvalues did not converge";
+  if (!poll.stopped()) std::sort(out, out + n);
   return nullptr;
 }
 
@@ -264,13 +306,15 @@ namespace {
 
 // Reduces x (k rows of `count` >= k columns) to lower bidiagonal form by reflections from both sides: d is the diagonal, e the
 // subdiagonal. `v` and `t` are scratch for a column and a row.
-void bidiagonalize(double* x, std::int64_t k, std::int64_t count, double* d, double* e, double* v, double* t) noexcept {
+void bidiagonalize(double* x, std::int64_t k, std::int64_t count, double* d, double* e, double* v, double* t,
+                   StopPoll& poll) noexcept {
   for (std::int64_t i = 0; i < k; ++i) {
     double* along = x + i * count + i;
     const std::int64_t wide = count - i;
     const auto [tau, beta] = reflection(along, wide);
     d[i] = beta;
     for (std::int64_t j = i + 1; j < k && tau != 0; ++j) {
+      if (!poll.proceed(wide)) return;
       double* row = x + j * count + i;
       axpy(-tau * dot(along, row, wide), along, row, wide);
     }
@@ -281,17 +325,26 @@ void bidiagonalize(double* x, std::int64_t k, std::int64_t count, double* d, dou
     e[i] = below;
     if (down == 0) continue;
     std::fill(t, t + wide - 1, 0.0);
-    for (std::int64_t j = 0; j < tall; ++j) axpy(v[j], x + (i + 1 + j) * count + i + 1, t, wide - 1);
-    for (std::int64_t j = 0; j < tall; ++j) axpy(-down * v[j], t, x + (i + 1 + j) * count + i + 1, wide - 1);
+    for (std::int64_t j = 0; j < tall; ++j) {
+      if (!poll.proceed(wide)) return;
+      axpy(v[j], x + (i + 1 + j) * count + i + 1, t, wide - 1);
+    }
+    for (std::int64_t j = 0; j < tall; ++j) {
+      if (!poll.proceed(wide)) return;
+      axpy(-down * v[j], t, x + (i + 1 + j) * count + i + 1, wide - 1);
+    }
   }
 }
 
 // Copies a matrix to x, transposed if it is tall so that x has k = min(m, n) rows, and scales it by a power of two so that
 // squares stay in range. Returns that scale.
-double copy_wide_scaled(const MatrixSizes& sizes, const double* a, double* x) noexcept {
+double copy_wide_scaled(const MatrixSizes& sizes, const double* a, double* x, StopPoll& poll) noexcept {
   const std::int64_t m = sizes.m, n = sizes.n, count = std::max(m, n);
-  for (std::int64_t i = 0; i < sizes.k; ++i)
-    for (std::int64_t j = 0; j < count; ++j) x[i * count + j] = m >= n ? a[j * n + i] : a[i * n + j];
+  if (m >= n)
+    transpose(a, m, n, n, x, count, poll);
+  else
+    std::copy_n(a, m * n, x);
+  if (poll.stopped()) return 1;
   double largest = 0;
   for (std::int64_t i = 0; i < m * n; ++i) largest = std::max(largest, std::fabs(x[i]));
   const double scale = largest > 0 && std::isfinite(largest) ? std::exp2(-std::ilogb(largest)) : 1;
@@ -303,12 +356,15 @@ double copy_wide_scaled(const MatrixSizes& sizes, const double* a, double* x) no
 
 // The singular values are the absolute eigenvalues of the tridiagonal matrix that has a zero diagonal and the bidiagonal matrix's
 // diagonal and subdiagonal elements, interleaved, beside it (Golub and Kahan).
-const char* singular_values(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* singular_values(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work,
+                            StopPoll& poll) noexcept {
   const std::int64_t k = sizes.k, count = std::max(sizes.m, sizes.n);
   double *x = work, *d = x + k * count, *e = d + 2 * k, *v = e + 2 * k, *t = v + k;
-  const double scale = copy_wide_scaled(sizes, a, x);
+  const double scale = copy_wide_scaled(sizes, a, x, poll);
+  if (poll.stopped()) return nullptr;
   double *diagonal = t + count, *below = diagonal + k;
-  bidiagonalize(x, k, count, diagonal, below, v, t);
+  bidiagonalize(x, k, count, diagonal, below, v, t, poll);
+  if (poll.stopped()) return nullptr;
   double largest = 0;
   for (std::int64_t i = 0; i < k; ++i) {
     e[2 * i] = diagonal[i];
@@ -316,7 +372,8 @@ const char* singular_values(const MatrixSizes& sizes, const double* a, const dou
     largest = std::max(largest, std::fabs(e[2 * i]) + std::fabs(e[2 * i + 1]));
   }
   std::fill(d, d + 2 * k, 0.0);
-  if (!diagonalize(d, e, nullptr, 2 * k, largest * kEpsilon * 1e-3)) return "the singular values did not converge";
+  if (!diagonalize(d, e, nullptr, 2 * k, poll, largest * kEpsilon * 1e-3)) return "the singular values did not converge";
+  if (poll.stopped()) return nullptr;
   std::sort(d, d + 2 * k, [](double left, double right) { return left > right; });
   for (std::int64_t i = 0; i < k; ++i) out[i] = std::max(d[i], 0.0) / scale;
   return nullptr;
@@ -327,7 +384,7 @@ namespace {
 // Rotates pairs of rows of x (k, count) until all are orthogonal, and the rows of v (k, k) with them. Rows that are then still no
 // longer than the rounding errors of the longest row, as in a matrix of lower rank, are set to zero, because their rotations
 // would never end. Returns false where it does not converge.
-bool orthogonalize(double* x, double* v, double* squares, std::int64_t k, std::int64_t count) noexcept {
+bool orthogonalize(double* x, double* v, double* squares, std::int64_t k, std::int64_t count, StopPoll& poll) noexcept {
   constexpr int kMaxSweeps = 60, kUsualSweeps = 12;
   const double noise = kEpsilon * kEpsilon * static_cast<double>(count);  // of a square
   for (int sweep = 0; sweep < kMaxSweeps; ++sweep) {
@@ -343,6 +400,7 @@ bool orthogonalize(double* x, double* v, double* squares, std::int64_t k, std::i
     bool rotated = false;
     for (std::int64_t p = 0; p + 1 < k; ++p)
       for (std::int64_t q = p + 1; q < k; ++q) {
+        if (!poll.proceed(2 * count)) return true;
         const double product = dot(x + p * count, x + q * count, count);
         if (!(std::fabs(product) > kEpsilon * std::sqrt(squares[p]) * std::sqrt(squares[q])) || product == 0) continue;
         rotated = true;
@@ -362,13 +420,16 @@ bool orthogonalize(double* x, double* v, double* squares, std::int64_t k, std::i
 }
 
 // Sets row i of x to a unit vector that is orthogonal to rows 0 to i - 1.
-void complete_basis(double* x, std::int64_t i, std::int64_t count) noexcept {
+void complete_basis(double* x, std::int64_t i, std::int64_t count, StopPoll& poll) noexcept {
   double* row = x + i * count;
   for (std::int64_t unit = 0; unit < count; ++unit) {
     std::fill(row, row + count, 0.0);
     row[unit] = 1;
     for (int twice = 0; twice < 2; ++twice)
-      for (std::int64_t other = 0; other < i; ++other) axpy(-dot(row, x + other * count, count), x + other * count, row, count);
+      for (std::int64_t other = 0; other < i; ++other) {
+        if (!poll.proceed(count)) return;
+        axpy(-dot(row, x + other * count, count), x + other * count, row, count);
+      }
     const double size = norm(row, count);
     if (size * size * static_cast<double>(2 * count) < 1) continue;  // at least one unit vector keeps a larger part
     for (std::int64_t j = 0; j < count; ++j) row[j] /= size;
@@ -378,15 +439,17 @@ void complete_basis(double* x, std::int64_t i, std::int64_t count) noexcept {
 
 }  // namespace
 
-const char* svd(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work) noexcept {
+const char* svd(const MatrixSizes& sizes, const double* a, const double*, double* out, double* work, StopPoll& poll) noexcept {
   const std::int64_t m = sizes.m, n = sizes.n, k = sizes.k, count = std::max(m, n);
   // Rows of x are the columns of a tall matrix, the rows of a wide one.
   double *x = work, *v = x + m * n, *squares = v + k * k, *values = squares + k;
   const bool tall = m >= n;
-  const double scale = copy_wide_scaled(sizes, a, x);
+  const double scale = copy_wide_scaled(sizes, a, x, poll);
+  if (poll.stopped()) return nullptr;
   std::fill(v, v + k * k, 0.0);
   for (std::int64_t i = 0; i < k; ++i) v[i * k + i] = 1;
-  if (!orthogonalize(x, v, squares, k, count)) return "the singular values did not converge";
+  if (!orthogonalize(x, v, squares, k, count, poll)) return "the singular values did not converge";
+  if (poll.stopped()) return nullptr;
   for (std::int64_t i = 0; i < k; ++i) values[i] = norm(x + i * count, count);
   for (std::int64_t i = 0; i < k; ++i) {
     const std::int64_t best = std::max_element(values + i, values + k) - values;
@@ -399,14 +462,13 @@ const char* svd(const MatrixSizes& sizes, const double* a, const double*, double
     if (values[i] > kEpsilon * values[0] * 1e-3)
       for (std::int64_t j = 0; j < count; ++j) x[i * count + j] /= values[i];
     else
-      complete_basis(x, i, count);
+      complete_basis(x, i, count, poll);
+    if (!poll.proceed(count)) return nullptr;
     out[i] = values[i] / scale;
   }
   double *u = out + k, *right = u + m * k;
-  for (std::int64_t i = 0; i < k; ++i) {
-    for (std::int64_t j = 0; j < m; ++j) u[j * k + i] = tall ? x[i * count + j] : v[i * k + j];
-    for (std::int64_t j = 0; j < n; ++j) right[j * k + i] = tall ? v[i * k + j] : x[i * count + j];
-  }
+  const double *of_rows = tall ? x : v, *of_columns = tall ? v : x;  // count = m and k = n where it is tall
+  if (transpose(of_rows, k, m, m, u, k, poll)) transpose(of_columns, k, n, n, right, k, poll);
   return nullptr;
 }
 

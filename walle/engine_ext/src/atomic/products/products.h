@@ -7,22 +7,65 @@
 
 namespace walle {
 
-// Runs a product like gemm.run, in pieces of rows where it takes long. `item` is an element's size in bytes.
-inline void run_product(const Gemm& gemm, GemmArgs args, std::int64_t item, StopPoll& poll) noexcept {
-  constexpr std::int64_t kMost = std::int64_t{1} << 28;  // multiplications of a piece: some ten milliseconds
-  constexpr std::int64_t kLeastRows = 168;               // whose products take much longer than packing B again
-  const double row = static_cast<double>(args.n) * static_cast<double>(args.k);
-  const std::int64_t all = args.m;
-  const std::int64_t at_once = static_cast<double>(all) * row <= kMost
-                                   ? std::max<std::int64_t>(all, 1)
-                                   : std::max(kLeastRows, static_cast<std::int64_t>(kMost / row) / kLeastRows * kLeastRows);
-  for (std::int64_t first = 0; first < all; first += at_once) {
-    args.m = std::min(at_once, all - first);
-    // A kernel does about eight multiplications in the time of one element of other loops.
-    if (!poll.proceed(static_cast<std::int64_t>(std::min(static_cast<double>(args.m) * row / 8, 1e15)))) return;
-    gemm.run(args);
-    args.a = static_cast<const std::byte*>(args.a) + args.m * args.a_row * item;
-    args.out = static_cast<std::byte*>(args.out) + args.m * args.out_row * item;
+// Pieces of a product whose work is some ten milliseconds. Kernels by vectors pack blocks of columns of B once for all rows, so
+// that pieces of columns cost them nothing; the others go through B for each row. What is cut last costs time, and is cut only
+// where the rest does not do.
+struct ProductPieces {
+  std::int64_t rows, columns, depth;
+  double work;  // of a whole piece, in elements of other loops
+
+  static ProductPieces of(const Gemm& gemm, const GemmArgs& args) noexcept {
+    const bool by_vectors = gemm.scratch_bytes(args.m, args.n, args.k) > 0;
+    constexpr std::int64_t kColumns = 256, kLeastDepth = 1 << 14;  // kColumns: a multiple of every kernel's block
+    const std::int64_t least_rows = by_vectors ? 168 : 1;          // whose products take much longer than packing B again
+    const double most = by_vectors ? 0x1p28 : 0x1p24;              // multiplications
+    const double packing = by_vectors ? 32 : 0;                    // in rows
+    ProductPieces pieces{std::max<std::int64_t>(args.m, 1), std::max<std::int64_t>(args.n, 1), std::max<std::int64_t>(args.k, 1),
+                         0};
+    const auto rows = [&] { return static_cast<double>(pieces.rows) + packing; };
+    const auto columns = [&] { return static_cast<double>(pieces.columns); };
+    const auto depth = [&] { return static_cast<double>(pieces.depth); };
+    if (!by_vectors) pieces.rows = fitting(pieces.rows, least_rows, most / columns() / depth());
+    pieces.columns = fitting(pieces.columns, kColumns, most / rows() / depth());
+    if (by_vectors) pieces.rows = fitting(pieces.rows, least_rows, most / columns() / depth() - packing);
+    if (gemm.accumulates) pieces.depth = fitting(pieces.depth, kLeastDepth, most / rows() / columns());
+    // A kernel by vectors does about eight multiplications in the time of one element of other loops.
+    pieces.work = rows() * columns() * depth() / (by_vectors ? 8 : 1);
+    return pieces;
+  }
+
+ private:
+  // Returns `all` if it is at most `most`, else the multiple of `step` below `most`, and `step` at least.
+  static std::int64_t fitting(std::int64_t all, std::int64_t step, double most) noexcept {
+    if (static_cast<double>(all) <= most) return all;
+    return std::min(all, std::max(step, static_cast<std::int64_t>(std::max(most, 0.0)) / step * step));
+  }
+};
+
+// Runs a product like gemm.run, in pieces where it takes long. `item` is an element's size in bytes.
+inline void run_product(const Gemm& gemm, const GemmArgs& args, std::int64_t item, StopPoll& poll) noexcept {
+  const ProductPieces most = ProductPieces::of(gemm, args);
+  const auto moved = [item](const void* from, std::int64_t elements) {
+    return static_cast<const std::byte*>(from) + elements * item;
+  };
+  const auto work = static_cast<std::int64_t>(std::min(most.work, 1e15));
+  GemmArgs piece = args;
+  for (std::int64_t column = 0; column < args.n; column += most.columns) {
+    piece.n = std::min(most.columns, args.n - column);
+    for (std::int64_t row = 0; row < args.m; row += most.rows) {
+      piece.m = std::min(most.rows, args.m - row);
+      piece.out = static_cast<std::byte*>(args.out) + (row * args.out_row + column) * item;
+      std::int64_t depth = 0;
+      do {  // a product of depth 0 is zero
+        piece.k = std::min(most.depth, args.k - depth);
+        if (!poll.proceed(work)) return;
+        piece.a = moved(args.a, row * args.a_row + depth * args.a_col);
+        piece.b = moved(args.b, depth * args.b_row + column * args.b_col);
+        piece.accumulate = depth > 0;
+        gemm.run(piece);
+        depth += piece.k;
+      } while (depth < args.k);
+    }
   }
 }
 

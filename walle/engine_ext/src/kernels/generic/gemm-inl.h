@@ -61,7 +61,7 @@ inline void gemm_packed(const GemmArgs& args) noexcept {
         tile.segment_count = 1;
         tile.out_step = args.out_row;
         tile.out_block = kLanes;
-        tile.accumulate = k0 > 0;
+        tile.accumulate = args.accumulate || k0 > 0;
         for (std::int64_t n = 0; n < columns; n += kColumns) {
           const std::int64_t real = least(kColumns, columns - n);
           tile.blocks = real > kLanes ? 2 : 1;
@@ -77,10 +77,11 @@ inline void gemm_packed(const GemmArgs& args) noexcept {
 
 // One row of `out`, B's rows contiguous: four vectors of columns at a time, then one, the last one masked.
 inline void row_times_matrix(const float* a, std::int64_t a_col, const float* b, std::int64_t b_row, std::int64_t n,
-                             std::int64_t k, float* out) noexcept {
+                             std::int64_t k, float* out, bool accumulate) noexcept {
   std::int64_t j = 0;
+  const auto start = [&](std::int64_t at) { return accumulate ? load(out + at) : set(0.0f); };
   for (; j + 4 * kLanes <= n; j += 4 * kLanes) {
-    Vec sum0 = set(0.0f), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+    Vec sum0 = start(j), sum1 = start(j + kLanes), sum2 = start(j + 2 * kLanes), sum3 = start(j + 3 * kLanes);
     for (std::int64_t i = 0; i < k; ++i) {
       const Vec factor = set(a[i * a_col]);
       const float* row = b + i * b_row + j;
@@ -96,15 +97,15 @@ inline void row_times_matrix(const float* a, std::int64_t a_col, const float* b,
   }
   for (; j < n; j += kLanes) {
     const std::int64_t width = least(kLanes, n - j);
-    Vec total = set(0.0f);
+    Vec total = accumulate ? load_first(out + j, width) : set(0.0f);
     for (std::int64_t i = 0; i < k; ++i) total = fma(set(a[i * a_col]), load_first(b + i * b_row + j, width), total);
     store_first(out + j, total, width);
   }
 }
 
 // One row of `out`, B's columns contiguous: one dot product per column, vectorised over k.
-inline void row_times_columns(const float* a, const float* b, std::int64_t b_col, std::int64_t n, std::int64_t k,
-                              float* out) noexcept {
+inline void row_times_columns(const float* a, const float* b, std::int64_t b_col, std::int64_t n, std::int64_t k, float* out,
+                              bool accumulate) noexcept {
   for (std::int64_t j = 0; j < n; ++j, b += b_col) {
     Vec sum0 = set(0.0f), sum1 = sum0;
     std::int64_t i = 0;
@@ -113,7 +114,7 @@ inline void row_times_columns(const float* a, const float* b, std::int64_t b_col
       sum1 = fma(load(a + i + kLanes), load(b + i + kLanes), sum1);
     }
     for (; i < k; i += kLanes) sum0 = fma(load_first(a + i, least(kLanes, k - i)), load_first(b + i, least(kLanes, k - i)), sum0);
-    out[j] = static_cast<float>(sum(add(sum0, sum1)));
+    out[j] = static_cast<float>(sum(add(sum0, sum1))) + (accumulate ? out[j] : 0.0f);
   }
 }
 
@@ -125,9 +126,9 @@ inline void gemm(const GemmArgs& args) noexcept {
   if (args.k == 0 || (args.m <= kFewRows && (args.b_col == 1 || columns))) {
     for (std::int64_t m = 0; m < args.m; ++m) {
       if (args.b_col == 1 || args.k == 0)
-        row_times_matrix(a + m * args.a_row, args.a_col, b, args.b_row, args.n, args.k, out + m * args.out_row);
+        row_times_matrix(a + m * args.a_row, args.a_col, b, args.b_row, args.n, args.k, out + m * args.out_row, args.accumulate);
       else
-        row_times_columns(a + m * args.a_row, b, args.b_col, args.n, args.k, out + m * args.out_row);
+        row_times_columns(a + m * args.a_row, b, args.b_col, args.n, args.k, out + m * args.out_row, args.accumulate);
     }
     return;
   }

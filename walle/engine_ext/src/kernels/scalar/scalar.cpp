@@ -189,7 +189,8 @@ void gemm(const GemmArgs& args) noexcept {
   auto* out = static_cast<T*>(args.out);
   for (std::int64_t m = 0; m < args.m; ++m) {
     T* row = out + m * args.out_row;
-    for (std::int64_t n = 0; n < args.n; ++n) row[n] = T{0};
+    if (!args.accumulate)
+      for (std::int64_t n = 0; n < args.n; ++n) row[n] = T{0};
     for (std::int64_t k = 0; k < args.k; ++k) {
       const T factor = a[m * args.a_row + k * args.a_col];
       for (std::int64_t n = 0; n < args.n; ++n) row[n] = Add(row[n], Mul(factor, b[k * args.b_row + n * args.b_col]));
@@ -319,7 +320,7 @@ void fill_kernels(Table& table) noexcept {
   table.select[1] = &select<std::uint16_t>;
   table.select[2] = &select<std::uint32_t>;
   table.select[3] = &select<std::uint64_t>;
-#define WALLE_SET(op, T, index) table.gemm[index] = {&gemm<T>, &no_scratch};
+#define WALLE_SET(op, T, index) table.gemm[index] = {&gemm<T>, &no_scratch, true};
 #define WALLE_SET_HALF(op, T, index)
   WALLE_FILL_N(gemm)
 #undef WALLE_SET_HALF
