@@ -2,6 +2,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include "bindings/array_object.h"
 #include "core/attributes.h"
 #include "core/tensor.h"
 
@@ -17,8 +18,6 @@ Tensor as_tensor(pybind11::handle value);
 // The same, converted to `dtype`.
 Tensor as_tensor(pybind11::handle value, DType dtype);
 bool is_number(pybind11::handle value);
-// Returns the tensor of an ndarray, null for any other object.
-const Tensor* tensor_or_null(pybind11::handle value);
 // Returns bool, int64 or float32 for a Python number.
 DType natural_dtype(pybind11::handle number);
 // Returns the common dtype of two Python numbers, given their natural dtypes.
@@ -33,8 +32,8 @@ void write_number(pybind11::handle number, DType dtype, std::byte* address);
 // Returns a Python number as a 0-d tensor. Throws OverflowError where an int is out of range.
 Tensor scalar(pybind11::handle number, DType dtype);
 
-// Returns the element at an address as a Python number.
-pybind11::object element(const Tensor& tensor, const std::byte* address);
+// Returns the element of a dtype at an address as a Python number.
+pybind11::object element(DType dtype, const std::byte* address);
 // Returns a tensor as nested lists of Python numbers.
 pybind11::object nested_list(const Tensor& tensor);
 
@@ -44,6 +43,7 @@ DType promote(DType a, DType b);
 DType floating_dtype(DType dtype) noexcept;
 
 Attributes attributes_of(const pybind11::dict& items);
-Dims dims_of(pybind11::handle numbers);  // an int or a sequence of ints
+std::int64_t size_of(pybind11::handle number);  // of an int, or what has __index__
+Dims dims_of(pybind11::handle numbers);         // an int or a sequence of ints
 
 }  // namespace walle

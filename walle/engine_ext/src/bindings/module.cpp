@@ -12,6 +12,8 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   walle::bind_tensor(module);
   walle::bind_ndarray(module);
   walle::bind_operators(module);
+  walle::bind_array_functions(module);
+  walle::bind_ufunc(module);
   walle::bind_session(module);
   walle::bind_files(module);
   walle::bind_vm(module);

@@ -24,17 +24,31 @@ Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b)
 // `op` is a reduction of the registry, or "All" or "Any".
 Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
 
-// Copies `result` into `out` and returns `out`; returns `result` where `out` is None. Throws Error (shape, dtype) where `out`
-// cannot hold it.
-Tensor store_in_out(Tensor result, pybind11::handle out);
+// Copies `result` into `out` and returns `out`, a new reference; returns an array of `result` where `out` is None or null. Throws
+// Error (shape, dtype) where `out` cannot hold it.
+PyObject* new_stored(Tensor result, PyObject* out);
 
 // Returns x[key]: a view where the key consists of ints, slices, None and an ellipsis; a copy where it has index arrays or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);
+// Returns x[key] as a new reference; a result without dimensions is a number of its own.
+PyObject* new_item(const Tensor& x, pybind11::handle key);
+// Returns x[index] for an index in the range of the first axis, as a new reference.
+PyObject* new_element(const Tensor& x, std::int64_t index);
 // Returns views of the sub-arrays along the first axis.
 pybind11::tuple unstack(const Tensor& x);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);
+Tensor copy_of(const Tensor& x);               // in row-major order
 Tensor reshaped(const Tensor& x, Dims shape);  // a view where strides allow it, else a copy; one dimension may be -1
+// The same, with the elements in column-major order on both sides.
+Tensor reshaped_by_columns(const Tensor& x, Dims shape);
+// Returns whether NumPy's `order` ("C", "F", "A" or "K"; null is "C") means column-major order for x.
+bool is_column_major(PyObject* order, const Tensor& x);
+
+// Returns the only element as a Python number. Throws Error (shape) for any other number of elements.
+pybind11::object only_element(const Tensor& x);
+// Returns the text of repr(): the elements, the shape where they do not show it, and the dtype.
+std::string text_of(const Tensor& x);
 
 }  // namespace walle
