@@ -377,8 +377,7 @@ async def test_a_cloud_file_of_format_1_is_migrated(tmp_path: Path) -> None:
             if seq == 4:
                 assert await ingest.resume(hello("e")) == expected
             assert (await ingest.accept([received(seq)])).highest == {("d", "e"): seq}
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'uploads_by_topic'").fetchone()
+            assert [row.seq for _, row in await ingest.query(topic="t")] == list(range(1, seq + 1))
 
 
 def test_origins_and_losses_are_read_back_or_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.ingest.test_sqlite_store import backup, restore
 from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, SetClock, received, until
 from tests.pipeline.ingest.upload_store_contract import UploadStoreContract
-from walle.pipeline.ingest import sqlite_store
+from walle.pipeline.ingest import sqlite_log
 from walle.pipeline.ingest.receipt import Accepted
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
@@ -245,7 +245,7 @@ def salts(path: Path) -> bytes:
 async def test_the_log_is_checkpointed_in_the_thread_and_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "_CHECKPOINT_PAGES", 300)
+    monkeypatch.setattr(sqlite_log, "_CHECKPOINT_PAGES", 300)
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         await accept(store, [large(1)])
         threads, first = CommitThreads(store), salts(store.path)
@@ -282,12 +282,13 @@ class WrittenMeanwhile:
 async def test_the_log_begins_again_although_other_processes_write_without_a_pause(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         await accept(store, [large(1)])
-        first, database = salts(store.path), store._database
+        first, database, log = salts(store.path), store._database, store._log
         assert database is not None
+        assert log is not None
         with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
-            store._database = WrittenMeanwhile(database, reader)  # type: ignore[assignment]
-            store._checkpoint()
-            store._database = database
+            log.database = WrittenMeanwhile(database, reader)  # type: ignore[assignment]
+            log.checkpoint()
+            log.database = database
         await accept(store, [large(2)])
         assert salts(store.path) != first
         assert database.execute("PRAGMA busy_timeout").fetchone() == (0,)
@@ -297,17 +298,18 @@ async def test_the_log_begins_again_although_other_processes_write_without_a_pau
 async def test_a_reader_that_keeps_the_log_from_beginning_again_does_not_cause_a_checkpoint_at_each_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "_CHECKPOINT_PAGES", 300)
+    monkeypatch.setattr(sqlite_log, "_CHECKPOINT_PAGES", 300)
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         begun = 0
-        checkpoint = store._checkpoint
+        assert store._log is not None
+        checkpoint = store._log.checkpoint
 
         def counted() -> None:
             nonlocal begun
             begun += 1
             checkpoint()
 
-        monkeypatch.setattr(store, "_checkpoint", counted)
+        monkeypatch.setattr(store._log, "checkpoint", counted)
         await accept(store, [large(1)])
         with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
@@ -331,7 +333,7 @@ async def test_a_reader_that_keeps_the_log_from_beginning_again_does_not_cause_a
 async def test_a_checkpoint_that_fails_is_reported_and_commits_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "_CHECKPOINT_PAGES", 300)
+    monkeypatch.setattr(sqlite_log, "_CHECKPOINT_PAGES", 300)
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         await accept(store, [large(1)])
         assert store._database is not None

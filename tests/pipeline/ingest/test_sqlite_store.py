@@ -1,4 +1,4 @@
-"""The SQLite store: the contract, and files of older formats."""
+"""The SQLite store: the contract, and files that are replaced while they are in use."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.ingest.test_feature_view import visit
-from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, chain_of, received
+from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, received
 from tests.pipeline.ingest.upload_store_contract import UploadStoreContract
 from walle.pipeline.ingest.feature_view import FeatureView, ViewConfig
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
-from walle.pipeline.ingest.upload_store import IngestError, TopicSize
+from walle.pipeline.ingest.upload_store import IngestError
 from walle.pipeline.tunnel.server import Received
 from walle.protocol import Hello
 
@@ -32,57 +32,6 @@ class TestSqliteUploadStore(UploadStoreContract):
                 )
 
         return refuse
-
-
-_FORMAT_2 = """
-CREATE TABLE streams (
-    stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,
-    chain INTEGER NOT NULL, moved INTEGER NOT NULL DEFAULT 0, UNIQUE (device_id, epoch)
-);
-CREATE TABLE origins (
-    stream INTEGER NOT NULL, origin INTEGER NOT NULL, seq_offset INTEGER NOT NULL, upto INTEGER NOT NULL
-);
-CREATE TABLE uploads (
-    position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL,
-    payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, UNIQUE (stream, seq)
-);
-CREATE TABLE losses (
-    loss INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, first_seq INTEGER NOT NULL,
-    last_seq INTEGER, cause TEXT NOT NULL, recorded_ms INTEGER NOT NULL
-);
-PRAGMA user_version = 2;
-"""
-
-
-@pytest.mark.asyncio
-async def test_a_file_of_format_2_is_read_and_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "uploads.db"
-    rows = [received(seq) for seq in (1, 2, 3)]
-    database = sqlite3.connect(path)
-    database.executescript(_FORMAT_2)
-    database.execute("INSERT INTO streams VALUES (1, 'd', 'e', 3, ?, 0)", (chain_of(rows),))
-    database.executemany("INSERT INTO uploads VALUES (?, 1, ?, ?, ?, ?, ?)", [(row.seq, *row[2:]) for row in rows])
-    database.commit()
-    database.close()
-    async with SqliteUploadStore(path) as store:
-        assert await store.resume(Hello("d", "e", "")) == (3, chain_of(rows))
-        assert (await store.accept([received(4)])).fresh == [received(4)]
-        assert await store.topics() == {"t": TopicSize(4, 4)}
-        async with store.consume("g") as consumer:
-            assert (await anext(consumer)).uploads == [*rows, received(4)]
-
-
-@pytest.mark.asyncio
-async def test_a_file_of_format_3_gets_the_tables_that_it_lacks(tmp_path: Path) -> None:
-    path = tmp_path / "uploads.db"
-    async with SqliteUploadStore(path) as store:
-        await store.accept([received(1)])
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript("DROP TABLE merged_losses; DROP TABLE refused; PRAGMA user_version = 3;")
-    async with SqliteUploadStore(path) as store:
-        assert await store.refused_count() == 0
-        assert (await store.accept([received(2)])).fresh == [received(2)]
-        assert await store.topics() == {"t": TopicSize(2, 2)}
 
 
 @pytest.mark.asyncio

@@ -110,10 +110,14 @@ class StoredStream:
 
 @dataclasses.dataclass
 class SortedBatch:
-    """A batch sorted for writing. `rows` are (stream, seq, topic, payload, sent_ms, received_ms) of `fresh`."""
+    """A batch sorted for writing.
+
+    `rows` are (stream, seq, topic, payload, sent_ms, received_ms) of `fresh`; `chains` their streams' values there.
+    """
 
     fresh: list[Received] = dataclasses.field(default_factory=list)
     rows: list[tuple[int, int, str, bytes, int, int]] = dataclasses.field(default_factory=list)
+    chains: list[int] = dataclasses.field(default_factory=list)
     losses: list[RecordedLoss] = dataclasses.field(default_factory=list)
 
     def topic_sizes(self) -> dict[str, tuple[int, int]]:
@@ -197,7 +201,7 @@ def sort_batch(
     Of a topic that is longer than any of Walle's devices has, the beginning is kept: indexes and metrics hold topics.
     """
     result = SortedBatch()
-    fresh, rows = result.fresh, result.rows
+    fresh, rows, chains = result.fresh, result.rows, result.chains
     has_moved = any(stream.moved for stream in streams.values())
     in_batch: dict[Place, Contents] = {}
     unread: dict[str, LossError] = {}  # the latest of each device: a line for each would flood the log
@@ -229,6 +233,7 @@ def sort_batch(
             in_batch[stream.number, seq] = contents
         fresh.append(received)
         rows.append((stream.number, seq, topic, payload, sent_ms, received_ms))
+        chains.append(stream.chain)
     for device_id, error in unread.items():
         _LOG.warning("device %r: %s", device_id, error)
     return result

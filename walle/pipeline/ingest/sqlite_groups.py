@@ -11,6 +11,11 @@ from walle.pipeline.ingest.upload_store import GroupLag, Start, Trimmed
 from walle.pipeline.tunnel.server import Received
 
 _HEAD = "SELECT ifnull(max(position), 0) FROM uploads"
+# CROSS JOIN keeps the order of the loops: `uploads` first, which yields the positions in order.
+_SELECT = (
+    "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"
+    " FROM uploads CROSS JOIN streams USING (stream)"
+)
 
 
 def head(database: sqlite3.Connection) -> int:
@@ -61,15 +66,35 @@ def read(
     upto: int,
     limit: int,
 ) -> list[tuple[int, Received]]:
-    of_topics = "" if topics is None else f" AND +topic IN ({_marks(topics)})"  # + keeps the order of the positions
+    of_topics = "" if topics is None else f" AND topic IN ({_marks(topics)})"
     of_parts = f" AND part IN ({_marks(partitions)})" if len(partitions) < PARTITIONS else ""
-    query = (
-        "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"  # noqa: S608 - made of constants
-        " FROM uploads CROSS JOIN streams USING (stream)"
-        f" WHERE position > ? AND position <= ?{of_topics}{of_parts} ORDER BY position LIMIT ?"
-    )
+    query = f"{_SELECT} WHERE position > ? AND position <= ?{of_topics}{of_parts} ORDER BY position LIMIT ?"
     values = [after, upto, *(topics or ()), *(partitions if of_parts else ()), limit]
     return bounded(database.execute(query, values))
+
+
+def after(database: sqlite3.Connection, position: int, limit: int) -> list[tuple[int, Received]]:
+    """Return the uploads after a position."""
+    query = f"{_SELECT} WHERE position > ? ORDER BY position LIMIT ?"
+    return bounded(database.execute(query, (position, limit)))
+
+
+def matching(
+    database: sqlite3.Connection, device_id: str | None, topic: str | None, after: int, limit: int
+) -> list[tuple[int, Received]]:
+    """Return the uploads of a device, of a topic, or of both, after a position. The index is up to date."""
+    if device_id is None:
+        query = "SELECT position FROM topic_positions WHERE topic = ?1 AND position > ?3 ORDER BY position LIMIT ?4"
+    else:
+        of_topic = "AND position IN (SELECT position FROM topic_positions WHERE topic = ?1)" * (topic is not None)
+        query = (
+            "SELECT position FROM places WHERE stream IN (SELECT stream FROM streams WHERE device_id = ?2)"  # noqa: S608 - constants
+            f" AND position > ?3 {of_topic} ORDER BY position LIMIT ?4"
+        )
+    positions = database.execute(query, (topic, device_id, after, limit)).fetchall()
+    # One after the other: in a join, SQLite might sort rows with their payloads.
+    found = (database.execute(f"{_SELECT} WHERE position = ?", position).fetchone() for position in positions)
+    return bounded(row for row in found if row is not None)  # retention may delete meanwhile
 
 
 def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:
@@ -123,8 +148,8 @@ def trim(
     least = database.execute("SELECT min(position) FROM positions").fetchone()[0]
     # Never the last upload: SQLite would use its position again.
     query = (
-        "SELECT position, length(payload), received_ms FROM uploads"  # noqa: S608 - made of constants
-        f" WHERE topic = ? AND position < ({_HEAD}) AND position <= ifnull(?, position) ORDER BY position LIMIT ?"
+        "SELECT position, length(payload), received_ms FROM topic_positions AS t CROSS JOIN uploads USING (position)"  # noqa: S608 - constants
+        f" WHERE t.topic = ? AND position < ({_HEAD}) AND position <= ifnull(?, position) ORDER BY position LIMIT ?"
     )
     rows = map(StoredSize._make, database.execute(query, (topic, least if keep else None, limit)))
     old, ahead = split_expired(rows, before_ms=before_ms, now_ms=now_ms, over_bytes=over_bytes)
@@ -133,7 +158,13 @@ def trim(
     step = first_step(old)
     deleted = [(position,) for position, _, _ in step]
     size_bytes = sum(payload_bytes for _, payload_bytes, _ in step)
+    database.executemany(
+        "DELETE FROM places WHERE (stream, seq) = (SELECT stream, seq FROM uploads WHERE position = ?)", deleted
+    )
     database.executemany("DELETE FROM uploads WHERE position = ?", deleted)
+    database.executemany(
+        "DELETE FROM topic_positions WHERE topic = ? AND position = ?", [(topic, *row) for row in deleted]
+    )
     values = (len(deleted), size_bytes, topic)
     database.execute("UPDATE topics SET uploads = uploads - ?, bytes = bytes - ? WHERE topic = ?", values)
     database.execute("DELETE FROM topics WHERE topic = ? AND uploads = 0", (topic,))

@@ -1,15 +1,22 @@
 """Schema of the SQLite store of uploads, its migrations, and transactions on it."""
 
 import contextlib
+import logging
 import sqlite3
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 from walle.pipeline.checksums import first_link, next_link, row_checksum
 from walle.pipeline.ingest.partitions import partition
 
-FORMAT = 4  # in PRAGMA user_version
+_LOG = logging.getLogger(__name__)
+
+FORMAT = 5  # in PRAGMA user_version
+_OLDER = "uploads_of_format_4"
+_MOVED = 10_000  # uploads in one transaction of the move from format 4
+_MOVED_BYTES = 32 << 20
 _BUSY_S = 5.0  # that a transaction waits for those of other processes
 _BUSY_POLL_S = 0.001
 
@@ -26,11 +33,17 @@ CREATE TABLE IF NOT EXISTS origins (
 CREATE INDEX IF NOT EXISTS origins_by_stream ON origins (stream);
 CREATE INDEX IF NOT EXISTS origins_by_origin ON origins (origin);
 CREATE TABLE IF NOT EXISTS uploads (
-    position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL,
-    payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL,
-    UNIQUE (stream, seq)
+    position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, chain INTEGER NOT NULL,
+    sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL
 );
-CREATE INDEX IF NOT EXISTS uploads_by_topic ON uploads (topic);
+CREATE TABLE IF NOT EXISTS indexed (position INTEGER NOT NULL);
+INSERT INTO indexed SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM indexed);
+CREATE TABLE IF NOT EXISTS places (
+    stream INTEGER NOT NULL, seq INTEGER NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (stream, seq)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS topic_positions (
+    topic TEXT NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (topic, position)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (
     topic TEXT PRIMARY KEY, uploads INTEGER NOT NULL, bytes INTEGER NOT NULL
 ) WITHOUT ROWID;
@@ -59,7 +72,7 @@ CREATE TABLE IF NOT EXISTS members (
 
 
 def make_schema(database: sqlite3.Connection) -> None:
-    """Bring an empty file or one of an older format to this one, in one transaction."""
+    """Bring an empty file or one of an older format to this one, in one transaction; `finish_schema` is to follow."""
     with transaction(database):
         found = database.execute("PRAGMA user_version").fetchone()[0]  # another process may have done it
         if found == 1:
@@ -68,13 +81,59 @@ def make_schema(database: sqlite3.Connection) -> None:
             database.create_function("part_of", 1, partition, deterministic=True)
             database.execute("ALTER TABLE streams ADD COLUMN part INTEGER NOT NULL DEFAULT 0")
             database.execute("UPDATE streams SET part = part_of(device_id)")
+        if 1 <= found < 5:
+            database.execute(f"ALTER TABLE uploads RENAME TO {_OLDER}")
         for statement in _SCHEMA.split(";"):
             database.execute(statement)
         if found in (1, 2):
             database.execute(
-                "INSERT INTO topics SELECT topic, count(*), sum(length(payload)) FROM uploads GROUP BY topic"
+                f"INSERT INTO topics SELECT topic, count(*), sum(length(payload)) FROM {_OLDER} GROUP BY topic"  # noqa: S608 - a constant
             )
         database.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def finish_schema(database: sqlite3.Connection, path: Path) -> None:
+    """Move the uploads of a file of format 1 to 4 into the table of this format, in many transactions.
+
+    A process that is stopped meanwhile leaves the rest to the next one.
+    """
+    if not _has_older(database):
+        return
+    _LOG.warning("received uploads in %s: the file is brought to format %d, which takes a while", path, FORMAT)
+    is_done = False
+    while not is_done:
+        with transaction(database):
+            is_done = not _has_older(database) or _move_older(database)
+    _LOG.warning("received uploads in %s: the file has format %d", path, FORMAT)
+
+
+def _has_older(database: sqlite3.Connection) -> bool:
+    return database.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (_OLDER,)).fetchone() is not None
+
+
+def _move_older(database: sqlite3.Connection) -> bool:
+    """Move a part of the uploads, whose space is used again for the next; return True after the last."""
+    upto, size_bytes = None, 0
+    for upto, payload_bytes in database.execute(  # noqa: B007 - the last one is used
+        f"SELECT position, length(payload) FROM {_OLDER} ORDER BY position LIMIT {_MOVED}"  # noqa: S608 - constants
+    ):
+        size_bytes += payload_bytes
+        if size_bytes >= _MOVED_BYTES:
+            break
+    if upto is None:
+        database.execute(f"DROP TABLE {_OLDER}")
+        return True
+    older = f"FROM {_OLDER} WHERE position <= ?"
+    for statement in (
+        # Chain values are needed of those that are not indexed.
+        f"INSERT INTO uploads SELECT position, stream, seq, 0, sent_ms, received_ms, topic, payload {older}",
+        f"INSERT INTO places SELECT stream, seq, position {older} ORDER BY stream, seq",
+        f"INSERT INTO topic_positions SELECT topic, position {older} ORDER BY topic, position",
+        f"DELETE {older}",
+        "UPDATE indexed SET position = ?",
+    ):
+        database.execute(statement, (upto,))
+    return False
 
 
 def _add_chains(database: sqlite3.Connection) -> None:

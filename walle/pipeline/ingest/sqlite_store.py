@@ -23,53 +23,48 @@ from typing import cast, override
 
 from walle.clock import Clock, SystemClock
 from walle.pipeline.checksums import first_link
-from walle.pipeline.ingest import sqlite_groups, sqlite_losses, sqlite_quarantine
+from walle.pipeline.ingest import sqlite_groups, sqlite_index, sqlite_losses, sqlite_quarantine, sqlite_streams
 from walle.pipeline.ingest.commit_pace import CommitPace
-from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.quota import PART_QUERY, StoredPart, stored_part
 from walle.pipeline.ingest.receipt import (
-    MAX_ABANDONED,
     Accepted,
-    Contents,
     LossTotal,
-    Place,
     RecordedLoss,
     RefusedUpload,
+    SortedBatch,
     StoredStream,
     StreamKey,
-    StreamLink,
     check_epochs,
     check_hello,
     moved_places,
-    related_streams,
     sort_batch,
 )
 from walle.pipeline.ingest.row_statements import RowStatements
 from walle.pipeline.ingest.sqlite_file import OpenedFile
-from walle.pipeline.ingest.sqlite_schema import FORMAT, data_version, execute_when_free, make_schema, transaction
+from walle.pipeline.ingest.sqlite_log import UploadLog
+from walle.pipeline.ingest.sqlite_schema import (
+    FORMAT,
+    data_version,
+    execute_when_free,
+    finish_schema,
+    make_schema,
+    transaction,
+)
 from walle.pipeline.ingest.store_thread import StoreThread
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
-from walle.pipeline.ingest.wal_reserve import WalReserve
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello, Origin
 
 _LOG = logging.getLogger(__name__)
 
-_INSERT = RowStatements("INSERT INTO uploads (stream, seq, topic, payload, sent_ms, received_ms) VALUES {rows}", 6)
-_MOVE_ON = RowStatements(
-    "UPDATE streams SET highest = given.column2, chain = given.column3"
-    " FROM (VALUES {rows}) AS given WHERE stream = given.column1",
-    3,
+_INSERT = RowStatements(
+    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, payload) VALUES {rows}", 7
 )
 _SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
 _STREAMS_KEPT = 50_000  # in memory
-_CHECKPOINT_PAGES = 8000  # 32 MB: a checkpoint delays commits by milliseconds, so it should be rare
-_CHECKPOINT_STEP = 1000  # pages between two attempts
-_CHECKPOINT_WAIT_MS = 10  # for other processes' commits, and for queries
-_MOST_PAGES = 4 * _CHECKPOINT_PAGES  # SQLite checkpoints by itself, and delays a commit
-_RESERVED_PAGES = _CHECKPOINT_PAGES + 2000  # batches that come before the checkpoint may pass the bound
+_INDEX_UPLOADS = 1000  # that are stored before the index follows: it delays commits by 2 ms
 _LOG_CHECK_BYTES = 64 << 10  # of payloads, after which the log's length is looked at
 _LOOP_UPLOADS = 4  # of a batch that is committed on the event loop: many devices are served at less cost in larger ones
 _LOOP_BYTES = 64 << 10
@@ -82,6 +77,10 @@ class _ReplacedError(Exception):
     """Another file is at the store's path."""
 
 
+class _ReadsNeededError(Exception):
+    """Another process has written, so that a batch cannot be stored without reading."""
+
+
 class SqliteUploadStore(UploadStore):
     """The received uploads in one SQLite file at `path`, which is created if it does not exist."""
 
@@ -92,7 +91,7 @@ class SqliteUploadStore(UploadStore):
         self._owner = secrets.token_hex(8)  # of the devices that resumed here
         self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
         self._database: sqlite3.Connection | None = None
-        self._reserve: WalReserve | None = None
+        self._log: UploadLog | None = None
         self._reader_thread = StoreThread("walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
         self._opened: OpenedFile | None = None  # the file of `_database`
@@ -100,7 +99,7 @@ class SqliteUploadStore(UploadStore):
         self._pace = CommitPace(self.clock)
         self._is_turn_due = False  # a batch was stored, and other tasks have had no turn since
         self._unchecked_bytes = 0  # stored since the log's length was looked at
-        self._checkpoint_pages = _CHECKPOINT_PAGES  # of the log, at which the next checkpoint begins
+        self._unindexed = 0  # uploads stored here since the index was last brought up to date
         # As committed, while no other connection changes the file. A transaction takes the streams that it changes
         # out, so that none of a failed one stays.
         self._data_version = 0
@@ -137,6 +136,7 @@ class SqliteUploadStore(UploadStore):
         if accepted.fresh:
             self._notify()
             self._unchecked_bytes += sum(len(received.payload) for received in accepted.fresh)
+            self._unindexed += len(accepted.fresh)
         if not self._is_turn_due:
             self._is_turn_due = True
             asyncio.get_running_loop().call_soon(self._on_turn)  # after the acknowledgements
@@ -145,9 +145,12 @@ class SqliteUploadStore(UploadStore):
     def _on_turn(self) -> None:
         """Let the event loop commit again: other tasks have had a turn."""
         self._is_turn_due = False
-        if self._unchecked_bytes >= _LOG_CHECK_BYTES:
+        if self._unindexed >= _INDEX_UPLOADS:
+            self._unindexed = 0
+            self._thread.post(self._index)
+        if self._unchecked_bytes >= _LOG_CHECK_BYTES and self._log is not None:
             self._unchecked_bytes = 0
-            self._check_log()
+            self._log.check()
 
     def _accept_here(self, batch: Sequence[Received]) -> Accepted | None:
         """Store a small batch on the event loop; return None if that may take long, which changes nothing.
@@ -166,29 +169,24 @@ class SqliteUploadStore(UploadStore):
         if size_bytes > _LOOP_BYTES:
             return None
         try:
-            return self._accept(database, batch, wait=False) if opened.is_current else None
+            return self._accept(database, batch, here=True) if opened.is_current else None
+        except _ReadsNeededError:
+            return None
         except _FAULTS as error:
             if isinstance(error, sqlite3.Error) and _primary_code(error) == sqlite3.SQLITE_BUSY:
                 return None
             raise self._fault(error) from error
 
-    def _check_log(self) -> None:
-        """Make the log longer before it is used up, and checkpoint it once it is long, both in the thread."""
-        if self._reserve is None:
-            return
-        if self._reserve.is_low:
-            self._thread.post(self._grow_reserve)
-        if not self._reserve.is_used_to(_CHECKPOINT_PAGES):
-            self._checkpoint_pages = _CHECKPOINT_PAGES
-        elif self._reserve.is_used_to(self._checkpoint_pages):
-            self._checkpoint_pages += _CHECKPOINT_STEP  # in case a query keeps the log from beginning again
-            self._thread.post(self._checkpoint)
-
     @override
     async def acked(self, device_id: str, epoch: str) -> int:
         query = "SELECT highest FROM streams WHERE device_id = ? AND epoch = ?"
-        row = await self._run(lambda database: database.execute(query, (device_id, epoch)).fetchone())
-        return cast("int", row[0]) if row else 0
+
+        def find(database: sqlite3.Connection) -> int:
+            _bring_up_to_date(database)
+            row = database.execute(query, (device_id, epoch)).fetchone()
+            return cast("int", row[0]) if row else 0
+
+        return await self._run(find)
 
     @override
     async def _streams_of(self, device_id: str) -> list[int]:
@@ -198,8 +196,8 @@ class SqliteUploadStore(UploadStore):
 
     @override
     async def _stream_part(self, stream: int, after: int, limit: int) -> tuple[StoredPart, int | None]:
-        query = PART_QUERY.format("?", "?", "?", uploads="uploads")
-        rows = await self._read(lambda database: database.execute(query, (stream, after, limit)).fetchall())
+        query = PART_QUERY.format("?", "?", "?", uploads="places JOIN uploads USING (position, stream, seq)")
+        rows = await self._read_indexed(lambda database: database.execute(query, (stream, after, limit)).fetchall())
         return stored_part(rows, limit)
 
     @override
@@ -234,22 +232,17 @@ class SqliteUploadStore(UploadStore):
     @override
     async def count(self) -> int:
         query = "SELECT ifnull(sum(uploads), 0) FROM topics"
-        return cast("int", await self._read(lambda database: database.execute(query).fetchone()[0]))
+        return cast("int", await self._read_indexed(lambda database: database.execute(query).fetchone()[0]))
 
     @override
     async def query(
         self, *, device_id: str | None = None, topic: str | None = None, after: int = 0, limit: int = 1000
     ) -> list[tuple[int, Received]]:
-        of_device = " AND stream IN (SELECT stream FROM streams WHERE device_id = ?)" * (device_id is not None)
-        of_topic = " AND topic = ?" * (topic is not None)
-        # CROSS JOIN keeps the order of the loops: the index of `uploads` first, which yields the positions in order.
-        query = (
-            "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"  # noqa: S608 - made of constants
-            f" FROM uploads CROSS JOIN streams USING (stream) WHERE position > ?{of_device}{of_topic}"
-            " ORDER BY position LIMIT ?"
+        if device_id is None and topic is None:
+            return await self._read(lambda database: sqlite_groups.after(database, after, limit))
+        return await self._read_indexed(
+            lambda database: sqlite_groups.matching(database, device_id, topic, after, limit)
         )
-        values = [value for value in (after, device_id, topic, limit) if value is not None]
-        return await self._read(lambda database: sqlite_groups.bounded(database.execute(query, values)))
 
     # --- consumer groups and retention ---
 
@@ -298,14 +291,14 @@ class SqliteUploadStore(UploadStore):
     async def topics(self, *, after: str | None = None, limit: int | None = None) -> dict[str, TopicSize]:
         query = "SELECT topic, uploads, bytes FROM topics WHERE ?1 IS NULL OR topic > ?1 ORDER BY topic LIMIT ?2"
         values = (after, -1 if limit is None else limit)
-        rows = await self._read(lambda database: database.execute(query, values).fetchall())
+        rows = await self._read_indexed(lambda database: database.execute(query, values).fetchall())
         return {topic: TopicSize(uploads, size_bytes) for topic, uploads, size_bytes in rows}
 
     @override
     async def largest_topics(self, limit: int) -> tuple[dict[str, TopicSize], TopicSize]:
         largest = "SELECT topic, uploads, bytes FROM topics ORDER BY bytes DESC, topic LIMIT ?"
         total = "SELECT ifnull(sum(uploads), 0), ifnull(sum(bytes), 0) FROM topics"
-        rows, sums = await self._read(
+        rows, sums = await self._read_indexed(
             lambda database: (database.execute(largest, (limit,)).fetchall(), database.execute(total).fetchone())
         )
         return {topic: TopicSize(uploads, size_bytes) for topic, uploads, size_bytes in rows}, TopicSize(*sums)
@@ -321,11 +314,11 @@ class SqliteUploadStore(UploadStore):
         keep_unconsumed: bool,
         limit: int,
     ) -> Trimmed:
-        return await self._write(
-            lambda database: sqlite_groups.trim(
-                database, topic, before_ms, now_ms, over_bytes, limit, keep=keep_unconsumed
-            )
-        )
+        def trim(database: sqlite3.Connection) -> Trimmed:
+            sqlite_index.catch_up(database)
+            return sqlite_groups.trim(database, topic, before_ms, now_ms, over_bytes, limit, keep=keep_unconsumed)
+
+        return await self._write(trim)
 
     # --- in the threads ---
 
@@ -366,6 +359,11 @@ class SqliteUploadStore(UploadStore):
             return await self._in_thread(on_reader, self._reader_thread)
         except _ReplacedError:
             raise IngestError(self.path, "is being replaced by another file", may_pass=True) from None
+
+    async def _read_indexed[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query that uses the index: it finds all uploads that are stored now."""
+        await self._run(_bring_up_to_date)
+        return await self._read(work)
 
     async def _in_thread[T](self, work: Callable[[], T], thread: StoreThread | None = None) -> T:
         try:
@@ -433,9 +431,10 @@ class SqliteUploadStore(UploadStore):
             connected = OpenedFile(self.path)
             execute_when_free(database, "PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
-            database.execute(f"PRAGMA wal_autocheckpoint = {_MOST_PAGES}")
             if self._check_format(database) < FORMAT:
                 make_schema(database)
+            finish_schema(database, self.path)
+            sqlite_index.prepare(database)
             database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
             opened = OpenedFile(self.path)  # with the logs, which exist now
             if not connected.is_current:  # reading a long log takes a while
@@ -445,11 +444,9 @@ class SqliteUploadStore(UploadStore):
             database.close()
             raise
         self._database, self._opened = database, opened
-        page_bytes = database.execute("PRAGMA page_size").fetchone()[0]
-        limit_bytes = (page_bytes + 24) * _RESERVED_PAGES
-        if self._reserve is not None:
-            self._reserve.close()
-        self._reserve = WalReserve(Path(f"{self.path.resolve()}-wal"), page_bytes=page_bytes, limit_bytes=limit_bytes)
+        if self._log is not None:
+            self._log.close()
+        self._log = UploadLog(self.path, database, self._thread)
         self._forget()
 
     def _check_format(self, database: sqlite3.Connection) -> int:
@@ -462,8 +459,8 @@ class SqliteUploadStore(UploadStore):
         database, self._database = self._database, None
         if database is None:
             return
-        if self._reserve is not None:
-            self._reserve.close()
+        if self._log is not None:
+            self._log.close()
         try:
             if self._opened is not None and self._opened.is_current:
                 with contextlib.suppress(sqlite3.Error), transaction(database, durable=False):
@@ -476,49 +473,37 @@ class SqliteUploadStore(UploadStore):
         if reader is not None:
             reader.close()
 
-    def _accept(self, database: sqlite3.Connection, batch: Sequence[Received], *, wait: bool = True) -> Accepted:
+    def _accept(self, database: sqlite3.Connection, batch: Sequence[Received], *, here: bool = False) -> Accepted:
+        """Store a batch. `here`, on the event loop, raise _ReadsNeededError or SQLITE_BUSY rather than take long."""
         keys = dict.fromkeys(received[:2] for received in batch)
-        with self._pace.timed(), transaction(database, wait=wait):
-            self._forget_if_changed(database)
+        with self._pace.timed(), transaction(database, wait=not here):
+            if self._forget_if_changed(database) and here:
+                raise _ReadsNeededError
             foreign = frozenset(key for key in keys if not self._is_owned(database, key[0]))
-            streams = {key: self._take(database, key) for key in keys if key not in foreign}
-            sorted_batch = sort_batch(batch, streams, _stored(database, moved_places(batch, streams)))
-            _INSERT.execute(database, sorted_batch.rows)
-            database.executemany(
-                "INSERT INTO topics VALUES (?, ?, ?) ON CONFLICT (topic)"
-                " DO UPDATE SET uploads = uploads + excluded.uploads, bytes = bytes + excluded.bytes",
-                [(topic, *size) for topic, size in sorted_batch.topic_sizes().items()],
-            )
+            streams = self._take(database, [key for key in keys if key not in foreign])
+            stored = sqlite_streams.stored_at(database, moved_places(batch, streams))
+            sorted_batch = sort_batch(batch, streams, stored)
+            _INSERT.execute(database, _rows(sorted_batch))
             for recorded in sorted_batch.losses:
                 self._record(database, recorded)
-            _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain) for stream in streams.values()])
+            # The index takes the state of a stream from its latest row; reports and repeated uploads have none.
+            latest = {row[0]: row[1] for row in sorted_batch.rows}
+            sqlite_streams.move_on(
+                database, [stream for stream in streams.values() if latest.get(stream.number) != stream.highest]
+            )
         if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
             self._forget()
         self._streams.update(streams)
         return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
 
-    def _grow_reserve(self) -> None:
-        """Make the log longer under the write lock, unless another process holds it for long."""
-        if self._database is not None and self._reserve is not None:
-            with contextlib.suppress(sqlite3.Error), transaction(self._database, durable=False):
-                if self._reserve.is_low:  # else another process has made it longer meanwhile
-                    self._reserve.grow()
-
-    def _checkpoint(self) -> None:
-        """Move the log's contents into the file, so that the log begins again."""
-        if self._database is None or self._opened is None:
+    def _index(self) -> None:
+        """Let the index follow the uploads, or log why it cannot."""
+        if self._database is None:
             return
         try:
-            if self._opened.is_current:
-                self._database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-                # Other processes went on writing. The rest is moved under the write lock: else the log never ends.
-                self._database.execute(f"PRAGMA busy_timeout = {_CHECKPOINT_WAIT_MS}")
-                try:
-                    self._database.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
-                finally:
-                    self._database.execute("PRAGMA busy_timeout = 0")
-        except (sqlite3.Error, OSError) as error:
-            _LOG.warning("received uploads in %s: the log grows: %s", self.path, error)
+            _bring_up_to_date(self._database)
+        except sqlite3.Error as error:
+            _LOG.warning("received uploads in %s: the index does not follow: %s", self.path, error)
 
     def _set_aside(self, database: sqlite3.Connection, received: Received, reason: str) -> Accepted | None:
         key, now_ms = received[:2], int(self.clock.time() * 1000)
@@ -526,27 +511,30 @@ class SqliteUploadStore(UploadStore):
             self._forget_if_changed(database)
             if not self._is_owned(database, received.device_id):
                 return Accepted({}, [], frozenset([key]))
-            stream = self._take(database, key)
-            streams = {key: stream}
-            found = sort_batch([received], streams, _stored(database, moved_places([received], streams)))
+            streams = self._take(database, [key])
+            stored = sqlite_streams.stored_at(database, moved_places([received], streams))
+            found = sort_batch([received], streams, stored)
             if found.rows or found.losses:
                 if not sqlite_quarantine.has_room(database, received.device_id):
                     return None
                 sqlite_quarantine.add(database, refused_upload(received, reason, now_ms))
                 loss = Loss(received.epoch, received.seq, received.seq, LossCause.REFUSED)
                 self._record(database, RecordedLoss(received.device_id, loss, now_ms))
-            _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain)])
-        return Accepted({key: stream.highest}, [], is_set_aside=bool(found.rows or found.losses))
+            sqlite_streams.move_on(database, streams.values())
+        return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.rows or found.losses))
 
     def _forget(self) -> None:
         self._streams.clear()
         self._owned.clear()
 
-    def _forget_if_changed(self, database: sqlite3.Connection) -> None:
+    def _forget_if_changed(self, database: sqlite3.Connection) -> bool:
+        """Forget what is in memory if another connection has changed the file; return whether one has."""
         version = data_version(database)
-        if version != self._data_version:
-            self._data_version = version
-            self._forget()
+        if version == self._data_version:
+            return False
+        self._data_version = version
+        self._forget()
+        return True
 
     def _is_owned(self, database: sqlite3.Connection, device_id: str) -> bool:
         """Return whether no other process has claimed a device."""
@@ -557,31 +545,38 @@ class SqliteUploadStore(UploadStore):
             self._owned.add(device_id)
         return True
 
-    def _take(self, database: sqlite3.Connection, key: StreamKey) -> StoredStream:
-        """Remove a row from those in memory and return it; else read it, or add a new one."""
-        if key in self._streams:
-            return self._streams.pop(key)
-        return _find(database, key) or _add(database, key)
+    def _take(self, database: sqlite3.Connection, keys: Iterable[StreamKey]) -> dict[StreamKey, StoredStream]:
+        """Remove rows from those in memory and return them; read the others, or add new ones."""
+        streams = {key: self._streams.pop(key, None) for key in keys}
+        if any(stream is None or stream.moved for stream in streams.values()):  # these are looked up in the index
+            sqlite_index.catch_up(database)
+        return {
+            key: stream or sqlite_streams.find(database, key) or sqlite_streams.add(database, key)
+            for key, stream in streams.items()
+        }
 
     def _resume(self, database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> ResumePoint:
         row = database.execute("SELECT owner FROM owners WHERE device_id = ?", (hello.device_id,)).fetchone()
-        if row is None or row[0] != self._owner:
+        is_claimed = row is not None and row[0] == self._owner
+        if not is_claimed or sqlite_index.is_behind(database):
             with transaction(database, durable=False):
-                database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (hello.device_id, self._owner))
+                if not is_claimed:
+                    database.execute("INSERT OR REPLACE INTO owners VALUES (?, ?)", (hello.device_id, self._owner))
+                sqlite_index.catch_up(database)
         key = (hello.device_id, hello.epoch)
-        stream = _find(database, key)
+        stream = sqlite_streams.find(database, key)
         if stream is None:
             epochs = "SELECT count(*) FROM streams WHERE device_id = ?"
             check_epochs(database.execute(epochs, (hello.device_id,)).fetchone()[0])
         if stream is None and not origins and hello.acked == 0:  # stored with its first upload
             return ResumePoint(0, first_link(hello.epoch))
-        abandoned = _abandoned(database, hello, origins)
+        abandoned = sqlite_streams.abandoned(database, hello, origins)
         # A stream that another one named as its origin, after this file went back in time, has no links of its own.
-        is_linked = not origins or (stream is not None and _has_links(database, stream.number))
+        is_linked = not origins or (stream is not None and sqlite_streams.has_links(database, stream.number))
         if stream is None or not is_linked or stream.highest < hello.acked or abandoned:
             self._streams.pop(key, None)
             with transaction(database):
-                stream = _find(database, key) or _add(database, key)
+                stream = sqlite_streams.find(database, key) or sqlite_streams.add(database, key)
                 if not is_linked:
                     self._link_origins(database, stream, hello.device_id, origins)
                 for loss in abandoned:
@@ -589,7 +584,7 @@ class SqliteUploadStore(UploadStore):
                 if stream.highest < hello.acked:
                     self._record_restore(database, hello.device_id, hello.epoch, stream.highest, hello.acked)
                     stream.highest, stream.chain = hello.acked, hello.acked_chain
-                    _MOVE_ON.execute(database, [(stream.number, stream.highest, stream.chain)])
+                    sqlite_streams.move_on(database, [stream])
         return ResumePoint(stream.highest, stream.chain)
 
     def _link_origins(
@@ -600,12 +595,12 @@ class SqliteUploadStore(UploadStore):
         A device that goes back to the older epoch repeats them under their older numbers.
         """
         for origin in origins:
-            older = _find(database, (device_id, origin.epoch))
+            older = sqlite_streams.find(database, (device_id, origin.epoch))
             highest = older.highest if older else 0
             if highest < origin.acked:
                 self._record_restore(database, device_id, origin.epoch, highest, origin.acked)
             # Uploads of the older epoch may have arrived and not be stored yet.
-            older = older or _add(database, (device_id, origin.epoch))
+            older = older or sqlite_streams.add(database, (device_id, origin.epoch))
             values = (stream.number, older.number, origin.offset, origin.upto)
             database.execute("INSERT INTO origins VALUES (?, ?, ?, ?)", values)
             stream.moved = max(stream.moved, origin.upto)
@@ -631,51 +626,16 @@ def _primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF  # an extended code's low byte
 
 
-def _find(database: sqlite3.Connection, key: StreamKey) -> StoredStream | None:
-    query = "SELECT stream, highest, chain, moved FROM streams WHERE device_id = ? AND epoch = ?"
-    row = database.execute(query, key).fetchone()
-    if row is None:
-        return None
-    stream = StoredStream(*row)
-    if stream.moved:
-        query = (
-            "SELECT stream, origin, seq_offset, upto FROM origins"
-            " WHERE stream = ?1 OR origin = ?1 OR origin IN (SELECT origin FROM origins WHERE stream = ?1)"
-        )
-        found = database.execute(query, (stream.number,))
-        stream.related = related_streams(stream.number, [StreamLink(*link) for link in found])
-    return stream
+def _bring_up_to_date(database: sqlite3.Connection) -> None:
+    """Index all uploads, in a transaction that is not synced."""
+    if sqlite_index.is_behind(database):
+        with transaction(database, durable=False):
+            sqlite_index.catch_up(database)
 
 
-def _has_links(database: sqlite3.Connection, number: int) -> bool:
-    return database.execute("SELECT 1 FROM origins WHERE stream = ? LIMIT 1", (number,)).fetchone() is not None
-
-
-def _abandoned(database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> list[Loss]:
-    """Return the losses of epochs that continue one of this Hello's and are not among them, if not recorded yet.
-
-    The device had them, and went back to before they began. Uploads that they took over are known by contents.
-    """
-    epochs = [hello.epoch, *(origin.epoch for origin in origins)]
-    marks = ", ".join("?" * len(epochs))
-    query = (
-        "SELECT epoch, upto FROM (SELECT epoch, max(upto) AS upto FROM origins JOIN streams USING (stream)"  # noqa: S608 - constants
-        f" WHERE origin IN (SELECT stream FROM streams WHERE device_id = ? AND epoch IN ({marks}))"
-        f" AND epoch NOT IN ({marks}) GROUP BY epoch) AS later"
-        " WHERE NOT EXISTS (SELECT 1 FROM losses WHERE losses.device_id = ? AND losses.epoch = later.epoch"
-        " AND first_seq <= later.upto + 1 AND last_seq IS NULL) LIMIT ?"
-    )
-    rows = database.execute(query, (hello.device_id, *epochs, *epochs, hello.device_id, MAX_ABANDONED))
-    return [Loss(epoch, upto + 1, None, LossCause.DEVICE_RESTORED) for epoch, upto in rows]
-
-
-def _add(database: sqlite3.Connection, key: StreamKey) -> StoredStream:
-    chain = first_link(key[1])
-    insert = "INSERT INTO streams (device_id, epoch, highest, chain, part) VALUES (?, ?, 0, ?, ?)"
-    return StoredStream(cast("int", database.execute(insert, (*key, chain, partition(key[0]))).lastrowid), 0, chain, 0)
-
-
-def _stored(database: sqlite3.Connection, places: Iterable[Place]) -> dict[Place, Contents]:
-    query = "SELECT topic, payload, sent_ms FROM uploads WHERE stream = ? AND seq = ?"
-    found = ((place, database.execute(query, place).fetchone()) for place in places)
-    return {place: row for place, row in found if row is not None}
+def _rows(batch: SortedBatch) -> list[tuple[object, ...]]:
+    """Return the values of `_INSERT`: the payload is last, so that the others are read without it."""
+    return [
+        (stream, seq, chain, sent_ms, received_ms, topic, payload)
+        for (stream, seq, topic, payload, sent_ms, received_ms), chain in zip(batch.rows, batch.chains, strict=True)
+    ]

@@ -1,0 +1,136 @@
+"""Files of older formats of the SQLite store."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.ingest.upload_samples import chain_of, moved, received, stored
+from walle.pipeline.ingest import sqlite_schema
+from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
+from walle.pipeline.ingest.upload_store import IngestError, TopicSize
+from walle.pipeline.tunnel.server import Received
+from walle.protocol import Hello, Origin, origins_to_text
+
+_FORMAT_2 = """
+CREATE TABLE streams (
+    stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,
+    chain INTEGER NOT NULL, moved INTEGER NOT NULL DEFAULT 0, UNIQUE (device_id, epoch)
+);
+CREATE TABLE origins (
+    stream INTEGER NOT NULL, origin INTEGER NOT NULL, seq_offset INTEGER NOT NULL, upto INTEGER NOT NULL
+);
+CREATE TABLE uploads (
+    position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, topic TEXT NOT NULL,
+    payload BLOB NOT NULL, sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, UNIQUE (stream, seq)
+);
+CREATE TABLE losses (
+    loss INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, first_seq INTEGER NOT NULL,
+    last_seq INTEGER, cause TEXT NOT NULL, recorded_ms INTEGER NOT NULL
+);
+PRAGMA user_version = 2;
+"""
+# Of the tables that format 3 added, those that a store with consumers, retention and owners writes.
+_FORMAT_4 = """
+ALTER TABLE streams ADD COLUMN part INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE owners (device_id TEXT PRIMARY KEY, owner TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX uploads_by_topic ON uploads (topic);
+CREATE TABLE topics (topic TEXT PRIMARY KEY, uploads INTEGER NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE merged_losses (
+    device_id TEXT NOT NULL, cause TEXT NOT NULL, reports INTEGER NOT NULL, uploads INTEGER NOT NULL,
+    PRIMARY KEY (device_id, cause)
+) WITHOUT ROWID;
+CREATE TABLE refused (
+    refusal INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, seq INTEGER NOT NULL,
+    reason TEXT NOT NULL, contents BLOB, refused_ms INTEGER NOT NULL
+);
+PRAGMA user_version = 4;
+"""
+
+
+def _make(path: Path, rows: list[Received], scripts: str, *, first_position: int = 1) -> None:
+    """Make a file of an older format with the uploads of one stream."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript(scripts)
+        columns = "stream, device_id, epoch, highest, chain, moved"
+        insert = f"INSERT INTO streams ({columns}) VALUES (1, 'd', 'e', ?, ?, 0)"
+        database.execute(insert, (rows[-1].seq, chain_of(rows)))
+        database.executemany(
+            "INSERT INTO uploads VALUES (?, 1, ?, ?, ?, ?, ?)",
+            [(position, *row[2:]) for position, row in enumerate(rows, first_position)],
+        )
+        if "TABLE topics" in scripts:
+            database.execute("INSERT INTO topics SELECT topic, count(*), sum(length(payload)) FROM uploads GROUP BY 1")
+        database.commit()
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_format_2_is_read_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    rows = [received(seq) for seq in (1, 2, 3)]
+    _make(path, rows, _FORMAT_2)
+    async with SqliteUploadStore(path) as store:
+        assert await store.resume(Hello("d", "e", "")) == (3, chain_of(rows))
+        assert (await store.accept([received(4)])).fresh == [received(4)]
+        assert await store.topics() == {"t": TopicSize(4, 4)}
+        async with store.consume("g") as consumer:
+            assert (await anext(consumer)).uploads == [*rows, received(4)]
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_format_4_keeps_its_uploads_and_positions_and_is_as_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    rows = [received(seq, topic="ab"[seq % 2], payload=bytes(seq)) for seq in range(1, 41)]
+    _make(path, rows, _FORMAT_2 + _FORMAT_4, first_position=101)
+    async with SqliteUploadStore(path) as store:
+        assert await store.query(limit=100) == list(enumerate(rows, 101))
+        assert (
+            await store.query(device_id="d", topic="a", after=120, limit=3)
+            == [(position, row) for position, row in enumerate(rows, 101) if row.topic == "a" and position > 120][:3]
+        )
+        assert await store.topics() == {"a": TopicSize(20, 420), "b": TopicSize(20, 400)}
+        assert await store.resume(Hello("d", "e", "")) == (40, chain_of(rows))
+        # Uploads that a new epoch repeats are found at their places in the older one.
+        await store.resume(Hello("d", "e2", "", origins=origins_to_text([Origin("e", 0, 38, 2)])))
+        assert (await store.accept(moved(rows[38:], "e2"))).fresh == []
+        trimmed = await store.trim("a", before_ms=None, now_ms=10**6, over_bytes=50, keep_unconsumed=True, limit=100)
+        assert trimmed.uploads == 7
+        assert await store.topics() == {"a": TopicSize(13, 420 - trimmed.size_bytes), "b": TopicSize(20, 400)}
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema")}
+        assert not {"uploads_of_format_4", "uploads_by_topic"} & tables
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_is_stopped_while_it_moves_uploads_leaves_the_rest_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "uploads.db"
+    rows = [received(seq, payload=bytes(100)) for seq in range(1, 41)]
+    _make(path, rows, _FORMAT_2 + _FORMAT_4)
+    monkeypatch.setattr(sqlite_schema, "_MOVED", 15)
+    monkeypatch.setattr(sqlite_schema, "_MOVED_BYTES", 1000)
+    move, moves = sqlite_schema._move_older, 0
+
+    def stopped(database: sqlite3.Connection) -> bool:
+        nonlocal moves
+        moves += 1
+        is_done = move(database)
+        if moves == 3:
+            raise sqlite3.OperationalError("stopped")
+        return is_done
+
+    monkeypatch.setattr(sqlite_schema, "_move_older", stopped)
+    with pytest.raises(IngestError, match="stopped"):
+        await SqliteUploadStore(path).start()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM uploads").fetchone() == (20,)
+        assert database.execute("SELECT count(*) FROM uploads_of_format_4").fetchone() == (20,)
+    async with SqliteUploadStore(path) as store:
+        assert moves == 6  # 10 by their bytes in each, of which the third is made again, and the end
+        assert await stored(store) == rows
+        assert await store.count() == 40
+        assert [row.seq for _, row in await store.query(topic="t")] == list(range(1, 41))
+        assert (await store.accept([received(41)])).highest == {("d", "e"): 41}
