@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walle import plain
-from walle.plain_json import MAX_DEPTH, dumps, to_json
+from walle.plain_json import MAX_DEPTH, MAX_ELEMENTS, dumps, to_json
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
@@ -57,3 +57,9 @@ def test_values_that_are_nested_too_deeply_are_refused() -> None:
     assert dumps(to_json(value)).count("[") == MAX_DEPTH
     with pytest.raises(TypeError, match=f"deeper than {MAX_DEPTH}"):
         to_json([value])
+
+
+def test_large_arrays_are_refused() -> None:
+    assert len(to_json(memoryview(bytes(MAX_ELEMENTS)))) == MAX_ELEMENTS
+    with pytest.raises(TypeError, match=f"more than {MAX_ELEMENTS} elements"):
+        to_json({"a": memoryview(bytes(2 * (MAX_ELEMENTS + 1))).cast("h")})

@@ -12,6 +12,7 @@ from typing import Any
 
 BYTES_KEY = "$bytes"
 FLOAT_KEY = "$float"
+MAX_ELEMENTS = 1 << 19  # of an array
 MAX_DEPTH = 200  # of lists and tables in each other; the writers of JSON recurse
 
 
@@ -19,7 +20,8 @@ def to_json(value: Any, depth: int = 0) -> Any:
     """Return a decoded plain value as one that `json.dumps(..., allow_nan=False)` takes; arrays are memoryviews.
 
     Raises:
-        TypeError: it is not plain data, or nested deeper than MAX_DEPTH. `depth` counts the levels around it.
+        TypeError: it is not plain data, is nested deeper than MAX_DEPTH, or has an array of more than MAX_ELEMENTS.
+            `depth` counts the levels around it.
     """
     if depth > MAX_DEPTH:
         raise TypeError(f"it is nested deeper than {MAX_DEPTH} levels")
@@ -33,6 +35,8 @@ def to_json(value: Any, depth: int = 0) -> Any:
         case bytes():
             return {BYTES_KEY: base64.b64encode(value).decode()}
         case memoryview():
+            if value.nbytes // value.itemsize > MAX_ELEMENTS:
+                raise TypeError(f"an array has more than {MAX_ELEMENTS} elements")
             return to_json(value.tolist(), depth)
         case dict():
             return {_unicode(str(key)): to_json(item, depth + 1) for key, item in value.items()}

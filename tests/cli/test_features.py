@@ -29,7 +29,7 @@ from walle.deploy.cloud.api import install_error_handlers
 from walle.deploy.feature_client import CutAnswerError
 from walle.deploy.release_client import CloudRefusedError, CloudUnreachableError
 from walle.errors import ConfigError
-from walle.feature_files import ExportError
+from walle.feature_files import Export, ExportError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.connection import Received
 
@@ -177,6 +177,45 @@ def test_tail_follows_and_survives_a_cloud_that_is_away(cloud: ServedFeatures, u
         out, error = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
     assert "trying again in 1 s" in error
+
+
+def test_a_store_that_went_back_is_said_and_followed_there(tmp_path: Path, uploads: Path) -> None:
+    with Export(tmp_path / "f.csv", {"source": str(uploads.resolve())}) as exporting:
+        exporting.add([{"position": 25}], 25)
+    older = tmp_path / "older.db"
+    store(older, 1, 3)
+    command = [sys.executable, "-c", "from walle.cli import main; main()", "features", "tail", "--follow", "--json"]
+    with subprocess.Popen(
+        [*command, "--poll-s", "0.1", "-n", "1", "--uploads", str(uploads)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert read_positions(process, 1) == [25]
+        for log in ("-wal", "-shm"):
+            Path(f"{uploads}{log}").unlink(missing_ok=True)
+        older.rename(uploads)
+        assert process.stderr is not None
+        lines = iter(process.stderr.readline, "")
+        assert any("the store went back from position 25 to 3, as a restored backup" in line for line in lines)
+        store(uploads, 4, 4)
+        assert read_positions(process, 1) == [4]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    with pytest.raises(ConfigError, match=r"went back from position 25 to 4.*remove f\.csv\.part"):
+        run("export", tmp_path / "f.csv", "--uploads", uploads)
+
+
+def test_a_reader_that_ends_early_is_no_error(uploads: Path) -> None:
+    python = "from walle.cli import main; main()"
+    script = '"$1" -c "$2" features tail -n 25 --json --uploads "$3" | head -n 1; echo "${PIPESTATUS[0]}"'
+    command = ["bash", "-c", script, "bash", sys.executable, python, str(uploads)]
+    for _ in range(3):  # a reader that ends later than the writer makes no difference
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        position, status = done.stdout.splitlines()
+        assert json.loads(position)["position"] == 1
+        assert int(status) in (0, 1)
+        assert done.stderr == ""
 
 
 def test_export_writes_each_form_from_a_cloud(cloud: ServedFeatures, tmp_path: Path) -> None:

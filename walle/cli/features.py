@@ -17,31 +17,40 @@ from walle.errors import ConfigError, WalleError
 from walle.plain_json import dumps
 
 if TYPE_CHECKING:
+    from walle.deploy.feature_client import ClientPage
     from walle.feature_files import Export
+    from walle.pipeline.ingest.feature_reader import FeaturePage, FeatureReader
 
 _PAGE = 1_000
 _SHOWN_CHARS = 400  # of a payload, in text
 _MAX_WAIT_S = 30.0  # between two attempts to reach a cloud that does not answer
 
 
-class _Page(Protocol):
-    """Features in the order of receipt; the next page is after `after`, the newest upload at `head`."""
-
-    @property
-    def rows(self) -> list[dict[str, Any]]: ...
-    @property
-    def after(self) -> int: ...
-    @property
-    def head(self) -> int: ...
-    @property
-    def more(self) -> bool: ...
-
-
 class _Source(Protocol):
     """A cloud, or its store of uploads, with a filter."""
 
-    async def page(self, after: int, limit: int) -> _Page: ...
-    async def latest(self, count: int) -> _Page: ...
+    async def page(self, after: int, limit: int) -> "ClientPage": ...
+    async def latest(self, count: int) -> "ClientPage": ...
+
+
+class _Store:
+    """Features of a store of uploads, shown as the cloud shows them."""
+
+    def __init__(self, reader: "FeatureReader") -> None:
+        self._reader = reader
+
+    async def page(self, after: int, limit: int) -> "ClientPage":
+        return self._shown(await self._reader.page(after, limit))
+
+    async def latest(self, count: int) -> "ClientPage":
+        return self._shown(await self._reader.latest(count))
+
+    @staticmethod
+    def _shown(page: "FeaturePage") -> "ClientPage":
+        from walle.deploy.feature_client import ClientPage
+        from walle.pipeline.ingest.feature_reader import feature_row
+
+        return ClientPage([feature_row(*one) for one in page.uploads], page.after, page.head, page.more)
 
 
 UrlOption = Annotated[
@@ -119,6 +128,12 @@ async def _show_pages(source: _Source, after: int, *, as_json: bool, patient: bo
             continue
         wait_s = 1.0
         _show(page.rows, as_json=as_json)
+        if page.head < page.after:
+            what = (
+                f"the store went back from position {page.after} to {page.head}, as a restored backup; going on there"
+            )
+            progress_console.print(what, markup=False, soft_wrap=True)
+            return page.head
         after = page.after
         if not page.more:
             return after
@@ -197,6 +212,9 @@ async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> Non
         while True:
             page = await source.page(exporting.position, _PAGE)
             last = page.head if last < 0 else last
+            if page.head < exporting.position:
+                what = f"the store went back from position {exporting.position} to {page.head}, as a restored backup"
+                raise ConfigError(f"{exporting.path}: {what}; remove {exporting.path.name}.part and export again")
             exporting.add([row for row in page.rows if row["position"] <= last], page.after)
             progress.update(
                 bar, total=max(1, last - first), completed=exporting.position - first, note=f"{exporting.features:,}"
@@ -264,7 +282,7 @@ async def _store(uploads: str, wanted: Mapping[str, Any]) -> AsyncIterator[_Sour
     from walle.pipeline.ingest.upload_store import open_uploads
 
     async with open_uploads(uploads) as store:
-        yield FeatureReader(store, FeatureFilter(**wanted))
+        yield _Store(FeatureReader(store, FeatureFilter(**wanted)))
 
 
 def _without_password(uploads: str) -> str:

@@ -3,8 +3,8 @@
 import asyncio
 import importlib.resources
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
@@ -17,13 +17,16 @@ from walle.pipeline.ingest.feature_reader import (
     FeatureFilter,
     FeaturePage,
     FeatureReader,
+    feature_row,
 )
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
+from walle.pipeline.tunnel.connection import Received
 from walle.plain_json import dumps
 
 _LOG = logging.getLogger(__name__)
-_MAX_READERS = 4  # pages that are read at once: each may have 32 MiB of payloads
+_MAX_READERS = 4  # pages that are read at once: one read may have 32 MiB of payloads
 _LINES_AT_ONCE = 64
+_BYTES_AT_ONCE = 256 << 10  # of payloads
 
 type Uploads = Callable[[], UploadStore]
 """The gateway's store of uploads, which is open while it serves."""
@@ -97,12 +100,16 @@ def _reader(access: Access, authorization: str) -> Identity:
 
 
 async def _lines(page: FeaturePage) -> AsyncIterator[str]:
-    """Yield the page as JSON lines, some at a time; other threads make them, so that other requests go on."""
-    for start in range(0, len(page.rows), _LINES_AT_ONCE):
-        rows = page.rows[start : start + _LINES_AT_ONCE]
-        yield await asyncio.to_thread(_text_of, rows)
+    """Yield the page as JSON lines, some at a time; another thread decodes them, so that other requests go on."""
+    part: list[tuple[int, Received]] = []
+    for one in page.uploads:
+        part.append(one)
+        if len(part) == _LINES_AT_ONCE or sum(len(received.payload) for _, received in part) >= _BYTES_AT_ONCE:
+            yield await asyncio.to_thread(_text_of, part)
+            part = []
+    yield await asyncio.to_thread(_text_of, part)
     yield dumps({"after": page.after, "head": page.head, "more": page.more}) + "\n"
 
 
-def _text_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(f"{dumps(row)}\n" for row in rows)
+def _text_of(uploads: Sequence[tuple[int, Received]]) -> str:
+    return "".join(f"{dumps(feature_row(*one))}\n" for one in uploads)

@@ -14,7 +14,7 @@ from walle.deploy.release_client import (
     raise_refusal,
 )
 
-_MAX_ANSWER_BYTES = 512 << 20  # the cloud's pages have payloads of 32 MiB, which JSON makes several times as long
+_MAX_ANSWER_BYTES = 128 << 20  # a page has payloads of 12 MiB at most, which JSON makes up to 8 times as long
 
 
 class CutAnswerError(ReleaseClientError):
@@ -26,7 +26,10 @@ class CutAnswerError(ReleaseClientError):
 
 
 class ClientPage(NamedTuple):
-    """Features as the cloud shows them; the next page is after `after`, the newest upload at `head`."""
+    """Features as the cloud shows them; the next page is after `after`, the newest upload at `head`.
+
+    `head` is below `after` if the store of uploads went back in time.
+    """
 
     rows: list[dict[str, Any]]
     after: int

@@ -12,7 +12,14 @@ from tests.sim.postgres_server import PostgresServer
 from walle import plain
 from walle.errors import ConfigError
 from walle.pipeline.ingest import feature_reader
-from walle.pipeline.ingest.feature_reader import FeatureFilter, FeatureReader, feature_row, iso_time, task_of
+from walle.pipeline.ingest.feature_reader import (
+    FeatureFilter,
+    FeaturePage,
+    FeatureReader,
+    feature_row,
+    iso_time,
+    task_of,
+)
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 
@@ -31,20 +38,24 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield opened
 
 
+def places(page: FeaturePage) -> list[int]:
+    return [position for position, _ in page.uploads]
+
+
 async def positions(store: UploadStore, limit: int = 100, **wanted: Any) -> list[int]:
     """Return the positions of all features of a filter, read in pages, which must agree with the latest ones."""
     reader = FeatureReader(store, FeatureFilter(**wanted))
     found, after = [], 0
     while True:
         page = await reader.page(after, limit)
-        assert len(page.rows) <= limit
-        found += [row["position"] for row in page.rows]
+        assert len(page.uploads) <= limit
+        found += places(page)
         assert page.after > after or not page.more
         after = page.after
         if not page.more:
             break
     latest = await reader.latest(3)
-    assert [row["position"] for row in latest.rows] == found[-3:]
+    assert places(latest) == found[-3:]
     return found
 
 
@@ -72,7 +83,7 @@ async def test_filters_select_by_task_topic_device_and_time(store: UploadStore) 
         assert await positions(store, limit, since_ms=7000) == []
         assert await positions(store, limit, until_ms=1000) == []
     limited = FeatureReader(store, FeatureFilter(), lambda topic: topic.startswith("shop/"))
-    assert [row["position"] for row in (await limited.page(0, 100)).rows] == [1, 2, 3, 4, 6]
+    assert places(await limited.page(0, 100)) == [1, 2, 3, 4, 6]
 
 
 @pytest.mark.asyncio
@@ -80,33 +91,33 @@ async def test_pages_skip_deleted_positions_and_windows_of_others(
     store: UploadStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feature_reader, "_WINDOW", 10)
-    monkeypatch.setattr(feature_reader, "_MAX_WINDOWS", 3)
+    monkeypatch.setattr(feature_reader, "_MAX_MISSES", 2)
     await store.accept([upload(seq, "shop/a" if seq in (1, 95, 200) else "shop/b", seq) for seq in range(1, 201)])
     found, after = list[int](), 0
-    for _ in range(7):
+    for _ in range(12):
         page = await FeatureReader(store, FeatureFilter(task="shop/a", device="d")).page(after, 100)
-        found, after = [*found, *(row["position"] for row in page.rows)], page.after
+        found, after = [*found, *places(page)], page.after
     assert (found, after, page.more) == ([1, 95, 200], 200, False)
     reader = FeatureReader(store, FeatureFilter(task="shop/a", device="d"))
-    page = await reader.page(0, 100)  # three windows of 10 positions
-    assert ([row["position"] for row in page.rows], page.after, page.more) == ([1], 30, True)
+    page = await reader.page(0, 100)  # a window of 10 positions with one, two without
+    assert (places(page), page.after, page.more) == ([1], 30, True)
     trim = {"before_ms": None, "now_ms": 10**12, "over_bytes": 10**6, "keep_unconsumed": True, "limit": 1000}
     await store.trim("shop/b", **trim)  # type: ignore[arg-type]
     page = await reader.page(1, 100)  # to 94, over 95, and to 199
-    assert ([row["position"] for row in page.rows], page.after, page.more) == ([95], 199, True)
-    assert [row["position"] for row in (await reader.page(199, 100)).rows] == [200]
+    assert (places(page), page.after, page.more) == ([95], 199, True)
+    assert places(await reader.page(199, 100)) == [200]
 
 
 @pytest.mark.asyncio
 async def test_pages_are_bounded_by_bytes(store: UploadStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_reader, "MAX_READ_BYTES", 2500)
+    monkeypatch.setattr(feature_reader, "MAX_PAGE_BYTES", 2500)
     await store.accept([upload(seq, "shop/a", os.urandom(1000)) for seq in range(1, 8)])
-    monkeypatch.setattr(feature_reader, "_WINDOW", 1)
-    page = await FeatureReader(store, FeatureFilter()).page(0, 100)
-    assert ([row["position"] for row in page.rows], page.more) == ([1, 2, 3], True)
-    latest = await FeatureReader(store, FeatureFilter()).latest(100)
-    assert 2 <= len(latest.rows) <= 3
-    assert latest.rows[-1]["position"] == 7
+    reader, found, after = FeatureReader(store, FeatureFilter()), list[list[int]](), 0
+    while after < 7:
+        page = await reader.page(after, 100)
+        found, after = [*found, places(page)], page.after
+    assert found == [[1, 2, 3], [4, 5, 6], [7]]
+    assert places(await reader.latest(100)) == [6, 7]
 
 
 @pytest.mark.asyncio

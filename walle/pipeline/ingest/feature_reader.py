@@ -10,15 +10,16 @@ from walle import plain
 from walle.engine_ext._core import packed_values
 from walle.errors import ConfigError
 from walle.pipeline.ingest.partitions import PARTITIONS, partition
-from walle.pipeline.ingest.receipt import MAX_READ_BYTES
 from walle.pipeline.ingest.upload_store import UploadStore, is_cut
 from walle.pipeline.tunnel.connection import Received
 from walle.plain_json import to_json
 
 MAX_PAGE = 10_000  # features
 MAX_LATEST = 1_000
+MAX_PAGE_BYTES = 4 << 20  # of the payloads of a page, but for its last one
 _WINDOW = 10_000  # positions of one read
-_MAX_WINDOWS = 50  # of one page
+_READ = 128  # uploads of one read
+_MAX_MISSES = 50  # reads of a page that find nothing
 _MAX_TOPICS = 500  # of a task that the database selects; of more, they are selected here
 _MAX_VALUES = 1 << 19  # of a payload that is decoded, those in containers too: 8 MB of empty lists take 500 MB
 _PAGE_FIELDS = ("page", "page_id")
@@ -60,13 +61,13 @@ class FeatureFilter:
 
 
 class FeaturePage(NamedTuple):
-    """Features as `feature_row` makes them, in the order of receipt.
+    """Uploads with their positions, in the order of receipt; `feature_row` shows one.
 
-    The next page is after position `after`, which is not above `head`, the store's highest position; `more`: there may
-    be one.
+    The next page is after position `after`; `more`: there may be one. `head` is the store's highest position, below
+    `after` if the store went back in time.
     """
 
-    rows: list[dict[str, Any]]
+    uploads: list[tuple[int, Received]]
     after: int
     head: int
     more: bool
@@ -138,15 +139,18 @@ class FeatureReader:
         """
         head, end = await self._bounds()
         after = after or await self._start(head)
-        rows: list[dict[str, Any]] = []
-        topics, size_bytes = await self._topics(), 0
-        for _ in range(_MAX_WINDOWS):
-            if after >= end or len(rows) >= limit or size_bytes >= MAX_READ_BYTES:
-                break
-            found, after = await self._read(topics, after, end, limit - len(rows))
-            rows += [feature_row(*one) for one in found]
-            size_bytes += sum(len(received.payload) for _, received in found)
-        return FeaturePage(rows, after, head, more=after < end)
+        uploads: list[tuple[int, Received]] = []
+        topics, misses, size_bytes = await self._topics(), 0, 0
+        while after < end and len(uploads) < limit and size_bytes < MAX_PAGE_BYTES and misses < _MAX_MISSES:
+            found, after = await self._read(topics, after, end, min(_READ, limit - len(uploads)))
+            misses += not found
+            for number, (position, received) in enumerate(found):
+                if size_bytes >= MAX_PAGE_BYTES:
+                    after = found[number - 1][0]
+                    break
+                uploads.append((position, received))
+                size_bytes += len(received.payload)
+        return FeaturePage(uploads, after, head, more=after < end)
 
     async def latest(self, count: int) -> FeaturePage:
         """Return the latest features, at most `count`, of the last 500,000 uploads at most; `after` is the head.
@@ -159,18 +163,18 @@ class FeatureReader:
         topics = await self._topics()
         kept: collections.deque[tuple[int, Received]] = collections.deque()
         first = end
-        for _ in range(_MAX_WINDOWS):
-            if first <= start or len(kept) >= count or _size(kept) >= MAX_READ_BYTES:
+        for _ in range(_MAX_MISSES):
+            if first <= start or len(kept) >= count or _size(kept) >= MAX_PAGE_BYTES:
                 break
             newer, kept, upto = kept, collections.deque(maxlen=count), first
             after = first = max(start, first - _WINDOW)
             while after < upto:
-                found, after = await self._read(topics, after, upto, _WINDOW)
+                found, after = await self._read(topics, after, upto, _READ)
                 kept.extend(found)
-                while len(kept) > 1 and _size(kept) > MAX_READ_BYTES:
+                while len(kept) > 1 and _size(kept) > MAX_PAGE_BYTES:
                     kept.popleft()
             kept = collections.deque([*kept, *newer][-count:])
-        return FeaturePage([feature_row(*one) for one in kept], head, head, more=False)
+        return FeaturePage(list(kept), head, head, more=False)
 
     async def _bounds(self) -> tuple[int, int]:
         """Return the head, and the last position that the filter's time may select."""
