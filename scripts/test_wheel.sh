@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the wheel and the sdist into dist/, and tests each in a virtual environment of its own, outside of the checkout and
-# without its environment variables: import, `walle operators`, a model run and a call of a VM.
+# without its environment variables: import, `walle operators`, `walle task new` and `check`, a model run and a call of a VM.
 # usage: PYTHON=.venv/bin/python test_wheel.sh
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -84,6 +84,9 @@ for package in "$wheel" "$sdist"; do
             env -i HOME="$room" PATH=/usr/bin:/bin "$room/venv/bin/python" -X faulthandler check.py &&
             env -i HOME="$room" PATH=/usr/bin:/bin "$room/venv/bin/walle" operators --json >operators.json &&
             grep -q '"Conv"' operators.json &&
+            env -i HOME="$room" PATH=/usr/bin:/bin "$room/venv/bin/walle" --version &&
+            rm -rf visits && env -i HOME="$room" PATH=/usr/bin:/bin "$room/venv/bin/walle" task new visits &&
+            env -i HOME="$room" PATH=/usr/bin:/bin "$room/venv/bin/walle" task check visits &&
             env -i HOME="$room" PATH=/usr/bin:/bin "$room/venv/bin/walle" model run relu.walle --input x=x.json --json
     } >>"$log" 2>&1 || die "$(basename "$package") failed"
 done

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
-    "cloud up", "demo", "device doctor", "device run", "figures",
+    "cloud up", "demo", "device doctor", "device run", "features export", "features tail", "figures",
     "model bench", "model calibrate", "model convert", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
     "task check", "task dictionary", "task new", "task simulate",
@@ -56,7 +56,7 @@ def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
     assert (command.epilog or "").startswith(f"Example: walle {path}")
 
 
-@pytest.mark.parametrize("group", ["task", "release", "cloud", "device", "model"])
+@pytest.mark.parametrize("group", ["task", "release", "cloud", "device", "features", "model"])
 def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> None:
     assert group in CliRunner().invoke(app, ["--help"]).output
     listed = CliRunner().invoke(app, [group, "--help"]).output

@@ -1,6 +1,7 @@
 """README's quickstart: its commands run as they stand there, its files are those that the commands write."""
 
 import asyncio
+import csv
 import json
 import os
 import re
@@ -168,6 +169,14 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
         assert text in release, release
     assert "0 failed" in release
     assert "last error" not in release
+    tailed = [line for line in release.splitlines() if " shop/visits item/" in line]
+    assert len(tailed) == 3
+    assert all(json.loads(line.split(maxsplit=4)[4])["dwell_ms"] >= 600 for line in tailed)
+    with (folder / "shop" / "visits.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert f"visits.csv: {len(rows)} features" in release
+    assert len(rows) >= 4 * 22
+    assert {"item/2", "2", "1400.0"} in [{row["page"], row["payload.clicks"], row["payload.dwell_ms"]} for row in rows]
     device = printed["terminal-3.txt"]
     assert "shop/visits v1" in device
     assert "runs failed" not in device

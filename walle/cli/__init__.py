@@ -1,11 +1,17 @@
-"""The `walle` command. Every sub-command has `--help` and `--json`, and an error says what to do next."""
+"""The `walle` command. Every sub-command has `--help` and `--json`, and an error says what to do next.
+
+`walle --verbose COMMAND` also writes what walle logs, and the traceback of an error, on standard error.
+"""
 
 import importlib
 import sys
+from typing import Annotated
 
 import typer
 
 from walle.cli.output import fail
+from walle.cli.verbose import log_to_stderr
+from walle.cli.version import version_lines
 from walle.errors import ConfigError, WalleError
 
 app = typer.Typer(
@@ -16,9 +22,34 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        print("\n".join(version_lines()))
+        raise typer.Exit
+
+
+@app.callback()
+def walle(
+    context: typer.Context,
+    verbose: Annotated[  # `fail` looks for it too
+        bool, typer.Option("--verbose", help="Log to standard error, with tracebacks of errors; before the command.")
+    ] = False,
+    version: Annotated[  # noqa: ARG001 - its callback ends the program
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version, the engine's build, and exit."
+        ),
+    ] = False,
+) -> None:
+    """Ship machine-learning tasks to fleets of devices, and let devices and cloud work on them together."""
+    if verbose:
+        context.with_resource(log_to_stderr())
+
+
 # Each module registers its commands on `app`. A command imports what it needs when it runs, so that
 # `walle device run` works with the device's packages only.
-for _name in ("demo", "task", "release", "cloud", "device", "model", "figures"):
+for _name in ("demo", "task", "release", "cloud", "device", "features", "model", "figures"):
     importlib.import_module(f"walle.cli.{_name}").register(app)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -62,7 +63,13 @@ def working(what: str, *, as_json: bool) -> Iterator[None]:
 
 
 def fail(error: BaseException) -> int:
-    """Print an error as one line on standard error (a JSON object where `--json` was asked for); return 1."""
+    """Print an error as one line on standard error (a JSON object where `--json` was asked for); return 1.
+
+    With `--verbose` its traceback comes first.
+    """
+    if "--verbose" in sys.argv:
+        text = "".join(traceback.format_exception(error))
+        print("\n".join(printable(line) for line in text.splitlines()), file=sys.stderr)
     if "--json" in sys.argv:
         print(json.dumps({"error": str(error), "type": type(error).__name__}), file=sys.stderr)
     else:

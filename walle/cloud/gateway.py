@@ -19,6 +19,7 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
+from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
@@ -197,6 +198,7 @@ class GatewayNode:
         access = self._home.access
         app.include_router(release_router(releases, monitor, authorize_by(access)))
         app.include_router(device_router(monitor, self._home.lets_in))
+        app.include_router(feature_router(lambda: self._uploads, access))
         app.mount("/cdn", cdn_app(self._home.files))
         app.mount("/git", git_app(self._home.repos, access))
         return app

@@ -96,14 +96,8 @@ class ReleaseClient:
     """
 
     def __init__(self, url: str, token: str = "") -> None:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url
-        if not url.startswith(("http://", "https://")):
-            raise CloudAddressError(url, "not HTTP")
-        try:
-            self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
-        except (httpx.InvalidURL, ValueError) as error:
-            raise CloudAddressError(url, str(error)) from error
+        self._http = cloud_http(url, token)
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,7 +159,7 @@ class ReleaseClient:
                 ) as response:
                     if response.is_error:
                         await response.aread()
-                        _raise_refusal(response)
+                        raise_refusal(response)
                     async for line in response.aiter_lines():
                         if line.startswith("data:"):  # each event of this stream has one data line
                             failures = 0
@@ -185,7 +179,7 @@ class ReleaseClient:
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         with self._reaching():
             response = await self._http.request(method, f"/v1/releases{path}", json=body)
-        _raise_refusal(response)
+        raise_refusal(response)
         try:
             return response.json()
         except ValueError as error:
@@ -200,7 +194,23 @@ class ReleaseClient:
             raise CloudUnreachableError(self.url, str(error) or type(error).__name__) from error
 
 
-def _raise_refusal(response: httpx.Response) -> None:
+def cloud_http(url: str, token: str) -> httpx.AsyncClient:
+    """Return a client of the cloud at `url`, which sends `token` unless it is empty.
+
+    Raises:
+        CloudAddressError: `url` is not an HTTP address.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise CloudAddressError(url, "not HTTP")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        return httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise CloudAddressError(url, str(error)) from error
+
+
+def raise_refusal(response: httpx.Response) -> None:
+    """Raise CloudRefusedError with the cloud's reason if the answer is an error; its body must have been read."""
     if not response.is_error:
         return
     kind = ""

@@ -5,8 +5,8 @@
 sha256 = "9f86d0..."                  # of the token; the file itself grants no access
 roles = { shop = "release", "*" = "read" }
 ```
-Each role may do what the one before it may: `read` clones and fetches, `write` pushes branches, `release` makes
-versions (pushes tags `TASK/vN`) and releases them.
+Each role may do what the one before it may: `read` clones and fetches, and reads the features that devices upload;
+`write` pushes branches; `release` makes versions (pushes tags `TASK/vN`) and releases them.
 """
 
 import base64

@@ -1,0 +1,299 @@
+"""`walle features`: look at the features that devices upload, and export them to files."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from walle.cli.feature_time import parse_time
+from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
+from walle.errors import ConfigError, WalleError
+from walle.plain_json import dumps
+
+if TYPE_CHECKING:
+    from walle.deploy.feature_client import ClientPage
+    from walle.feature_files import Export
+    from walle.pipeline.ingest.feature_reader import FeaturePage, FeatureReader
+
+_PAGE = 1_000
+_SHOWN_CHARS = 400  # of a payload, in text
+_MAX_WAIT_S = 30.0  # between two attempts to reach a cloud that does not answer
+
+
+class _Source(Protocol):
+    """A cloud, or its store of uploads, with a filter."""
+
+    async def page(self, after: int, limit: int) -> "ClientPage": ...
+    async def latest(self, count: int) -> "ClientPage": ...
+
+
+class _Store:
+    """Features of a store of uploads, shown as the cloud shows them."""
+
+    def __init__(self, reader: "FeatureReader") -> None:
+        self._reader = reader
+
+    async def page(self, after: int, limit: int) -> "ClientPage":
+        return self._shown(await self._reader.page(after, limit))
+
+    async def latest(self, count: int) -> "ClientPage":
+        return self._shown(await self._reader.latest(count))
+
+    @staticmethod
+    def _shown(page: "FeaturePage") -> "ClientPage":
+        from walle.deploy.feature_client import ClientPage
+        from walle.pipeline.ingest.feature_reader import feature_row
+
+        return ClientPage([feature_row(*one) for one in page.uploads], page.after, page.head, page.more)
+
+
+UrlOption = Annotated[
+    str, typer.Option("--url", envvar="WALLE_URL", help="The cloud, as `walle cloud up` prints it; or give --uploads.")
+]
+TokenOption = Annotated[
+    str, typer.Option("--token", envvar="WALLE_TOKEN", help="Your token; better in the environment than here.")
+]
+UploadsOption = Annotated[
+    str,
+    typer.Option(
+        help="Read the store itself: uploads.db of a cloud's folder, or postgresql://USER@HOST/DATABASE"
+        " (its password is better in PGPASSWORD than here).",
+    ),
+]
+TaskOption = Annotated[str, typer.Option(help="Only of this task, SCENARIO/TASK, such as shop/visits.")]
+TopicOption = Annotated[str, typer.Option(help="Only of this topic, such as shop/visits or shop/visits/clicks.")]
+DeviceOption = Annotated[str, typer.Option(help="Only of the device with this id.")]
+SinceOption = Annotated[
+    str, typer.Option(help="Only those received since: 15m, 2h, 3d ago, or 2026-11-22T10:00 (local time).")
+]
+UntilOption = Annotated[str, typer.Option(help="Only those received before this time, written as for --since.")]
+
+
+def tail(
+    url: UrlOption = "",
+    token: TokenOption = "",
+    uploads: UploadsOption = "",
+    task: TaskOption = "",
+    topic: TopicOption = "",
+    device: DeviceOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", help="How many of the latest; with --since all since then.", min=1, max=1000)
+    ] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until Ctrl-C.")] = False,
+    poll_s: Annotated[float, typer.Option(help="Seconds between two looks with --follow.", min=0.1, max=3600)] = 1.0,
+    as_json: JsonLinesFlag = False,
+) -> None:
+    """Show the latest features: time of receipt, device, topic, page and payload.
+
+    With --json each is a line: position, time, device, task, topic, page, sent_ms (by the device's clock), received_ms
+    (by the cloud's), payload. What JSON lacks is {"$bytes": base64} and {"$float": "nan"}. With --follow a cloud that
+    does not answer is asked again, and nothing is shown twice.
+    """
+    wanted = _wanted(task, topic, device, since, until)
+
+    async def run(source: _Source) -> None:
+        if since:
+            after = await _show_pages(source, 0, as_json=as_json)
+        else:
+            page = await source.latest(lines)
+            _show(page.rows, as_json=as_json)
+            after = page.after
+        while follow:
+            await asyncio.sleep(poll_s)
+            after = await _show_pages(source, after, as_json=as_json, patient=True)
+
+    _run(url, token, uploads, wanted, run)
+
+
+async def _show_pages(source: _Source, after: int, *, as_json: bool, patient: bool = False) -> int:
+    """Show all features after a position; return the last position. If `patient`, wait for a cloud that is away."""
+    wait_s = 1.0
+    while True:
+        try:
+            page = await source.page(after, _PAGE)
+        except WalleError as error:
+            if not patient or not _may_pass(error):
+                raise
+            progress_console.print(f"{error}; trying again in {wait_s:.0f} s", markup=False, soft_wrap=True)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
+            continue
+        wait_s = 1.0
+        _show(page.rows, as_json=as_json)
+        if page.head < page.after:
+            what = (
+                f"the store went back from position {page.after} to {page.head}, as a restored backup; going on there"
+            )
+            progress_console.print(what, markup=False, soft_wrap=True)
+            return page.head
+        after = page.after
+        if not page.more:
+            return after
+
+
+def _may_pass(error: WalleError) -> bool:
+    """Return whether an error is of a cloud or store that may answer later."""
+    from walle.deploy.feature_client import CutAnswerError
+    from walle.deploy.release_client import CloudRefusedError, CloudUnreachableError
+    from walle.pipeline.ingest.upload_store import IngestError
+
+    if isinstance(error, CloudRefusedError):
+        return error.status >= 500
+    return isinstance(error, CloudUnreachableError | CutAnswerError) or (
+        isinstance(error, IngestError) and error.may_pass
+    )
+
+
+def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    for row in rows:
+        if as_json:
+            emit_line(row)
+            continue
+        payload = row.get("error") or dumps(row["payload"])
+        if len(payload) > _SHOWN_CHARS:
+            payload = f"{payload[:_SHOWN_CHARS]} ... ({len(payload)} characters; --json shows all)"
+        page = f" {row['page']}" if row["page"] else ""
+        text = f"{row['time']} {row['device']} {row['topic']}{page} {payload}".replace("\n", " ")
+        emit(row, as_json=False, text=escape(text))
+
+
+def export(
+    file: Annotated[Path, typer.Argument(help="A new file; .jsonl, .csv or .parquet, which says its form.")],
+    url: UrlOption = "",
+    token: TokenOption = "",
+    uploads: UploadsOption = "",
+    task: TaskOption = "",
+    topic: TopicOption = "",
+    device: DeviceOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Write features to a file of JSON lines, CSV or Parquet (with walle[parquet]).
+
+    The same command goes on where it was cut: until the file is whole, what was read is in FILE.part. Times of --since
+    and --until belong to what is exported, so give dates where an export may be cut, not how long ago.
+
+    JSON lines are as those of `walle features tail --json`. In CSV and Parquet each field of a payload is a column:
+    payload.item.price of {"item": {"price": 5}}, with a backslash before a dot in a key. Lists are JSON text. A column
+    whose values have several kinds is text. Beyond 1,000 fields, the others are JSON text in the column `more`.
+    """
+    from walle.feature_files import Export
+
+    wanted = _wanted(task, topic, device, since, until)
+    what = {"source": _without_password(uploads) or url, **wanted}
+
+    async def run(source: _Source) -> int:
+        with Export(file, what) as exporting:
+            await _export(source, exporting, as_json=as_json)
+            return exporting.features
+
+    features = _run(url, token, uploads, wanted, run)
+    report = {"file": str(file), "features": features, "size_bytes": file.stat().st_size}
+    text = f"{escape(str(file))}: {features} features, {report['size_bytes']:,} bytes"
+    emit(report, as_json=as_json, text=text)
+
+
+async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> None:
+    """Read pages up to the position that was the newest at the start, and write the file."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+    hidden = as_json or not progress_console.is_terminal
+    with Progress(*columns, console=progress_console, disable=hidden) as progress:
+        bar = progress.add_task(escape(exporting.path.name), total=None, note="")
+        first, last = exporting.position, -1
+        while True:
+            page = await source.page(exporting.position, _PAGE)
+            last = page.head if last < 0 else last
+            if page.head < exporting.position:
+                what = f"the store went back from position {exporting.position} to {page.head}, as a restored backup"
+                raise ConfigError(f"{exporting.path}: {what}; remove {exporting.path.name}.part and export again")
+            exporting.add([row for row in page.rows if row["position"] <= last], page.after)
+            progress.update(
+                bar, total=max(1, last - first), completed=exporting.position - first, note=f"{exporting.features:,}"
+            )
+            if not page.more or page.after >= last:
+                break
+        progress.update(bar, note=f"{exporting.features:,}, writing the file")
+        await asyncio.to_thread(exporting.finish)
+
+
+# --- the source -------------------------------------------------------------------------------------------------------
+
+
+def _wanted(task: str, topic: str, device: str, since: str, until: str) -> dict[str, str | int]:
+    """Return the filter as the fields of the cloud's query, without those that are empty."""
+    now_s = time.time()
+    texts = {"task": task, "topic": topic, "device": device}
+    times = {
+        "since_ms": parse_time(since, now_s) if since else None,
+        "until_ms": parse_time(until, now_s) if until else None,
+    }
+    found: dict[str, str | int] = {name: text for name, text in texts.items() if text}
+    return found | {name: ms for name, ms in times.items() if ms is not None}
+
+
+def _run[T](
+    url: str,
+    token: str,
+    uploads: str,
+    wanted: Mapping[str, Any],
+    work: Callable[[_Source], Coroutine[Any, Any, T]],
+) -> T:
+    """Return what `work` returns for the source that the options name."""
+    if not uploads and not url:
+        raise typer.BadParameter(
+            "name the cloud with --url or WALLE_URL, or its store of uploads with --uploads", param_hint="--url"
+        )
+
+    if uploads and "://" not in uploads and not Path(uploads).is_file():  # opening would make it
+        raise ConfigError(f"{uploads}: no such file; name the uploads.db of a cloud's folder, or a postgresql:// URL")
+
+    async def within() -> T:
+        async with _store(uploads, wanted) if uploads else _cloud(url, token, wanted) as source:
+            return await work(source)
+
+    return asyncio.run(within())
+
+
+@contextlib.asynccontextmanager
+async def _cloud(url: str, token: str, wanted: Mapping[str, Any]) -> AsyncIterator[_Source]:
+    from walle.deploy.feature_client import FeatureClient
+    from walle.deploy.release_client import CloudAddressError
+
+    try:
+        client = FeatureClient(url, token, wanted)
+    except CloudAddressError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    async with client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def _store(uploads: str, wanted: Mapping[str, Any]) -> AsyncIterator[_Source]:
+    from walle.pipeline.ingest.feature_reader import FeatureFilter, FeatureReader
+    from walle.pipeline.ingest.upload_store import open_uploads
+
+    async with open_uploads(uploads) as store:
+        yield _Store(FeatureReader(store, FeatureFilter(**wanted)))
+
+
+def _without_password(uploads: str) -> str:
+    scheme, slashes, rest = uploads.partition("://")
+    if not slashes:
+        return str(Path(uploads).resolve()) if uploads else ""
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Look at the features that devices upload, and export them.", no_args_is_help=True)
+    group.command(epilog="Example: walle features tail --task shop/visits --follow")(tail)
+    group.command(epilog="Example: walle features export visits.csv --task shop/visits --since 2026-11-22")(export)
+    app.add_typer(group, name="features")

@@ -1,0 +1,115 @@
+"""Columns of features in a table: the fields of their payloads, flattened.
+
+A field of a table in a payload is a column, `payload.item.price` of {"item": {"price": 5}}; a dot or backslash in a key
+has a backslash before it. Lists, and tables without fields, are JSON text. Any other payload is the column
+`payload`. Beyond MAX_COLUMNS, fields are together in one more column, `more`, as a JSON object by column name.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from walle.plain_json import BYTES_KEY, FLOAT_KEY, dumps
+
+FIXED: "Mapping[str, Kind]" = {
+    "position": "int",
+    "time": "text",
+    "device": "text",
+    "task": "text",
+    "topic": "text",
+    "page": "text",
+    "sent_ms": "int",
+    "received_ms": "int",
+    "error": "text",
+}
+MAX_COLUMNS = 1_000  # of payloads
+OTHERS = "more"
+_PREFIX = "payload"
+_MAX_WHOLE = 2**53  # a float has each integer up to it
+_MAX_INT = 2**63
+
+type Kind = Literal["bool", "int", "float", "text"]
+
+
+class Columns:
+    """The columns of features, and the kind of each: that of all its values, else text.
+
+    `see` each feature first, then get each one's `row`.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+        self._has_large_ints: set[str] = set()
+        self._has_others = False
+
+    def see(self, feature: Mapping[str, Any]) -> None:
+        """Take a feature's fields into account."""
+        for name, value in _fields(feature["payload"]):
+            if name not in self._kinds and len(self._kinds) == MAX_COLUMNS:
+                self._has_others = True
+            elif value is not None:
+                self._see_value(name, value)
+
+    def _see_value(self, name: str, value: Any) -> None:
+        kind = _kind_of(value)
+        if kind == "int" and abs(value) > _MAX_WHOLE:
+            self._has_large_ints.add(name)
+        before = self._kinds.get(name, kind)
+        if {before, kind} == {"int", "float"}:
+            self._kinds[name] = "text" if name in self._has_large_ints else "float"
+        else:
+            self._kinds[name] = kind if before == kind else "text"
+        if self._kinds[name] == "float" and name in self._has_large_ints:
+            self._kinds[name] = "text"
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The name and kind of each column, in order."""
+        return {**FIXED, **self._kinds, **({OTHERS: "text"} if self._has_others else {})}
+
+    def row(self, feature: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a feature by column; columns without one are absent."""
+        found = {name: feature[name] for name in FIXED if name in feature}
+        others = {}
+        for name, value in _fields(feature["payload"]):
+            kind = self._kinds.get(name)
+            if value is None:
+                continue
+            if kind is None:
+                others[name] = value
+            elif kind == "text" and not isinstance(value, str):
+                found[name] = dumps(value)
+            else:
+                found[name] = _float_of(value) if kind == "float" else value
+        return {**found, OTHERS: dumps(others)} if others else found
+
+
+def _fields(value: Any, name: str = _PREFIX) -> Iterator[tuple[str, Any]]:
+    """Yield the column and value of each field; an object that stands for bytes or a float is a value."""
+    if not isinstance(value, dict) or not value or _is_scalar(value):
+        yield name, value
+        return
+    for key, item in value.items():
+        escaped = key.replace("\\", "\\\\").replace(".", "\\.")
+        yield from _fields(item, f"{name}.{escaped}")
+
+
+def _is_scalar(value: Mapping[str, Any]) -> bool:
+    return len(value) == 1 and (BYTES_KEY in value or FLOAT_KEY in value)
+
+
+def _kind_of(value: Any) -> Kind:
+    match value:
+        case bool():
+            return "bool"
+        case int():
+            return "int" if -_MAX_INT <= value < _MAX_INT else "text"
+        case float():
+            return "float"
+        case dict() if FLOAT_KEY in value:
+            return "float"
+        case _:
+            return "text"
+
+
+def _float_of(value: Any) -> float:
+    return float(value[FLOAT_KEY] if isinstance(value, dict) else value)

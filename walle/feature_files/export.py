@@ -1,0 +1,244 @@
+"""Export of features to a file: collected in a spool beside it, written in its form at the end, and put in place whole.
+
+The spool, `NAME.part`, has JSON lines: first what is exported, then features, each with its position. An export that
+was cut goes on after the last whole line. Nothing but a whole file ever has the name itself.
+"""
+
+import csv
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, Self
+
+from walle.durable_file import sync_folder, write_all
+from walle.errors import ConfigError
+from walle.feature_files.columns import Columns
+from walle.plain_json import dumps
+
+type FileForm = Literal["jsonl", "csv", "parquet"]
+
+_SUFFIXES: Mapping[str, FileForm] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+_ROWS = 5_000  # of a group of a Parquet file
+_VERSION = 1
+
+
+class ExportError(ConfigError):
+    """A file that cannot be exported to. `path` names it."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path}: {what}")
+        self.path = path
+
+
+def form_of(path: Path) -> FileForm:
+    """Return the form that a file's name asks for.
+
+    Raises:
+        ExportError: its ending is unknown, or it is Parquet and pyarrow is not installed.
+    """
+    form = _SUFFIXES.get(path.suffix.lower())
+    if form is None:
+        raise ExportError(path, f"the name must end in {', '.join(_SUFFIXES)}, which says the form of the file")
+    if form == "parquet":
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ModuleNotFoundError as error:
+            what = "a Parquet file needs pyarrow; install it with: pip install 'walle[parquet]', or export to .csv"
+            raise ExportError(path, what) from error
+    return form
+
+
+class Export:
+    """An export of the features that `what` describes (plain data that is equal for the same export) to `path`.
+
+    Within `with Export(...) as export`: `add` features after `position`, then `finish`. Leaving without `finish` keeps
+    the spool, and the next export of the same goes on there.
+
+    Raises, from entering:
+        ExportError: `path` exists, or its spool is in use, damaged, or of another export.
+    """
+
+    def __init__(self, path: Path, what: Mapping[str, Any]) -> None:
+        self.path = path
+        self.form = form_of(path)
+        self.position = 0  # of the last feature that is in the spool, or that was passed
+        self.features = 0
+        self._what = {"walle_export": _VERSION, **what}
+        self._spool = path.with_name(f"{path.name}.part")
+        self._handle = -1  # of the spool
+
+    def __enter__(self) -> Self:
+        if self.path.exists():
+            raise ExportError(self.path, "exists already; remove it, or name another file")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Features are what users did: readable by their owner only, as the cloud's own file is.
+        self._handle = os.open(self._spool, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            self._lock()
+            self._resume()
+        except BaseException:
+            os.close(self._handle)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+    def add(self, features: Sequence[Mapping[str, Any]], after: int) -> None:
+        """Append features, which come up to position `after`.
+
+        Raises:
+            ExportError: they cannot be written; the next export goes on after the last one that was.
+        """
+        try:
+            write_all(self._handle, b"".join(dumps(one).encode() + b"\n" for one in features))
+        except OSError as error:
+            raise ExportError(self._spool, f"cannot be written ({error.strerror}); the same command goes on") from error
+        self.features += len(features)
+        self.position = after
+
+    def finish(self) -> None:
+        """Write the file in its form, put it in place, and remove the spool.
+
+        Raises:
+            ExportError: it cannot be written, or is there by now; the spool is kept.
+        """
+        try:
+            self._finish()
+        except FileExistsError as error:
+            raise ExportError(self.path, f"exists by now; the export is kept in {self._spool.name}") from error
+        except OSError as error:
+            raise ExportError(self.path, f"cannot be written ({error.strerror}); the same command goes on") from error
+
+    def _finish(self) -> None:
+        whole = self.path.with_name(f"{self.path.name}.tmp")
+        whole.unlink(missing_ok=True)
+        number = os.open(whole, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(number, "w+b") as file:
+                _WRITERS[self.form](file, self._read)
+                file.flush()
+                os.fsync(file.fileno())
+            self._place(whole)
+        finally:
+            whole.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
+        self._spool.unlink()
+
+    def _place(self, whole: Path) -> None:
+        """Give the file its name, which `rename` would take from a file that is there by now."""
+        try:
+            os.link(whole, self.path)
+        except FileExistsError:
+            raise
+        except OSError:  # of a file system without links
+            if self.path.exists():
+                raise FileExistsError(self.path) from None
+            whole.rename(self.path)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ExportError(self._spool, "another export is writing to it") from None
+        if not os.fstat(self._handle).st_nlink:
+            raise ExportError(self.path, "another export has just finished it")
+
+    def _resume(self) -> None:
+        """Read the spool up to its last whole line, and cut off what follows."""
+        with self._spool.open("rb") as file:
+            first = file.readline()
+            if not first.endswith(b"\n"):  # new, or cut before anything was in it
+                os.ftruncate(self._handle, 0)
+                write_all(self._handle, dumps(self._what).encode() + b"\n")
+                return
+            if _loaded(first) != self._what:
+                raise ExportError(self._spool, f"is the rest of another export ({first[:300]!r}); finish or remove it")
+            whole = len(first)
+            for line in file:
+                row = _loaded(line) if line.endswith(b"\n") else None
+                if not isinstance(row, dict) or not isinstance(row.get("position"), int):
+                    break
+                self.position = row["position"]
+                self.features += 1
+                whole += len(line)
+        os.ftruncate(self._handle, whole)
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        """Yield the spool's features."""
+        with self._spool.open("rb") as file:
+            file.readline()
+            for line in file:
+                yield json.loads(line)
+
+
+def _loaded(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+type _Read = Callable[[], Iterator[dict[str, Any]]]
+
+
+def _write_lines(file: IO[bytes], read: _Read) -> None:
+    for feature in read():
+        file.write(dumps(feature).encode() + b"\n")
+
+
+def _columns_of(read: _Read) -> Columns:
+    columns = Columns()
+    for feature in read():
+        columns.see(feature)
+    return columns
+
+
+def _write_csv(file: IO[bytes], read: _Read) -> None:
+    columns = _columns_of(read)
+    text = _Utf8(file)
+    writer = csv.DictWriter(text, list(columns.kinds), restval="", lineterminator="\n")
+    writer.writeheader()
+    for feature in read():
+        writer.writerow({name: _cell(value) for name, value in columns.row(feature).items()})
+
+
+def _cell(value: Any) -> Any:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else value
+
+
+class _Utf8:
+    """A text file on a binary one, which stays open."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(text.encode())
+
+
+def _write_parquet(file: IO[bytes], read: _Read) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = _columns_of(read)
+    types = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+    schema = pa.schema([(name, types[kind]) for name, kind in columns.kinds.items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        rows: list[dict[str, Any]] = []
+        for feature in read():
+            rows.append(columns.row(feature))
+            if len(rows) == _ROWS:
+                writer.write_table(pa.Table.from_pylist(rows, schema))
+                rows = []
+        if rows:
+            writer.write_table(pa.Table.from_pylist(rows, schema))
+
+
+_WRITERS: Mapping[FileForm, Callable[[IO[bytes], _Read], None]] = {
+    "jsonl": _write_lines,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+}
