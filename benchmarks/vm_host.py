@@ -4,6 +4,8 @@
   `kill -9`, from the signal to the next result.
 - warm calls without arguments, and of an array of 1 MB that comes back: in this process, in a host, and in a host
   without the kernel's layers. Rounds alternate, so that other load on the machine affects all of them.
+- a loop in C in one of four tasks, which costs the host a restart: the longest time between two results of another
+  task, which is called again 5 ms after each; and until two idle tasks are loaded in the new host.
 - memory of a device's process with ten tasks that use `walle.np`, and of its host: proportional set sizes after a call
   of each task, in a process of its own.
 
@@ -29,6 +31,11 @@ from unittest import mock
 
 from walle import np
 from walle.engine_ext.vm import host as host_module
+from walle.errors import VMError
+from walle.pipeline.events import Event
+from walle.pipeline.task_queue import Trigger
+from walle.protocol import Manifest, TriggerCondition
+from walle.task_runner import TaskRunner
 from walle.vm import VM, HostLost, VmHost, VMPool
 
 TASK = """
@@ -41,6 +48,7 @@ LIMITS = {"memory_mb": 32, "log_kb": 64, "output_kb": 2048, "recursion": 1000}
 CALLS = 300  # of a round
 ARRAY_CALLS = 30
 STARTS = 10
+RESTARTS = 5
 TASKS = 10
 _DEVICE_TASKS = "--device-tasks"
 
@@ -120,6 +128,75 @@ async def calls(folder: Path, rounds: int) -> dict[str, float]:
     return found
 
 
+STUCK = """
+import itertools
+def execute(ctx, trigger): return any(itertools.repeat(0))
+"""
+EXECUTE = TASK + "def execute(ctx, trigger): return TOTAL\n"
+
+
+class Runs:
+    """A device's task runner with the tasks stuck, called, idle1 and idle2."""
+
+    def __init__(self, folder: Path) -> None:
+        self.host = VmHost()
+        self.runner = TaskRunner(4, host=self.host)
+        self._tasks: dict[str, tuple[Path, Manifest]] = {}
+        trigger = TriggerCondition.of(["page_exit"])
+        for name in ("called", "idle1", "idle2", "stuck"):
+            files = folder / name
+            files.mkdir()
+            (files / "main.py").write_text(STUCK if name == "stuck" else EXECUTE)
+            fields: dict[str, Any] = {"version": "v1", "commit": "", "bytecode": (), "phases": {}, "files": ()}
+            manifest = Manifest(scenario="b", task=name, trigger=trigger, limits={"deadline_ms": 250}, **fields)
+            self._tasks[name] = files, manifest
+
+    async def load(self) -> None:
+        for files, manifest in self._tasks.values():
+            await self.runner.load(files, manifest)
+
+    async def run(self, name: str) -> None:
+        event = Event("page_exit", "page", 1, {})
+        await self.runner.run(*self._tasks[name], Trigger(event, 1, (event,), (event,)), {}, {})
+
+    def loaded(self, name: str) -> bool:
+        """Return whether the task has a VM that has loaded it and takes calls."""
+        return any(vm.alive and version.owner == f"b/{name}" for vm, version in self.runner._loaded.items())
+
+
+async def restarts(folder: Path) -> dict[str, float]:
+    """Return milliseconds around restarts of a host in which a call cannot be stopped."""
+    longest_ms, idle_ms = [], []
+    for number in range(RESTARTS):
+        (folder / f"r{number}").mkdir()
+        runs = Runs(folder / f"r{number}")
+        await runs.load()
+        stuck = asyncio.create_task(runs.run("stuck"))
+        last_s = until_s = time.perf_counter()
+        longest_s = retired_s = moved_s = 0.0
+        while not moved_s or last_s < until_s:
+            await runs.run("called")
+            now_s = time.perf_counter()
+            if not retired_s and not runs.loaded("idle1"):
+                retired_s = last_s  # the last result of the old host
+            longest_s = max(longest_s, now_s - last_s)
+            last_s = now_s
+            if retired_s and not moved_s and runs.loaded("idle1") and runs.loaded("idle2"):
+                moved_s, until_s = now_s, now_s + 0.5
+            await asyncio.sleep(0.005)
+        with contextlib.suppress(VMError):
+            await stuck
+        longest_ms.append(longest_s * 1e3)
+        idle_ms.append((moved_s - retired_s) * 1e3)
+        await runs.runner.close()
+        await asyncio.to_thread(runs.host.close)
+    return {
+        "stuck_longest_between_results_ms_p50": middle(longest_ms),
+        "stuck_longest_between_results_ms_max": round(max(longest_ms), 1),
+        "stuck_until_idle_tasks_are_loaded_ms_p50": middle(idle_ms),
+    }
+
+
 def proportional_mb(pid: int | str) -> float:
     """Return a process's memory, with its share of what it shares; 0 where the system does not report it."""
     try:
@@ -154,7 +231,7 @@ def measure(rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "main.py").write_text(TASK)
-        found = {**asyncio.run(starts(folder)), **asyncio.run(calls(folder, rounds))}
+        found = {**asyncio.run(starts(folder)), **asyncio.run(restarts(folder)), **asyncio.run(calls(folder, rounds))}
     done = subprocess.run([sys.executable, __file__, _DEVICE_TASKS], capture_output=True, text=True, check=True)
     memory = json.loads(done.stdout)
     found |= {f"mb_with_{TASKS}_tasks_{part}": round(mb, 1) for part, mb in memory.items()}

@@ -21,8 +21,7 @@ from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.session import Session
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
-from walle.engine_ext.vm.pool import VMPool
-from walle.engine_ext.vm.quarantine import MAX_STRIKES, TaskQuarantined
+from walle.engine_ext.vm.pool import MAX_STRIKES, TaskQuarantined, VMPool
 from walle.engine_ext.vm.sources import TaskLike
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError

@@ -16,8 +16,7 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, TaskError
-from walle.engine_ext.vm.pool import VMPool
-from walle.engine_ext.vm.quarantine import MAX_STRIKES
+from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
 from walle.pipeline.sequences import RecentEvents

@@ -11,8 +11,7 @@ from walle.engine_ext.vm.loop_calls import (
     TaskError,
     VMClosedError,
 )
-from walle.engine_ext.vm.pool import VMPool
-from walle.engine_ext.vm.quarantine import TaskQuarantined
+from walle.engine_ext.vm.pool import TaskQuarantined, VMPool
 from walle.engine_ext.vm.vm import VM
 
 __all__ = [

@@ -22,7 +22,7 @@ import pytest
 from tests.sim.vm_task import DEEP_SLEEP, write_task
 from walle import plain
 from walle.engine_ext import _core
-from walle.engine_ext.vm.quarantine import MAX_STRIKES
+from walle.engine_ext.vm.pool import MAX_STRIKES
 from walle.vm import (
     VM,
     DeadlineExceeded,

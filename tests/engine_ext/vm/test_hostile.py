@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.hostile import ATTACKS, ESCAPES, storm
+from tests.sim import containment
+from tests.sim.hostile import storm
+from tests.sim.hostile_tasks import ATTACKS, ESCAPES, PATHS, UNSTOPPABLE
 from walle.vm import VmHost
 
 
@@ -29,14 +31,40 @@ async def test_a_vm_host_contains_what_one_process_does_not(tmp_path: Path) -> N
     found = await storm(tmp_path, 0.5, seed=1, host=host)
     host.close()
     outcomes = found["outcomes"]
-    assert set(outcomes) == {*ATTACKS, *ESCAPES}
+    assert set(outcomes) == {*ATTACKS, *UNSTOPPABLE, *ESCAPES}
     assert found["honest_calls"] > 0
     assert found["host_restarts"] > 0
     # What lies beyond the empty stack decides: mostly a crash, else an error of the interpreter.
     ends = {"HostCrashed", "HostLost", "TaskQuarantined", "TaskError SystemError"}
     assert set(outcomes["crashes by bytecode"]) <= ends
     if layers["landlock"] and layers["seccomp"]:
-        for name in set(ESCAPES) - {"crashes by bytecode"}:
+        for name in PATHS:
             assert set(outcomes[name]) <= {"TaskError PermissionError", "HostLost", "DeadlineExceeded deadline_ms"}, (
                 name
             )
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("any(itertools.repeat(0))", {"VM host: restart"}),
+        ("range(1 << 62).count(0.5)", {"VM host: restart"}),
+        ("crashes by bytecode", {"VM host: crash", "VM: error of the call"}),
+        ("allocates giants", {"VM: limit"}),
+        ("changes builtins", {"VM: reset"}),
+    ],
+)
+async def test_the_table_names_the_layer_that_contains_a_task(tmp_path: Path, name: str, layers: set[str]) -> None:
+    (row,) = await containment.table(tmp_path, name)
+    assert (row.task, row.layer in layers) == (name, True), row
+    assert row.restarts <= 1
+    assert row.honest_runs > 0
+    assert row.honest_failures == 0
+    lines = list(containment.lines_of([row]))
+    assert f"| {row.layer} | {row.restarts} |" in lines[2]
+
+
+def test_sixteen_loops_in_c_are_among_the_hostile_tasks() -> None:
+    assert len(UNSTOPPABLE) == 16

@@ -12,7 +12,7 @@ import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, wait_for_abandoned, write_task
 from walle.engine_ext import _core
-from walle.engine_ext.vm.quarantine import MAX_LEAKED_MB, MAX_STRIKES
+from walle.engine_ext.vm.pool import MAX_LEAKED_MB, MAX_STRIKES
 from walle.engine_ext.vm.vm import VM
 from walle.vm import DeadlineExceeded, LimitExceeded, TaskError, TaskQuarantined, VMPool
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.vm_task import DEEP_SLEEP, write_task
 from walle.engine_ext.vm.bytecode import BytecodeError
-from walle.engine_ext.vm.quarantine import MAX_STRIKES
+from walle.engine_ext.vm.pool import MAX_STRIKES
 from walle.errors import ConfigError
 from walle.vm import DeadlineExceeded, TaskQuarantined, VMClosedError, VMPool
 

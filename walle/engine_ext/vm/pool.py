@@ -13,13 +13,76 @@ from walle.engine_ext import rates
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import VMClosedError
-from walle.engine_ext.vm.quarantine import TaskRecord
 from walle.engine_ext.vm.sources import TaskFiles, TaskLike, task_files
 from walle.engine_ext.vm.vm import VM
-from walle.errors import ConfigError
+from walle.errors import ConfigError, VMError
 
+MAX_STRIKES = 3  # abandoned VMs of one task, and VM hosts that it crashed
+MAX_LEAKED_MB = 64  # of memory, for one task's interpreters that could not be reset
+RUNS_FOR_A_STRIKE = 1_000  # uses of VMs that end well before a strike is forgotten
+_MAX_VERSIONS = 100  # quarantined ones of one task
 _MAX_RECORDS = 1_000  # tasks
 _MAX_CLOSING = 256  # closed VMs that may yet be abandoned; each is kept for less than a second
+
+
+class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
+    """The pool no longer runs the version, because its task has cost the process too much.
+
+    Either `strikes` of its calls did not stop in time or ended their VM host, or what it did in its interpreters could
+    not be undone, which leaked `leaked_mb` of memory; `reset_failure` is the last reason.
+    """
+
+    def __init__(self, task: str, strikes: int, leaked_mb: int = 0, reset_failure: str = "") -> None:
+        why = f"{strikes} of its calls could not be stopped, or ended their VM host"
+        if strikes < MAX_STRIKES:
+            why = f"what it did in its interpreters could not be undone ({reset_failure}), which leaked {leaked_mb} MB"
+        super().__init__(f"task {task} is quarantined: {why}; release a version that does not, or restart the process")
+        self.task = task
+        self.strikes = strikes
+        self.leaked_mb = leaked_mb
+        self.reset_failure = reset_failure
+
+
+class _Record:
+    """A task's strikes and leaked memory, over all of its versions.
+
+    The version that reaches a limit is quarantined as long as the record exists. A later or an earlier version of the
+    task may run, with one strike left: a new version does not begin with all of them. A strike is forgotten after
+    RUNS_FOR_A_STRIKE uses that end well; leaked memory is not.
+    """
+
+    def __init__(self) -> None:
+        self.strikes = 0
+        self.leaked_bytes = 0
+        self.reset_failure = ""
+        self.runs = 0  # that ended well since the last strike, or since one was forgotten
+        self.quarantined: dict[str, tuple[int, int, str]] = {}  # version → strikes, leaked MB, reset failure
+
+    def check(self, task: str, version: str) -> None:
+        """Raise TaskQuarantined if the version, called `task` in errors, is quarantined."""
+        if version in self.quarantined:
+            raise TaskQuarantined(task, *self.quarantined[version])
+        if self.is_at_limit():  # by another version
+            self.strikes = min(self.strikes, MAX_STRIKES - 1)
+            self.leaked_bytes = min(self.leaked_bytes, (MAX_LEAKED_MB << 20) * (MAX_STRIKES - 1) // MAX_STRIKES)
+
+    def is_at_limit(self) -> bool:
+        return self.strikes >= MAX_STRIKES or self.leaked_bytes >= MAX_LEAKED_MB << 20
+
+    def note_cost(self, version: str) -> None:
+        """Take note that a strike or a leak of this version was counted."""
+        self.runs = 0
+        if self.is_at_limit():
+            self.quarantined[version] = (self.strikes, self.leaked_bytes >> 20, self.reset_failure)
+            if len(self.quarantined) > _MAX_VERSIONS:
+                del self.quarantined[next(iter(self.quarantined))]
+
+    def add_runs(self, count: int) -> None:
+        """Count uses that ended well."""
+        self.runs += count
+        if self.strikes and self.runs >= RUNS_FOR_A_STRIKE:
+            self.strikes -= 1
+            self.runs = 0
 
 
 class _Entry:
@@ -31,10 +94,10 @@ class _Entry:
     def __init__(self, files: TaskFiles) -> None:
         self.files = files
         self.vm: VM | None = None
-        self.owner = ""  # the task whose record counts; set with the VM
-        self.version = ""  # of it; set with the VM
+        self.identity = ""  # of the task; set with the VM
+        self.version = ""  # of the task; set with the VM
         self.users = 0
-        self.runs = 0  # that ended well, and are not in the record yet
+        self.runs = 0  # uses that ended well and are not in the task's record yet
         self.is_counted = False  # its strike or leak is in the task's record
 
 
@@ -54,9 +117,9 @@ class VMPool:
     May be used from any event loop and thread. Calls that find every VM busy take turns in order of arrival; while any
     wait, calls of a task that has a VM queue behind them. A VM that was abandoned is replaced at its task's next call.
     A task that had MAX_STRIKES of its VMs abandoned or crashed, or leaked MAX_LEAKED_MB of memory with interpreters
-    that could not be reset, is quarantined, so that it does not use up the memory and threads of others (see
-    `TaskRecord`). Its versions count together where they have an `owner`, the name of the task. The VMs are in `host`,
-    or in this process (see `VM`).
+    that could not be reset, is quarantined, so that it does not use up the memory and threads of others. Versions of a
+    task count together where they have an `owner`, the name of the task. The VMs are in `host`, or in this process (see
+    `VM`).
     """
 
     def __init__(self, size: int, *, host: VmHost | None = None) -> None:
@@ -65,7 +128,7 @@ class VMPool:
         rates.prime()  # here, not in the first call
         self._size = size
         self._host = host
-        self._records: collections.OrderedDict[str, TaskRecord] = collections.OrderedDict()  # by owner
+        self._records: collections.OrderedDict[str, _Record] = collections.OrderedDict()  # by the task's identity
         self._is_closed = False
         self._init_state()
         _pools.add(self)
@@ -115,12 +178,10 @@ class VMPool:
                 self._evict(files.key)
                 self._admit_waiting()
 
-    def has_strikes(self, owner: str) -> bool:
-        """Return whether a VM of the task was abandoned or crashed, and not enough calls ended well since."""
-        with self._locked():
-            self._count_strikes()
-            record = self._records.get(owner)
-            return record is not None and record.strikes > 0
+    def has_strikes(self, identity: str) -> bool:
+        """Return whether VMs of the task were abandoned or crashed, and not enough uses ended well since."""
+        record = self._records.get(identity)
+        return record is not None and record.strikes > 0
 
     def lost_vms(self) -> list[VM]:
         """Return the VMs of tasks that ended with their host, or whose host is retired; the last used one first."""
@@ -214,8 +275,8 @@ class VMPool:
     def _create_vm(self, entry: _Entry, task: TaskLike) -> VM:
         """Create the VM of an entry, as its first user; not under the lock, because this compiles."""
         owner = str(getattr(task, "owner", ""))
-        entry.version = entry.files.name if owner else entry.files.identity()
-        entry.owner = owner or entry.version
+        entry.identity = owner or entry.files.identity()
+        entry.version = entry.files.name if owner else entry.identity
         self._check_record(entry)
         vm = VM(task, host=self._host)
         with self._locked():
@@ -268,7 +329,10 @@ class VMPool:
             if not self._count_strike(entry) and not has_ended:
                 self._closing.append(entry)
             elif entry.vm is not None and entry.vm.leaked_bytes and not entry.is_counted:
-                self._record(entry).add_leak(entry.version, entry.vm.leaked_bytes, entry.vm.reset_failure)
+                record = self._record(entry)
+                record.leaked_bytes += entry.vm.leaked_bytes
+                record.reset_failure = entry.vm.reset_failure
+                record.note_cost(entry.version)
                 entry.is_counted = True
 
     def _count_strike(self, entry: _Entry) -> bool:
@@ -277,24 +341,26 @@ class VMPool:
             return False
         if not entry.is_counted:
             entry.is_counted = True
-            self._record(entry).add_strike(entry.version)
+            record = self._record(entry)
+            record.strikes += 1
+            record.note_cost(entry.version)
         return True
 
     def _count_runs(self, entry: _Entry) -> None:
-        """Count the calls of an entry that ended well. Under the lock."""
+        """Count the uses of an entry that ended well. Under the lock."""
         runs, entry.runs = entry.runs, 0
-        if runs and (record := self._records.get(entry.owner)) is not None:
+        if runs and (record := self._records.get(entry.identity)) is not None:
             record.add_runs(runs)
 
-    def _record(self, entry: _Entry) -> TaskRecord:
+    def _record(self, entry: _Entry) -> _Record:
         """Return the record of the entry's task. Under the lock."""
-        record = self._records[entry.owner] = self._records.pop(entry.owner, TaskRecord())
+        record = self._records[entry.identity] = self._records.pop(entry.identity, _Record())
         if len(self._records) > _MAX_RECORDS:
             self._records.popitem(last=False)
         return record
 
     def _check_record(self, entry: _Entry) -> None:
-        record = self._records.get(entry.owner)
+        record = self._records.get(entry.identity)
         if record is not None:
             record.check(entry.files.name, entry.version)
 
