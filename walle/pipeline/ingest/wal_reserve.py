@@ -60,7 +60,10 @@ class WalReserve:
             return False
 
     def grow(self) -> None:
-        """Make the log's file _GROWTH times as long. The caller holds SQLite's write lock, so that no process appends meanwhile."""
+        """Make the log's file _GROWTH times as long.
+
+        The caller holds SQLite's write lock, so that no process appends meanwhile.
+        """
         if self._file is None or not self._may_grow:
             return
         try:
