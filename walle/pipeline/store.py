@@ -5,7 +5,6 @@ rows and the stream position they came from (ARCHITECTURE.md, "Exactly once").
 """
 
 import asyncio
-import concurrent.futures
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
@@ -18,6 +17,7 @@ from walle.pipeline.kept_features import Bounds
 from walle.pipeline.losses import LOSS_TOPIC
 from walle.pipeline.store_report import StoreCounts, StoreReport
 from walle.pipeline.store_schema import ROW_OVERHEAD_BYTES, ReplayState, StoreState
+from walle.pipeline.store_thread import StoreThread
 from walle.pipeline.task_states import TaskState, TaskStates
 
 MAX_FEATURE_BYTES = 1 << 20
@@ -81,7 +81,7 @@ class FeatureStore:
         self._max_outbox_bytes = max_outbox_bytes
         self._keep = keep or Bounds()
         self.clock: Clock = clock or SystemClock()
-        self._thread: concurrent.futures.ThreadPoolExecutor | None = None
+        self._thread: StoreThread | None = None
         self._database: StoreDatabase | None = None
         self.task_states = TaskStates()  # those in the buffer included
         self._state = StoreState.new()  # the database's, as it was when its last call ended
@@ -113,7 +113,7 @@ class FeatureStore:
         """
         if self._thread is not None:
             raise StoreError(self.path, "was started before; make another FeatureStore")
-        self._thread = concurrent.futures.ThreadPoolExecutor(1, f"store {self.path.name}")
+        self._thread = StoreThread(f"store {self.path.name}")
         opening = self._in_thread(lambda: StoreDatabase(self.path, self._keep, self._now_ms))
         try:
             self._database = await asyncio.shield(opening)
@@ -121,7 +121,7 @@ class FeatureStore:
             await asyncio.wait([opening])
             if opening.exception() is None:  # cancelled; the file must not stay open
                 await self._in_thread(opening.result().close)
-            self._thread.shutdown(wait=False)
+            self._thread.close()
             raise
         self._state = self._database.state
         self._position = self._state.position
@@ -151,7 +151,7 @@ class FeatureStore:
             database, self._database = self._database, None
             await asyncio.shield(self._in_thread(database.close))
             if self._thread is not None:
-                self._thread.shutdown(wait=False)
+                self._thread.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -468,7 +468,7 @@ class FeatureStore:
     def _in_thread[T](self, function: Callable[[], T]) -> asyncio.Future[T]:
         if self._thread is None:
             raise StoreClosedError(self.path, "is not open")
-        running = asyncio.get_running_loop().run_in_executor(self._thread, function)
+        running = self._thread.submit(function)
         running.add_done_callback(self._take_state)  # before the callbacks of those who wait for it
         return running
 

@@ -15,6 +15,8 @@ FORMAT = 3  # in PRAGMA user_version
 APPLICATION_ID = 0x57414C4C  # "WALL"
 ROW_OVERHEAD_BYTES = 32  # of a row beside its topic and payload, about; the schema has it too
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps makes an encoder for each call
+
 _STATE = """
 CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, origins TEXT NOT NULL,
     acked INTEGER NOT NULL, acked_chain INTEGER NOT NULL, last_seq INTEGER NOT NULL, last_chain INTEGER NOT NULL,
@@ -55,7 +57,7 @@ class ReplayState:
         parts: list[object] = [dict(self.lagging), list(self.cut_visits), self.cut_position]
         if self.cooldowns:
             parts.append(dict(self.cooldowns))
-        return json.dumps(parts, separators=(",", ":"))
+        return _encode(parts)
 
     @classmethod
     def from_text(cls, text: str) -> "ReplayState":

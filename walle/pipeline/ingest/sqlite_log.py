@@ -9,8 +9,8 @@ import sqlite3
 from pathlib import Path
 
 from walle.pipeline.ingest.sqlite_schema import transaction
-from walle.pipeline.ingest.store_thread import StoreThread
 from walle.pipeline.ingest.wal_reserve import WalReserve
+from walle.pipeline.store_thread import StoreThread
 
 _LOG = logging.getLogger(__name__)
 

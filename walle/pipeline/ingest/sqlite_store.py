@@ -51,9 +51,9 @@ from walle.pipeline.ingest.sqlite_schema import (
     make_schema,
     transaction,
 )
-from walle.pipeline.ingest.store_thread import StoreThread
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.losses import Loss, LossCause
+from walle.pipeline.store_thread import StoreThread
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello, Origin
 

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from walle.pipeline.ingest.store_thread import StoreThread
+from walle.pipeline.store_thread import StoreThread
 
 
 def _named(name: str) -> list[threading.Thread]:

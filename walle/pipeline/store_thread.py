@@ -41,12 +41,12 @@ class StoreThread:
 
     async def run[T](self, work: Callable[[], T]) -> T:
         """Return the result of `work` in the thread. A cancelled call may still run."""
-        return await self._put(work)
+        return await self.submit(work)
 
     def post(self, work: Callable[[], object]) -> None:
         """Run `work` after the calls that wait, and log its error; do nothing if no call has started the thread."""
         if self._thread is not None:
-            self._put(work).add_done_callback(self._log_error)
+            self.submit(work).add_done_callback(self._log_error)
 
     def close(self) -> None:
         """End the thread after the calls that are under way, without waiting. A later call starts a new one."""
@@ -58,7 +58,8 @@ class StoreThread:
     def __del__(self) -> None:
         self.close()
 
-    def _put[T](self, work: Callable[[], T]) -> asyncio.Future[T]:
+    def submit[T](self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Return a future of the result of `work` in the thread. `work` of a cancelled future may still run."""
         if self._thread is None:
             # A daemon, because a program that ends without `close` must end. What is not committed is not acknowledged.
             self._thread = threading.Thread(target=_run, args=(self._calls,), name=self._name, daemon=True)
