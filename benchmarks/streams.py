@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
-from walle.deploy.cloud.repo import TaskTree
+from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.pipeline.events import PAGE_ENTER, PAGE_EXIT, Event
 from walle.pipeline.store import FeatureStore

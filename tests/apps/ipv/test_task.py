@@ -21,8 +21,8 @@ from apps.ipv.training_data import task_module
 from tests.apps.ipv import slow_features
 from walle import plain
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
-from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.deploy.cloud.task_tree import TaskTree
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import BASIC_KINDS, PAGE_EXIT, Event, EventError
 from walle.pipeline.stream import Events

@@ -9,8 +9,8 @@ import pytest
 from tests.sim.tasks import CONFIG, FILES, task_version
 from walle.deploy.cloud import bundle as bundle_module
 from walle.deploy.cloud.bundle import BundleError, TaskVersion, build_bundle, unpack
-from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfigError
+from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.engine_ext.vm.bytecode import compile_source
 from walle.protocol import DICTIONARY_MARK, Manifest, ProtocolError, QueuePolicy, TriggerCondition

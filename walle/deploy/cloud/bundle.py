@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from walle.deploy.cloud.compilers import OtherPython
-from walle.deploy.cloud.repo import TaskTree
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source
 from walle.engine_ext.vm.imports import is_allowed

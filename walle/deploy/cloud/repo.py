@@ -6,13 +6,12 @@ removes leftovers of a killed one.
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from dulwich.object_store import BaseObjectStore
@@ -21,11 +20,10 @@ from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
+from walle.deploy.cloud.task_tree import MAX_TREE_BYTES, MAX_TREE_FILES, TaskTree
 from walle.durable_file import make_folders, move_folder, sync_tree
 from walle.errors import DeployError
 
-MAX_TREE_FILES = 2000
-MAX_TREE_BYTES = 128 * 1024 * 1024
 MAX_TREE_DEPTH = 16
 TAG_PREFIX = b"refs/tags/"
 _VERSION = re.compile(r"v[1-9][0-9]{0,8}")
@@ -39,17 +37,6 @@ class RepoError(DeployError):
         super().__init__(f"{what}: {reason}")
         self.what = what
         self.reason = reason
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskTree:
-    """The files of one task version as they were committed: path from the root, with slashes → bytes."""
-
-    scenario: str
-    task: str
-    version: str
-    commit: str  # sha1 in hex
-    files: Mapping[str, bytes]
 
 
 def is_version(text: str) -> bool:

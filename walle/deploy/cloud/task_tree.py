@@ -1,0 +1,18 @@
+"""Files of one task version, as a commit or a folder has them."""
+
+import dataclasses
+from collections.abc import Mapping
+
+MAX_TREE_FILES = 2000
+MAX_TREE_BYTES = 128 * 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskTree:
+    """The files of one task version as they were committed: path from the root, with slashes → bytes."""
+
+    scenario: str
+    task: str
+    version: str
+    commit: str  # sha1 in hex
+    files: Mapping[str, bytes]
