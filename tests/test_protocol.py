@@ -14,6 +14,7 @@ from walle.protocol import (
     ContentsTest,
     Directive,
     Envelope,
+    Failure,
     FileEntry,
     FullPolicy,
     Manifest,
@@ -207,17 +208,44 @@ def test_an_outcome_keeps_the_head_of_its_error_and_the_tail_of_its_log() -> Non
     outcome = outcome_of(error="e" * 5000, place="p" * 5000, log="old\n" * 5000 + "the last line")
     (read,) = OutcomeBatch.from_json(json.loads(json.dumps(OutcomeBatch("d", "b", (outcome,)).to_json()))).outcomes
     assert (len(read.error), len(read.place), len(read.log)) == (
-        Outcome.MAX_ERROR_CHARS,
-        Outcome.MAX_PLACE_CHARS,
-        Outcome.MAX_LOG_CHARS,
+        Failure.MAX_ERROR_CHARS,
+        Failure.MAX_PLACE_CHARS,
+        Failure.MAX_LOG_CHARS,
     )
     assert read.log.endswith("the last line")
 
 
 def test_an_outcome_of_an_older_device_has_no_place_and_no_log() -> None:
     plain = json.loads(json.dumps(OutcomeBatch("d", "b", (outcome_of(ok=1, place="main.py:1", log="x"),)).to_json()))
-    del plain["outcomes"][0]["place"], plain["outcomes"][0]["log"]
+    for key in ("place", "log", "failures"):
+        del plain["outcomes"][0][key]
     assert OutcomeBatch.from_json(plain).outcomes == (outcome_of(ok=1),)
+
+
+@pytest.mark.parametrize(
+    ("failures", "why"),
+    [
+        ([{}] * (Outcome.MAX_FAILURES + 1), r"failures: 11 failures, more than 10"),
+        (["x"], r"failures\[0\]: must be an object, is str"),
+        ([{"error_type": "E", "error": "x", "count": 0}], r"failures\[0\]\.count: must be from 1 to 1000000000, is 0"),
+        ([{"error_type": "E", "error": "x", "count": 10**400}], r"failures\[0\]\.count"),
+        ([{"error_type": "E", "error": "\ud800", "count": 1}], r"failures\[0\]\.error: holds half a character"),
+        ([{"error_type": "E", "count": 1}], r"failures\[0\]\.error: is missing"),
+        ({}, r"failures: must be list, is dict"),
+    ],
+)
+def test_failures_that_would_harm_the_cloud_are_refused(failures: object, why: str) -> None:
+    plain = json.loads(json.dumps(OutcomeBatch("d", "b", (outcome_of(ok=1),)).to_json()))
+    plain["outcomes"][0]["failures"] = failures
+    with pytest.raises(ProtocolError, match=why):
+        OutcomeBatch.from_json(plain)
+
+
+def test_the_texts_of_a_failure_are_bounded() -> None:
+    plain = dict.fromkeys(("error_type", "error", "place", "traceback", "log"), "x" * 10000 + "end")
+    read = Failure.from_json({**plain, "count": 3}, "failure")
+    assert (len(read.error_type), len(read.error), len(read.place)) == (200, 2000, 300)
+    assert (len(read.traceback), len(read.log), read.traceback[-3:], read.log[-3:]) == (4000, 2000, "end", "end")
 
 
 @given(st.binary(max_size=50), st.dictionaries(words, st.binary(max_size=64), max_size=3))
@@ -238,6 +266,18 @@ def test_an_envelope_keeps_bytes_as_they_were(payload: bytes, signatures: dict[s
         error=words,
         place=words,
         log=words,
+        failures=st.lists(
+            st.builds(
+                Failure,
+                error_type=words,
+                error=words,
+                place=words,
+                traceback=words,
+                log=words,
+                count=st.integers(1, Outcome.MAX_COUNT),
+            ),
+            max_size=Outcome.MAX_FAILURES,
+        ).map(tuple),
     )
 )
 def test_an_outcome_batch_survives_json(outcome: Outcome) -> None:

@@ -16,7 +16,8 @@ from walle.errors import VMError
 from walle.pipeline import context
 from walle.pipeline.events import Event
 from walle.pipeline.task_queue import Trigger
-from walle.protocol import PHASES, Manifest, Outcome, printable
+from walle.protocol import PHASES, Failure, Manifest, printable
+from walle.task_failure import failure_of
 from walle.task_log import (
     MAX_LINE_CHARS,
     MAX_LINES_PER_WINDOW,
@@ -24,7 +25,6 @@ from walle.task_log import (
     WINDOW_S,
     LogLine,
     TaskLog,
-    failure_place,
     last_lines,
     parse_lines,
 )
@@ -71,7 +71,7 @@ def test_a_report_gets_the_last_lines_whole() -> None:
     assert last_lines([]) == ""
     assert last_lines([LogLine("info", "a"), LogLine("error", "b")]) == "info: a\nerror: b"
     text = last_lines([LogLine("info", f"{number} " + "x" * 300) for number in range(100)])
-    assert len(text) <= Outcome.MAX_LOG_CHARS
+    assert len(text) <= Failure.MAX_LOG_CHARS
     lines = text.split("\n")
     assert lines[-1].startswith("info: 99 x")
     assert all(line.startswith("info: ") for line in lines)
@@ -128,21 +128,31 @@ async def test_a_run_that_ends_well_hands_its_lines_over(runner: TaskRunner, tmp
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("body", "line"),
+    ("body", "place"),
     [
-        ("raise ValueError('x')", 3),
-        ("while True: pass", 3),
-        ("helper()", 5),
-        ("import socket", 3),
-        ("for _ in iter(int, 1): print('x' * 1000)", 3),
-        ("bytearray(1 << 30)", 3),
-        ("import json; json.loads('{')", 3),
-        ("import walle.np as np; np.concatenate([np.zeros(2), np.zeros((2, 2))])", 3),
+        ("raise ValueError('x')", "3 in execute"),
+        ("while True: pass", "3 in execute"),
+        ("helper()", "5 in helper"),
+        ("import socket", "3 in execute"),
+        ("for _ in iter(int, 1): print('x' * 1000)", "3 in execute"),
+        ("bytearray(1 << 30)", "3 in execute"),
+        ("import json; json.loads('{')", "3 in execute"),
+        ("import walle.np as np; np.concatenate([np.zeros(2), np.zeros((2, 2))])", "3 in execute"),
+        ("return object()", "1 in execute"),
+        ("return bytes(9 << 20)", "1 in execute"),
+        ("ctx.escalate(5)", "3 in execute"),
+        ("ctx.events.plan([{'sum': 5}]).run(ctx.events)", "3 in execute"),
+        ("raise ValueError('x\\n  File \"shop/ipv/v1/main.py\", line 99, in forged')", "3 in execute"),
+        ("(lambda: 1 / 0)()", "3 in <lambda>"),
+        ("execute(ctx, x)", "2 in execute"),
     ],
-    ids=["raises", "deadline", "deeper", "import", "log_kb", "memory", "library", "np"],
-)
+    ids=[
+        "raises", "deadline", "deeper", "import", "log_kb", "memory", "library", "np", "refused", "output_kb",
+        "callback", "plan", "forged", "lambda", "recursion",
+    ],
+)  # fmt: skip
 async def test_a_run_that_fails_hands_its_lines_over_and_names_its_place(
-    runner: TaskRunner, tmp_path: Path, body: str, line: int
+    runner: TaskRunner, tmp_path: Path, body: str, place: str
 ) -> None:
     main = f"def execute(ctx, x):\n    ctx.log('last words')\n    {body}\ndef helper():\n    raise KeyError\n"
     if "socket" in body:
@@ -152,7 +162,11 @@ async def test_a_run_that_fails_hands_its_lines_over_and_names_its_place(
     with pytest.raises(VMError) as failed:
         await runner.run(files, manifest, TRIGGER, {}, {}, on_log=got.extend)
     assert got[0] == ("info", "last words")
-    assert failure_place(failed.value) == f"shop/ipv/v1/main.py:{line}"
+    failure = failure_of(failed.value)
+    assert failure.place == f"shop/ipv/v1/main.py:{place}"
+    assert "info: last words" in failure.log.split("\n") or "log_kb" in failure.error
+    is_named = failure.place in failure.error
+    assert is_named or "imports 'socket'" in failure.error or "result['output'] makes" in failure.error
 
 
 @pytest.mark.asyncio
@@ -181,7 +195,7 @@ async def test_a_task_that_forged_its_log_gets_its_output_stored_all_the_same(
 
 
 def test_a_place_that_is_unknown_is_empty() -> None:
-    assert failure_place(ValueError("x")) == ""
-    assert failure_place(TaskError("t", "E", "m", "")) == ""
-    forged = 'Traceback\n  File "a\x1b.py", line 5, in f\nE: x'
-    assert failure_place(TaskError("t", "E", "m", forged)) == r"a\x1b.py:5"
+    assert failure_of(ValueError("x")).place == ""
+    failure = failure_of(TaskError("t", "E\x07", "m\x1b", "a\x1b\nb\u202e", "a\x1b.py:5"))
+    assert (failure.error_type, failure.place) == (r"E\x07", r"a\x1b.py:5")
+    assert (failure.error, failure.traceback) == (r"task t: E\x07: m\x1b (a\x1b.py:5)", "a\\x1b\nb\\u202e")

@@ -107,7 +107,7 @@ async def test_a_phase_gets_a_context_and_a_trigger_of_these_types(tmp_path: Pat
     events = plain.pop("page_events")
     vm = VM(tmp_path)
     try:
-        found = (await vm.call("walle.pipeline.context:run", plain, events, {}, deadline=30.0))["output"]
+        found = (await vm.call("walle.pipeline.context:run", "shop/visits", plain, events, {}, deadline=30.0))["output"]
     finally:
         vm.close()
         assert await vm.wait_closed()

@@ -21,7 +21,12 @@ class EngineError(WalleError):
 
 
 class VMError(WalleError):
-    """A task that raised, ran too long, broke a limit, or imported what it may not."""
+    """A task that raised, ran too long, broke a limit, or imported what it may not.
+
+    `log` has the last lines that the failed run logged, as an outcome report carries them, where they are known.
+    """
+
+    log = ""
 
 
 class PipelineError(WalleError):

@@ -8,14 +8,11 @@ neither a terminal nor a log file interprets them.
 import collections
 import dataclasses
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from walle.clock import Clock, SystemClock
-from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
-from walle.protocol import Outcome, printable, whole_characters
+from walle.protocol import Failure, printable, whole_characters
 
 MAX_RUN_LINES = 201  # of one run: the VM keeps 200, and adds one that counts the rest
 MAX_LINE_CHARS = 1_000
@@ -25,7 +22,6 @@ _MAX_TASKS = 1_000
 _REPORT_LINES = 20
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-_FRAME = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
 _TASKS = logging.getLogger("walle.task")
 
 
@@ -60,27 +56,10 @@ def parse_lines(value: object) -> list[LogLine]:
 def last_lines(lines: Sequence[LogLine]) -> str:
     """Return the end of a run's log as an outcome report carries it: one `level: text` a line."""
     text = "\n".join(f"{line.level}: {line.text}" for line in lines[-_REPORT_LINES:])
-    if len(text) > Outcome.MAX_LOG_CHARS:  # a line that is cut would lose its level
-        text = text[-Outcome.MAX_LOG_CHARS :]
+    if len(text) > Failure.MAX_LOG_CHARS:  # a line that is cut would lose its level
+        text = text[-Failure.MAX_LOG_CHARS :]
         text = text[text.find("\n") + 1 :]
     return whole_characters(text)
-
-
-def failure_place(error: BaseException) -> str:
-    """Return file:line of the task's code where the run failed, empty where the error does not name one."""
-    match error:
-        case ForbiddenImport():
-            place = f"{error.file}:{error.line}"
-        case LimitExceeded():
-            place = error.place
-        case TaskError():
-            frames = _FRAME.findall(error.traceback_text)
-            # A task's files have relative names; those of libraries are absolute.
-            own = [frame for frame in frames if not frame[0].startswith(("/", "<"))]
-            place = "{}:{}".format(*(own or frames)[-1]) if frames else ""
-        case _:
-            place = ""
-    return printable(place[: Outcome.MAX_PLACE_CHARS])
 
 
 @dataclasses.dataclass(slots=True)

@@ -24,17 +24,18 @@ from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.topics import TopicError, own_topic
-from walle.protocol import Attribute, Manifest
-from walle.task_log import LogLine, OnLog, TaskLog, parse_lines
+from walle.protocol import PHASES, Attribute, Manifest
+from walle.task_log import LogLine, OnLog, TaskLog, last_lines, parse_lines
 
 _LOG = logging.getLogger(__name__)
 
 _LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
+_RUN_TIMED = "walle.pipeline.context:run_timed"
 _PHASE = "walle.pipeline.context:phase"
 _LOAD_MIGRATING = "walle.pipeline.context:load_migrating"
 _MIGRATE = "walle.pipeline.context:migrate"
-_TAKE_LOG = "walle.pipeline.context:take_log"
+_TAKE_FAILURE = "walle.pipeline.context:take_failure"
 _DEFAULT_DEADLINE_MS = 500
 # Of a call whose VM host ends: a task that ends hosts is quarantined before the last one.
 _ATTEMPTS = MAX_STRIKES + 1
@@ -114,12 +115,23 @@ def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
     return recent.encode() if isinstance(recent, RecentEvents) else encode_events(recent)
 
 
-async def _pass_log_on(vm: VM, run_id: int, log: OnLog) -> None:
-    """Take the log of a failed run out of its VM and pass it on. A VM that ends meanwhile loses its log."""
+async def _complete(error: TaskError | LimitExceeded | ForbiddenImport, vm: VM, run_id: int, log: OnLog) -> None:
+    """Take the log of a failed run out of its VM and pass it on; set what the error lacks: its log and place.
+
+    A VM that ends meanwhile loses its log.
+    """
     try:
-        lines = parse_lines(await vm.call(_TAKE_LOG, run_id, deadline=_LOAD_S))
+        taken = await vm.call(_TAKE_FAILURE, run_id, deadline=_LOAD_S)
     except VMError:
         return
+    match taken:
+        case {"log": found, "place": str(place)}:
+            pass
+        case _:  # the task has changed the runtime of its VM
+            found, place = taken, ""
+    lines = parse_lines(found)
+    error.log = last_lines(lines)
+    error.place = error.place or place
     log(lines)
 
 
@@ -182,10 +194,12 @@ class TaskRunner:
         *,
         state: Mapping[str, Any] | None = None,
         on_log: OnLog | None = None,
+        timed: bool = False,
     ) -> TaskOutput:
         """Run the phases of a version on a trigger and return its output, its topics by their full names.
 
-        `state` is the task's, None for a task without [state]; the output has the new one. `on_log` is called before
+        `state` is the task's, None for a task without [state]; the output has the new one, and the time of each phase
+        if `timed`. `on_log` is called before
         this returns or raises; not for a run that is cancelled.
 
         Raises:
@@ -200,7 +214,8 @@ class TaskRunner:
         log = self._log(manifest, on_log)
         before = None if state is None else dict(state)
         args = manifest.name, plain, events, dict(device), places, before
-        result = await self._call(version, log, _RUN, *args, deadline=deadline_s(manifest), callbacks=callbacks)
+        function = _RUN_TIMED if timed else _RUN
+        result = await self._call(version, log, function, *args, deadline=deadline_s(manifest), callbacks=callbacks)
         try:
             lines = parse_lines(result["log"])
             # `ctx.store.put` has checked the topics, but a VM is not trusted.
@@ -208,7 +223,9 @@ class TaskRunner:
                 [(own_topic(manifest.name, topic), payload) for topic, payload in result[key]]
                 for key in ("puts", "local")
             )
-            output = TaskOutput(result["output"], puts, local, result.get("state"))
+            times = result["phase_ms"] if timed else {}
+            phase_ms = {phase: float(times[phase]) for phase in PHASES if phase in times}
+            output = TaskOutput(result["output"], puts, local, result.get("state"), phase_ms)
         except (KeyError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)
@@ -348,9 +365,9 @@ class TaskRunner:
         run_id = next(self._run_ids)
         try:
             return await vm.call(function, *args, run_id, deadline=deadline, callbacks=callbacks)
-        except (TaskError, LimitExceeded, ForbiddenImport):
+        except (TaskError, LimitExceeded, ForbiddenImport) as error:
             if vm.alive:
-                await _pass_log_on(vm, run_id, log)
+                await _complete(error, vm, run_id, log)
             raise
 
     async def close(self) -> None:

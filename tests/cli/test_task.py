@@ -207,14 +207,14 @@ def test_simulate_shows_what_the_task_logs_and_prints(task: Path, tmp_path: Path
     )
     log = write_events(tmp_path / "log.jsonl", ("a", False))
     _, report = run("task", "simulate", task, "--events", log)
-    seen = {"device": "simulated-low", "event": 1, "level": "warning", "text": r"\x1b[2J[red]seen"}
+    seen = {"device": "simulated-low", "event": 1, "line": 2, "level": "warning", "text": r"\x1b[2J[red]seen"}
     assert report["log"][0] == seen
     assert report["log"][1] == {**seen, "level": "info", "text": "printed"}
     assert (len(report["log"]), report["dropped_log_lines"]) == (4, 0)
     text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
     assert "\x1b" not in text
-    assert r"log: warning: \x1b[2J[red]seen (simulated-low, event 1)" in text
-    assert "log: info: printed (simulated-high, event 1)" in text
+    assert r"log: warning: \x1b[2J[red]seen (simulated-low, event 1, line 2)" in text
+    assert "log: info: printed (simulated-high, event 1, line 2)" in text
 
 
 def test_simulate_bounds_what_it_shows_and_keeps(task: Path, tmp_path: Path) -> None:
@@ -232,7 +232,16 @@ def test_simulate_shows_the_log_and_place_of_a_failure(task: Path, tmp_path: Pat
     log = write_events(tmp_path / "log.jsonl", ("a", False))
     status, report = run("task", "simulate", task, "--events", log)
     assert (status, [line["text"] for line in report["log"]]) == (1, ["here", "here"])
-    assert report["first_error"].endswith("ZeroDivisionError: division by zero (local/small/v1/main.py:3)")
+    place = "local/small/v1/main.py:3 in execute"
+    assert report["first_error"].endswith(f"ZeroDivisionError: division by zero ({place})")
+    failed = [one for one in report["results"] if not one["ok"]]
+    assert [(one["device"], one["event"], one["line"], one["error_type"], one["place"]) for one in failed] == [
+        ("simulated-low", 1, 2, "ZeroDivisionError", place),
+        ("simulated-high", 1, 2, "ZeroDivisionError", place),
+    ]
+    text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
+    assert f"failed: event 1, line 2 of {log} (page_exit " in text
+    assert '      File "local/small/v1/main.py", line 3, in execute' in text
 
 
 def test_simulate_without_events_says_how_to_give_some(task: Path) -> None:
@@ -247,6 +256,12 @@ def test_simulate_plays_each_stream_of_a_log_by_itself(task: Path, tmp_path: Pat
     log.write_text(log.read_text() + "broken\n")
     status, report = run("task", "simulate", task, "--events", log)
     assert (status, report["runs"], report["failures"], report["skipped_lines"]) == (0, 10, 0, 1)
+    assert report["skipped"] == {"broken": 1}
+    (skipped,) = report["skipped_reports"]
+    assert (skipped["line"], skipped["fault"]) == (11, "broken")
+    assert "not JSON" in skipped["reason"]
+    text = CliRunner().invoke(app, ["task", "simulate", str(task), "--events", str(log)]).stdout
+    assert f"1 lines of {log} were skipped: 1 broken\n  line 11: not JSON" in text
 
 
 def test_simulate_reads_a_log_through_a_mapping(task: Path, tmp_path: Path) -> None:
@@ -262,7 +277,7 @@ def test_simulate_reads_a_log_through_a_mapping(task: Path, tmp_path: Path) -> N
 
 def test_simulate_without_events_says_that_it_only_loaded(task: Path) -> None:
     status, report = run("task", "simulate", task)
-    assert (status, report["ok"], report["runs"], report["ms_per_run"]) == (0, True, 0, None)
+    assert (status, report["ok"], report["runs"], report["phases"]) == (0, True, 0, {})
     assert "give it events" in CliRunner().invoke(app, ["task", "simulate", str(task)]).stdout
 
 

@@ -11,10 +11,12 @@ import pytest_asyncio
 
 from tests.sim.shop_cloud import no_task_left
 from tests.sim.visits import TASK_CONFIG, event_at
-from walle.cloud.simulation import DEVICE_KINDS, Simulator
+from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
+from walle.pipeline.events import Event, EventError
+from walle.pipeline.stream_engine import StreamEngine
 from walle.task_log import LogLine
 
 VISITS = 4
@@ -138,11 +140,63 @@ async def test_what_is_logged_is_handed_over_with_device_and_event() -> None:
     result = await simulator.run(bundle(main), b"".join(LOG.splitlines(keepends=True)[:6]))
     await simulator.close()
     assert (result.runs, result.failures) == (4, 4)
-    assert result.first_error.endswith("(shop/count/v1/main.py:4)")
+    assert result.first_error.endswith("(shop/count/v1/main.py:4 in execute)")
     assert got == [
         ("", None, "info", "loaded"),
         *((kind["id"], position, "error", kind["id"]) for kind in DEVICE_KINDS for position in (2, 5)),
     ]
+
+
+@pytest.mark.asyncio
+async def test_each_run_is_handed_over_with_its_output_or_failure_and_the_time_of_its_phases() -> None:
+    main = """\
+def preprocess(ctx, trigger):
+    return trigger["event"]["contents"]["n"]
+
+def execute(ctx, n):
+    if n == 1:
+        return object()
+    for _ in range(100_000):
+        pass
+    return n
+"""
+    got: list[SimulatedRun] = []
+    simulator = Simulator(vms=1, on_run=got.append)
+    result = await simulator.run(bundle(main), LOG, DEVICE_KINDS[:1])
+    await simulator.close()
+    assert (result.ok, result.runs, result.failures, result.events) == (False, VISITS, 1, VISITS * 3)
+    assert [run.trigger.position for run in got] == [2, 5, 8, 11]
+    good = [run.output for run in got if run.output is not None]
+    assert [output.output for output in good] == [0, 2, 3]
+    assert all(output.phase_ms.keys() == {"preprocess", "execute"} for output in good)
+    assert all(output.phase_ms["execute"] > output.phase_ms["preprocess"] > 0 for output in good)
+    (failure,) = [run.failure for run in got if run.failure is not None]
+    assert (failure.place, failure.error_type) == ("shop/count/v1/main.py:4 in execute", "TypeError")
+
+
+@pytest.mark.asyncio
+async def test_events_that_a_device_refuses_are_named_and_the_others_played(
+    simulator: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = StreamEngine.on_event
+
+    async def refusing(
+        self: StreamEngine, event: Event, position: int | None = None, *, can_wait: bool = False
+    ) -> None:
+        if position == 4:
+            raise EventError("contents", "too much")
+        await taken(self, event, position, can_wait=can_wait)
+
+    monkeypatch.setattr(StreamEngine, "on_event", refusing)
+    result = await simulator.run(bundle("def execute(ctx, x):\n    return 1\n"), LOG)
+    assert (result.ok, result.runs, result.refused) == (True, RUNS, ((4, "contents: too much"),))
+
+
+@pytest.mark.asyncio
+async def test_a_simulation_that_stops_early_says_so(simulator: Simulator) -> None:
+    log = b"".join(json.dumps(event_at(position).to_dict()).encode() + b"\n" for position in range(60))
+    result = await simulator.run(bundle("def execute(ctx, x):\n    return 1 / 0\n"), log)
+    assert (result.ok, result.failures, result.events, result.is_cut) == (False, 10, 60, True)
 
 
 @pytest.mark.asyncio

@@ -262,29 +262,47 @@ def execute(ctx, trigger):
             await device.settled()
         lines = [(record.levelname, record.message) for record in caplog.records if record.name == "walle.task"]
         named = "d0: shop/count v1: "
+        place = "shop/count/v1/main.py:7 in execute"
+
+        def lines_of(visit: int) -> list[tuple[str, str]]:
+            logged = [("WARNING", rf"{named}visit {visit}\x1b[2J"), ("INFO", f"{named}printed")]
+            if visit != 2:
+                return logged
+            error = r"ValueError: \x1b]0;broken\x07"
+            failed = [
+                f"failed: task shop/count v1: {error} ({place})",
+                "Traceback (most recent call last):",
+                '  File "shop/count/v1/main.py", line 7, in execute',
+                error,
+            ]
+            return [*logged, *(("INFO", f"{named}{line}") for line in failed)]
+
         assert [line for line in lines if line[1].startswith(named)] == [
             *[("INFO", f"{named}loaded")] * 2,  # for the check before activation, and for the first run
-            *(
-                line
-                for number in range(4)
-                for line in (("WARNING", rf"{named}visit {number}\x1b[2J"), ("INFO", f"{named}printed"))
-            ),
+            *(line for number in range(4) for line in lines_of(number)),
         ]
-        failed = (
-            r"d0: shop/count v1 failed: task shop/count v1: ValueError: \x1b]0;broken\x07 (shop/count/v1/main.py:7)"
-        )
-        assert failed in caplog.text
         assert "\x1b" not in (await device.summary()).last_error
         (release,) = (await shop.http.get("/v1/releases")).json()
         totals = release["totals"]
-        assert totals["last_error"] == r"task shop/count v1: ValueError: \x1b]0;broken\x07"
-        assert totals["last_place"] == "shop/count/v1/main.py:7"
-        assert totals["last_log"] == "warning: visit 2\\x1b[2J\ninfo: printed"
+        assert totals["last_error"] == rf"task shop/count v1: ValueError: \x1b]0;broken\x07 ({place})"
+        assert (totals["last_place"], totals["distinct_failures"]) == (place, 1)
+        (failure,) = (await shop.releases.failures(release["id"]))["failures"]
+        assert (failure["error_type"], failure["kind"], failure["count"], failure["devices"]) == (
+            "ValueError",
+            "run",
+            totals["failed"],
+            1,
+        )
+        assert failure["log"].endswith("\\x1b[2J\ninfo: printed")
         command = ["release", "status", release["id"], "--url", shop.cloud.address.url]
         command += ["--token", shop.cloud.home.admin_token]
         shown = (await asyncio.to_thread(CliRunner().invoke, app, command)).stdout
-        assert "at: shop/count/v1/main.py:7\n" in shown
-        assert "logged: warning: visit 2\\x1b[2J\nlogged: info: printed\n" in shown
+        assert f"  at: {place}\n" in shown
+        assert '  File "shop/count/v1/main.py", line 7, in execute\n' in shown
+        assert "\\x1b[2J\n  logged: info: printed\n" in shown
+        shown = (await asyncio.to_thread(CliRunner().invoke, app, [*command[:-1], ""])).stdout
+        assert "Traceback" not in shown
+        assert "need a token with the role read" in shown
 
 
 @pytest.mark.asyncio

@@ -204,18 +204,20 @@ async def test_what_a_failing_run_logged_stays_for_one_call(make: Make) -> None:
             while ctx.device["os"] == "slow":
                 pass
     """)
-    take = "walle.pipeline.context:take_log"
+    take = "walle.pipeline.context:take_failure"
     lines = [("warning", "before"), ("info", "one"), ("info", "two, which has no end")]
     with pytest.raises(TaskError):
         await run(vm)
-    assert await vm.call(take) == [("info", "at import"), *lines]
-    assert await vm.call(take) == []
+    assert (await vm.call(take))["log"] == [("info", "at import"), *lines]
+    assert (await vm.call(take))["log"] == []
     with pytest.raises(DeadlineExceeded):
         await vm.call("walle.pipeline.context:run", TASK, TRIGGER, EVENTS, {"os": "slow"}, deadline=0.2)
-    assert await vm.call(take) == lines
+    assert (await vm.call(take))["log"] == lines
     result = await vm.call("walle.pipeline.context:run", TASK, TRIGGER, EVENTS, {"os": "other"})
     assert result["log"] == lines  # and nothing of the runs before
-    assert await vm.call(take) == []
+    taken = await vm.call(take)  # the result could have been refused after the run returned
+    assert (taken["log"], taken["place"].rpartition("/")[2]) == (lines, "main.py:3 in execute")
+    assert await vm.call(take) == {"log": [], "place": ""}
 
 
 @pytest.mark.asyncio
@@ -226,30 +228,31 @@ async def test_logs_of_failed_runs_stay_apart_in_bounded_memory(make: Make) -> N
                 ctx.log(number)
             raise ValueError
     """)
-    take, run = "walle.pipeline.context:take_log", "walle.pipeline.context:run"
+    take, run = "walle.pipeline.context:take_failure", "walle.pipeline.context:run"
     for run_id in range(1, 9):
         with pytest.raises(TaskError):
             await vm.call(run, TASK, {"lines": 200}, EVENTS, {}, None, None, run_id)
-    assert await vm.call(take, 9) == []
-    assert await vm.call(take, 1) == [("warning", "200 lines were dropped")]  # there is room for five logs
-    assert await vm.call(take, 5) == [("info", str(number)) for number in range(200)]
-    assert await vm.call(take, 5) == []
+    assert (await vm.call(take, 9))["log"] == []
+    assert (await vm.call(take, 1))["log"] == [("warning", "200 lines were dropped")]  # there is room for five logs
+    assert (await vm.call(take, 5))["log"] == [("info", str(number)) for number in range(200)]
+    assert (await vm.call(take, 5))["log"] == []
     for run_id in range(10, 10 + context.MAX_KEPT_LOGS):
         with pytest.raises(TaskError):
             await vm.call(run, TASK, {"lines": 1}, EVENTS, {}, None, None, run_id)
-    assert await vm.call(take, 8) == []
-    assert await vm.call(take, 10) == [("info", "0")]
+    assert (await vm.call(take, 8))["log"] == []
+    assert (await vm.call(take, 10))["log"] == [("info", "0")]
 
 
 @pytest.mark.asyncio
 async def test_what_loading_prints_comes_with_its_result_or_stays_for_one_call(make: Make) -> None:
     vm = make("print('loaded')\ndef execute(ctx, x): return 1")
     assert await vm.call("walle.pipeline.context:load") == {"phases": ["execute"], "log": [("info", "loaded")]}
-    assert await vm.call("walle.pipeline.context:take_log") == []
+    assert (await vm.call("walle.pipeline.context:take_failure"))["log"] == [("info", "loaded")]
+    assert (await vm.call("walle.pipeline.context:take_failure"))["log"] == []
     vm = make("print('loading')\nraise ValueError")
     with pytest.raises(TaskError):
         await vm.call("walle.pipeline.context:load")
-    assert await vm.call("walle.pipeline.context:take_log") == [("info", "loading")]
+    assert (await vm.call("walle.pipeline.context:take_failure"))["log"] == [("info", "loading")]
 
 
 @pytest.mark.asyncio
@@ -293,7 +296,7 @@ async def test_a_log_that_was_not_taken_does_not_reach_the_next_task_in_the_inte
         vm = VM(
             write_task(tmp_path / name, f"def execute(ctx, x):\n    print('of {name}', end='')\n    raise ValueError\n")
         )
-        assert await vm.call("walle.pipeline.context:take_log") == []
+        assert (await vm.call("walle.pipeline.context:take_failure"))["log"] == []
         with pytest.raises(TaskError):
             await run(vm)
         vm.close()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -12,13 +12,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, emit_rows, progress_console
 from walle.deploy.release_client import (
     CloudAddressError,
+    CloudRefusedError,
     CloudUnreachableError,
+    FailuresJson,
     ReleaseClient,
     ReleaseJson,
     TransitionJson,
 )
 from walle.errors import WalleError
 
+_TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="WALLE_URL", help="The cloud, as `walle cloud up` prints it.")]
@@ -112,7 +115,10 @@ def status(
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """List the releases, newest first, or show one with its history."""
+    """List the releases, newest first, or show one with its history and, with a token, its distinct failures.
+
+    A failure is shown with its place, its counts, and the traceback and last log lines of the latest report of it.
+    """
     if not release_id:
         releases = _run(url, token, lambda client: client.list_all())
         if as_json:
@@ -120,14 +126,15 @@ def status(
         else:
             emit_rows([_row(release) for release in releases], as_json=False)
         return
-    release = _run(url, token, lambda client: client.get(release_id))
+    release, found = _run(url, token, lambda client: _get_with_failures(client, release_id, has_token=bool(token)))
     if as_json:
-        emit(release, as_json=True)
+        emit(release if found is None else {**release, **found}, as_json=True)
         return
     emit_rows([_row(release)], as_json=False)
     if release["reason"]:
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
-    for line in [*_reads(release), *_last_failure(release["totals"])]:
+    failure = _last_failure(release["totals"]) if found is None else _failure_lines(found)
+    for line in [*_reads(release), *failure]:
         emit(release, as_json=False, text=escape(line))
     emit_rows([_history_row(entry) for entry in release["history"]], as_json=False, title="history")
 
@@ -190,8 +197,36 @@ def _last_failure(totals: Mapping[str, Any]) -> list[str]:
         return []
     lines = [f"last error: {totals['last_error']}"]
     lines += [f"at: {totals['last_place']}"] if totals["last_place"] else []
-    lines += [f"logged: {line}" for line in totals["last_log"].split("\n") if line]
-    return lines
+    return [*lines, "tracebacks and log lines need a token with the role read: --token or WALLE_TOKEN"]
+
+
+async def _get_with_failures(
+    client: ReleaseClient, release_id: str, *, has_token: bool
+) -> tuple[ReleaseJson, FailuresJson | None]:
+    """Return a release and its failures, None for them where the caller may not read them."""
+    release = await client.get(release_id)
+    if not has_token:
+        return release, None
+    try:
+        return release, await client.failures(release_id)
+    except CloudRefusedError as error:
+        if error.kind != "AccessError":
+            raise
+        return release, None
+
+
+def _failure_lines(found: FailuresJson) -> list[str]:
+    lines = []
+    for failure in found["failures"]:
+        first, last = (f"{datetime.fromtimestamp(failure[key]).astimezone():%Y-%m-%d %H:%M:%S}" for key in _TIMES)
+        kind = "failed runs" if failure["kind"] == "run" else failure["kind"]
+        lines.append(f"failure: {failure['error']}")
+        lines += [f"  at: {failure['place']}"] if failure["place"] else []
+        counts = f"{failure['count']} {kind} on {failure['devices']} devices"
+        lines.append(f"  {counts}; first {first}, last {last} on {failure['device_id']}")
+        lines += [f"  {line}" for line in failure["traceback"].split("\n") if line]
+        lines += [f"  logged: {line}" for line in failure["log"].split("\n") if line]
+    return lines + ([f"{found['others']} other failures"] if found["others"] else [])
 
 
 def _history_row(entry: TransitionJson) -> dict[str, Any]:

@@ -1,30 +1,20 @@
 """`walle task`: write a task, check it, and simulate it on this machine before it is pushed."""
 
-import asyncio
 import json
 import shutil
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from walle.cli.output import JsonFlag, emit, working
+from walle.cli.output import JsonFlag, emit
 from walle.cli.task_check import check
 from walle.cli.task_dictionary import dictionary
-from walle.cli.task_folder import Folder, TaskFolderError, read_folder
-from walle.errors import WalleError
-
-if TYPE_CHECKING:
-    from walle.deploy.cloud.release_service import SimulationResult
-    from walle.deploy.cloud.task_tree import TaskTree
-    from walle.task_log import LogLine
-
-_MAX_LOG_LINES = 1_000  # of a simulation, in its report
-_SHOWN_LOG_LINES = 20  # of these, in text
+from walle.cli.task_folder import TaskFolderError
+from walle.cli.task_simulation import simulate
 
 _CONFIG = """\
 [task]
@@ -112,114 +102,6 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
-
-
-def simulate(
-    folder: Folder,
-    events: Annotated[
-        Path | None, typer.Option(help="Play this event log instead of the task's own simulation events.")
-    ] = None,
-    mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
-    limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
-    as_json: JsonFlag = False,
-) -> None:
-    """Run a task on this machine as the cloud does before it releases it. Exit status 1 if a run fails.
-
-    The task is compiled, signed with a temporary key, laid out as on a device, and run in VMs on each kind of simulated
-    device. The report has what it logs and prints.
-    """
-    if mapping is not None and events is None:
-        raise typer.BadParameter("says how to read a log; name the log with --events", param_hint="--mapping")
-    skipped = 0
-    tree = read_folder(folder)
-    played = None
-    if events is not None:
-        played, skipped = read_log(events, mapping, limit)
-    started_s = time.monotonic()
-    log = _SimulationLog()
-    with working(f"simulating {tree.task}", as_json=as_json):
-        result = asyncio.run(_simulate(tree, played, log))
-    took_ms = (time.monotonic() - started_s) * 1000
-    report: dict[str, Any] = {
-        "task": tree.task,
-        "ok": result.ok,
-        "runs": result.runs,
-        "failures": result.failures,
-        "first_error": result.first_error,
-        "log": log.lines,
-        "dropped_log_lines": log.dropped,
-        "skipped_lines": skipped,
-        "took_ms": round(took_ms, 1),
-        "ms_per_run": round(took_ms / result.runs, 3) if result.runs else None,
-    }
-    counts = f"{result.runs} runs, {result.failures} failures, {took_ms:.0f} ms in all"
-    lines = [f"{'[green]passed[/]' if result.ok else '[red]failed[/]'}: {tree.task}, {counts}"]
-    if result.runs:
-        lines.append(f"{report['ms_per_run']} ms a run, start of the VMs and loading included")
-    elif result.ok:
-        lines.append(escape("it loads; give it events to run on: [simulation] events in task.toml, or --events"))
-    if skipped:
-        lines.append(f"{skipped} lines of {escape(str(events))} were skipped")
-    lines += [f"log: {escape(_line_of(line))}" for line in log.lines[:_SHOWN_LOG_LINES]]
-    if hidden := len(log.lines[_SHOWN_LOG_LINES:]) + log.dropped:
-        lines.append(f"log: {hidden} more lines; --json gives the first {_MAX_LOG_LINES}")
-    if result.first_error:
-        lines.append(f"first error: {escape(result.first_error)}")
-    emit(report, as_json=as_json, text="\n".join(lines))
-    if not result.ok:
-        raise typer.Exit(1)
-
-
-class _SimulationLog:
-    """The first lines that a task logs in a simulation, as plain data, and a count of the others."""
-
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.dropped = 0
-
-    def add(self, device: str, position: int | None, lines: "Sequence[LogLine]") -> None:
-        kept = lines[: _MAX_LOG_LINES - len(self.lines)]
-        self.lines += [{"device": device, "event": position, "level": one.level, "text": one.text} for one in kept]
-        self.dropped += len(lines) - len(kept)
-
-
-def _line_of(line: Mapping[str, Any]) -> str:
-    where = "loading" if line["event"] is None and not line["device"] else line["device"]
-    if line["event"] is not None:
-        where += f", event {line['event']}"
-    return f"{line['level']}: {line['text']} ({where})"
-
-
-async def _simulate(tree: "TaskTree", events: bytes | None, log: _SimulationLog) -> "SimulationResult":
-    from walle.cloud.simulation import Simulator
-    from walle.deploy.cloud.bundle import TaskVersion, build_bundle
-    from walle.deploy.signing import Signer
-
-    version = TaskVersion.parse(tree)
-    bundle = build_bundle(version, Signer.generate())
-    if events is None:
-        events = version.simulation_events
-    simulator = Simulator(vms=1, on_log=log.add)
-    try:
-        return await simulator.run(bundle, events)
-    finally:
-        await simulator.close()
-
-
-def read_log(path: Path, mapping: Path | None, limit: int) -> tuple[bytes, int]:
-    """Return the log's first events as JSON lines, each stream in one piece, and how many lines were skipped."""
-    from walle.pipeline.event_log import EventLog
-
-    log = EventLog(path, mapping)
-    streams: dict[str, list[bytes]] = {}
-    for record in log.records():
-        line = {"stream": record.stream, "id": str(record.position), **record.event.to_dict()}
-        streams.setdefault(record.stream, []).append(json.dumps(line).encode() + b"\n")
-        if log.events == limit:
-            break
-    if not streams:
-        raise WalleError(f"event log {path}: no event could be read; {sum(log.skipped.values())} lines were skipped")
-    return b"".join(line for lines in streams.values() for line in lines), sum(log.skipped.values())
 
 
 def register(app: typer.Typer) -> None:

@@ -71,23 +71,25 @@ def dictionary(
 def _features(folder: Path, events: Path | None, mapping: Path | None, limit: int) -> "list[Upload]":
     """Return the uploads that the task makes of the events, on one kind of device."""
     from walle import plain
-    from walle.cli.task import read_log
     from walle.cli.task_folder import read_folder
-    from walle.cloud.simulation import DEVICE_KINDS, Simulator
+    from walle.cli.task_simulation import read_log
+    from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
     from walle.deploy.cloud.bundle import TaskVersion, build_bundle
     from walle.deploy.signing import Signer
-    from walle.pipeline.stream_engine import TaskOutput
     from walle.protocol import Upload
 
     version = TaskVersion.parse(read_folder(folder))
     bundle = build_bundle(version, Signer.generate())
-    played = read_log(events, mapping, limit)[0] if events is not None else version.simulation_events
+    played = read_log(events, mapping, limit).data if events is not None else version.simulation_events
     if played is None:
         raise ConfigError(f"{folder}: has no [simulation] events to make features of; name a log with --events")
     found: list[Upload] = []
     now_ms = int(time.time() * 1000)
 
-    def keep(output: TaskOutput) -> None:
+    def keep(run: SimulatedRun) -> None:
+        output = run.output
+        if output is None:
+            return
         puts = list(output.puts)
         if output.output is not None:
             puts.append((bundle.manifest.name, output.output))
@@ -95,7 +97,7 @@ def _features(folder: Path, events: Path | None, mapping: Path | None, limit: in
             found.append(Upload(len(found) + 1, topic, plain.encode(payload), now_ms + len(found) * 1000))
 
     async def play() -> None:
-        simulator = Simulator(vms=1, on_output=keep)
+        simulator = Simulator(vms=1, on_run=keep)
         try:
             result = await simulator.run(bundle, played, DEVICE_KINDS[:1])
         finally:

@@ -34,6 +34,7 @@ from walle.deploy.cloud.api import (
     release_router,
     watch_router,
 )
+from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.policy import Policy
@@ -51,6 +52,7 @@ from walle.protocol import MAX_DICTIONARY_BYTES
 _LOG = logging.getLogger(__name__)
 
 _DELAYS_KEPT = 50_000
+_NOTE_S = 2.0  # between two times that the devices that were seen are listed
 _RENEW_S = 86_400.0  # between two looks at the certificate
 _FAREWELL_S = 3.0  # for requests under way when the gateway closes
 
@@ -118,6 +120,7 @@ class GatewayNode:
                 "renewal of the certificate": functools.partial(self._renew_daily, authority),
                 "watch of uploads": self._uploads_watch.run,
                 "watch of losses": losses.run,
+                "list of devices": functools.partial(self._note_devices, monitor),
             }
             if rules:
                 works["retention of uploads"] = self._retention.run
@@ -199,6 +202,7 @@ class GatewayNode:
         app.include_router(release_router(releases, monitor, authorize_by(access)))
         app.include_router(device_router(monitor, self._home.lets_in))
         app.include_router(feature_router(lambda: self._uploads, access))
+        app.include_router(registry_router(monitor, access))
         app.mount("/cdn", cdn_app(self._home.files))
         app.mount("/git", git_app(self._home.repos, access))
         return app
@@ -219,6 +223,13 @@ class GatewayNode:
 
     async def _note_batch(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
+
+    async def _note_devices(self, monitor: MonitorPeer) -> None:
+        """Pass on which devices sent profiles, until cancelled."""
+        while True:
+            await self._answerer.wait_seen()
+            await self._clock.sleep(_NOTE_S)
+            await monitor.note_profiles(self._answerer.take_seen())
 
     async def _renew_daily(self, authority: Authority) -> None:
         """Issue a new certificate for the tunnel before the old one expires, until cancelled."""

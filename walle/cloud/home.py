@@ -21,7 +21,7 @@ class CloudHome:
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         device.token        lets devices in         authority/          the tunnel's certificate authority
         repos/              task repositories       files/              what /cdn serves
-        releases.db  monitor.db  uploads.db
+        releases.db  monitor.db  uploads.db  devices.db
 
     `prepare` makes what is absent; the nodes only read keys and tokens.
     """
@@ -31,6 +31,7 @@ class CloudHome:
         self.releases_db = folder / "releases.db"
         self.monitor_db = folder / "monitor.db"
         self.uploads_db = folder / "uploads.db"
+        self.devices_db = folder / "devices.db"
         self.inference_folder = folder / "inference"
 
     def prepare(self, scenarios: tuple[str, ...] = ()) -> None:

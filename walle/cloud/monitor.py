@@ -5,12 +5,13 @@ import contextlib
 from walle.clock import SystemClock
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
+from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
 
 
 class MonitorNode:
-    """Owner of the monitor service and its journal, between `start` and `close`."""
+    """Owner of the monitor service, its journal and the device registry, between `start` and `close`."""
 
     def __init__(self, config: CloudConfig) -> None:
         self._home = CloudHome(config.folder)
@@ -20,11 +21,13 @@ class MonitorNode:
         """Return the service with the evidence of its journal. The caller sets `on_verdict`.
 
         Raises:
-            JournalError: the journal cannot be opened.
+            JournalError: the journal or the device registry cannot be opened.
         """
+        clock = SystemClock()
         async with contextlib.AsyncExitStack() as undo:
             journal = await undo.enter_async_context(Journal(self._home.monitor_db))
-            service = await undo.enter_async_context(MonitorService(journal, SystemClock()))
+            devices = await undo.enter_async_context(DeviceRegistry(self._home.devices_db, clock))
+            service = await undo.enter_async_context(MonitorService(journal, clock, devices=devices))
             self._undo = undo.pop_all()
         return service
 

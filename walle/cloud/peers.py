@@ -1,8 +1,10 @@
 """Interfaces between the nodes of a cloud: asynchronous calls with plain values or frozen dataclasses."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from walle.deploy.cloud.api import Outcomes, Releases
+from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
@@ -15,11 +17,12 @@ class GatewayPeer(Protocol):
     async def recent_devices(self, count: int, policy: Policy) -> tuple[str, ...]: ...
 
 
-class MonitorPeer(Outcomes, Protocol):
+class MonitorPeer(Outcomes, Devices, Protocol):
     """Methods of the monitor that the gateway and the release node call."""
 
     async def watch(self, release_id: str, stage: str, gate: Gate) -> None: ...
     async def unwatch(self, release_id: str) -> None: ...
+    async def note_profiles(self, profiles: Mapping[str, bytes]) -> None: ...
 
 
 class ReleasesPeer(Releases, Protocol):

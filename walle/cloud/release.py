@@ -11,7 +11,8 @@ from walle.cloud.simulation import Simulator
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.compilers import other_pythons
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.release_service import ReleaseService, SimulationResult, World
+from walle.deploy.cloud.release_service import ReleaseService, World
+from walle.deploy.cloud.simulation_result import SimulationResult
 
 CDN_URL = "/cdn"  # relative: a device takes it from the gateway that it knows
 

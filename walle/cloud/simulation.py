@@ -6,6 +6,7 @@ of device. A phase that escalates runs here too, as in fallback inference.
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,19 +16,20 @@ from typing import Any
 from walle import plain
 from walle.clock import SystemClock
 from walle.deploy.cloud.bundle import Bundle, unpack
-from walle.deploy.cloud.release_service import SimulationResult
+from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.errors import VMError
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import EventError
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamCounts, StreamEngine, TaskOutput
+from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.task_states import TaskState
-from walle.protocol import Attribute
-from walle.task_log import LogLine, OnLog, TaskLog, failure_place
+from walle.protocol import Attribute, Failure
+from walle.task_failure import failure_of
+from walle.task_log import LogLine, OnLog, TaskLog
 from walle.task_runner import TaskRunner
 
 # The kinds of device that every version is simulated on; a task sees them as `ctx.device`.
@@ -40,21 +42,34 @@ _MAX_FAILURES = 10  # bounds the time of a version that overruns its deadline at
 type OnSimulatedLog = Callable[[str, int | None, Sequence[LogLine]], None]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimulatedRun:
+    """A run of a simulation: the id of its device, its trigger, and its output or its failure.
+
+    `output.phase_ms` is the time of each phase in its VM: the start of the VM and loading are not in it.
+    """
+
+    device: str
+    trigger: Trigger
+    output: TaskOutput | None
+    failure: Failure | None
+
+
 class Simulator:
     """A runner of bundles in VMs of its own; at most `vms` at once.
 
     `on_log` gets the lines of each load and run, with the id of the simulated device and the position of the event,
-    None for a load. Without it they go into the log of this process. `on_output` gets what each run returned.
+    None for a load. Without it they go into the log of this process. `on_run` gets each run when it has ended.
     """
 
     def __init__(
-        self, vms: int, *, on_log: OnSimulatedLog | None = None, on_output: Callable[[TaskOutput], None] | None = None
+        self, vms: int, *, on_log: OnSimulatedLog | None = None, on_run: Callable[[SimulatedRun], None] | None = None
     ) -> None:
         self._task_log = TaskLog("simulation")
         self._device = TaskRunner(vms, task_log=self._task_log)
         self._cloud = TaskRunner(vms, task_log=self._task_log)
         self._on_log = on_log
-        self._on_output = on_output
+        self._on_run = on_run
 
     async def run(
         self, bundle: Bundle, events: bytes | None, kinds: Sequence[Mapping[str, Attribute]] = DEVICE_KINDS
@@ -62,7 +77,7 @@ class Simulator:
         """Play `events` (JSON lines; None for none) through the bundle on each kind of device.
 
         A version fails if it does not load or if a run fails; after ten failures no further event is played. Without
-        events it passes by loading.
+        events it passes by loading. Events that a device refuses are not played, and listed in the result.
         """
         with tempfile.TemporaryDirectory(prefix="walle-simulation-") as folder:
             files = Path(folder) / "task"
@@ -70,33 +85,37 @@ class Simulator:
             try:
                 await self._device.load(files, bundle.manifest, on_log=self._on_log_of("", None))
             except VMError as error:
-                return SimulationResult(ok=False, runs=0, failures=1, first_error=_describe(error))
+                return SimulationResult(ok=False, runs=0, failures=1, first_error=_describe(failure_of(error)))
             if events is None:
                 return SimulationResult(ok=True, runs=0, failures=0)
             log = Path(folder) / "events.jsonl"
             log.write_bytes(events)
-            runs = 0
-            errors: list[str] = []
-            counts = StreamCounts()
+            play = _Play()
             for number, kind in enumerate(kinds):
                 database = Path(folder) / f"features-{number}.db"
-                counts = await self._play(bundle, files, EventLog(log), database, kind, errors)
-                runs += counts.triggers
-            if runs == 0:
-                return SimulationResult(False, 0, 1, _why_none(bundle, log, counts.without_visit))
-            return SimulationResult(not errors, runs, len(errors), errors[0] if errors else "")
+                play.refused.clear()  # each kind of device refuses the same
+                await self._play(bundle, files, EventLog(log), database, kind, play)
+            event_count = sum(1 for _ in EventLog(log))
+            if play.runs == 0:
+                return SimulationResult(False, 0, 1, _why_none(bundle, log, play), event_count, tuple(play.refused))
+            first_error = _describe(play.failures[0]) if play.failures else ""
+            return SimulationResult(
+                ok=not play.failures,
+                runs=play.runs,
+                failures=len(play.failures),
+                first_error=first_error,
+                events=event_count,
+                refused=tuple(play.refused),
+                is_cut=play.is_cut,
+            )
 
     async def _play(
-        self,
-        bundle: Bundle,
-        files: Path,
-        log: EventLog,
-        database: Path,
-        kind: Mapping[str, Attribute],
-        errors: list[str],
-    ) -> StreamCounts:
-        """Return the counts of a kind of device that gets the events; append the errors of failed runs to `errors`."""
+        self, bundle: Bundle, files: Path, log: EventLog, database: Path, kind: Mapping[str, Attribute], play: "_Play"
+    ) -> None:
+        """Play the events on one kind of device, and count what happens in `play`."""
         manifest = bundle.manifest
+        under_way: list[Trigger] = []  # one at most: runs of a task follow one another
+        outputs: list[TaskOutput] = []
 
         async def escalate(phase: str, payload: Any) -> Any:
             crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which carries only plain data
@@ -105,6 +124,7 @@ class Simulator:
             return plain.decode(plain.encode(output))
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
+            under_way[:], outputs[:] = [trigger], []
             query = functools.partial(query_payloads, store, manifest, 0)
             callbacks: Callbacks = {"escalate": escalate, "store.query": query}
             if manifest.history is not None:
@@ -113,14 +133,19 @@ class Simulator:
             on_log = self._on_log_of(str(kind["id"]), trigger.position)
             active = store.task_states.active(manifest.name)
             state = None if active is None else active.value
-            output = await self._device.run(files, manifest, trigger, kind, callbacks, state=state, on_log=on_log)
-            if self._on_output is not None:
-                self._on_output(output)
+            output = await self._device.run(
+                files, manifest, trigger, kind, callbacks, state=state, on_log=on_log, timed=self._on_run is not None
+            )
+            outputs[:] = [output]
             return output
 
         def on_outcome(_task: str, ok: bool, error: Exception | None) -> None:
-            if not ok and error is not None:
-                errors.append(_describe(error))
+            failure = None if ok or error is None else failure_of(error)
+            if failure is not None:
+                play.failures.append(failure)
+            if self._on_run is not None:
+                output = outputs[0] if failure is None else None
+                self._on_run(SimulatedRun(device=str(kind["id"]), trigger=under_way[0], output=output, failure=failure))
 
         async with (
             contextlib.aclosing(EventHistory(database.with_suffix(".history"), SystemClock())) as history,
@@ -132,14 +157,19 @@ class Simulator:
             if manifest.state is not None:
                 store.activate_state(TaskState.empty(manifest.name, manifest.state.version))
             for position, event in log:
-                if len(errors) >= _MAX_FAILURES:
+                if len(play.failures) >= _MAX_FAILURES:
+                    play.is_cut = True
                     break
                 await history.keep_up()
-                with contextlib.suppress(EventError):  # a device refuses and skips it too
+                try:
                     await engine.on_event(event, position, can_wait=True)
+                except EventError as error:  # a device refuses and skips it too
+                    play.refused.append((position, str(error)))
+                else:
                     history.add(position, event)
                 await engine.settle()  # so that a version is stopped soon after its last allowed failure
-            return engine.counts
+            play.runs += engine.counts.triggers
+            play.without_visit = engine.counts.without_visit
 
     def _on_log_of(self, device: str, position: int | None) -> OnLog | None:
         return None if self._on_log is None else functools.partial(self._on_log, device, position)
@@ -149,20 +179,30 @@ class Simulator:
         await self._cloud.close()
 
 
-def _describe(error: Exception) -> str:
+@dataclasses.dataclass
+class _Play:
+    """Counts of a simulation."""
+
+    runs: int = 0
+    failures: list[Failure] = dataclasses.field(default_factory=list)
+    refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    without_visit: int = 0  # on one kind of device
+    is_cut: bool = False
+
+
+def _describe(failure: Failure) -> str:
     """Return the text of a failure, with its place where the text does not name it."""
-    place = failure_place(error)
-    return str(error) if not place or place in str(error) else f"{error} ({place})"
+    return failure.error if failure.place in failure.error else f"{failure.error} ({failure.place})"
 
 
-def _why_none(bundle: Bundle, path: Path, without_visit: int) -> str:
+def _why_none(bundle: Bundle, path: Path, play: _Play) -> str:
     """Return why no event of a log triggered the task."""
     log = EventLog(path)
     events = sum(1 for _ in log)
     what = f"none of {events} simulated events met the trigger condition {bundle.manifest.trigger}"
-    if without_visit:
+    if play.without_visit:
         option = "`without_visit = true` under [trigger] triggers then too"
-        what += f"; {without_visit} met it while their page had no open visit ({option})"
+        what += f"; {play.without_visit} met it while their page had no open visit ({option})"
     if log.reports:
         first = log.reports[0]
         what += f"; {sum(log.skipped.values())} lines were skipped, the first is line {first.line}: {first.reason}"

@@ -68,6 +68,29 @@ class TransitionJson(TypedDict):
     details: dict[str, Any]
 
 
+class FailureJson(TypedDict):
+    """A distinct failure of a release: counts and times, and texts of the latest report of it."""
+
+    kind: str
+    error_type: str
+    error: str
+    place: str
+    traceback: str
+    log: str
+    device_id: str
+    count: int
+    devices: int
+    first_s: float
+    last_s: float
+
+
+class FailuresJson(TypedDict):
+    """The distinct failures of a release, and the number of the others."""
+
+    failures: list[FailureJson]
+    others: int
+
+
 class ReleaseJson(TypedDict):
     """A release, as the cloud shows it. Only `get` gives `history`."""
 
@@ -127,6 +150,11 @@ class ReleaseClient:
         """Return one release with its history."""
         release: ReleaseJson = await self._call("GET", f"/{release_id}")
         return release
+
+    async def failures(self, release_id: str) -> FailuresJson:
+        """Return the distinct failures of a release; this needs the role `read`."""
+        failures: FailuresJson = await self._call("GET", f"/{release_id}/failures")
+        return failures
 
     async def list_all(self) -> list[ReleaseJson]:
         """Return every release, newest first."""

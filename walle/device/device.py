@@ -189,7 +189,7 @@ class Device:
         if outcome is None:
             return
         version = outcome.version
-        self.agent.count_run(task, version, ok=ok, error=outcome.error, place=outcome.place, log=outcome.log)
+        self.agent.count_run(task, version, outcome.failure)
         if outcome.revert_reason:
             self._background.spawn(self.agent.revert(task, outcome.revert_reason, version=version), "revert")
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from walle.device.summary import DeviceCounts
 from walle.device.task_versions import ActiveVersion
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import HostStartError
+from walle.errors import VMError
 from walle.pipeline.database import StoreError
 from walle.pipeline.event_history import EventHistory, EventHistoryError
 from walle.pipeline.store import FeatureStore
@@ -21,11 +21,10 @@ from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.topics import MAX_TOPICS, TopicError
-from walle.protocol import printable
-from walle.task_log import LogLine, TaskLog, failure_place, last_lines
+from walle.protocol import Failure
+from walle.task_failure import failure_of
+from walle.task_log import LogLine, TaskLog, last_lines
 from walle.task_runner import PHASE_TOPIC, TaskRunner
-
-_LOG = logging.getLogger(__name__)
 
 _FAILURES_TO_REVERT = 10
 
@@ -46,14 +45,11 @@ class _Run:
 class RunOutcome:
     """The outcome of a run that counts for or against its version.
 
-    `error`, `place` and `log` as in `walle.protocol.Outcome`. `revert_reason` is set if the version is to be left.
+    `failure` is None for a run that ended well. `revert_reason` is set if the version is to be left.
     """
 
     version: str
-    ok: bool
-    error: str = ""
-    place: str = ""
-    log: str = ""
+    failure: Failure | None = None
     revert_reason: str = ""
 
 
@@ -125,12 +121,11 @@ class TaskRuns:
             counts.produced += run.outputs
             counts.to_feature_ms.append((self._clock.monotonic() - run.arrived_s) * 1000)
             run.version.failures_in_a_row = 0
-            return RunOutcome(version=version, ok=True)
-        what = printable(str(error))
-        place = "" if error is None else failure_place(error)
+            return RunOutcome(version=version)
+        failure = failure_of(error or VMError(f"a run of {task} ended without an error"), log=last_lines(run.log))
         counts.runs_failed += 1
-        counts.last_error = what
-        _LOG.info("%s: %s %s failed: %s (%s)", self._config.device_id, task, version, what, place or "place unknown")
+        counts.last_error = failure.error
+        self._log_failure(task, version, failure)
         if run.unanswered and not self._tunnel.client.connected:
             return None  # the cloud was unreachable: that does not count against the version
         if run.is_unserved or isinstance(error, HostStartError):
@@ -138,9 +133,14 @@ class TaskRuns:
         run.version.failures_in_a_row += 1
         reason = ""
         if run.version.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud's verdict
-            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {what}"
-        log = last_lines(run.log)
-        return RunOutcome(version=version, ok=False, error=what, place=place, log=log, revert_reason=reason)
+            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {failure.error}"
+        return RunOutcome(version=version, failure=failure, revert_reason=reason)
+
+    def _log_failure(self, task: str, version: str, failure: Failure) -> None:
+        """Write a failed run to the task's log, whose bounds hold for tracebacks too."""
+        place = "" if failure.place in failure.error else f" ({failure.place})"
+        lines = [f"failed: {failure.error}{place}", *filter(None, failure.traceback.split("\n"))]
+        self._task_log.write(task, version, [LogLine("info", line) for line in lines])
 
     def _check_topics(self, task: str, output: TaskOutput) -> None:
         """Count the topics that a task puts, so that it cannot use up those that the cloud accepts of the device."""

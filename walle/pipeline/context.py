@@ -6,6 +6,8 @@ plain data and arrays where it crosses to the cloud, and anything at all where i
 
 from __future__ import annotations
 
+import time
+
 from walle.engine_ext import _core
 from walle.engine_ext.vm import callbacks, dispatch
 from walle.engine_ext.vm.reset import load_shared
@@ -24,15 +26,18 @@ _PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, 
 MAX_PUTS = 1_000  # of one run
 MAX_LOG_LINES = 200  # of one run; what comes after is counted
 MAX_LOG_CHARS = 1_000  # of one line
-MAX_KEPT_LINES = 1_000  # of all failed runs whose logs wait for `take_log`; beyond it the oldest lose their lines
+MAX_KEPT_LINES = 1_000  # of all failed runs whose logs wait for `take_failure`; beyond it the oldest lose their lines
 MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
+_MAX_RETURNED = 8  # runs of other calls may come between a run's return and the question for its log
 
 _MODEL_ENDINGS = ("", ".walle", ".onnx")
+_clock_s = time.perf_counter
 
 # A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
 _sessions: dict[str, Session | Module] = {}
 _resources: dict[str, memoryview] = {}
-_logs: dict[int, Log] = {}  # by run, oldest first: of the present run, and of failed ones until `take_log`
+_logs: dict[int, Log] = {}  # by run, oldest first: of the present run, and of failed ones until `take_failure`
+_returned: dict[int, Log] = {}  # of the latest runs that returned: their result may be refused after that
 
 
 class TaskContextError(PipelineError):
@@ -40,7 +45,7 @@ class TaskContextError(PipelineError):
 
 
 class Log:
-    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the run's result, or by `take_log`.
+    """`ctx.log("...")`, `ctx.log.warning("...")`: bounded lines that go back with the result, or by `take_failure`.
 
     What a task prints is in it too, as info. A run that logs and prints more than the task's log_kb is stopped.
     """
@@ -48,6 +53,7 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
         self.dropped = 0
+        self.phase = ""  # that runs, or ran last
 
     def __call__(self, text: object, level: str = "info") -> None:
         line = str(text)
@@ -309,15 +315,30 @@ def _open_log(run_id: int) -> Log:
     return log
 
 
-def take_log(run_id: int = 0) -> list[tuple[str, str]]:
-    """Return (level, text) of each line of the run that was called with this id, and forget them.
+def _close_log(run_id: int) -> list[tuple[str, str]]:
+    """Return (level, text) of each line of a run that returns."""
+    dispatch.output.end_line()
+    log = _logs.pop(run_id)
+    _returned[run_id] = log
+    if len(_returned) > _MAX_RETURNED:
+        del _returned[next(iter(_returned))]
+    return log.to_plain()
+
+
+def take_failure(run_id: int = 0) -> dict[str, Any]:
+    """Return {"log": [(level, text)], "place": "file:line in phase"} of the failed run with this id, and forget it.
 
     `load`, `run` and `phase` hand their log over with their result. What they logged before they failed stays for this
-    call, within MAX_KEPT_LINES and MAX_KEPT_LOGS.
+    call, within MAX_KEPT_LINES and MAX_KEPT_LOGS. The place is the first line of the phase that ran last, "" if none
+    did: an error that has no place of its own, such as a result that is not plain data, belongs to it.
     """
     dispatch.output.end_line()
-    log = _logs.pop(run_id, None)
-    return [] if log is None else log.to_plain()
+    log = _logs.pop(run_id, None) or _returned.pop(run_id, None)
+    if log is None:
+        return {"log": [], "place": ""}
+    code = getattr(getattr(dispatch.task().main(), log.phase, None), "__code__", None) if log.phase else None
+    place = "" if code is None else f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
+    return {"log": log.to_plain(), "place": place}
 
 
 def load(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
@@ -341,7 +362,7 @@ def load(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
                     _sessions[name] = _open_session(name)
                 except Exception as error:  # noqa: BLE001 -- of whatever kind; a run that needs it raises it again
                     log.add(f"model resources/{model} could not be loaded: {error}", "warning")
-    return {"phases": phases, "log": take_log(run_id)}
+    return {"phases": phases, "log": _close_log(run_id)}
 
 
 def load_migrating(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
@@ -377,7 +398,7 @@ def migrate(old_version: int, state: dict[str, Any], run_id: int = 0) -> dict[st
         TaskContextError: the task has no such function.
     """
     _open_log(run_id)
-    return {"state": _migration()(old_version, state), "log": take_log(run_id)}
+    return {"state": _migration()(old_version, state), "log": _close_log(run_id)}
 
 
 def run(
@@ -395,18 +416,48 @@ def run(
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
     `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. `state` is the task's, None if it
-    has none. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_log`.
+    has none. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_failure`.
     """
-    ctx = Context(task, decode_events(events), device, _open_log(run_id), trigger.get("visit", "whole"), state)
+    return _run_phases(task, trigger, events, device, phases or {}, state, run_id, None)
+
+
+def run_timed(
+    task: str,
+    trigger: Mapping[str, Any],
+    events: bytes | Iterable[Mapping[str, Any]],
+    device: Mapping[str, Any],
+    phases: Mapping[str, str] | None = None,
+    state: dict[str, Any] | None = None,
+    run_id: int = 0,
+) -> dict[str, Any]:
+    """Run as `run`; the result has the time of each phase too, as "phase_ms" {phase: ms}."""
+    times: dict[str, float] = {}
+    result = _run_phases(task, trigger, events, device, phases or {}, state, run_id, times)
+    return {**result, "phase_ms": times}
+
+
+def _run_phases(
+    task: str,
+    trigger: Mapping[str, Any],
+    events: bytes | Iterable[Mapping[str, Any]],
+    device: Mapping[str, Any],
+    phases: Mapping[str, str],
+    state: dict[str, Any] | None,
+    run_id: int,
+    times: dict[str, float] | None,
+) -> dict[str, Any]:
+    log = _open_log(run_id)
+    ctx = Context(task, decode_events(events), device, log, trigger.get("visit", "whole"), state)
     present = _load()
     main = dispatch.task().main()
     value: Any = trigger
     for ctx.phase in present:
-        if phases is not None and phases.get(ctx.phase) == "cloud":
-            value = ctx.escalate(value)
-        else:
-            value = getattr(main, ctx.phase)(ctx, value)
-    result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": take_log(run_id)}
+        log.phase = ctx.phase
+        start_s = _clock_s() if times is not None else 0.0
+        value = ctx.escalate(value) if phases.get(ctx.phase) == "cloud" else getattr(main, ctx.phase)(ctx, value)
+        if times is not None:
+            times[log.phase] = (_clock_s() - start_s) * 1000
+    result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": _close_log(run_id)}
     if state is not None:
         result["state"] = ctx.state
     return result
@@ -415,14 +466,15 @@ def run(
 def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id: int = 0) -> dict[str, Any]:
     """Run one phase on a payload that a device handed over; return {"output", "log": [(level, text)]}.
 
-    `run_id` is for `take_log`.
+    `run_id` is for `take_failure`.
 
     Raises:
         TaskContextError: the task does not have the phase.
     """
-    ctx = Context(task, Events(), device, _open_log(run_id))
+    log = _open_log(run_id)
+    ctx = Context(task, Events(), device, log)
     if name not in _load():
         raise TaskContextError(f"the task has no phase {name!r}")
-    ctx.phase = name
+    ctx.phase = log.phase = name
     output = getattr(dispatch.task().main(), name)(ctx, payload)
-    return {"output": output, "log": take_log(run_id)}
+    return {"output": output, "log": _close_log(run_id)}

@@ -48,13 +48,14 @@ class TaskOutput:
     """The result of one run: `output` is stored under the task's name, None if there is nothing to store.
 
     `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. `state` is the task's
-    new state, None if it has none. All is plain data.
+    new state, None if it has none. All is plain data. `phase_ms` is the time of each phase, where it was measured.
     """
 
     output: Any = None
     puts: Sequence[tuple[str, Any]] = ()
     local: Sequence[tuple[str, Any]] = ()
     state: Mapping[str, Any] | None = None
+    phase_ms: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 type Runner = Callable[[str, Trigger], Awaitable[TaskOutput]]

@@ -15,7 +15,7 @@ What is signed is the exact bytes that were received; nothing is re-encoded befo
 from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, check_sha256, printable, whole_characters
 from walle.protocol.history import HistoryPolicy
 from walle.protocol.manifests import PHASES, Envelope, FileEntry, Manifest
-from walle.protocol.outcomes import Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol.outcomes import Failure, Outcome, OutcomeBatch, OutcomeKind
 from walle.protocol.push import (
     PROFILE_HEADER,
     TASKS_HEADER,
@@ -78,6 +78,7 @@ __all__ = [
     "Directive",
     "Drain",
     "Envelope",
+    "Failure",
     "FeaturesPolicy",
     "FileEntry",
     "Frame",

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import Any, Self
 
-from walle.protocol.fields import ProtocolError, take, take_id, take_optional
+from walle.protocol.fields import ProtocolError, take, take_id, take_optional, whole_characters
 
 
 class OutcomeKind(enum.StrEnum):
@@ -18,10 +18,56 @@ class OutcomeKind(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A failure of task code: the type of its error, its text, where it happened, and what led to it.
+
+    In a report it stands for `count` failures of one type at one place, and its texts are those of the last one. They
+    come from task code and are hostile: escape control characters before a terminal or a log file gets them.
+    """
+
+    error_type: str  # the name of its class, such as ZeroDivisionError; empty where a device does not report it
+    error: str  # its first MAX_ERROR_CHARS
+    place: str = ""  # "file:line in function" of the task's code, empty if it is unknown
+    traceback: str = ""  # its last MAX_TRACEBACK_CHARS, empty where there is none, as of a deadline
+    log: str = ""  # the last lines that the failing run logged, its last MAX_LOG_CHARS
+    count: int = 1
+
+    MAX_TYPE_CHARS = 200
+    MAX_ERROR_CHARS = 2000
+    MAX_PLACE_CHARS = 300
+    MAX_TRACEBACK_CHARS = 4000
+    MAX_LOG_CHARS = 2000
+
+    def bounded(self) -> Self:
+        """Return the failure within its bounds, in whole characters."""
+        return dataclasses.replace(
+            self,
+            error_type=whole_characters(self.error_type[: self.MAX_TYPE_CHARS]),
+            error=whole_characters(self.error[: self.MAX_ERROR_CHARS]),
+            place=whole_characters(self.place[: self.MAX_PLACE_CHARS]),
+            traceback=whole_characters(self.traceback[-self.MAX_TRACEBACK_CHARS :]),
+            log=whole_characters(self.log[-self.MAX_LOG_CHARS :]),
+        )
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> Self:
+        """Parse a failure and bound it. Raises ProtocolError, which names the part."""
+        if not isinstance(value, dict):
+            raise ProtocolError(where, f"must be an object, is {type(value).__name__}")
+        count = take(value, "count", int, where)
+        if not 0 < count <= Outcome.MAX_COUNT:
+            raise ProtocolError(f"{where}.count", f"must be from 1 to {Outcome.MAX_COUNT}, is {count}")
+        texts = {key: take(value, key, str, where) for key in ("error_type", "error")}
+        texts |= {key: take_optional(value, key, where) for key in ("place", "traceback", "log")}
+        return cls(**texts, count=count).bounded()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
     """Outcome of a task version on a device. `error`, `place` and `log` are of the last failure.
 
-    Their text comes from task code and is hostile: escape control characters before a terminal or a log file gets it.
+    `failures` are the different ones among them, as `Failure`; devices before it was added report none. A cloud of that
+    time ignores it.
     """
 
     task: str
@@ -30,13 +76,12 @@ class Outcome:
     kind: OutcomeKind
     ok: int = 0
     failed: int = 0
-    error: str = ""  # its first MAX_ERROR_CHARS
-    place: str = ""  # file:line of the task's code, empty if it is unknown
-    log: str = ""  # the last lines that the failing run logged, its last MAX_LOG_CHARS
+    error: str = ""
+    place: str = ""
+    log: str = ""
+    failures: tuple[Failure, ...] = ()
 
-    MAX_ERROR_CHARS = 2000
-    MAX_PLACE_CHARS = 200
-    MAX_LOG_CHARS = 2000
+    MAX_FAILURES = 10
     MAX_COUNT = 10**9  # a report of more executions is forged
 
 
@@ -78,9 +123,17 @@ class OutcomeBatch:
                     kind=kind,
                     ok=ok,
                     failed=failed,
-                    error=take(entry, "error", str, where)[: Outcome.MAX_ERROR_CHARS],
-                    place=take_optional(entry, "place", where)[: Outcome.MAX_PLACE_CHARS],
-                    log=take_optional(entry, "log", where)[-Outcome.MAX_LOG_CHARS :],
+                    error=take(entry, "error", str, where)[: Failure.MAX_ERROR_CHARS],
+                    place=take_optional(entry, "place", where)[: Failure.MAX_PLACE_CHARS],
+                    log=take_optional(entry, "log", where)[-Failure.MAX_LOG_CHARS :],
+                    failures=_failures(entry, where),
                 )
             )
         return cls(take_id(value, "device_id", "batch"), take_id(value, "batch_id", "batch"), tuple(outcomes))
+
+
+def _failures(entry: dict[str, Any], where: str) -> tuple[Failure, ...]:
+    values = take(entry, "failures", list, where) if "failures" in entry else []
+    if len(values) > Outcome.MAX_FAILURES:
+        raise ProtocolError(f"{where}.failures", f"{len(values)} failures, more than {Outcome.MAX_FAILURES}")
+    return tuple(Failure.from_json(value, f"{where}.failures[{index}]") for index, value in enumerate(values))

@@ -109,7 +109,7 @@ def _missing(whole: ModuleType, name: str, path: list[str]) -> str:
 
 @functools.cache
 def _context_names() -> frozenset[str]:
-    return frozenset(name for name in dir(Context(Events(), {}, Log())) if not name.startswith("_"))
+    return frozenset(name for name in dir(Context("scenario/task", Events(), {}, Log())) if not name.startswith("_"))
 
 
 def _check_context(file: str, function: ast.FunctionDef) -> Iterator[Finding]:

@@ -63,9 +63,15 @@ async def test_the_last_failure_is_kept_with_its_place_and_log_over_a_restart(jo
     again = _service(journal, recorder)
     await again.start()
     totals = await again.totals("r1")
-    assert (totals.last_error, totals.last_place, totals.last_log) == ("E: x", "main.py:3", "info: a\nerror: b")
+    assert (totals.last_error, totals.last_place, totals.distinct_failures) == ("E: x", "main.py:3", 1)
+    (group,), others = await again.failures("r1")
+    assert (group.example.log, group.count, group.devices, others) == ("info: a\nerror: b", 1, 1, 0)
     await again.take(OutcomeBatch("d1", "b3", (_outcome(failed=90, error="E: y", place="main.py:9"),)))
-    assert (await again.totals("r1")).last_log == ""  # of another failure
+    groups, _ = await again.failures("r1")
+    assert {(group.example.error, group.example.log, group.count) for group in groups} == {
+        ("E: x", "info: a\nerror: b", 1),
+        ("E: y", "", 90),
+    }
     assert recorder.verdicts[-1][3] == "91 of 96 reports failed, the last with: E: y (main.py:9)"
     await again.close()
 

@@ -14,8 +14,9 @@ from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor import Verdict
 from walle.deploy.cloud.policy import Policy, share
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState, TransitionError
-from walle.deploy.cloud.release_service import SimulationResult, TaskBusyError, UnknownReleaseError
+from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
+from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.protocol import Profile, directives_from_header
 

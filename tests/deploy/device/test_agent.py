@@ -8,7 +8,7 @@ import pytest
 from tests.sim.agent_device import FILES, TASK, Device, assert_tidy, publish, start, two_versions
 from tests.sim.cloud_files import CloudFiles, sha256_of
 from walle.deploy.device.agent import ActivationFailedError, ActivationPostponedError, DirectiveRefusedError
-from walle.protocol import OutcomeKind
+from walle.protocol import Failure, OutcomeKind
 
 
 @pytest.mark.asyncio
@@ -125,8 +125,8 @@ async def test_restart_puts_the_active_version_to_use_and_tells_its_outcome_agai
     assert device.agent.tasks == {TASK: "v1", "other/task": "v9"}
     assert device.running == {TASK: FILES["v1"], "other/task": FILES["v3"]}
     assert sorted(device.take_outcomes()) == ["installed v1", "installed v9"]
-    device.agent.count_run(TASK, "v1", ok=True)
-    device.agent.count_run(TASK, "v0", ok=False, error="x")
+    device.agent.count_run(TASK, "v1")
+    device.agent.count_run(TASK, "v0", Failure(error_type="E", error="x"))
     assert [(outcome.version, outcome.release) for outcome in device.outcomes()] == [("v1", "r-v1"), ("v0", "")]
 
 

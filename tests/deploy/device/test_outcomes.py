@@ -4,13 +4,18 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.device.outcomes import OutcomeReport
-from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind
 
 
 def _report(max_keys: int = 1000) -> OutcomeReport:
     numbers = itertools.count(1)
     return OutcomeReport("d1", new_id=lambda: f"b{next(numbers)}", max_keys=max_keys)
+
+
+def failed(error: str, error_type: str = "ValueError", **more: str) -> Failure:
+    return Failure(error_type=error_type, error=error, **more)  # type: ignore[arg-type]
 
 
 def test_there_is_no_batch_without_outcomes() -> None:
@@ -22,34 +27,72 @@ def test_there_is_no_batch_without_outcomes() -> None:
 
 def test_runs_add_up_and_keep_the_last_error() -> None:
     report = _report()
-    report.count_run("s/t", "v1", "r1", ok=False, error="first")
-    report.count_run("s/t", "v1", "r1", ok=False, error="x" * 5000)
-    report.count_run("s/t", "v1", "r1", ok=True)
-    report.count_run("s/t", "v1", "r2", ok=True)
+    report.count_run("s/t", "v1", "r1", failed("first"))
+    report.count_run("s/t", "v1", "r1", failed("x" * 5000))
+    report.count_run("s/t", "v1", "r1")
+    report.count_run("s/t", "v1", "r2")
     batch = report.take_batch()
     assert batch is not None
     first, second = batch.outcomes
-    assert (first.release, first.ok, first.failed, len(first.error)) == ("r1", 1, 2, Outcome.MAX_ERROR_CHARS)
+    assert (first.release, first.ok, first.failed, len(first.error)) == ("r1", 1, 2, Failure.MAX_ERROR_CHARS)
     assert (second.release, second.ok, second.failed) == ("r2", 1, 0)
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
 
 
 def test_place_and_log_are_those_of_the_last_failure() -> None:
     report = _report()
-    report.count_run("s/t", "v1", "r1", ok=False, error="first", place="main.py:1", log="info: one")
-    report.count_run("s/t", "v1", "r1", ok=False, error="last", place="", log="x\n" * 5000 + "info: the end \udcff")
-    report.count_run("s/t", "v1", "r1", ok=True)
+    report.count_run("s/t", "v1", "r1", failed("first", place="main.py:1", log="info: one"))
+    report.count_run("s/t", "v1", "r1", failed("last", place="", log="x\n" * 5000 + "info: the end \udcff"))
+    report.count_run("s/t", "v1", "r1")
     batch = report.take_batch()
     assert batch is not None
     (outcome,) = batch.outcomes
-    assert (outcome.error, outcome.place, len(outcome.log)) == ("last", "", Outcome.MAX_LOG_CHARS)
+    assert (outcome.error, outcome.place, len(outcome.log)) == ("last", "", Failure.MAX_LOG_CHARS)
     assert outcome.log.endswith("info: the end ?")
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
 
 
+def test_failures_are_summed_by_type_and_place_and_the_latest_are_kept() -> None:
+    report = _report()
+    for number in range(3):
+        report.count_run("s/t", "v1", "r1", failed(f"{number}", place="main.py:1 in execute", traceback="t" * 5000))
+        report.count_run("s/t", "v1", "r1", failed(f"{number}", "KeyError", place="main.py:1 in execute"))
+    batch = report.take_batch()
+    assert batch is not None
+    (outcome,) = batch.outcomes
+    assert (outcome.failed, outcome.error) == (6, "2")
+    assert [(one.error_type, one.error, one.count) for one in outcome.failures] == [
+        ("ValueError", "2", 3),
+        ("KeyError", "2", 3),
+    ]
+    assert len(outcome.failures[0].traceback) == Failure.MAX_TRACEBACK_CHARS
+    assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+    report.confirm(batch.batch_id)
+    for number in range(30):
+        report.count_run("s/t", "v1", "r1", failed("x", place=f"main.py:{number}"))
+    batch = report.take_batch()
+    assert batch is not None
+    (outcome,) = batch.outcomes
+    assert (outcome.failed, len(outcome.failures)) == (30, Outcome.MAX_FAILURES)
+    assert outcome.failures[-1].place == "main.py:29"
+
+
+def test_a_batch_is_never_larger_than_the_cloud_takes() -> None:
+    report = _report()
+    for number in range(200):
+        for place in range(10):
+            report.count_run("s/t", f"v{number}", "r1", failed("e" * 2000, place=f"{place}", traceback="\x00" * 4000))
+    seen = 0
+    while (batch := report.take_batch()) is not None:
+        assert len(json.dumps(batch.to_json())) < MAX_OUTCOMES_BYTES
+        seen += sum(outcome.failed for outcome in batch.outcomes)
+        report.confirm(batch.batch_id)
+    assert seen == 2000
+
+
 def test_an_error_of_half_characters_is_told_in_whole_ones() -> None:
     report = _report()
-    report.count_run("s/t", "v1", "r1", ok=False, error="no file named \udcff")
+    report.count_run("s/t", "v1", "r1", failed("no file named \udcff"))
     batch = report.take_batch()
     assert batch is not None
     assert batch.outcomes[0].error == "no file named ?"
@@ -60,7 +103,7 @@ def test_an_unconfirmed_batch_is_given_again_and_what_follows_waits() -> None:
     report = _report()
     report.add(Outcome(task="s/t", version="v1", release="r", kind=OutcomeKind.INSTALLED))
     first = report.take_batch()
-    report.count_run("s/t", "v1", "r", ok=True)
+    report.count_run("s/t", "v1", "r")
     assert report.take_batch() is first
     report.confirm("some other batch")
     assert report.take_batch() is first
@@ -75,8 +118,8 @@ def test_an_unconfirmed_batch_is_given_again_and_what_follows_waits() -> None:
 def test_memory_is_bounded_and_what_does_not_fit_is_counted() -> None:
     report = _report(max_keys=3)
     for number in range(10):
-        report.count_run("s/t", f"v{number}", "", ok=True)
-    report.count_run("s/t", "v0", "", ok=True)
+        report.count_run("s/t", f"v{number}", "")
+    report.count_run("s/t", "v0", "")
     batch = report.take_batch()
     assert batch is not None
     assert sorted((outcome.version, outcome.ok) for outcome in batch.outcomes) == [("v0", 2), ("v1", 1), ("v2", 1)]
@@ -96,7 +139,7 @@ def test_every_run_is_reported_exactly_once(steps: list[str]) -> None:
     for step in [*steps, "take", "confirm", "take", "confirm"]:
         if step in counted:
             counted[step] += 1
-            report.count_run("s/t", "v1", "r", ok=step == "ok")
+            report.count_run("s/t", "v1", "r", None if step == "ok" else failed("x"))
         elif (batch := report.take_batch()) is not None:
             received[batch.batch_id] = batch
             if step == "confirm":

@@ -142,8 +142,10 @@ async def test_a_limit_stops_the_call_and_names_the_place(
             await vm.call(function, deadline=60)
         assert (caught.value.limit, caught.value.maximum) == (limit, LIMITS[limit])
         if line and (caught.value.place or limit != "memory_mb"):  # no memory may be left to find the place
-            file, _, number = caught.value.place.rpartition(":")
+            place, _, name = caught.value.place.rpartition(" in ")
+            file, _, number = place.rpartition(":")
             assert file == str(tmp_path / "main.py")
+            assert name == function or limit == "memory_mb" or function == "deep_in_repr"
             shown = MAIN.splitlines()[int(number) - 1].strip()
             assert shown == line or limit == "memory_mb"  # the stopper may find the task a line further
         assert await vm.call("fine") == 1

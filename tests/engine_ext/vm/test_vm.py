@@ -250,8 +250,10 @@ async def test_an_endless_loop_is_stopped_and_the_vm_goes_on(tmp_path: Path, fun
             await vm.call(function, deadline=0.05)
         assert caught.value.task == "shop/ipv"
         assert caught.value.limit_s == 0.05
-        file, _, line = caught.value.place.rpartition(":")
+        place, _, name = caught.value.place.rpartition(" in ")
+        file, _, line = place.rpartition(":")
         assert file == str(tmp_path / "main.py")
+        assert f"def {name}(" in MAIN
         assert MAIN.splitlines()[int(line) - 1].strip() in {"while True:", "pass"}
         assert vm.alive
         assert await vm.call("add", 1, 2) == 3

@@ -53,6 +53,10 @@ class Identity:
         """Return the role in `scenario`: its own entry, or that of `*`."""
         return self.roles.get(scenario, self.roles.get(ANY_SCENARIO, Role.NONE))
 
+    def readable_scenarios(self) -> frozenset[str] | None:
+        """Return the scenarios that the owner may read, None for all: every role includes reading."""
+        return None if ANY_SCENARIO in self.roles else frozenset(self.roles)
+
 
 class Access:
     """The tokens that are accepted."""

@@ -4,7 +4,6 @@ It depends on two interfaces, `Releases` and `Outcomes`, whose methods are async
 frozen dataclasses: both the services and handles to them in other processes implement them.
 """
 
-import importlib.resources
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Annotated, Any, Protocol
@@ -18,10 +17,13 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from walle.deploy.cloud.access import Access, Role
+from walle.deploy.cloud.access import Access, Identity, Role
+from walle.deploy.cloud.device_registry import UnknownDeviceError
+from walle.deploy.cloud.failure_groups import FailureGroup
 from walle.deploy.cloud.journal import Transition
 from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.monitor_service import Totals
+from walle.deploy.cloud.pages import Page
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release import (
@@ -52,8 +54,8 @@ class AccessError(DeployError):
         return self.why
 
 
-type Authorize = Callable[[str, str], Awaitable[str]]
-"""`await authorize(Authorization header, scenario)` returns who may release in the scenario, or raises AccessError."""
+type Authorize = Callable[[str, str, Role], Awaitable[str]]
+"""`await authorize(Authorization header, scenario, role)` returns who has the role there, or raises AccessError."""
 
 
 class Releases(Protocol):
@@ -75,6 +77,7 @@ class Outcomes(Protocol):
 
     async def take(self, batch: OutcomeBatch) -> None: ...
     async def totals(self, release_id: str) -> Totals: ...
+    async def failures(self, release_id: str) -> tuple[list[FailureGroup], int]: ...
 
 
 class WatchedPart(Protocol):
@@ -131,15 +134,21 @@ class RollbackBody(_Strict):
     reason: str = ""
 
 
-def authorize_by(access: Access) -> Authorize:
-    """Return a check that the caller has the role `release` in the scenario."""
+def identify(access: Access, authorization: str) -> Identity:
+    """Return the owner of the token in an Authorization header. Raises AccessError."""
+    identity = access.identify_header(authorization)
+    if identity is None:
+        raise AccessError(401, "this needs a token: send the header Authorization: Bearer TOKEN")
+    return identity
 
-    async def authorize(authorization: str, scenario: str) -> str:
-        identity = access.identify_header(authorization)
-        if identity is None:
-            raise AccessError(401, "this needs a token: send the header Authorization: Bearer TOKEN")
-        if identity.role(scenario) < Role.RELEASE:
-            raise AccessError(403, f"{identity.name} does not have the role release in scenario {scenario}")
+
+def authorize_by(access: Access) -> Authorize:
+    """Return a check that the caller has a role in the scenario."""
+
+    async def authorize(authorization: str, scenario: str, role: Role) -> str:
+        identity = identify(access, authorization)
+        if identity.role(scenario) < role:
+            raise AccessError(403, f"{identity.name} does not have the role {role} in scenario {scenario}")
         return identity.name
 
     return authorize
@@ -153,14 +162,14 @@ def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize)
         totals = await outcomes.totals(release.id)
         return {**release.to_plain(), "stage": release.stage, "totals": totals.to_plain()}
 
-    async def authorized(release_id: str, authorization: str) -> str:
+    async def authorized(release_id: str, authorization: str, role: Role = Role.RELEASE) -> str:
         release = await releases.get(release_id)
-        return await authorize(authorization, release.request.scenario)
+        return await authorize(authorization, release.request.scenario, role)
 
     @router.post("", status_code=201)
     async def create(body: CreateBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Make a release; it does nothing until it is started."""
-        await authorize(authorization, body.scenario)
+        await authorize(authorization, body.scenario, Role.RELEASE)
         return await shown(await releases.create(body.to_request()))
 
     @router.get("")
@@ -177,6 +186,17 @@ def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize)
             for one in await releases.history(release_id)
         ]
         return {**await shown(release), "history": history}
+
+    @router.get("/{release_id}/failures")
+    async def failures(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Show its distinct failures, those of most devices first: place, traceback, last log lines, counts and times.
+
+        This needs the role `read`, because a traceback and a log may have what users did. `others` counts failures
+        without a group: at most 20 are kept, and those of the fewest devices make room for new ones.
+        """
+        await authorized(release_id, authorization, Role.READ)
+        groups, others = await outcomes.failures(release_id)
+        return {"failures": [group.to_plain() for group in groups], "others": others}
 
     @router.post("/{release_id}/start")
     async def start(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -265,12 +285,12 @@ def watch_router(
     """Return /, /metrics and /healthz, the latter two with the state of `parts` too."""
     watched = dict(parts or {})
     router = APIRouter(tags=["watching"])
-    page = importlib.resources.files("walle.deploy.cloud").joinpath("dashboard.html").read_text(encoding="utf-8")
+    page = Page("dashboard.html")
 
     @router.get("/", response_class=HTMLResponse)
     async def dashboard() -> HTMLResponse:
         """Show the releases, live."""
-        return HTMLResponse(page)
+        return page.response()
 
     @router.get("/healthz")
     async def healthz(response: Response) -> dict[str, Any]:
@@ -361,7 +381,7 @@ def error_status(error: Exception) -> int:
     match error:
         case AccessError():
             return error.status
-        case UnknownReleaseError():
+        case UnknownReleaseError() | UnknownDeviceError():
             return 404
         case TransitionError() | TaskBusyError():
             return 409

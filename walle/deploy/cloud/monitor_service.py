@@ -7,11 +7,20 @@ again counts once. The evidence is journalled every `flush_s` seconds; a crash l
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
 from walle.clock import Clock
 from walle.deploy.cloud.device_count import DeviceCount
+from walle.deploy.cloud.device_registry import (
+    DeviceFailure,
+    DevicePage,
+    DeviceQuery,
+    DeviceRegistry,
+    KnownDevice,
+    UnknownDeviceError,
+)
+from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.monitor import Gate, Monitor, Verdict, counts
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
@@ -38,8 +47,8 @@ class Totals:
     ok: int = 0
     failed: int = 0
     last_error: str = ""
-    last_place: str = ""  # of that error, file:line of the task's code
-    last_log: str = ""  # the last lines that the run with that error logged
+    last_place: str = ""  # of that error, "file:line in function" of the task's code
+    distinct_failures: int = 0  # see `MonitorService.failures`
     stage: str = ""
     stage_ok: int = 0
     stage_failed: int = 0
@@ -61,18 +70,21 @@ class _Evidence:
         self.devices: dict[OutcomeKind, DeviceCount] = {kind: DeviceCount() for kind in _DEVICE_KINDS}
         self.ok = 0
         self.failed = 0
-        self.last_error = self.last_place = self.last_log = ""
+        self.last_error = self.last_place = ""
+        self.failures = FailureGroups()
         self.stage = ""
         self.monitor: Monitor | None = None
         self.delivered: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
 
-    def take(self, device_id: str, outcome: Outcome) -> None:
+    def take(self, device_id: str, outcome: Outcome, now_s: float) -> None:
         is_new = outcome.kind is OutcomeKind.RUN or self.devices[outcome.kind].add(device_id)
         if outcome.kind is OutcomeKind.RUN:
             self.ok += outcome.ok
             self.failed += outcome.failed
         if outcome.error:
-            self.last_error, self.last_place, self.last_log = outcome.error, outcome.place, outcome.log
+            self.last_error, self.last_place = outcome.error, outcome.place
+        if is_new:
+            self.failures.take(device_id, outcome, now_s)
         if self.monitor is not None and is_new:
             self.monitor.add(device_id, *counts(outcome))
 
@@ -87,7 +99,7 @@ class _Evidence:
             failed=self.failed,
             last_error=self.last_error,
             last_place=self.last_place,
-            last_log=self.last_log,
+            distinct_failures=len(self.failures),
             stage=self.stage,
             stage_ok=monitor.ok if monitor else 0,
             stage_failed=monitor.failed if monitor else 0,
@@ -100,7 +112,7 @@ class _Evidence:
         text = f"{self.monitor.failed} of {self.monitor.ok + self.monitor.failed} reports failed"
         if not self.last_error:
             return text
-        place = f" ({self.last_place})" if self.last_place else ""
+        place = f" ({self.last_place})" if self.last_place not in self.last_error else ""
         return f"{text}, the last with: {self.last_error}{place}"
 
     def to_plain(self) -> dict[str, Any]:
@@ -110,7 +122,7 @@ class _Evidence:
             "failed": self.failed,
             "last_error": self.last_error,
             "last_place": self.last_place,
-            "last_log": self.last_log,
+            "failures": self.failures.to_plain(),
             "stage": self.stage,
             "monitor": self.monitor.to_plain() if self.monitor else None,
         }
@@ -121,7 +133,9 @@ class _Evidence:
         evidence.devices = {OutcomeKind(kind): DeviceCount.from_plain(one) for kind, one in plain["devices"].items()}
         evidence.ok, evidence.failed = plain["ok"], plain["failed"]
         evidence.last_error, evidence.stage = plain["last_error"], plain["stage"]
-        evidence.last_place, evidence.last_log = plain.get("last_place", ""), plain.get("last_log", "")
+        evidence.last_place = plain.get("last_place", "")
+        if "failures" in plain:  # not in evidence of before
+            evidence.failures = FailureGroups.from_plain(plain["failures"])
         evidence.monitor = Monitor.from_plain(plain["monitor"]) if plain["monitor"] else None
         return evidence
 
@@ -135,12 +149,15 @@ class MonitorService:
 
     MAX_BATCH_IDS = 1 << 16
 
-    def __init__(self, journal: Journal, clock: Clock, *, flush_s: float = 1.0) -> None:
+    def __init__(
+        self, journal: Journal, clock: Clock, *, devices: DeviceRegistry | None = None, flush_s: float = 1.0
+    ) -> None:
         self.on_verdict: OnVerdict | None = None
         self.duplicates = 0  # batches that had been counted before
         self.strangers = 0  # outcomes of unknown releases
         self._journal = journal
         self._clock = clock
+        self._devices = devices
         self._flush_s = flush_s
         self._evidence: dict[str, _Evidence] = {}
         self._unsaved: set[str] = set()
@@ -222,13 +239,16 @@ class MonitorService:
         self._batch_ids[key] = None
         if len(self._batch_ids) > self.MAX_BATCH_IDS:
             del self._batch_ids[next(iter(self._batch_ids))]
+        if self._devices is not None:
+            self._devices.take(batch)
         touched: dict[str, _Evidence] = {}
+        now_s = self._clock.time()
         for outcome in batch.outcomes:
             evidence = self._evidence.get(outcome.release)
             if evidence is None:
                 self.strangers += bool(outcome.release)
                 continue
-            evidence.take(batch.device_id, outcome)
+            evidence.take(batch.device_id, outcome, now_s)
             touched[outcome.release] = evidence
         self._unsaved |= touched.keys()
         for release_id, evidence in touched.items():
@@ -238,6 +258,40 @@ class MonitorService:
         """Return the counts of a release, zeros where it is unknown."""
         evidence = self._evidence.get(release_id)
         return evidence.totals() if evidence else Totals()
+
+    async def failures(self, release_id: str) -> tuple[list[FailureGroup], int]:
+        """Return the distinct failures of a release, and the number of failures without a group."""
+        evidence = self._evidence.get(release_id)
+        return (evidence.failures.all(), evidence.failures.others) if evidence else ([], 0)
+
+    # --- devices; without a registry, none is known ---
+
+    async def note_profiles(self, profiles: Mapping[str, bytes]) -> None:
+        """Take note of devices that sent profiles: the header's bytes by device."""
+        if self._devices is not None:
+            self._devices.note(profiles)
+
+    async def devices(self, query: DeviceQuery) -> DevicePage:
+        """Return the devices of a query."""
+        if self._devices is None:
+            return DevicePage(devices=(), after="", total=0, unlisted=0)
+        return await self._devices.page(query)
+
+    async def device(self, device_id: str, scenarios: frozenset[str] | None) -> KnownDevice:
+        """Return a device with its tasks of these scenarios, None for all. Raises UnknownDeviceError."""
+        if self._devices is None:
+            raise UnknownDeviceError(device_id)
+        return await self._devices.get(device_id, scenarios)
+
+    async def device_failures(
+        self, device_id: str, scenarios: frozenset[str] | None, task: str, before: int, limit: int
+    ) -> list[DeviceFailure]:
+        """Return failures that a device reported, as `DeviceRegistry.failures`. Raises UnknownDeviceError."""
+        if self._devices is None:
+            raise UnknownDeviceError(device_id)
+        return await self._devices.failures(device_id, scenarios, task=task, before=before, limit=limit)
+
+    # --- verdicts ---
 
     async def _deliver(self, release_id: str, evidence: _Evidence) -> None:
         monitor = evidence.monitor

@@ -4,6 +4,7 @@
 an answer to an up-to-date device is one look-up.
 """
 
+import asyncio
 import logging
 
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,7 @@ _TASKS = TASKS_HEADER.lower().encode()
 _ERROR = ERROR_HEADER.lower().encode()
 _VARY = (b"vary", PROFILE_HEADER.encode())  # no shared cache may give one device's answer to another
 _ENTRY_OVERHEAD_BYTES = 300
+MAX_SEEN = 16_384  # devices between two calls of `Answerer.take_seen`
 _MAX_ERROR_CHARS = 300
 
 
@@ -44,13 +46,16 @@ class Answerer:
         self.fresh = 0  # profiles that were parsed
         self.broken = 0
         self.answered = 0  # fresh profiles whose answer held directives
-        self._cache: dict[bytes, Headers] = {}
+        self._cache: dict[bytes, tuple[Headers, str]] = {}  # with the device's id
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
         self._max_answer_bytes = max_answer_bytes
         self._encoded: dict[tuple[int, ...], Headers] = {}  # identities of the table's directives → their encoding
         self._recent: dict[str, Profile] = {}
         self._recent_devices = recent_devices
+        self._seen: dict[str, bytes] = {}
+        self._has_seen = asyncio.Event()
+        self.unseen = 0  # profiles that `take_seen` does not have, because too many came since
 
     def swap(self, table: ReleaseTable) -> None:
         """Set the table for answers; one that is older than the current table is ignored."""
@@ -69,7 +74,8 @@ class Answerer:
         known = self._cache.get(raw)
         if known is not None:
             self.repeated += 1
-            return known
+            self._note(known[1], raw)
+            return known[0]
         try:
             profile = Profile.from_header(raw.decode("utf-8"))
         except (ProtocolError, UnicodeDecodeError) as error:
@@ -80,7 +86,26 @@ class Answerer:
         answer = self._encode(directives) if directives else ()
         self.answered += bool(answer)
         self._remember(raw, answer, profile)
+        self._note(profile.device_id, raw)
         return answer
+
+    async def wait_seen(self) -> None:
+        """Return once a device has sent a profile since the last `take_seen`."""
+        await self._has_seen.wait()
+
+    def take_seen(self) -> dict[str, bytes]:
+        """Return the latest raw profile of each device that sent one since the last call."""
+        seen, self._seen = self._seen, {}
+        self._has_seen.clear()
+        return seen
+
+    def _note(self, device_id: str, raw: bytes) -> None:
+        if not self._seen:
+            self._has_seen.set()
+        if len(self._seen) < MAX_SEEN or device_id in self._seen:
+            self._seen[device_id] = raw
+        else:
+            self.unseen += 1
 
     def recent(self, count: int, policy: Policy) -> tuple[str, ...]:
         """Return up to `count` devices of the policy, ordered by the last change of their profile, newest first."""
@@ -113,7 +138,7 @@ class Answerer:
             oldest = next(iter(self._cache))
             del self._cache[oldest]
             self._cached_bytes -= len(oldest) + _ENTRY_OVERHEAD_BYTES
-        self._cache[raw] = answer
+        self._cache[raw] = answer, profile.device_id
         self._cached_bytes += size_bytes
         self._recent.pop(profile.device_id, None)
         self._recent[profile.device_id] = profile

@@ -38,6 +38,7 @@ from walle.deploy.cloud.release import (
     allowed,
 )
 from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row
+from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.errors import DeployError
 from walle.protocol import Directive
 
@@ -71,16 +72,6 @@ class TaskBusyError(DeployError):
             f"release {self.release_id} of {self.task} is under way ({self.state});"
             " wait until it is full, or roll it back, which is always possible"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class SimulationResult:
-    """Result of a bundle's simulation in the cloud. `first_error` is empty where nothing failed."""
-
-    ok: bool
-    runs: int
-    failures: int
-    first_error: str = ""
 
 
 class Judge(Protocol):

@@ -37,7 +37,8 @@ from walle.deploy.signing import SignatureError, TrustedKeys
 from walle.engine_ext.vm.host import HostStartError
 from walle.engine_ext.vm.loop_calls import HostLost
 from walle.errors import DeployError
-from walle.protocol import Directive, Manifest, ProtocolError, check_sha256
+from walle.protocol import Directive, Failure, Manifest, ProtocolError, check_sha256
+from walle.task_failure import failure_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -229,12 +230,12 @@ class Agent:
             await to_the_end(self._fall_back(task, reason))
             return True
 
-    def count_run(self, task: str, version: str, *, ok: bool, error: str = "", place: str = "", log: str = "") -> None:
-        """Count one execution of a version towards the release that brought it; the rest as in `Outcome`."""
+    def count_run(self, task: str, version: str, failure: Failure | None = None) -> None:
+        """Count one execution of a version towards the release that brought it; it failed if there is a `failure`."""
         state = self._states.get(task, TaskState(task=task))
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
         release = refs[0].release if refs else ""
-        self.outcomes.count_run(task, version, release, ok=ok, error=error, place=place, log=log)
+        self.outcomes.count_run(task, version, release, failure)
 
     # --- one directive -----------------------------------------------------------------------------------------------
 
@@ -366,7 +367,8 @@ class Agent:
         except Exception as error:
             reason = f"its check failed: {type(error).__name__}: {error}"
             is_of_host = isinstance(error, (HostLost, HostStartError))  # and not of this version
-            raise BundleRejectedError(directive, reason, final=not is_of_host) from error
+            failure = failure_of(error)
+            raise BundleRejectedError(directive, reason, final=not is_of_host, failure=failure) from error
         try:
             await on_disk(verify_files, files, manifest)
         except CorruptedError as error:
@@ -433,7 +435,7 @@ class Agent:
         await self._write_or_log(state)
         self._states[state.task] = state
         if state.outcome is not None and not is_reported:  # a full disk is reported once, not at every request
-            self.outcomes.add(state.outcome)
+            self.outcomes.add(state.outcome, rejection.failure)
 
     async def _remove(self, state: TaskState, directive: Directive) -> None:
         removed = state.remove(directive.serial, directive.release)

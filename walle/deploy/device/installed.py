@@ -42,7 +42,7 @@ from walle.durable_file import (
     write_file,
 )
 from walle.errors import DeployError
-from walle.protocol import FileEntry, Manifest, Outcome, OutcomeKind, canonical_json
+from walle.protocol import Failure, FileEntry, Manifest, Outcome, OutcomeKind, canonical_json
 
 _LOG = logging.getLogger(__name__)
 
@@ -180,6 +180,8 @@ class TaskState:
 
     def to_bytes(self) -> bytes:
         body = dataclasses.asdict(self)
+        if self.outcome is not None:
+            del body["outcome"]["failures"]  # of a report only: the state of before can be read by older programs too
         digest = hashlib.sha256(canonical_json(body)).hexdigest()
         return canonical_json({"format": _FORMAT, "state": body, "sha256": digest})
 
@@ -400,7 +402,7 @@ def verify_files(folder: Path, manifest: Manifest) -> None:
 
 
 def _shorten(error: str) -> str:
-    return error[: Outcome.MAX_ERROR_CHARS]
+    return error[: Failure.MAX_ERROR_CHARS]
 
 
 def _is_file_of(path: Path, entry: FileEntry) -> bool:

@@ -6,11 +6,13 @@ a restart. An unconfirmed report is sent again as the same batch with the same i
 """
 
 import dataclasses
+import json
 import uuid
 from collections.abc import Callable
 
-from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, whole_characters
+from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, whole_characters
 
+_MAX_BATCH_BYTES = 512 << 10  # of JSON; the cloud takes 1 MiB
 _MAX_KEYS = 1000  # different (task, version, release, kind) between two reports; a device has tens
 
 
@@ -29,46 +31,41 @@ class OutcomeReport:
         self._gathered: dict[tuple[str, str, str, OutcomeKind], Outcome] = {}
         self._sent: OutcomeBatch | None = None
 
-    def count_run(
-        self, task: str, version: str, release: str, *, ok: bool, error: str = "", place: str = "", log: str = ""
-    ) -> None:
-        """Count one execution; of the failures, the last one's `error`, `place` and `log` are kept."""
-        self.add(
-            Outcome(
-                task=task,
-                version=version,
-                release=release,
-                kind=OutcomeKind.RUN,
-                ok=int(ok),
-                failed=int(not ok),
-                error=error,
-                place=place,
-                log=log,
-            )
+    def count_run(self, task: str, version: str, release: str, failure: Failure | None = None) -> None:
+        """Count one execution, which failed if there is a `failure`."""
+        failed = int(failure is not None)
+        outcome = Outcome(
+            task=task, version=version, release=release, kind=OutcomeKind.RUN, ok=1 - failed, failed=failed
         )
+        self.add(outcome, failure)
 
-    def add(self, outcome: Outcome) -> None:
-        """Add `outcome` to the next report. Runs of a version are summed; of other equal outcomes the last is kept."""
-        outcome = dataclasses.replace(
-            outcome,
-            error=whole_characters(outcome.error[: Outcome.MAX_ERROR_CHARS]),
-            place=whole_characters(outcome.place[: Outcome.MAX_PLACE_CHARS]),
-            log=whole_characters(outcome.log[-Outcome.MAX_LOG_CHARS :]),
-        )
+    def add(self, outcome: Outcome, failure: Failure | None = None) -> None:
+        """Add `outcome` to the next report, with the failure that led to it, if any.
+
+        Runs of a version are summed, and their failures by type and place; of other equal outcomes the last is kept.
+        """
+        if failure is not None:
+            failure = failure.bounded()
+            error = outcome.error or failure.error
+            outcome = dataclasses.replace(
+                outcome, error=error, place=failure.place, log=failure.log, failures=(failure,)
+            )
+        outcome = dataclasses.replace(outcome, error=whole_characters(outcome.error[: Failure.MAX_ERROR_CHARS]))
         key = (outcome.task, outcome.version, outcome.release, outcome.kind)
         before = self._gathered.pop(key, None)  # moved to the end: a report is ordered by time
         if before is None and len(self._gathered) >= self._max_keys:
             self.dropped += 1
             return
         if before is not None and outcome.kind is OutcomeKind.RUN:
-            failure = outcome if outcome.failed else before
+            latest = outcome if outcome.failed else before
             outcome = dataclasses.replace(
                 outcome,
                 ok=before.ok + outcome.ok,
                 failed=before.failed + outcome.failed,
-                error=failure.error,
-                place=failure.place,
-                log=failure.log,
+                error=latest.error,
+                place=latest.place,
+                log=latest.log,
+                failures=_summed(before.failures, outcome.failures),
             )
         self._gathered[key] = outcome
 
@@ -79,12 +76,34 @@ class OutcomeReport:
         or is cancelled need not return the batch.
         """
         if self._sent is None and self._gathered:
-            self._sent = OutcomeBatch(self.device_id, self._new_id(), tuple(self._gathered.values()))
-            self._gathered = {}
+            self._sent = OutcomeBatch(self.device_id, self._new_id(), self._take_outcomes())
         return self._sent
+
+    def _take_outcomes(self) -> tuple[Outcome, ...]:
+        """Remove and return the oldest outcomes, as many as the cloud takes in one batch."""
+        taken: list[Outcome] = []
+        size_bytes = 0
+        while self._gathered:
+            key, outcome = next(iter(self._gathered.items()))
+            size_bytes += len(json.dumps(dataclasses.asdict(outcome)))
+            if taken and size_bytes > _MAX_BATCH_BYTES:
+                break
+            del self._gathered[key]
+            taken.append(outcome)
+        return tuple(taken)
 
     def confirm(self, batch_id: str) -> None:
         """Discard the batch that the cloud has received. An id that is not pending is ignored."""
         if self._sent is not None and self._sent.batch_id == batch_id:
             self._sent = None
             self.dropped = 0
+
+
+def _summed(before: tuple[Failure, ...], after: tuple[Failure, ...]) -> tuple[Failure, ...]:
+    """Return the failures of both, the latest last, one of each type and place; beyond the limit, the latest."""
+    found = {(one.error_type, one.place): one for one in before}
+    for one in after:
+        earlier = found.pop((one.error_type, one.place), None)
+        count = one.count + (earlier.count if earlier is not None else 0)
+        found[one.error_type, one.place] = dataclasses.replace(one, count=count)
+    return tuple(found.values())[-Outcome.MAX_FAILURES :]

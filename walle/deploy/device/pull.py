@@ -16,7 +16,7 @@ from walle.deploy.device.fetch import Fetcher, FetchError, WrongLengthError
 from walle.deploy.device.installed import InstalledTasks, Staging
 from walle.deploy.signing import SignatureError, TrustedKeys
 from walle.errors import DeployError
-from walle.protocol import Directive, FileEntry, Manifest
+from walle.protocol import Directive, Failure, FileEntry, Manifest
 
 MAX_MANIFEST_BYTES = 4 << 20
 _MAX_PATH_BYTES = 1024
@@ -24,14 +24,18 @@ _CONCURRENT_FETCHES = 4
 
 
 class BundleRejectedError(DeployError):
-    """A version refused before activation. `final` where the same directive need not be tried again."""
+    """A version refused before activation. `final` where the same directive need not be tried again.
 
-    def __init__(self, directive: Directive, reason: str, *, final: bool) -> None:
+    `failure` is that of the version's code, None where none of it ran.
+    """
+
+    def __init__(self, directive: Directive, reason: str, *, final: bool, failure: Failure | None = None) -> None:
         super().__init__(f"{directive.task} {directive.version or '(removal)'} is refused: {reason}")
         self.task = directive.task
         self.version = directive.version
         self.reason = reason
         self.final = final
+        self.failure = failure
 
 
 async def to_the_end[T](work: Coroutine[object, object, T]) -> T:

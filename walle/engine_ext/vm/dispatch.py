@@ -48,6 +48,10 @@ class Task:
         """Return whether the code of the loaded modules has this text as a constant."""
         return self._modules.mentions(text)
 
+    def has_file(self, file: str) -> bool:
+        """Return whether a module of the task is from this file, as tracebacks name it."""
+        return self._modules.has_file(file)
+
     def clear(self) -> None:
         """Remove the task's modules and what they refer to."""
         self._modules.clear()
@@ -162,17 +166,22 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the error's traceback as Python prints it, without source lines. (`traceback` costs a VM a megabyte.)"""
+    """Return the error's traceback as Python prints it, from the task's first frame on, without source lines.
+
+    The module `traceback` would cost a VM a megabyte.
+    """
     lines: list[str] = []
     shown: BaseException | None = error
     for _ in range(_CHAINED_ERRORS):
         if shown is None:
             break
         frames = []
+        is_runtime = _has_own_frame(shown)  # the frames between the call and the task's own code
         step = shown.__traceback__
         while step is not None:
-            if step.tb_frame.f_code.co_filename not in _OWN_FILES:
-                code = step.tb_frame.f_code
+            code = step.tb_frame.f_code
+            is_runtime = is_runtime and not _is_own(code.co_filename)
+            if not is_runtime and code.co_filename not in _OWN_FILES:
                 frames.append(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_name}')
             step = step.tb_next
         if len(frames) > _TRACEBACK_FRAMES:
@@ -184,12 +193,38 @@ def _traceback(error: BaseException) -> str:
     return "\n".join(lines)
 
 
+def _is_own(file: str) -> bool:
+    return bool(_tasks) and task().has_file(file)
+
+
+def _has_own_frame(error: BaseException) -> bool:
+    step = error.__traceback__
+    while step is not None:
+        if _is_own(step.tb_frame.f_code.co_filename):
+            return True
+        step = step.tb_next
+    return False
+
+
+def _place(error: BaseException) -> str:
+    """Return "file:line in function" of the innermost frame of the task's own code, "" where there is none."""
+    found = ""
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if _is_own(code.co_filename):
+            found = f"{code.co_filename}:{step.tb_lineno} in {code.co_name[:_NAME_CHARS]}"
+        step = step.tb_next
+    return found
+
+
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the error as plain data for the caller's side."""
     description: dict[str, Any] = {
         "type": type(error).__name__[:_NAME_CHARS],
         "message": _message(error),
         "traceback": _traceback(error),
+        "place": _place(error),
     }
     if type(error) is ForbiddenImport:
         description["forbidden"] = (error.module, error.file, error.line)

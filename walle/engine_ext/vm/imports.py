@@ -63,7 +63,10 @@ _REMOVED_BUILTINS = ("open", "exec", "eval", "compile", "input", "breakpoint", "
 
 
 class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of the design
-    """A task imports a module that is neither its own nor on the allow-list; `file` and `line` say where."""
+    """A task imports a module that is neither its own nor on the allow-list; `file` and `line` say where.
+
+    `place` is "file:line in function" where the function is known.
+    """
 
     def __init__(self, module: str, file: str, line: int) -> None:
         super().__init__(
@@ -73,6 +76,7 @@ class ForbiddenImport(VMError, ImportError):  # noqa: N818 -- the public name of
         self.module = module
         self.file = file
         self.line = line
+        self.place = f"{file}:{line}"
 
 
 def is_allowed(name: str) -> bool:
@@ -86,6 +90,7 @@ class TaskModules:
 
     def __init__(self, sources: Mapping[str, tuple[bool, str, bytes]]) -> None:
         self._sources = sources
+        self._files = frozenset(file for _, file, _ in sources.values())
         self._modules: dict[str, ModuleType] = {}
         self._facades: dict[str, ModuleType] = {}  # this task's copies of library modules
         self._names: set[str] = set()  # that the code of the loaded modules uses
@@ -150,6 +155,10 @@ class TaskModules:
     def mentions(self, text: str) -> bool:
         """Return whether the text is a constant of the loaded modules' code."""
         return text in self._texts
+
+    def has_file(self, file: str) -> bool:
+        """Return whether a module of the task is from this file, as tracebacks name it."""
+        return file in self._files
 
     def clear(self) -> None:
         """Empty the modules' namespaces, which frees their contents now: data first, while functions can still run."""

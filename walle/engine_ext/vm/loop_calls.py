@@ -15,34 +15,44 @@ from walle.errors import VMError
 
 
 class TaskError(VMError):
-    """The task raised, or its result is not plain data. `traceback_text` names the task's files and lines."""
+    """The task raised, or its result is not plain data. `traceback_text` names the task's files and lines.
 
-    def __init__(self, task: str, type_name: str, message: str, traceback_text: str) -> None:
-        super().__init__(f"task {task}: {type_name}: {message}")
+    `place` is "file:line in function" of the task's code, "" where the error passed none of it.
+    """
+
+    def __init__(self, task: str, type_name: str, message: str, traceback_text: str, place: str = "") -> None:
+        super().__init__(task, type_name, message, traceback_text, place)
         self.task = task
         self.type_name = type_name
         self.message = message
         self.traceback_text = traceback_text
+        self.place = place
+
+    def __str__(self) -> str:
+        return f"task {self.task}: {self.type_name}: {self.message}{f' ({self.place})' if self.place else ''}"
 
 
 class LimitExceeded(VMError):  # noqa: N818 -- as DeadlineExceeded, the public name of the design
-    """The call exceeded a limit of task.toml and was stopped. `place` is file:line of the task's code where it did.
+    """The call exceeded a limit of task.toml and was stopped, or its result was refused.
+
+    `place` is "file:line in function" of the task's code where it did; `refused` is the part of a result that was too
+    much, "" for a call that was stopped.
 
     `limit` is the key, such as "memory_mb", and `maximum` its value.
     """
 
-    def __init__(self, task: str, limit: str, maximum: float, place: str) -> None:
-        super().__init__(
-            f"task {task} exceeded its limit {limit} = {maximum:g} and was stopped at {place or 'its end'}"
-        )
+    def __init__(self, task: str, limit: str, maximum: float, place: str, refused: str = "") -> None:
+        what = f" by its result: {refused}" if refused else f" and was stopped at {place or 'its end'}"
+        super().__init__(f"task {task} exceeded its limit {limit} = {maximum:g}{what}")
         self.task = task
         self.limit = limit
         self.maximum = maximum
         self.place = place
+        self.refused = refused
 
 
 class DeadlineExceeded(LimitExceeded):
-    """The call ran longer than `limit_s` and was stopped; `place` is file:line of the task's code at that moment."""
+    """The call ran longer than `limit_s` and was stopped; `place` is what ran at that moment."""
 
     def __init__(self, task: str, limit_s: float, place: str) -> None:
         super().__init__(task, "deadline_ms", limit_s * 1000, place)
@@ -198,15 +208,20 @@ def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
     if outcome == "deadline":
         return DeadlineExceeded(task, call.limit_s or 0.0, text)
     if outcome == "limit":
-        return LimitExceeded(task, value, call.limits.get(value, 0), text)
+        maximum = call.limits.get(value, 0)
+        if value == "output_kb":  # the text says which part of the result is too large
+            return LimitExceeded(task, value, maximum, "", text)
+        return LimitExceeded(task, value, maximum, text)
     if outcome == "not_plain":
         return TaskError(task, "TypeError", text, "")
     if outcome == "failed":
         if value is None:
             return TaskError(task, text.partition(":")[0], text, "")
         if "forbidden" in value:
-            return ForbiddenImport(*value["forbidden"])
-        return TaskError(task, value["type"], value["message"], value["traceback"])
+            forbidden = ForbiddenImport(*value["forbidden"])
+            forbidden.place = str(value["place"]) or forbidden.place
+            return forbidden
+        return TaskError(task, *(str(value[key]) for key in ("type", "message", "traceback", "place")))
     if outcome == "crashed":
         return HostCrashed(task, text)
     if outcome == "lost":

@@ -23,7 +23,7 @@ struct TaskVm::Call {
   bool answered = false;               // the last reply has been sent
   std::optional<Outcome> stop_reason;  // deadline, limit, cancelled or closed
   std::string limit;                   // the limit that was exceeded, where that is the reason
-  std::string place;                   // where the task was when the stop was requested
+  std::string place;                   // file:line in function of the task when the stop was requested
   std::optional<Watchdog::Alarm> alarm;
   Watchdog::Clock::time_point stops_at;  // when the deadline ends; later while the call loads something
   Watchdog::Clock::time_point abandons_at;

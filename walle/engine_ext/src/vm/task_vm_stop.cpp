@@ -36,6 +36,10 @@ std::string attribute_text(PyObject* object, const char* name) {
   return text;
 }
 
+std::string place_text(PyCodeObject* code, const std::string& file, long line) {
+  return file + ":" + std::to_string(line) + " in " + attribute_text(reinterpret_cast<PyObject*>(code), "co_name");
+}
+
 }  // namespace
 
 int TaskVm::retired_threads() { return retired_count.load(); }
@@ -232,14 +236,14 @@ void TaskVm::reraise() {
   if (is_reraising_) PyThreadState_SetAsyncExc(interpreter_->thread_id, interpreter_->stopped);
 }
 
-// Returns "file:line" of the innermost frame of the task's own code, else of the innermost frame. Under the VM's GIL.
+// Returns "file:line in function" of the innermost frame of the task's own code, else of the innermost frame. Under the VM's GIL.
 std::string TaskVm::current_place() {
   std::string innermost;
   PyFrameObject* frame = PyThreadState_GetFrame(interpreter_->thread);
   while (frame != nullptr) {
     PyCodeObject* code = PyFrame_GetCode(frame);
     const std::string file = attribute_text(reinterpret_cast<PyObject*>(code), "co_filename");
-    std::string line = file + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+    std::string line = place_text(code, file, PyFrame_GetLineNumber(frame));
     Py_DECREF(code);
     const bool is_own = settings_.task_files.contains(file);
     if (innermost.empty() || is_own) innermost = std::move(line);
@@ -250,20 +254,20 @@ std::string TaskVm::current_place() {
   return innermost;
 }
 
-// Returns "file:line" of the innermost frame of the task's own code in the error's traceback, "" where there is none.
+// Returns "file:line in function" of the innermost frame of the task's own code in the error's traceback, "" where there is none.
 std::string TaskVm::place_of(PyObject* error) const {
   std::string found;
   PyObject* step = PyException_GetTraceback(error);
   while (step != nullptr && PyTraceBack_Check(step)) {
     PyCodeObject* code = PyFrame_GetCode(reinterpret_cast<PyTracebackObject*>(step)->tb_frame);
     const std::string file = attribute_text(reinterpret_cast<PyObject*>(code), "co_filename");
-    Py_DECREF(code);
     if (settings_.task_files.contains(file)) {
       PyObject* line = PyObject_GetAttrString(step, "tb_lineno");
-      found = file + ":" + std::to_string(line != nullptr ? PyLong_AsLong(line) : 0);
+      found = place_text(code, file, line != nullptr ? PyLong_AsLong(line) : 0);
       Py_XDECREF(line);
       PyErr_Clear();
     }
+    Py_DECREF(code);
     PyObject* next = reinterpret_cast<PyObject*>(reinterpret_cast<PyTracebackObject*>(step)->tb_next);
     Py_XINCREF(next);
     Py_DECREF(step);

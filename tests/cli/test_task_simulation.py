@@ -1,0 +1,127 @@
+"""`walle task simulate`: what it shows of a task's runs, and that it needs no package of a cloud."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from walle.cli.task_simulation import own_events
+
+# The packages of walle[cloud], and NumPy.
+REFUSED = (
+    "aiofastnet aiosqlite dulwich fastapi jinja2 matplotlib numpy onnx packaging prometheus_client ray sse_starlette"
+    " starlette uvicorn asyncpg"
+)
+PROGRAM = f"""
+import sys
+
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {REFUSED.split()!r}:
+            raise ModuleNotFoundError(f"refused: {{name}}", name=name)
+
+sys.meta_path.insert(0, Refusing())
+from walle.cli import main
+main()
+"""
+CONFIG = (
+    '[task]\nname = "small"\n[trigger]\nsequence = ["page_exit"]\n[simulation]\nevents = "simulation/events.jsonl"\n'
+)
+MAIN = """\
+import walle.np as np
+
+def preprocess(ctx, trigger):
+    return trigger["event"]["contents"]["n"]
+
+def execute(ctx, n):
+    if n == 2:
+        raise KeyError(n)
+    ctx.store.put("side", n)
+    return {"n": n, "values": np.arange(n), "raw": b"xyz"}
+"""
+
+
+def event(event_id: str, n: int, ts_ms: int) -> str:
+    return json.dumps({"event_id": event_id, "page_id": f"page/{n}", "ts_ms": ts_ms, "contents": {"n": n}}) + "\n"
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    folder = tmp_path / "small"
+    (folder / "simulation").mkdir(parents=True)
+    (folder / "task.toml").write_text(CONFIG)
+    (folder / "main.py").write_text(MAIN)
+    lines = [event(kind, n, 10 * n + at) for n in range(4) for at, kind in enumerate(("page_enter", "page_exit"))]
+    lines.insert(3, '{"event_id": "page_\n')
+    lines.append(lines[0])  # a duplicate
+    (folder / "simulation" / "events.jsonl").write_text("".join(lines))
+    return folder
+
+
+def simulate(task: Path, *args: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", PROGRAM, "task", "simulate", str(task), *args]
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+def test_it_needs_no_package_of_a_cloud_and_reports_everything(task: Path) -> None:
+    done = simulate(task, "--json")
+    assert done.returncode == 1, done.stderr  # a run failed
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (report["events"], report["runs"], report["failures"]) == (8, 8, 2)
+    assert (report["skipped_lines"], report["skipped"]) == (2, {"broken": 1, "duplicate": 1})
+    assert [(one["line"], one["fault"]) for one in report["skipped_reports"]] == [(4, "broken"), (10, "duplicate")]
+    assert (report["refused_events"], report["stopped_early"], report["dropped_results"]) == ([], False, 0)
+    low = [one for one in report["results"] if one["device"] == "simulated-low"]
+    assert [(one["event"], one["line"], one["page_id"], one["ok"]) for one in low] == [
+        (1, 2, "page/0", True),
+        (3, 5, "page/1", True),
+        (5, 7, "page/2", False),
+        (7, 9, "page/3", True),
+    ]
+    assert low[3]["output"] == {"n": 3, "values": [0, 1, 2], "raw": "<3 bytes>"}
+    assert low[3]["puts"] == [["side", 3]]
+    assert (low[2]["error_type"], low[2]["place"]) == ("KeyError", "local/small/v1/main.py:8 in execute")
+    assert low[2]["traceback"].startswith('Traceback (most recent call last):\n  File "local/small/v1/main.py", line 8')
+    assert report["phases"].keys() == {"preprocess", "execute"}
+    for times in report["phases"].values():
+        assert times["runs"] == 6
+        assert 0 < times["p50_ms"] <= times["p99_ms"] <= times["max_ms"] < report["took_ms"]
+
+
+def test_it_shows_outputs_where_asked(task: Path) -> None:
+    (task / "main.py").write_text(MAIN.replace("n == 2", "False"))
+    shown = simulate(task, "--show")
+    assert shown.returncode == 0, shown.stderr
+    path = task / "simulation" / "events.jsonl"
+    at = f"event 7, line 9 of {path} (page_exit page/3, simulated-high)"
+    assert f'{at} → {{"n": 3, "values": [0, 1, 2], "raw": "<3 bytes>"}}\n    put side: 3\n' in shown.stdout
+    assert "2 lines of" in shown.stdout
+    assert "→" not in simulate(task).stdout
+
+
+def test_wrong_use_has_a_status_of_its_own(task: Path) -> None:
+    assert simulate(task, "--limit", "0").returncode == 2
+    assert simulate(task / "missing").returncode == 1
+
+
+def test_an_event_that_a_device_refuses_is_named(task: Path) -> None:
+    nested: Any = 1
+    for _ in range(100):
+        nested = [nested]
+    line = {"event_id": "page_enter", "page_id": "deep", "ts_ms": 99, "contents": {"n": nested}}
+    with (task / "simulation" / "events.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    report = json.loads(simulate(task, "--json").stdout)
+    assert [one["line"] for one in report["skipped_reports"]] == [4, 10, 11]
+    assert "nested deeper than 90 levels" in report["skipped_reports"][2]["reason"]
+
+
+def test_a_tasks_own_events_keep_their_order_and_lines(tmp_path: Path) -> None:
+    lines = [event("a", 1, 1), "x\n", event("b", 2, 2)]
+    played = own_events(tmp_path / "events.txt", "".join(lines).encode())
+    assert (played.lines, played.data, dict(played.skipped)) == ((1, 3), "".join(lines).encode(), {"broken": 1})

@@ -1,0 +1,332 @@
+"""`walle task simulate`: a task on this machine, as the cloud runs it before it releases it."""
+
+import asyncio
+import collections
+import dataclasses
+import json
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from walle.cli.output import JsonFlag, emit, working
+from walle.errors import WalleError
+
+if TYPE_CHECKING:
+    from walle.cloud.simulation import SimulatedRun
+    from walle.deploy.cloud.simulation_result import SimulationResult
+    from walle.deploy.cloud.task_tree import TaskTree
+    from walle.pipeline.event_log import EventLog, LineReport
+    from walle.task_log import LogLine
+
+_MAX_LOG_LINES = 1_000  # of a simulation, in its report
+_SHOWN_LOG_LINES = 20  # of these, in text
+_MAX_RESULTS = 1_000  # runs in the report; failed ones are always in it
+_MAX_VALUE_CHARS = 2_000  # of an output in text
+_SHOWN_SKIPPED = 5  # lines, in text
+
+
+def simulate(
+    folder: Annotated[Path, typer.Argument(help="The task's folder: task.toml, main.py and what they need.")],
+    events: Annotated[
+        Path | None, typer.Option(help="Play this event log instead of the task's own simulation events.")
+    ] = None,
+    mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
+    limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
+    show: Annotated[bool, typer.Option("--show", help="Show the output of each run.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a task on this machine as the cloud does before it releases it.
+
+    The task is compiled, signed with a temporary key, laid out as on a device, and run in VMs on each kind of simulated
+    device. The report has what it puts out (--show), logs and prints, which events it fails on, with their lines in the
+    log, which lines were skipped and why, and the time of its phases, without the start of VMs and loading.
+
+    Exit status: 0 if it passed; 1 if a run failed, it does not load, no event triggered it, or the task or the log
+    cannot be read; 2 for wrong usage. After 10 failed runs it stops, as the cloud does.
+    """
+    if mapping is not None and events is None:
+        raise typer.BadParameter("says how to read a log; name the log with --events", param_hint="--mapping")
+    from walle.cli.task_folder import read_folder
+    from walle.deploy.cloud.bundle import TaskVersion
+
+    version = TaskVersion.parse(read_folder(folder))
+    tree = version.tree
+    with working(f"simulating {tree.task}", as_json=as_json):
+        if events is not None:
+            played: PlayedLog | None = read_log(events, mapping, limit)
+        elif version.simulation_events is not None:
+            played = own_events(folder / version.config.simulation_events, version.simulation_events)
+        else:
+            played = None
+        started_s = time.monotonic()
+        record = _Record(played)
+        result = asyncio.run(_simulate(tree, played, record))
+        took_ms = (time.monotonic() - started_s) * 1000
+    report = _report(tree.task, result, played, record, took_ms)
+    emit(report, as_json=as_json, text="\n".join(_lines(report, show=show)))
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayedLog:
+    """Events for a simulation, as JSON lines in the order of play, and what was skipped of the log at `path`.
+
+    `lines` has the line of each event in that log, 0 for the page exits at its end. `reports` are the first skipped
+    lines, `skipped` counts them all by fault.
+    """
+
+    path: Path
+    data: bytes
+    lines: tuple[int, ...]
+    skipped: Mapping[str, int]
+    reports: "tuple[LineReport, ...]"
+    is_cut: bool  # the log has more events than were asked for
+
+
+def read_log(path: Path, mapping: Path | None, limit: int) -> PlayedLog:
+    """Return the log's first events, each stream in one piece.
+
+    Raises:
+        WalleError: no event could be read; the message has the first reason.
+    """
+    from walle.pipeline.event_log import EventLog, LoggedEvent
+
+    log = EventLog(path, mapping)
+    streams: dict[str, list[LoggedEvent]] = {}
+    is_cut = False
+    for record in log.records():
+        if log.events > limit:
+            is_cut = True
+            break
+        streams.setdefault(record.stream, []).append(record)
+    skipped = sum(log.skipped.values())
+    if not streams:
+        why = f"; line {log.reports[0].line}: {log.reports[0].reason}" if log.reports else ""
+        raise WalleError(f"event log {path}: no event could be read; {skipped} lines were skipped{why}")
+    records = [record for each in streams.values() for record in each]
+    data = b"".join(
+        json.dumps({"stream": record.stream, "id": str(record.position), **record.event.to_dict()}).encode() + b"\n"
+        for record in records
+    )
+    lines = tuple(record.line for record in records)
+    return PlayedLog(path, data, lines, _counts(log), tuple(log.reports), is_cut)
+
+
+def own_events(path: Path, data: bytes) -> PlayedLog:
+    """Return a task's own simulation events, which are JSON lines at `path`, unchanged and in their order."""
+    from walle.pipeline.event_log import EventLog
+
+    with tempfile.NamedTemporaryFile(prefix="walle-events-", suffix=".jsonl") as file:
+        file.write(data)
+        file.flush()
+        log = EventLog(file.name)
+        lines = tuple(record.line for record in log.records())
+    return PlayedLog(path, data, lines, _counts(log), tuple(log.reports), is_cut=False)
+
+
+def _counts(log: "EventLog") -> dict[str, int]:
+    return {fault.value: count for fault, count in log.skipped.items() if count}
+
+
+# --- the simulation ---------------------------------------------------------------------------------------------------
+
+
+class _Record:
+    """What a simulation's runs put out, log, and take, as plain data of bounded size."""
+
+    def __init__(self, played: PlayedLog | None) -> None:
+        self.log: list[dict[str, Any]] = []
+        self.dropped_log_lines = 0
+        self.results: list[dict[str, Any]] = []
+        self.dropped_results = 0
+        self.phase_ms: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
+        self._lines = played.lines if played is not None else ()
+
+    def line_of(self, position: int) -> int:
+        """Return the line of an event in its log, 0 if it has none."""
+        return self._lines[position] if position < len(self._lines) else 0
+
+    def add_log(self, device: str, position: int | None, lines: "Sequence[LogLine]") -> None:
+        kept = lines[: _MAX_LOG_LINES - len(self.log)]
+        line = None if position is None else self.line_of(position)
+        where = {"device": device, "event": position, "line": line}
+        self.log += [{**where, "level": one.level, "text": one.text} for one in kept]
+        self.dropped_log_lines += len(lines) - len(kept)
+
+    def add_run(self, run: "SimulatedRun") -> None:
+        event, position = run.trigger.event, run.trigger.position
+        result: dict[str, Any] = {
+            "device": run.device,
+            "event": position,
+            "line": self.line_of(position),
+            "event_id": event.event_id,
+            "page_id": event.page_id,
+            "ok": run.failure is None,
+        }
+        if run.failure is not None:
+            failure = dataclasses.asdict(run.failure)
+            result |= {key: failure[key] for key in ("error_type", "error", "place", "traceback")}
+        if run.output is not None:
+            puts = [(topic, _json_of(value)) for topic, value in [*run.output.puts, *run.output.local]]
+            result |= {"output": _json_of(run.output.output), "puts": puts}
+            result["phase_ms"] = {phase: round(ms, 4) for phase, ms in run.output.phase_ms.items()}
+            for phase, ms in run.output.phase_ms.items():
+                self.phase_ms[phase].append(ms)
+        if len(self.results) < _MAX_RESULTS or run.failure is not None:
+            self.results.append(result)
+        else:
+            self.dropped_results += 1
+
+
+def _json_of(value: Any) -> Any:
+    """Return plain data as JSON has it: arrays as nested lists, bytes as their number."""
+    match value:
+        case dict():
+            return {str(key): _json_of(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_json_of(one) for one in value]
+        case float() if not math.isfinite(value):
+            return str(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | memoryview():
+            return f"<{len(value)} bytes>"
+        case _ if hasattr(value, "tolist"):
+            return _json_of(value.tolist())
+        case _:
+            return str(value)
+
+
+async def _simulate(tree: "TaskTree", played: PlayedLog | None, record: _Record) -> "SimulationResult":
+    from walle.cloud.simulation import Simulator
+    from walle.deploy.cloud.bundle import TaskVersion, build_bundle
+    from walle.deploy.signing import Signer
+
+    bundle = build_bundle(TaskVersion.parse(tree), Signer.generate())
+    simulator = Simulator(vms=1, on_log=record.add_log, on_run=record.add_run)
+    try:
+        return await simulator.run(bundle, None if played is None else played.data)
+    finally:
+        await simulator.close()
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def _report(
+    task: str, result: "SimulationResult", played: PlayedLog | None, record: _Record, took_ms: float
+) -> dict[str, Any]:
+    refused = [
+        {"event": position, "line": record.line_of(position), "reason": reason} for position, reason in result.refused
+    ]
+    return {
+        "task": task,
+        "ok": result.ok,
+        "events_file": "" if played is None else str(played.path),
+        "events": result.events,
+        "runs": result.runs,
+        "failures": result.failures,
+        "first_error": result.first_error,
+        "stopped_early": result.is_cut,
+        "cut_by_limit": played is not None and played.is_cut,
+        "phases": {phase: _times(times) for phase, times in record.phase_ms.items()},
+        "took_ms": round(took_ms, 1),
+        "skipped_lines": 0 if played is None else sum(played.skipped.values()),
+        "skipped": {} if played is None else dict(played.skipped),
+        "skipped_reports": [
+            {"line": one.line, "fault": one.fault.value, "reason": one.reason}
+            for one in (played.reports if played is not None else ())
+        ],
+        "refused_events": refused,
+        "results": record.results,
+        "dropped_results": record.dropped_results,
+        "log": record.log,
+        "dropped_log_lines": record.dropped_log_lines,
+    }
+
+
+def _times(times: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(times)
+
+    def percentile(share: float) -> float:
+        return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 4)
+
+    return {"runs": len(ordered), "p50_ms": percentile(0.5), "p99_ms": percentile(0.99), "max_ms": percentile(1.0)}
+
+
+def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
+    """Return the report as lines of rich markup."""
+    path = report["events_file"]
+    counts = f"{report['runs']} runs, {report['failures']} failures, {report['took_ms']:.0f} ms in all"
+    lines = [f"{'[green]passed[/]' if report['ok'] else '[red]failed[/]'}: {report['task']}, {counts}"]
+    for phase, times in report["phases"].items():
+        lines.append(f"{phase}: p50 {times['p50_ms']:.3g} ms, p99 {times['p99_ms']:.3g} ms, of {times['runs']} runs")
+    if report["phases"]:
+        lines.append("(the time of successful phases in their VM, without its start and loading)")
+    elif report["ok"]:
+        lines.append(escape("it loads; give it events to run on: [simulation] events in task.toml, or --events"))
+    if report["cut_by_limit"]:
+        lines.append(f"the first {report['events']} events of {escape(path)} were played; --limit plays more")
+    if report["skipped_lines"]:
+        what = ", ".join(f"{count} {fault}" for fault, count in report["skipped"].items())
+        lines.append(f"{report['skipped_lines']} lines of {escape(path)} were skipped: {what}")
+        shown = report["skipped_reports"][:_SHOWN_SKIPPED]
+        lines += [f"  line {one['line']}: {escape(one['reason'])}" for one in shown]
+        if (hidden := report["skipped_lines"] - len(shown)) > 0:
+            lines.append(f"  {hidden} more; --json gives the first {len(report['skipped_reports'])}")
+    for one in report["refused_events"][:_SHOWN_SKIPPED]:
+        lines.append(f"{_event_of(one)} was not played, a device refuses it: {escape(one['reason'])}")
+    if (hidden := len(report["refused_events"]) - _SHOWN_SKIPPED) > 0:
+        lines.append(f"{hidden} more events were refused; --json gives all")
+    for result in report["results"]:
+        lines += _result_lines(result, path, show=show)
+    if show and report["dropped_results"]:
+        lines.append(f"{report['dropped_results']} more outputs were not kept; play fewer events with --limit")
+    lines += [f"log: {escape(_log_line(line))}" for line in report["log"][:_SHOWN_LOG_LINES]]
+    if hidden := len(report["log"][_SHOWN_LOG_LINES:]) + report["dropped_log_lines"]:
+        lines.append(f"log: {hidden} more lines; --json gives the first {_MAX_LOG_LINES}")
+    if report["stopped_early"]:
+        lines.append(f"it was stopped after {report['failures']} failures; later events were not played")
+    if report["first_error"]:
+        lines.append(f"first error: {escape(report['first_error'])}")
+    return lines
+
+
+def _event_of(result: Mapping[str, Any]) -> str:
+    return f"event {result['event']}" + (f", line {result['line']}" if result["line"] else "")
+
+
+def _result_lines(result: Mapping[str, Any], path: str, *, show: bool) -> list[str]:
+    where = f"{_event_of(result)}{f' of {path}' if path else ''} ({result['event_id']} {result['page_id']}".rstrip()
+    where = f"{where}, {result['device']})"
+    if not result["ok"]:
+        place = "" if result["place"] in result["error"] else f" ({result['place']})"
+        lines = [f"failed: {where}: {result['error']}{place}", *filter(None, result["traceback"].split("\n"))]
+        return [f"[red]{escape(lines[0])}[/]", *(escape(f"    {line}") for line in lines[1:])]
+    if not show:
+        return []
+    lines = [f"{where} → {_shown(result['output'])}"]
+    lines += [f"    put {topic}: {_shown(value)}" for topic, value in result["puts"]]
+    return [escape(line) for line in lines]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}… ({len(text)} characters)"
+
+
+def _log_line(line: Mapping[str, Any]) -> str:
+    where = "loading" if line["event"] is None and not line["device"] else line["device"]
+    if line["event"] is not None:
+        where += f", {_event_of(line)}"
+    return f"{line['level']}: {line['text']} ({where})"

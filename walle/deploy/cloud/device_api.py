@@ -1,0 +1,114 @@
+"""Devices over HTTP: those that the cloud has heard of, each with its tasks and failures, and a page."""
+
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import HTMLResponse
+
+from walle.deploy.cloud.access import Access
+from walle.deploy.cloud.api import AccessError, identify
+from walle.deploy.cloud.device_registry import (
+    MAX_FAILURES_PAGE,
+    MAX_PAGE,
+    DeviceFailure,
+    DevicePage,
+    DeviceQuery,
+    KnownDevice,
+)
+from walle.deploy.cloud.pages import Page
+from walle.protocol import MAX_ID_CHARS, OutcomeKind
+
+type Scenarios = frozenset[str] | None
+
+
+class Devices(Protocol):
+    """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the routes call."""
+
+    async def devices(self, query: DeviceQuery) -> DevicePage: ...
+    async def device(self, device_id: str, scenarios: Scenarios) -> KnownDevice: ...
+    async def device_failures(
+        self, device_id: str, scenarios: Scenarios, task: str, before: int, limit: int
+    ) -> list[DeviceFailure]: ...
+
+
+Text = Annotated[str, Query(max_length=MAX_ID_CHARS)]
+Authorization = Annotated[str, Header()]
+
+
+def registry_router(devices: Devices, access: Access) -> APIRouter:
+    """Return /v1/devices and the page /devices.
+
+    The routes need a token with the role `read`. Devices and tasks of other scenarios than the token's are not shown.
+    """
+    router = APIRouter(tags=["devices"])
+    page = Page("devices.html")
+
+    def readable(authorization: str) -> Scenarios:
+        identity = identify(access, authorization)
+        scenarios = identity.readable_scenarios()
+        if scenarios is not None and not scenarios:
+            raise AccessError(403, f"{identity.name} does not have the role read in any scenario")
+        return scenarios
+
+    @router.get("/devices", response_class=HTMLResponse)
+    async def device_page() -> HTMLResponse:
+        """Show the devices; the page asks for a token."""
+        return page.response()
+
+    @router.get("/v1/devices")
+    async def list_devices(
+        *,
+        after: Text = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+        search: Annotated[str, Query(max_length=MAX_ID_CHARS, description="a part of the device's id")] = "",
+        app_version: Text = "",
+        task: Annotated[str, Query(max_length=MAX_ID_CHARS, description="scenario/task")] = "",
+        version: Annotated[str, Query(max_length=MAX_ID_CHARS, description="an active version, such as v3")] = "",
+        state: Annotated[OutcomeKind | None, Query(description="the latest outcome that a task reported")] = None,
+        failing: Annotated[bool, Query(description="only with failed runs of a version that they have")] = False,
+        seen_within_s: Annotated[float, Query(ge=0, le=1e9, description="0: at any time")] = 0.0,
+        authorization: Authorization = "",
+    ) -> dict[str, Any]:
+        """List devices that the cloud has heard of, by id. The next page is `after` of the answer, "" at the end."""
+        query = DeviceQuery(
+            scenarios=readable(authorization),
+            after=after,
+            limit=limit,
+            search=search,
+            app_version=app_version,
+            task=task,
+            version=version,
+            state=state.value if state is not None else "",
+            failing=failing,
+            seen_within_s=seen_within_s,
+        )
+        found = await devices.devices(query)
+        return {
+            "devices": [device.to_plain() for device in found.devices],
+            "after": found.after,
+            "total": found.total,
+            "unlisted": found.unlisted,
+        }
+
+    @router.get("/v1/devices/{device_id:path}/log")
+    async def device_log(
+        device_id: str,
+        *,
+        task: Text = "",
+        before: Annotated[int, Query(ge=0, lt=1 << 63)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_FAILURES_PAGE)] = MAX_FAILURES_PAGE,
+        authorization: Authorization = "",
+    ) -> dict[str, Any]:
+        """Show the failures that a device reported, newest first, each with traceback and last log lines.
+
+        A device sends the last lines of failing runs only. The lines of other runs stay in its own log file.
+        """
+        found = await devices.device_failures(device_id, readable(authorization), task, before, limit)
+        return {"failures": [failure.to_plain() for failure in found]}
+
+    @router.get("/v1/devices/{device_id:path}")
+    async def show_device(device_id: str, authorization: Authorization = "") -> dict[str, Any]:
+        """Show one device: profile, tasks with active version, latest outcome and counts of runs."""
+        return (await devices.device(device_id, readable(authorization))).to_plain()
+
+    return router

@@ -1,0 +1,20 @@
+"""Result of a version's simulation before its release (§6)."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulationResult:
+    """Result of a bundle's simulation. `first_error` is empty where nothing failed.
+
+    `events` are those that each kind of device was to get; `refused` (position, reason) are those that a device
+    refuses, and that were not played for that reason. `is_cut` says that events were not played after the last failure.
+    """
+
+    ok: bool
+    runs: int
+    failures: int
+    first_error: str = ""
+    events: int = 0
+    refused: tuple[tuple[int, str], ...] = ()
+    is_cut: bool = False
