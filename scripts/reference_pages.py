@@ -13,7 +13,9 @@ import typer.main
 from fastapi import FastAPI
 
 from walle.cli import app
+from walle.cloud.feature_routes import feature_router
 from walle.deploy.cloud.api import device_router, release_router, watch_router
+from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.push import Answerer
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
@@ -33,7 +35,8 @@ _HTTP_HEAD = f"""{_HOW}
 
 A running cloud shows this page with forms to try each route at `/docs`, and its OpenAPI document at `/openapi.json`;
 both work without the internet. An error is answered as `{{"error": message, "type": name}}`. A route that changes
-something needs the header `Authorization: Bearer TOKEN` of someone with the role `release` in the release's scenario.
+something needs the header `Authorization: Bearer TOKEN` of someone with the role `release` in the release's scenario;
+routes of devices and features need the role `read`, and show only its scenarios.
 
 Two more parts are not in the OpenAPI document: `/cdn/SHA256`, the shared files, with `Range` and `ETag`; and
 `/git/SCENARIO.git`, the task repositories by git's smart HTTP.
@@ -116,6 +119,8 @@ def _api() -> FastAPI:
     for router in (
         release_router(nothing, nothing, nothing),
         device_router(nothing, nothing),
+        registry_router(nothing, nothing),
+        feature_router(nothing, nothing),
         watch_router(nothing, nothing, Answerer()),
     ):
         api.include_router(router)
@@ -129,7 +134,7 @@ def _body_lines(route: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterato
         for one in parameters:
             schema = one["schema"]
             default = f"`{schema['default']}`" if schema.get("default") not in (None, "") else ""
-            yield f"| `{one['name']}` | {_type(schema)} | {default} | {_cell(one.get('description', ''))} |"
+            yield f"| `{one['name']}` | {_type(schema, schemas)} | {default} | {_cell(one.get('description', ''))} |"
         yield ""
     content = route.get("requestBody", {}).get("content", {}).get("application/json")
     if content is None:
@@ -148,19 +153,20 @@ def _schema_lines(name: str, schemas: Mapping[str, Any], title: str) -> Iterator
             nested.append((one["$ref"].rpartition("/")[2], key))
         required = "required" if key in schema.get("required", ()) else ""
         default = f"`{one['default']}`" if "default" in one and "$ref" not in one and one["default"] != "" else required
-        yield f"| `{key}` | {_type(one)} | {default} | {_cell(one.get('description', ''))} |"
+        yield f"| `{key}` | {_type(one, schemas)} | {default} | {_cell(one.get('description', ''))} |"
     yield ""
     for inner, key in nested:
         yield from _schema_lines(inner, schemas, f"object `{key}`")
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _type(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
     if "$ref" in schema:
-        return "object"
+        named = schemas[schema["$ref"].rpartition("/")[2]]
+        return ", ".join(f"`{value}`" for value in named["enum"]) if "enum" in named else "object"
     if "anyOf" in schema:
-        return " or ".join(_type(one) for one in schema["anyOf"])
+        return " or ".join(_type(one, schemas) for one in schema["anyOf"])
     if schema.get("type") == "array":
-        return f"list of {_type(schema['items'])}"
+        return f"list of {_type(schema['items'], schemas)}"
     return str(schema.get("type", "any"))
 
 
