@@ -439,6 +439,7 @@ async def test_idle_tasks_get_vms_in_a_new_host_before_the_task_that_was_stuck(
     assert (await runner.run(*tasks["stuck"], LATER, {}, {})).output == 8
     assert created == ["b", "c", "a", "stuck"]
     assert host.report().restarts == 1
+    assert host._next is None
     await runner.close()
     host.close()
 

@@ -148,7 +148,7 @@ class TaskRunner:
 
     def __init__(self, vms: int, *, task_log: TaskLog | None = None, host: VmHost | None = None) -> None:
         self._pool = VMPool(vms, host=host)
-        self._is_hosted = host is not None
+        self._host = host
         self._task_log = task_log or TaskLog("cloud")
         self._loaded: weakref.WeakKeyDictionary[VM, _Version] = weakref.WeakKeyDictionary()  # that their VM has loaded
         self._replacing: dict[str, asyncio.Task[None]] = {}  # by the task whose call did not stop
@@ -314,19 +314,25 @@ class TaskRunner:
 
     def _replace(self, version: _Version, vm: VM) -> None:
         """Hold the version's task back until its thread has stopped or other tasks have VMs in another host."""
-        if self._is_hosted and version.owner not in self._replacing:
-            task = self._replacing[version.owner] = asyncio.create_task(self._move_others(version.owner, vm))
+        if self._host is not None and version.owner not in self._replacing:
+            moving = self._move_others(self._host, version.owner, vm)
+            task = self._replacing[version.owner] = asyncio.create_task(moving)
             task.add_done_callback(lambda _: self._replacing.pop(version.owner))
 
-    async def _move_others(self, owner: str, stuck: VM) -> None:
+    async def _move_others(self, host: VmHost, owner: str, stuck: VM) -> None:
         """Wait until a thread has stopped or its host ends, and load other tasks, last used first, in a new host.
 
-        Tasks with strikes of their own are left out: they get a VM at their next call.
+        That host starts meanwhile. Tasks with strikes of their own are left out: they get a VM at their next call.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
-                while not (lost := self._pool.lost_vms()) and not stuck.ended:  # noqa: ASYNC110 -- a thread decides
-                    await asyncio.sleep(_LOOK_S)
+                try:
+                    while not (lost := self._pool.lost_vms()) and not stuck.ended:
+                        host.prepare_next()
+                        await asyncio.sleep(_LOOK_S)
+                finally:
+                    if not self._pool.lost_vms():  # the thread has stopped
+                        host.drop_next()
                 for vm in lost or self._pool.lost_vms():
                     version = self._loaded.get(vm)
                     if version is None or version.owner == owner or self._pool.has_strikes(version.owner):

@@ -1,4 +1,4 @@
-"""What contains each hostile task on a device whose VMs are in a host: each runs once beside an honest task.
+"""Table of what contains each hostile task on a device whose VMs are in a host: each runs once beside an honest one.
 
 The layers, from the inside: names that a VM lacks, errors and limits of a call, the reset of the VM's interpreter, the
 VM host (its end, and its restart for a thread that does not stop), and the kernel's layers around the host.

@@ -101,6 +101,7 @@ class VmHost:
         self._python = python or sys.executable
         self._lock = threading.Lock()
         self._process: _Process | None = None
+        self._next: _Process | None = None  # that takes over from it
         self._starts = 0
         self._failed_starts = 0
         self._failed_at_s = 0.0
@@ -138,9 +139,27 @@ class VmHost:
                 return process
             if process is not None:
                 self._note_end(process)
-            self._process = _Process(self._python)
+            spare, self._next = self._next, None
+            if spare is not None and spare.client.usable:
+                spare.send_new_modules()
+            else:
+                spare = _Process(self._python)
+            self._process = spare
             self._starts += 1
-            return self._process
+            return spare
+
+    def prepare_next(self) -> None:
+        """Start the process that takes over when the present one ends, so that no VM waits for its start."""
+        with self._lock:
+            if not self._is_closed and (self._next is None or not self._next.client.usable):
+                self._next = _Process(self._python)
+
+    def drop_next(self) -> None:
+        """End the process that `prepare_next` started, unless it has taken over."""
+        with self._lock:
+            spare, self._next = self._next, None
+        if spare is not None:
+            spare.client.kill("was closed")
 
     def _note_end(self, process: "_Process") -> None:
         """Raise where hosts keep ending before they have started."""
@@ -174,6 +193,7 @@ class VmHost:
 
     def close(self) -> None:
         """End the host's process and its VMs; waits until it has ended."""
+        self.drop_next()
         with self._lock:
             self._is_closed = True
             process, self._process = self._process, None
@@ -183,7 +203,7 @@ class VmHost:
     def _forget_process(self) -> None:
         """Start without a process, in the child of a fork: it is the parent's, and no thread may hold the lock."""
         self._lock = threading.Lock()
-        self._process = None
+        self._process = self._next = None
 
 
 @functools.cache
