@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from walle.pipeline.ingest.feature_reader import FeaturePage, FeatureReader
 
 _PAGE = 1_000
+_LATEST = 10  # features that `tail` shows first
 _SHOWN_CHARS = 400  # of a payload, in text
 _MAX_WAIT_S = 30.0  # between two attempts to reach a cloud that does not answer
 
@@ -85,8 +86,11 @@ def tail(
     since: SinceOption = "",
     until: UntilOption = "",
     lines: Annotated[
-        int, typer.Option("--lines", "-n", help="How many of the latest; with --since all since then.", min=1, max=1000)
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--lines", "-n", help="How many of the latest; without it 10, or all with --since.", min=1, max=1000
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones until Ctrl-C.")] = False,
     poll_s: Annotated[float, typer.Option(help="Seconds between two looks with --follow.", min=0.1, max=3600)] = 1.0,
     as_json: JsonLinesFlag = False,
@@ -100,10 +104,10 @@ def tail(
     wanted = _wanted(task, topic, device, since, until)
 
     async def run(source: _Source) -> None:
-        if since:
+        if since and lines is None:
             after = await _show_pages(source, 0, as_json=as_json)
         else:
-            page = await source.latest(lines)
+            page = await source.latest(lines or _LATEST)
             _show(page.rows, as_json=as_json)
             after = page.after
         while follow:

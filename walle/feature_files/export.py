@@ -8,6 +8,7 @@ import csv
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, Self
@@ -118,7 +119,7 @@ class Export:
         number = os.open(whole, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(number, "w+b") as file:
-                _WRITERS[self.form](file, self._read)
+                self._write(file)
                 file.flush()
                 os.fsync(file.fileno())
             self._place(whole)
@@ -126,6 +127,14 @@ class Export:
             whole.unlink(missing_ok=True)
         sync_folder(self.path.parent)
         self._spool.unlink()
+
+    def _write(self, file: IO[bytes]) -> None:
+        if self.form != "jsonl":
+            _WRITERS[self.form](file, self._read)
+            return
+        with self._spool.open("rb") as spool:
+            spool.readline()
+            shutil.copyfileobj(spool, file)
 
     def _place(self, whole: Path) -> None:
         """Give the file its name, which `rename` would take from a file that is there by now."""
@@ -184,11 +193,6 @@ def _loaded(line: bytes) -> Any:
 type _Read = Callable[[], Iterator[dict[str, Any]]]
 
 
-def _write_lines(file: IO[bytes], read: _Read) -> None:
-    for feature in read():
-        file.write(dumps(feature).encode() + b"\n")
-
-
 def _columns_of(read: _Read) -> Columns:
     columns = Columns()
     for feature in read():
@@ -238,7 +242,6 @@ def _write_parquet(file: IO[bytes], read: _Read) -> None:
 
 
 _WRITERS: Mapping[FileForm, Callable[[IO[bytes], _Read], None]] = {
-    "jsonl": _write_lines,
     "csv": _write_csv,
     "parquet": _write_parquet,
 }
