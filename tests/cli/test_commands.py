@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
-    "cloud up", "demo", "device doctor", "device run", "figures",
+    "cloud up", "demo", "device doctor", "device list", "device logs", "device run", "device show", "figures",
     "model bench", "model calibrate", "model convert", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
     "task check", "task dictionary", "task new", "task simulate",
