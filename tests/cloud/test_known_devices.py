@@ -1,4 +1,4 @@
-"""Devices that a cloud has heard of: over HTTP with roles, on the command line, and on pages that run nothing hostile."""
+"""Devices that a cloud has heard of: over HTTP with roles, on the command line, and on pages."""
 
 import asyncio
 import base64
@@ -131,7 +131,7 @@ async def test_devices_and_failures_are_shown_to_readers_of_their_scenario_only(
         "seen_within_s=-1",
         "seen_within_s=nan",
         "state=asleep",
-        "search=" + "x" * 300,
+        f"search={'x' * 300}",
     ],
 )
 async def test_a_wrong_query_is_refused_by_name(tmp_path: Path, query: str) -> None:
