@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
-    "cloud up", "demo", "device doctor", "device run", "features export", "features tail", "figures",
+    "cloud up", "demo", "device doctor", "device list", "device logs", "device run", "device show",
+    "features export", "features tail", "figures",
     "model bench", "model calibrate", "model convert", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
     "task check", "task dictionary", "task new", "task simulate",

@@ -1,4 +1,7 @@
-"""`walle device run`: a device on real hardware; `walle device doctor`: what protects it from its tasks."""
+"""`walle device run`: a device on real hardware; `walle device doctor`: what protects it from its tasks.
+
+`walle device list|show|logs` are in `known_devices.py`.
+"""
 
 import secrets
 import socket
@@ -7,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from walle.cli import event_loop
+from walle.cli import event_loop, known_devices
 from walle.cli.device_log import device_log
 from walle.cli.join import Join
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit_rows
@@ -171,10 +174,11 @@ def register(app: typer.Typer) -> None:
 
     @group.callback()
     def device() -> None:
-        """Run a device, or examine what protects it."""
+        """Run a device, examine what protects it, or see the devices that a cloud has heard of."""
 
     group.command(
         epilog="Example: walle device run kiosk-1 --join join.json --attribute os=linux --events today.jsonl"
     )(run)
     group.command(epilog="Example: walle device doctor --json")(doctor)
+    known_devices.register(group)
     app.add_typer(group, name="device")

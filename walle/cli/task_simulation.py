@@ -142,7 +142,7 @@ def _counts(log: "EventLog") -> dict[str, int]:
 
 
 class _Record:
-    """What a simulation's runs put out, log, and take, as plain data of bounded size."""
+    """Record of a simulation's runs: outputs, failures, log lines and times, as plain data of bounded size."""
 
     def __init__(self, played: PlayedLog | None) -> None:
         self.log: list[dict[str, Any]] = []
