@@ -2,10 +2,13 @@
 // walle/engine_ext/np/.
 #include <pybind11/stl.h>
 
+#include <cstring>
+
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/operations.h"
 #include "operators/eager.h"
+#include "vm/array_loans.h"
 
 namespace py = pybind11;
 
@@ -72,6 +75,27 @@ bool truth(const Tensor& x) {
   return py::cast<bool>(py::bool_(item(x)));
 }
 
+// Returns a view of the real parts (`part` 0) or the imaginary parts (1) of a complex array.
+Tensor part_of(const Tensor& x, std::int64_t part) {
+  Dims strides = x.strides();
+  for (std::int64_t& stride : strides) stride *= 2;
+  return {x.storage(), part_dtype(x.dtype()), x.shape(), std::move(strides), 2 * x.offset() + part};
+}
+Tensor real(const Tensor& x) { return is_complex(x.dtype()) ? part_of(x, 0) : x; }
+// Of a real array: read-only zeros, as in NumPy.
+Tensor imag(const Tensor& x) {
+  if (is_complex(x.dtype())) return part_of(x, 1);
+  const Tensor zero = Tensor::empty(x.dtype(), {});
+  std::memset(zero.raw(), 0, item_size(x.dtype()));
+  return {vm::read_only(zero.storage()), x.dtype(), x.shape(), Dims(x.shape().size(), 0), 0};
+}
+void set_imag(const Tensor& x, py::handle value) {
+  if (!is_complex(x.dtype()))
+    throw py::type_error("an array of dtype " + std::string(dtype_name(x.dtype())) + " has no imaginary part to set");
+  set_item(imag(x), py::ellipsis(), value);
+}
+Tensor conjugate(const Tensor& x) { return is_complex(x.dtype()) ? unary("Conjugate", x) : x; }
+
 // Returns the text of repr(): the elements, the shape where they do not show it, and the dtype.
 std::string text(const Tensor& x) {
   constexpr std::int64_t kMaxShown = 1000;
@@ -94,9 +118,10 @@ void bind_arithmetic(Class& cls) {
         [operation](py::object a, py::handle b) {
           const Tensor& target = py::cast<const Tensor&>(a);
           Tensor result = binary(*operation, a, b);
-          if (floating_dtype(target.dtype()) != target.dtype() && floating_dtype(result.dtype()) == result.dtype())
+          if (!holds_kind(target.dtype(), result.dtype()))
             throw Error(ErrorKind::dtype, "an array of dtype " + std::string(dtype_name(target.dtype())) +
-                                              " cannot hold the floating-point result in place; write a = a + b");
+                                              " cannot hold the result, of dtype " + std::string(dtype_name(result.dtype())) +
+                                              ", in place; write a = a + b");
           assign(cast(result, target.dtype()), target);
           return a;
         },
@@ -224,6 +249,10 @@ void bind_ndarray(py::module_& module) {
       .def_property_readonly("size", &Tensor::size)
       .def_property_readonly("itemsize", [](const Tensor& x) { return item_size(x.dtype()); })
       .def_property_readonly("nbytes", [](const Tensor& x) { return x.size() * static_cast<std::int64_t>(item_size(x.dtype())); })
+      .def_property("real", real, [](const Tensor& x, py::handle value) { set_item(real(x), py::ellipsis(), value); })
+      .def_property("imag", imag, set_imag)
+      .def("conj", conjugate)
+      .def("conjugate", conjugate)
       .def_property_readonly("T", [](const Tensor& x) { return transposed(x, py::args()); })
       .def("__len__",
            [](const Tensor& x) {
@@ -242,6 +271,12 @@ void bind_ndarray(py::module_& module) {
       .def("__contains__", [](py::handle self,
                               py::handle value) { return truth(reduce("Any", binary("Equal", self, value), py::none(), false)); })
       .def("__bool__", truth)
+      .def("__complex__",
+           [](const Tensor& x) {
+             const Py_complex value = PyComplex_AsCComplex(item(x).ptr());
+             if (value.real == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+             return py::reinterpret_steal<py::object>(PyComplex_FromCComplex(value));
+           })
       .def("__float__", [](const Tensor& x) { return py::float_(item(x)); })
       .def("__int__", [](const Tensor& x) { return py::int_(item(x)); })
       .def("__index__",
@@ -278,7 +313,7 @@ void bind_ndarray(py::module_& module) {
           "astype",
           [](const Tensor& x, py::handle dtype) {
             const DType target = dtype_of(dtype);
-            return x.dtype() == target ? copy(x) : cast(x, target);
+            return x.dtype() == target ? copy(x) : converted(x, target);
           },
           py::arg("dtype"))
       .def(

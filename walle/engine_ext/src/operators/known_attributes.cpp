@@ -73,7 +73,7 @@ constexpr Known kKnown[] = {
     {"FindContours", "mode simple"},
     {"Flatten", "axis"},
     {"Flip", "axes"},
-    {"FourierTransform", "inverse"},
+    {"FourierTransform", "inverse length onesided scale"},
     {"GRU", "activation_alpha activation_beta activations algorithm clip direction hidden_size layout linear_before_reset"},
     {"Gather", "axis"},
     {"GatherElements", "axis"},
