@@ -36,7 +36,7 @@ def angle(x: ArrayLike, deg: bool = False) -> ndarray:
     """Return the angle in the complex plane, from -pi to pi; of real numbers 0, or pi for negative ones."""
     given = asarray(x)
     if given.dtype in COMPLEX:
-        turn = _core.unary("Phase", given)
+        turn = _core.binary("Atan2", given.imag, given.real)
         return turn * (180 / 3.141592653589793) if deg else turn
     given = given.astype(_core.promote(given.dtype, "float32")) if given.dtype == "bool" else given * 1.0
     half = _core.full((), 180.0 if deg else 3.141592653589793, given.dtype)

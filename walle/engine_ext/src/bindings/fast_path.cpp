@@ -14,7 +14,10 @@ namespace walle {
 
 namespace {
 
-bool is_small(const Tensor& x) { return x.size() <= kFastPathElements && x.contiguous(); }
+// Elements up to which an elementwise kernel is called directly: tens of microseconds, for which the GIL is not released either.
+constexpr std::int64_t kFastElementwise = 1 << 14;
+
+bool is_small(const Tensor& x) { return x.size() <= kFastElementwise && x.contiguous(); }
 
 std::size_t index_of(DType dtype) { return static_cast<std::size_t>(compute_index(dtype)); }
 
@@ -47,7 +50,7 @@ std::optional<Tensor> fast_binary(const OpDef& op, py::handle a, py::handle b) {
   const bool is_comparison = op.is(Family::compare);
   if (!is_comparison && !op.is(Family::binary)) return std::nullopt;
   const Tensor *x = tensor_or_null(a), *y = tensor_or_null(b), *array = x != nullptr ? x : y;
-  if (array == nullptr || array->dtype() == DType::b8 || array->size() > kFastPathElements) return std::nullopt;
+  if (array == nullptr || array->dtype() == DType::b8 || array->size() > kFastElementwise) return std::nullopt;
   const DType dtype = array->dtype();
   const int type = compute_index(dtype);
   if (type < 0 || (op.name == "Div" && floating_dtype(dtype) != dtype)) return std::nullopt;
@@ -62,10 +65,10 @@ std::optional<Tensor> fast_binary(const OpDef& op, py::handle a, py::handle b) {
     number = scalar(other, dtype);
     (x != nullptr ? y : x) = &number;
   }
-  if (x->dtype() != y->dtype() || x->size() > kFastPathElements || y->size() > kFastPathElements) return std::nullopt;
+  if (x->dtype() != y->dtype() || x->size() > kFastElementwise || y->size() > kFastElementwise) return std::nullopt;
   Dims shape = x->shape() == y->shape() || y->ndim() == 0 ? x->shape() : broadcast_shape(x->shape(), y->shape());
   const std::int64_t count = element_count(shape);
-  if (count > kFastPathElements) return std::nullopt;
+  if (count > kFastElementwise) return std::nullopt;
   Tensor result = Tensor::empty(is_comparison ? DType::b8 : dtype, std::move(shape));
   const auto first = flat_stride(*x, result.shape()), second = flat_stride(*y, result.shape());
   if (first && second) {

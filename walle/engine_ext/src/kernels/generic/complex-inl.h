@@ -153,29 +153,35 @@ void complex_sum(const void* in, std::int64_t stride, std::int64_t count, void* 
   *static_cast<ComplexNumber<R>*>(out) = {static_cast<R>(re), static_cast<R>(im)};
 }
 
-// sum of a[i] * b[i], contiguous.
+// sum of a[i] * b[i].
 template <class R>
-ComplexNumber<R> complex_dot(const R* a, const R* b, std::int64_t count) noexcept {
-  constexpr std::int64_t kPart = 128 / static_cast<std::int64_t>(sizeof(R));
-  R straight[kPart] = {}, crossed[kPart] = {};  // of re * re and im * im; of re * im and im * re
+ComplexNumber<R> complex_dot(const ComplexNumber<R>* a, std::int64_t a_step, const ComplexNumber<R>* b, std::int64_t b_step,
+                             std::int64_t count) noexcept {
+  constexpr std::int64_t kPart = 64 / static_cast<std::int64_t>(sizeof(R));
+  R re[kPart] = {}, im[kPart] = {};
   std::int64_t i = 0;
-  for (; i + kPart <= 2 * count; i += kPart) {
-    for (std::int64_t j = 0; j < kPart; ++j) straight[j] += a[i + j] * b[i + j];
-    for (std::int64_t j = 0; j < kPart; ++j) crossed[j] += a[i + j] * b[i + (j ^ 1)];
+  if (a_step == 1 && b_step == 1)
+    for (; i + kPart <= count; i += kPart)
+#pragma GCC ivdep
+      for (std::int64_t j = 0; j < kPart; ++j) {
+        const ComplexNumber<R> x = a[i + j], y = b[i + j];
+        re[j] += x.re * y.re - x.im * y.im;
+        im[j] += x.re * y.im + x.im * y.re;
+      }
+  for (std::int64_t half = kPart / 2; half > 0; half /= 2)
+    for (std::int64_t j = 0; j < half; ++j) re[j] += re[j + half], im[j] += im[j + half];
+  for (; i < count; ++i) {
+    const ComplexNumber<R> product = ComplexMul::of(a[i * a_step], b[i * b_step]);
+    re[0] += product.re, im[0] += product.im;
   }
-  R re = 0, im = 0;
-  for (std::int64_t j = 0; j < kPart; j += 2) re += straight[j] - straight[j + 1], im += crossed[j] + crossed[j + 1];
-  for (; i < 2 * count; i += 2) {
-    re += a[i] * b[i] - a[i + 1] * b[i + 1];
-    im += a[i] * b[i + 1] + a[i + 1] * b[i];
-  }
-  return {re, im};
+  return {re[0], im[0]};
 }
 
 // The product of real matrices that a complex one is: A's rows unchanged, as 2k real numbers each; every element x + iy of B as
 // [x y; -y x]; the result's rows unchanged as well.
 template <class R, Gemm& real>
 std::size_t complex_gemm_scratch(std::int64_t m, std::int64_t n, std::int64_t k) noexcept {
+  if (m == 1 && n == 1) return 0;
   constexpr std::size_t kLine = 64;
   const auto lines = [](std::int64_t count) { return (static_cast<std::size_t>(count) * sizeof(R) + kLine - 1) / kLine * kLine; };
   return lines(4 * n * k) + lines(2 * m * k) + real.scratch_bytes(m, 2 * n, 2 * k);
@@ -184,11 +190,11 @@ template <class R, Gemm& real>
 void complex_gemm(const GemmArgs& args) noexcept {
   const auto* a = static_cast<const ComplexNumber<R>*>(args.a);
   const auto* b = static_cast<const ComplexNumber<R>*>(args.b);
-  const bool dense_rows = args.a_col == 1 || args.k == 1;
-  if (args.m == 1 && args.n == 1 && dense_rows && (args.b_row == 1 || args.k == 1)) {
-    *static_cast<ComplexNumber<R>*>(args.out) = complex_dot(static_cast<const R*>(args.a), static_cast<const R*>(args.b), args.k);
+  if (args.m == 1 && args.n == 1) {
+    *static_cast<ComplexNumber<R>*>(args.out) = complex_dot(a, args.a_col, b, args.b_row, args.k);
     return;
   }
+  const bool dense_rows = args.a_col == 1 || args.k == 1;
   constexpr std::size_t kLine = 64;
   const auto lines = [](std::int64_t count) { return (static_cast<std::size_t>(count) * sizeof(R) + kLine - 1) / kLine * kLine; };
   auto* scratch = static_cast<std::uint8_t*>(args.scratch);

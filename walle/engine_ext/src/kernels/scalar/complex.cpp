@@ -30,7 +30,6 @@ template <class R> bool IsNaN(Z<R> x) noexcept { return std::isnan(x.real()) || 
 template <class R> bool IsInfinite(Z<R> x) noexcept { return std::isinf(x.real()) || std::isinf(x.imag()); }
 template <class R> bool IsFinite(Z<R> x) noexcept { return std::isfinite(x.real()) && std::isfinite(x.imag()); }
 template <class R> R Magnitude(Z<R> x) noexcept { return std::hypot(x.real(), x.imag()); }
-template <class R> R Phase(Z<R> x) noexcept { return std::atan2(x.imag(), x.real()); }
 template <class R> Z<R> Conjugate(Z<R> x) noexcept { return {x.real(), -x.imag()}; }
 template <class R> Z<R> Neg(Z<R> x) noexcept { return {-x.real(), -x.imag()}; }
 template <class R> Z<R> Square(Z<R> x) noexcept { return Mul(x, x); }
