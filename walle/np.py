@@ -5,6 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
     from walle.engine_ext.np import *  # noqa: F403 -- the same names under the public module
+    from walle.engine_ext.np import exceptions as exceptions  # noqa: PLC0414
     from walle.engine_ext.np import fft as fft  # noqa: PLC0414 -- names of this module too
     from walle.engine_ext.np import lib as lib  # noqa: PLC0414
     from walle.engine_ext.np import linalg as linalg  # noqa: PLC0414

@@ -168,8 +168,8 @@ void quantised(std::int64_t n) {
 }
 
 void casts(std::int64_t n) {
-  for (int from = 0; from < walle::kDTypeCount; ++from)
-    for (int to = 0; to < walle::kDTypeCount; ++to) {
+  for (int from = 0; from < walle::kModelDTypeCount; ++from)
+    for (int to = 0; to < walle::kModelDTypeCount; ++to) {
       const auto target = static_cast<DType>(to);
       run(of("Cast", static_cast<DType>(from), n) + " to " + std::string(dtype_name(target)),
           one_node("Cast", {input("x", static_cast<DType>(from), {n, 3})},

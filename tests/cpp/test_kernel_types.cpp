@@ -20,6 +20,7 @@ constexpr std::int64_t kLengths[] = {0, 1, 3, 7, 8, 17, 33, 65, 100};
 
 // Fills with random bits: 0 and 1 for bools, valid codes for packed types.
 void fill(std::mt19937_64& random, DType dtype, std::byte* data, std::int64_t count) {
+  if (is_complex(dtype)) return fill(random, part_dtype(dtype), data, 2 * count);
   const std::size_t item = item_size(dtype);
   for (std::int64_t i = 0; i < count; ++i) {
     std::uint64_t bits = random();
@@ -50,9 +51,24 @@ double number(DType dtype, const std::byte* at) {
   }
 }
 
+// Returns whether two complex numbers agree: nearly equal by their larger part, which cancellation in the other is measured by.
+// Parts that are not finite need not be the same, because a fused product overflows later.
+bool same_complex(DType dtype, const std::byte* a, const std::byte* b) {
+  const DType part = part_dtype(dtype);
+  const std::size_t step = item_size(part);
+  const double left[] = {number(part, a), number(part, a + step)}, right[] = {number(part, b), number(part, b + step)};
+  const double size = std::fmax(std::fabs(right[0]), std::fabs(right[1]));
+  for (int i = 0; i < 2; ++i) {
+    if (std::isfinite(left[i]) != std::isfinite(right[i])) return size > 1e38;
+    if (std::isfinite(right[i]) && std::isfinite(size) && std::fabs(left[i] - right[i]) > 1e-6 * size + 3e-38) return false;
+  }
+  return true;
+}
+
 // Returns whether two elements agree: equal bits; for float32 and float64 nearly equal numbers, and any NaN with any NaN.
 bool same(DType dtype, const std::byte* a, const std::byte* b) {
   if (std::memcmp(a, b, item_size(dtype)) == 0) return true;
+  if (is_complex(dtype)) return same_complex(dtype, a, b);
   if (dtype == DType::f16) {
     Half left, right;
     std::memcpy(static_cast<void*>(&left), a, 2);
@@ -122,6 +138,7 @@ void binary(const std::string& what, BinaryFn fast, BinaryFn plain, DType from, 
 
 // Fills floats with small integers, whose sums are exact; sums of random bits would depend on the order of additions.
 void tame(DType dtype, std::byte* data, std::int64_t count) {
+  if (is_complex(dtype)) return tame(part_dtype(dtype), data, 2 * count);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t small = i * 5 % 7 - 3;
     std::byte* at = data + bytes(dtype, i);
@@ -191,8 +208,8 @@ void products(const Table& fast, const Table& plain, std::size_t type, std::mt19
 }
 
 void selects(const Table& fast, const Table& plain, std::mt19937_64& random) {
-  constexpr DType kOfSize[] = {DType::u8, DType::u16, DType::u32, DType::u64};
-  for (std::size_t size = 0; size < 4; ++size)
+  constexpr DType kOfSize[] = {DType::u8, DType::u16, DType::u32, DType::u64, DType::c128};
+  for (std::size_t size = 0; size < 5; ++size)
     for (const std::int64_t count : kLengths) {
       const DType dtype = kOfSize[size];
       const Guarded where(bytes(DType::b8, count)), a(bytes(dtype, count)), b(bytes(dtype, 1)), got(bytes(dtype, count)),
@@ -215,12 +232,50 @@ void conversions(const Table& fast, const Table& plain, std::mt19937_64& random)
           random);
   }
   for (std::size_t stored = 0; stored < kStoredCount; ++stored) {
-    const auto dtype = static_cast<DType>(kComputeCount + static_cast<int>(stored));
+    const auto dtype = static_cast<DType>(kFirstStored + static_cast<int>(stored));
     unary("decode " + std::string(dtype_name(dtype)), fast.decode[stored], plain.decode[stored], dtype, DType::f32, random);
     for (std::size_t encoding = 0; encoding < kEncodings; ++encoding)
       unary("encode " + std::string(dtype_name(dtype)), fast.encode[stored][encoding], plain.encode[stored][encoding],
             dtype >= DType::i4 ? DType::i32 : DType::f32, dtype, random);
   }
+}
+
+// Whole passes of Fourier transforms and pieces of them.
+void passes(const Table& fast, const Table& plain, std::mt19937_64& random) {
+  const auto fill_unit = [&](const Guarded& buffer) {
+    auto* at = reinterpret_cast<double*>(buffer.data());
+    for (std::size_t i = 0; i < buffer.bytes() / sizeof(double); ++i)
+      at[i] = std::uniform_real_distribution<double>(-1, 1)(random);
+  };
+  for (const std::int64_t radix : {2, 3, 4, 5, 7, 61})
+    for (const auto& [rest, step] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {9, 1}, {33, 1}, {5, 4}, {3, 19}, {1, 40}}) {
+      const std::size_t size = static_cast<std::size_t>(radix * rest * step) * sizeof(double);
+      const Guarded re(size), im(size), turns(static_cast<std::size_t>((radix - 1) * 2 * rest) * sizeof(double)),
+          wheel(static_cast<std::size_t>(2 * radix) * sizeof(double));
+      for (const Guarded* buffer : {&re, &im, &turns, &wheel}) fill_unit(*buffer);
+      const Guarded out_re[] = {Guarded(size), Guarded(size)}, out_im[] = {Guarded(size), Guarded(size)};
+      const auto doubles = [](const Guarded& buffer) { return reinterpret_cast<double*>(buffer.data()); };
+      for (const int which : {0, 1}) {
+        // The backend in pieces, scalar at once.
+        const std::int64_t count = which == 0 ? (rest + 1) / 2 : rest, width = which == 0 ? (step + 2) / 3 : step;
+        for (std::int64_t p = 0; p < rest; p += count)
+          for (std::int64_t q = 0; q < step; q += width) {
+            FourierPass pass;
+            pass.radix = radix, pass.rest = rest, pass.step = step;
+            pass.count = std::min(count, rest - p), pass.width = std::min(width, step - q);
+            pass.re = doubles(re) + p * step + q, pass.im = doubles(im) + p * step + q;
+            pass.out_re = doubles(out_re[which]) + radix * p * step + q;
+            pass.out_im = doubles(out_im[which]) + radix * p * step + q;
+            pass.turns = doubles(turns) + p, pass.wheel = doubles(wheel);
+            (which == 0 ? fast : plain).fourier(pass);
+          }
+      }
+      const std::string what = "pass of radix " + std::to_string(radix);
+      for (std::size_t i = 0; i < size / sizeof(double); ++i)
+        check::report(std::fabs(doubles(out_re[0])[i] - doubles(out_re[1])[i]) < 1e-12 &&
+                          std::fabs(doubles(out_im[0])[i] - doubles(out_im[1])[i]) < 1e-12,
+                      __FILE__, __LINE__, what + " differs at " + std::to_string(i));
+    }
 }
 
 void everything(const Table& fast, const Table& plain) {
@@ -236,6 +291,8 @@ void everything(const Table& fast, const Table& plain) {
     }
     for (std::size_t op = 0; op < kCountOf<TestOp>; ++op)
       unary("test " + std::to_string(op) + of, fast.test[op][type], plain.test[op][type], dtype, DType::b8, random);
+    for (std::size_t op = 0; op < kCountOf<PartOp>; ++op)
+      unary("part " + std::to_string(op) + of, fast.part[op][type], plain.part[op][type], dtype, part_dtype(dtype), random);
     for (std::size_t op = 0; op < kCountOf<CompareOp>; ++op)
       binary("comparison " + std::to_string(op) + of, fast.compare[op][type], plain.compare[op][type], dtype, DType::b8, random);
     for (std::size_t op = 0; op < kCountOf<ReduceOp>; ++op)
@@ -246,6 +303,7 @@ void everything(const Table& fast, const Table& plain) {
   }
   selects(fast, plain, random);
   conversions(fast, plain, random);
+  passes(fast, plain, random);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 
 FLOATS = ("float32", "float64")
+COMPLEX = ("complex64", "complex128")
 INTEGERS = ("int32", "int64", "uint8")
 NUMBERS = FLOATS + INTEGERS
 DTYPES = (*NUMBERS, "bool")
@@ -70,6 +71,10 @@ class Draw:
         """Return an array; never a NumPy scalar, because one of float64 is a Python float."""
         if dtype == "bool":
             return numpy.asarray(self.rng.random(shape) < 0.5)
+        if dtype in COMPLEX:
+            part = FLOATS[COMPLEX.index(dtype)]
+            real, imag = self.numbers(part, shape, low, high), self.numbers(part, shape, low, high)
+            return numpy.asarray(real + 1j * imag).astype(dtype)
         if dtype in FLOATS:
             return numpy.asarray(low + (high - low) * self.rng.random(shape)).astype(dtype)
         least, most = int(numpy.ceil(low)), max(int(high), 1)
@@ -78,6 +83,9 @@ class Draw:
 
     def f(self, shape: tuple[int, ...] | None = None, low: float = -4, high: float = 4) -> numpy.ndarray:
         return self.a(FLOATS, shape, low, high)
+
+    def z(self, shape: tuple[int, ...] | None = None, low: float = -4, high: float = 4) -> numpy.ndarray:
+        return self.a(COMPLEX, shape, low, high)
 
     def n(self, shape: tuple[int, ...] | None = None, low: float = -4, high: float = 4) -> numpy.ndarray:
         return self.a(NUMBERS, shape, low, high)
@@ -392,5 +400,19 @@ _add("linalg.vector_norm", lambda d: [d.f()])
 _add("linalg.matrix_norm", lambda d: [d.f(shape=(2, 3, 4))])
 _add("linalg.matrix_power", lambda d: [d.matrix(3, "float64"), d.pick(0, 1, 3, -2)])
 _add("linalg.multi_dot", lambda d: [[d.f(shape=(2, 5)), d.f(shape=(5, 3)), d.f(shape=(3, 4))]])
+_add("conj conjugate imag isreal iscomplex isrealobj iscomplexobj real_if_close", lambda d: [d.z()], lambda d: [d.f()])
+_add("real", lambda d: [d.z()], lambda d: [d.n()])
+_add("angle", lambda d: [d.z(), d.pick(False, True)], lambda d: [d.f()])
+_add(
+    "fft.fft fft.ifft",
+    lambda d: [d.z(), d.pick(None, 4, 9), d.axis(), d.pick(None, "ortho", "forward")],
+    lambda d: [d.f()],
+)
+_add("fft.rfft fft.ihfft", lambda d: [d.f(), d.pick(None, 4, 9), d.axis(), d.pick(None, "ortho", "forward")])
+_add("fft.irfft fft.hfft", lambda d: [d.z(), d.pick(4, 7, 9), d.axis(), d.pick(None, "ortho", "forward")])
+_add("fft.fftn fft.ifftn", lambda d: [d.z(), None, d.pick(None, (d.axis(),))])
+_add("fft.fft2 fft.ifft2", lambda d: [d.z(shape=(2, 3, 5))])
+_add("fft.rfftn fft.rfft2", lambda d: [d.f(shape=(2, 3, 5))])
+_add("fft.irfftn fft.irfft2", lambda d: [d.z(shape=(2, 3, 5))])
 _add("fft.fftfreq fft.rfftfreq", lambda d: [d.pick(1, 4, 7), 0.5])
 _add("fft.fftshift fft.ifftshift", lambda d: [d.f(), d.pick(None, d.axis())])

@@ -39,7 +39,7 @@ def fitting(own: str, theirs: str, used: set[str]) -> bool:
     """Return whether a dtype is NumPy's, or the one that the documented rules give instead."""
     if own == theirs:
         return True
-    narrow = not used & {"float64", "int32", "int64"}
+    narrow = not used & {"float64", "int32", "int64", "complex128"}
     if own == "float32":
         return theirs in ("float64", "float16") and narrow
     return theirs in ("int8", "uint64") and own in ("uint8", "int64")
@@ -60,8 +60,8 @@ def compare(own: Any, theirs: Any, used: set[str], name: str) -> None:
     assert here.shape == there.shape, f"{name}: shape {here.shape}, not {there.shape}"
     if isinstance(own, np.ndarray):
         assert fitting(here.dtype.name, there.dtype.name, used), f"{name}: {here.dtype}, not {there.dtype}"
-    if there.dtype.kind == "f" or here.dtype.kind == "f":
-        rough = "float32" in (here.dtype.name, there.dtype.name) or "float32" in used
+    if {there.dtype.kind, here.dtype.kind} & {"f", "c"}:
+        rough = bool({here.dtype.name, there.dtype.name, *used} & {"float32", "complex64"})
         loose = name.startswith("linalg") or name in ("polyfit", "corrcoef", "cov")
         half = there.dtype.name == "float16"
         rtol, atol = (

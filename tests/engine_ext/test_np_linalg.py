@@ -1,4 +1,4 @@
-"""walle.np.linalg and walle.np.fft: decompositions by their defining properties, transforms against NumPy's."""
+"""walle.np.linalg: decompositions by their defining properties."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walle.np as np
-from walle.engine_ext.errors import ShapeError
 
 SIZES = st.integers(1, 9)
 
@@ -137,63 +136,3 @@ def test_empty_matrices() -> None:
     assert np.linalg.inv(np.zeros((0, 0))).shape == (0, 0)
     assert np.linalg.svd(np.zeros((0, 3)))[2].shape == (3, 3)
     assert np.linalg.det(np.zeros((0, 0))).item() == 1
-
-
-def parts(x: numpy.ndarray) -> numpy.ndarray:
-    return numpy.stack([x.real, x.imag], -1)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(1, 40) | st.sampled_from([64, 67, 97, 128, 134, 210, 331, 1000]), st.integers(0, 99),
-    st.sampled_from([None, "ortho", "forward"]), st.sampled_from(["float32", "float64"]), st.integers(-2, 1),
-    st.integers(1, 3),
-)  # fmt: skip
-def test_fourier_transforms(n: int, seed: int, norm: Any, dtype: str, axis: int, rows: int) -> None:
-    rng = numpy.random.default_rng(seed)
-    shape = (rows, n) if axis % 2 else (n, rows)
-    real, other = rng.normal(size=shape).astype(dtype), rng.normal(size=shape).astype(dtype)
-    both = (real + 1j * other).astype("complex64" if dtype == "float32" else "complex128")
-    close(np.fft.fft(parts(both), axis=axis, norm=norm), parts(numpy.fft.fft(both, axis=axis, norm=norm)), dtype, n)
-    close(np.fft.ifft(parts(both), axis=axis, norm=norm), parts(numpy.fft.ifft(both, axis=axis, norm=norm)), dtype, n)
-    half = numpy.fft.rfft(real.astype("float64"), axis=axis, norm=norm)
-    close(np.fft.rfft(real, axis=axis, norm=norm), parts(half), dtype, n)
-    close(
-        np.fft.fft(real, axis=axis, norm=norm, real=True),
-        parts(numpy.fft.fft(real.astype("float64"), axis=axis, norm=norm)),
-        dtype,
-        n,
-    )
-    if n > 1:
-        back = np.fft.irfft(parts(half).astype(dtype), n, axis, norm)
-        close(back, real, dtype, n)
-
-
-def test_fourier_transforms_of_several_axes_and_other_lengths() -> None:
-    rng = numpy.random.default_rng(0)
-    both = rng.normal(size=(4, 6, 5)) + 1j * rng.normal(size=(4, 6, 5))
-    for name in ("fftn", "ifftn", "fft2", "ifft2"):
-        close(getattr(np.fft, name)(parts(both)), parts(getattr(numpy.fft, name)(both)), "float64", 100)
-        close(
-            getattr(np.fft, name)(parts(both), (3, 8), (0, 2)),
-            parts(getattr(numpy.fft, name)(both, (3, 8), (0, 2))),
-            "float64",
-            100,
-        )
-    close(np.fft.rfftn(both.real), parts(numpy.fft.rfftn(both.real)), "float64", 100)
-    close(np.fft.rfft2(both.real), parts(numpy.fft.rfft2(both.real)), "float64", 100)
-    for name in ("irfftn", "irfft2"):
-        half = numpy.fft.rfftn(both.real) if name == "irfftn" else numpy.fft.rfft2(both.real)
-        close(
-            getattr(np.fft, name)(parts(half), (6, 5), (1, 2)),
-            getattr(numpy.fft, name)(half, (6, 5), (1, 2)),
-            "float64",
-            10,
-        )
-    for n in (3, 9):
-        close(np.fft.fft(parts(both), n), parts(numpy.fft.fft(both, n)), "float64", 10)
-        close(np.fft.irfft(parts(both), n), numpy.fft.irfft(both, n), "float64", 10)
-    with pytest.raises(ShapeError, match="real and imaginary part"):
-        np.fft.fft(both.real)
-    with pytest.raises(ShapeError, match="known are backward, ortho and forward"):
-        np.fft.rfft(both.real, norm="other")

@@ -3,9 +3,9 @@
 Where it differs from NumPy (docs/api.md gives the reasons): floats without a dtype become float32, not float64 (ints
 int64, bools bool). A dtype is a string ("float32"), and `np.float32` is that string. What NumPy returns as a scalar is
 an array without dimensions; `float(x)`, `x.item()`, comparison, hashing and formatting work on it. Integers given to a
-floating function become float64 (int32, int64) or float32 (uint8, bool). Integer conversion saturates. Complex numbers
-are not supported: a Fourier transform's results have a last axis of two, the real and the imaginary part. Nothing is
-written to standard error: division by zero returns inf, NaN or, for integers, 0.
+floating function become float64 (int32, int64) or float32 (uint8, bool). Integer conversion saturates. Python
+complex numbers without a dtype become complex64. Nothing is written to standard error, except warnings such as
+ComplexWarning: division by zero returns inf, NaN or, for integers, 0.
 
 Names are loaded on first use, because every task VM imports this. A module that needs another module's names inside a
 function takes them from here, so that a VM registers the load (see `walle.engine_ext.lazy`).
@@ -17,10 +17,12 @@ from walle.engine_ext import lazy
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
+    from walle.engine_ext.np import exceptions as exceptions
     from walle.engine_ext.np import fft as fft
     from walle.engine_ext.np import lib as lib
     from walle.engine_ext.np import linalg as linalg
     from walle.engine_ext.np import random as random
+    from walle.engine_ext.np.complex_numbers import *  # noqa: F403
     from walle.engine_ext.np.constants import *  # noqa: F403
     from walle.engine_ext.np.creation import *  # noqa: F403
     from walle.engine_ext.np.elementwise import *  # noqa: F403
@@ -36,10 +38,11 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "constants": (
-        "bfloat16 bool bool_ can_cast double e euler_gamma finfo float16 float32 float64 half iinfo inf int16 "
-        "int32 int64 int8 int_ intp isscalar iterable nan newaxis pi promote_types result_type single uint16 "
-        "uint32 uint64 uint8"
+        "bfloat16 bool bool_ can_cast cdouble complex128 complex64 csingle double e euler_gamma finfo float16 "
+        "float32 float64 half iinfo inf int16 int32 int64 int8 int_ intp isscalar iterable nan newaxis pi "
+        "promote_types result_type single uint16 uint32 uint64 uint8"
     ),
+    "complex_numbers": "angle conj conjugate imag iscomplex iscomplexobj isreal isrealobj real real_if_close",
     "creation": (
         "arange array asanyarray asarray ascontiguousarray astype bartlett blackman copy diag diagflat empty "
         "empty_like eye frombuffer fromfunction fromiter fromstring full full_like geomspace hamming hanning "
@@ -47,7 +50,7 @@ _MODULES = {
         "zeros_like"
     ),
     "elementwise": (
-        "abs absolute acos acosh add allclose angle arccos arccosh arcsin arcsinh arctan arctan2 arctanh around "
+        "abs absolute acos acosh add allclose arccos arccosh arcsin arcsinh arctan arctan2 arctanh around "
         "array_equal array_equiv asin asinh atan atan2 atanh bitwise_and bitwise_invert bitwise_left_shift "
         "bitwise_not bitwise_or bitwise_right_shift bitwise_xor cbrt ceil clip copysign cos cosh deg2rad degrees "
         "divide divmod equal exp exp2 expm1 fabs fix float_power floor floor_divide fmax fmin fmod frexp gcd "
@@ -88,7 +91,7 @@ _MODULES = {
     ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
-_SUBMODULES = ("fft", "lib", "linalg", "random")
+_SUBMODULES = ("exceptions", "fft", "lib", "linalg", "random")
 
 if not TYPE_CHECKING:  # a type checker takes the names from the imports above
     __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 -- a list, made from the table

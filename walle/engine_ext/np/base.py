@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
-from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.errors import DTypeError, ShapeError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from walle.engine_ext.np.likes import ArrayLike, Axis, DType
 
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+COMPLEX = frozenset({"complex64", "complex128"})
+INEXACT = FLOATS | COMPLEX
 
 asarray = _core.asarray
 operator = _core.operator
@@ -63,19 +65,35 @@ def to_common_dtype(arrays: Iterable[ArrayLike], dtype: DType | None = None) -> 
 
 
 def to_floating(x: ArrayLike) -> ndarray:
-    """Return the array converted to floats: float64 for int32 and int64, float32 for smaller integers and bool."""
+    """Return the array converted to floats: float64 for int32 and int64, float32 for smaller integers and bool.
+
+    Complex numbers stay unchanged.
+    """
     given = asarray(x)
-    return given if given.dtype in FLOATS else given.astype(_float_for(given))
+    return given if given.dtype in INEXACT else given.astype(_float_for(given))
 
 
 def operand_for(x: ArrayLike, other: ndarray) -> ndarray:
-    """Return the array; a Python float takes the floating dtype of `other`, so that float64 keeps all its digits."""
+    """Return the array; a Python float or complex takes the precision of `other`, so that none is lost."""
+    if isinstance(x, complex):
+        return asarray(x, "complex128" if _float_for(other) in ("float64", "complex128") else "complex64")
     return asarray(x, _float_for(other)) if isinstance(x, float) else asarray(x)
 
 
+def refuse_complex(x: ndarray, function: str) -> ndarray:
+    """Return the array.
+
+    Raises:
+        DTypeError: it is complex.
+    """
+    if x.dtype in COMPLEX:
+        raise DTypeError(f"{function} does not support {x.dtype}; take x.real, x.imag or abs(x)")
+    return x
+
+
 def operands(a: ArrayLike, b: ArrayLike) -> tuple[ndarray, ndarray]:
-    """Return two arrays; a Python float takes the floating dtype of the other operand."""
-    if isinstance(a, float):
+    """Return two arrays; a Python float or complex takes the precision of the other operand."""
+    if isinstance(a, float | complex):
         right = asarray(b)
         return operand_for(a, right), right
     left = asarray(a)
@@ -83,7 +101,7 @@ def operands(a: ArrayLike, b: ArrayLike) -> tuple[ndarray, ndarray]:
 
 
 def _float_for(x: ndarray) -> DType:
-    return x.dtype if x.dtype in FLOATS else "float64" if x.itemsize >= 4 else "float32"
+    return x.dtype if x.dtype in INEXACT else "float64" if x.itemsize >= 4 else "float32"
 
 
 def as_shape(shape: int | Iterable[int]) -> tuple[int, ...]:

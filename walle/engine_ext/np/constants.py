@@ -16,6 +16,10 @@ __all__ = [
     "bool",
     "bool_",
     "can_cast",
+    "cdouble",
+    "complex64",
+    "complex128",
+    "csingle",
     "double",
     "e",
     "euler_gamma",
@@ -60,6 +64,8 @@ uint32 = "uint32"
 uint64 = "uint64"
 bool = bool_ = "bool"  # noqa: A001 -- NumPy's name
 half, single, double = float16, float32, float64
+complex64 = csingle = "complex64"
+complex128 = cdouble = "complex128"
 int_ = intp = int64
 pi = 3.141592653589793
 e = 2.718281828459045
@@ -75,7 +81,7 @@ class finfo:  # noqa: N801 -- NumPy's name
     """Limits of a floating dtype."""
 
     def __init__(self, dtype: DType) -> None:
-        self.dtype = _core.full((), 0, dtype).dtype
+        self.dtype = _core.full((), 0, dtype).real.dtype  # a complex number's parts
         if self.dtype not in _MANTISSAS:
             raise DTypeError(f"finfo of {self.dtype}, which is not a floating dtype; use iinfo for integers")
         self.nmant, self.minexp = _MANTISSAS[self.dtype]

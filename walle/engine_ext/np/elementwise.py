@@ -7,7 +7,7 @@ import builtins
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray, ufunc
-from walle.engine_ext.np.base import FLOATS, asarray, operands, to_floating
+from walle.engine_ext.np.base import COMPLEX, FLOATS, INEXACT, asarray, operands, refuse_complex, to_floating
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ __all__ = [
     "acosh",
     "add",
     "allclose",
-    "angle",
     "arccos",
     "arccosh",
     "arcsin",
@@ -204,13 +203,15 @@ def positive(x: ArrayLike) -> ndarray:
 
 @_as_ufunc
 def fabs(x: ArrayLike) -> ndarray:
-    return abs(to_floating(x))
+    return abs(refuse_complex(to_floating(x), "fabs"))
 
 
 @_as_ufunc
 def float_power(a: ArrayLike, b: ArrayLike) -> ndarray:
-    """Return a ** b in float64."""
-    return power(asarray(a, "float64"), asarray(b, "float64"))
+    """Return a ** b in float64, or in complex128 if one is complex."""
+    left, right = asarray(a), asarray(b)
+    wide = "complex128" if left.dtype in COMPLEX or right.dtype in COMPLEX else "float64"
+    return power(left.astype(wide), right.astype(wide))
 
 
 @_as_ufunc
@@ -222,12 +223,12 @@ def lcm(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 @_as_ufunc
 def deg2rad(x: ArrayLike) -> ndarray:
-    return to_floating(x) * (3.141592653589793 / 180)
+    return refuse_complex(to_floating(x), "deg2rad") * (3.141592653589793 / 180)
 
 
 @_as_ufunc
 def rad2deg(x: ArrayLike) -> ndarray:
-    return to_floating(x) * (180 / 3.141592653589793)
+    return refuse_complex(to_floating(x), "rad2deg") * (180 / 3.141592653589793)
 
 
 radians, degrees = deg2rad, rad2deg
@@ -255,16 +256,9 @@ def heaviside(x: ArrayLike, at_zero: ArrayLike) -> ndarray:
     return _core.where(given == 0, at_zero, _core.where(isnan(given), given, (given > 0).astype(given.dtype)))
 
 
-def angle(x: ArrayLike, deg: bool = False) -> ndarray:
-    """Return the angle of real numbers in the complex plane: 0, or pi for negative ones."""
-    given = to_floating(x)
-    half = _core.full((), 180.0 if deg else 3.141592653589793, given.dtype)
-    return _core.where(isnan(given), given, _core.where(signbit(given), half, half * 0))
-
-
 def i0(x: ArrayLike) -> ndarray:
     """Return the modified Bessel function of the first kind and order 0, by its power series; |x| up to 700."""
-    given = asarray(x)
+    given = refuse_complex(asarray(x), "i0")
     quarter = square(given.astype("float64") * 0.5)
     term = total = _core.full(given.shape, 1, "float64")
     for k in range(1, 500):
@@ -330,13 +324,13 @@ def rint(x: ArrayLike) -> ndarray:
 
 def _whole(op: str, x: ArrayLike) -> ndarray:
     given = asarray(x)
-    return _core.unary(op, given) if given.dtype in FLOATS else given.copy()
+    return _core.unary(op, given) if given.dtype in INEXACT else given.copy()
 
 
 def round(x: ArrayLike, decimals: int = 0) -> ndarray:
     """Return the numbers rounded to `decimals` decimal places, halves to even."""
     given = asarray(x)
-    if given.dtype not in FLOATS:
+    if given.dtype not in INEXACT:
         if decimals >= 0 or given.dtype == "bool":
             return given.copy()
         step: int = 10**-decimals
@@ -351,11 +345,11 @@ around = round_ = round
 
 
 def isposinf(x: ArrayLike) -> ndarray:
-    return asarray(x) == float("inf")
+    return refuse_complex(asarray(x), "isposinf") == float("inf")
 
 
 def isneginf(x: ArrayLike) -> ndarray:
-    return asarray(x) == float("-inf")
+    return refuse_complex(asarray(x), "isneginf") == float("-inf")
 
 
 @_as_ufunc
@@ -407,6 +401,11 @@ def nan_to_num(x: ArrayLike, copy: bool = True, nan: float = 0.0, posinf: float 
                neginf: float | None = None) -> ndarray:  # fmt: skip
     """Return x with NaN and infinities replaced, by default by 0 and the dtype's greatest and least numbers."""
     given = asarray(x)
+    if given.dtype in COMPLEX:
+        result = given.copy() if copy else given
+        for part in (result.real, result.imag):
+            nan_to_num(part, False, nan, posinf, neginf)
+        return result
     if given.dtype not in FLOATS:
         return given.copy() if copy else given
     most = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}.get(

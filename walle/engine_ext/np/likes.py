@@ -12,7 +12,7 @@ class _HasBuffer(Protocol):
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 
-type ArrayLike = ndarray | _HasBuffer | float | Sequence[Any]
-type DType = str | type[float | int | bool]
+type ArrayLike = ndarray | _HasBuffer | complex | Sequence[Any]
+type DType = str | type[complex | float | int | bool]
 type Shape = int | Iterable[int]
 type Axis = int | Iterable[int] | None

@@ -1,11 +1,14 @@
-"""`walle.np.linalg`: linear algebra on stacks of matrices, the last two dimensions; computed in float64."""
+"""`walle.np.linalg`: linear algebra on stacks of matrices, the last two dimensions; computed in float64.
+
+Complex matrices: products, norms, `solve`, `inv`, `det`, `slogdet` and `matrix_power`; decompositions refuse them.
+"""
 
 from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
-from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import asarray, normalize_axis, operator, to_floating
+from walle.engine_ext.errors import DTypeError, ShapeError
+from walle.engine_ext.np.base import COMPLEX, asarray, normalize_axis, operator, refuse_complex, to_floating
 from walle.engine_ext.np.indexing import diagonal, trace
 from walle.engine_ext.np.manipulation import matrix_transpose
 from walle.engine_ext.np.products import cross, matmul, outer, tensordot, vecdot
@@ -28,9 +31,11 @@ class LinAlgError(ValueError):
     """A matrix that a function cannot work on: singular, not positive definite, not square, or without convergence."""
 
 
-def _matrices(x: ArrayLike, name: str, *, square: bool = True) -> ndarray:
+def _matrices(x: ArrayLike, name: str, *, square: bool = True, may_be_complex: bool = False) -> ndarray:
     given = to_floating(x)
-    if given.dtype not in ("float32", "float64"):
+    if not may_be_complex and given.dtype in COMPLEX:
+        raise DTypeError(f"{name} does not support {given.dtype}; of complex matrices there are solve, inv and det")
+    if given.dtype not in ("float32", "float64", *COMPLEX):
         given = given.astype("float32")
     if given.ndim < 2 or (square and given.shape[-1] != given.shape[-2]):
         raise LinAlgError(f"{name} of shape {given.shape}; it takes {'square ' * square}matrices")
@@ -50,7 +55,7 @@ def solve(a: ArrayLike, b: ArrayLike) -> ndarray:
     Raises:
         LinAlgError: a matrix is singular or not square.
     """
-    left, right = _matrices(a, "solve"), to_floating(b)
+    left, right = _matrices(a, "solve", may_be_complex=True), to_floating(b)
     dtype = _core.promote(left.dtype, right.dtype)
     left, right = asarray(left, dtype), asarray(right, dtype)
     vector = right.ndim == 1
@@ -63,8 +68,21 @@ def solve(a: ArrayLike, b: ArrayLike) -> ndarray:
     stack = (left[..., 0, 0] + right[..., 0, 0]).shape if left.ndim > 2 or right.ndim > 2 else ()
     left = _core.broadcast_to(left, (*stack, *left.shape[-2:]))
     right = _core.broadcast_to(right, (*stack, *right.shape[-2:]))
-    result = _factorize("Solve", [left, right])
+    result = _solve_complex(left, right) if dtype in COMPLEX else _factorize("Solve", [left, right])
     return result[..., 0] if vector else result
+
+
+def _solve_complex(a: ndarray, b: ndarray) -> ndarray:
+    """Return x with a @ x = b, from the real system [Re a, -Im a; Im a, Re a] of twice the size."""
+    n = a.shape[-1]
+    real = _core.full((*a.shape[:-2], 2 * n, 2 * n), 0, a.real.dtype)
+    real[..., :n, :n] = real[..., n:, n:] = a.real
+    real[..., n:, :n] = a.imag
+    real[..., :n, n:] = -a.imag
+    parts = _factorize("Solve", [real, operator("Concat", [b.real, b.imag], axis=b.ndim - 2)])
+    result = _core.full((*a.shape[:-2], n, b.shape[-1]), 0, a.dtype)
+    result.real, result.imag = parts[..., :n, :], parts[..., n:, :]
+    return result
 
 
 def inv(a: ArrayLike) -> ndarray:
@@ -73,20 +91,54 @@ def inv(a: ArrayLike) -> ndarray:
     Raises:
         LinAlgError: a matrix is singular or not square.
     """
-    given = _matrices(a, "inv")
+    given = _matrices(a, "inv", may_be_complex=True)
     one = _core.full((given.shape[-1],) * 2, 0, given.dtype)
     one.reshape(-1)[:: given.shape[-1] + 1] = 1
-    return _factorize("Solve", [given, _core.broadcast_to(one, given.shape)])
+    one = _core.broadcast_to(one, given.shape)
+    return _solve_complex(given, one) if given.dtype in COMPLEX else _factorize("Solve", [given, one])
 
 
 def det(a: ArrayLike) -> ndarray:
-    return operator("Det", [_matrices(a, "det")])
+    given = _matrices(a, "det", may_be_complex=True)
+    if given.dtype not in COMPLEX:
+        return operator("Det", [given])
+    sign, size = _complex_determinant(given)
+    return (sign * _core.unary("Exp", size)).astype(given.dtype)
 
 
 def slogdet(a: ArrayLike) -> tuple[ndarray, ndarray]:
-    """Return the determinant's sign and the logarithm of its absolute value."""
-    parts = operator("Det", [_matrices(a, "slogdet")], logarithm=1)
+    """Return the determinant's sign (of absolute value 1 or 0) and the logarithm of its absolute value."""
+    given = _matrices(a, "slogdet", may_be_complex=True)
+    if given.dtype in COMPLEX:
+        sign, size = _complex_determinant(given)
+        return sign.astype(given.dtype), size.astype(given.real.dtype)
+    parts = operator("Det", [given], logarithm=1)
     return parts[..., 0].copy(), parts[..., 1].copy()
+
+
+def _complex_determinant(a: ndarray) -> tuple[ndarray, ndarray]:
+    """Return the sign and the logarithm of the size, by Gaussian elimination with the largest pivot of each column."""
+    n, shape = a.shape[-1], a.shape[:-2]
+    rows = a.astype("complex128").reshape((-1, n, n))
+    sign = _core.full((rows.shape[0],), 1, "complex128")
+    size = _core.full((rows.shape[0],), 0, "float64")
+    for one in range(rows.shape[0]):
+        left = rows[one]
+        for k in range(n):
+            at = k + int(_core.reduce("ArgMax", _core.unary("Abs", left[k:, k]), None, False))
+            pivot = left[at, k]
+            if at != k:
+                left[[k, at]] = left[[at, k]]
+                sign[one] = -sign[one]
+            length = abs(pivot)
+            if length == 0:
+                sign[one], size[one] = 0, float("-inf")
+                break
+            sign[one] = sign[one] * (pivot / length)
+            size[one] += _core.unary("Log", length)
+            if k + 1 < n:
+                left[k + 1 :, k + 1 :] -= (left[k + 1 :, k] / pivot)[:, None] * left[k, k + 1 :]
+    return sign.reshape(shape), size.reshape(shape)
 
 
 def cholesky(a: ArrayLike, *, upper: bool = False) -> ndarray:
@@ -205,7 +257,7 @@ def lstsq(a: ArrayLike, b: ArrayLike, rcond: float | None = None) -> tuple[ndarr
 
 def norm(x: ArrayLike, ord: float | str | None = None, axis: Axis = None, keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
     """Return the norm of vectors (one axis), of matrices (two axes), or of the whole array."""
-    given = to_floating(x)
+    given = _magnitudes(x, None)
     if axis is None:
         if ord is None or (ord == 2 and given.ndim == 1) or (ord == "fro" and given.ndim == 2):
             result = _core.unary("Sqrt", _square_sum(given.reshape(-1)))
@@ -216,8 +268,17 @@ def norm(x: ArrayLike, ord: float | str | None = None, axis: Axis = None, keepdi
     if len(axes) == 1:
         return _vector_norm(given, 2 if ord is None else ord, axes[0], keepdims)
     if len(axes) == 2:
+        given = _magnitudes(x, -2 if ord == 2 else ord)
         return _matrix_norm(given, "fro" if ord is None else ord, axes, keepdims)
     raise ShapeError(f"norm of order {ord} over {len(axes)} axes; give one axis for vectors or two for matrices")
+
+
+def _magnitudes(x: ArrayLike, order: float | str | None) -> ndarray:
+    """Return the array as floats; of complex numbers the magnitudes, which have the same norms."""
+    given = to_floating(x)
+    if given.dtype not in COMPLEX:
+        return given
+    return refuse_complex(given, "a norm of singular values") if order in (-2, "nuc") else _core.unary("Abs", given)
 
 
 def _square_sum(x: ndarray) -> ndarray:
@@ -273,7 +334,7 @@ def _matrix_norm(x: ndarray, order: float | str, axes: tuple[int, ...], keepdims
 
 
 def vector_norm(x: ArrayLike, *, axis: Axis = None, ord: float = 2, keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
-    given = to_floating(x)
+    given = _magnitudes(x, None)
     where = (
         None
         if axis is None
@@ -283,7 +344,7 @@ def vector_norm(x: ArrayLike, *, axis: Axis = None, ord: float = 2, keepdims: bo
 
 
 def matrix_norm(x: ArrayLike, *, ord: float | str = "fro", keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
-    given = to_floating(x)
+    given = _magnitudes(x, -2 if ord == 2 else ord)
     return _matrix_norm(given, ord, (normalize_axis(-2, given.ndim), normalize_axis(-1, given.ndim)), keepdims)
 
 

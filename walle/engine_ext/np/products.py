@@ -57,7 +57,8 @@ def dot(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def vdot(a: ArrayLike, b: ArrayLike) -> ndarray:
-    return _core.binary("MatMul", asarray(a).reshape(-1), asarray(b).reshape(-1))
+    """Return the sum of products of all elements, those of `a` conjugated."""
+    return _core.binary("MatMul", asarray(a).reshape(-1).conj(), asarray(b).reshape(-1))
 
 
 def inner(a: ArrayLike, b: ArrayLike) -> ndarray:
@@ -78,8 +79,8 @@ def outer(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def vecdot(a: ArrayLike, b: ArrayLike, axis: int = -1) -> ndarray:
-    """Return the sums of products along an axis; the other axes are broadcast."""
-    products = _core.binary("Mul", a, b)
+    """Return the sums of products along an axis, those of `a` conjugated; the other axes are broadcast."""
+    products = _core.binary("Mul", asarray(a).conj(), b)
     result = products.sum(axis)
     return result if products.dtype == result.dtype else result.astype(products.dtype)
 
@@ -90,7 +91,8 @@ def matvec(a: ArrayLike, b: ArrayLike) -> ndarray:
 
 
 def vecmat(a: ArrayLike, b: ArrayLike) -> ndarray:
-    line = asarray(a)
+    """Return the products of the conjugates of vectors with matrices."""
+    line = asarray(a).conj()
     if line.ndim == 1:
         return _core.binary("MatMul", line, b)
     return _core.binary("MatMul", line[..., None, :], b)[..., 0, :]

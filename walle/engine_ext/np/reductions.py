@@ -7,7 +7,9 @@ from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
 from walle.engine_ext.np.base import (
+    COMPLEX,
     FLOATS,
+    INEXACT,
     asarray,
     flat_or_axis,
     index_along,
@@ -139,10 +141,15 @@ def var(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float
     """Return the variance: the sum of squared differences from the mean, over n - ddof."""
     given = to_floating(_as_dtype(x, dtype))
     centred = given - mean(given, axis, keepdims=True, where=where)
-    total = sum(centred * centred, axis, keepdims=keepdims, where=where)
+    total = sum(_squares(centred), axis, keepdims=keepdims, where=where)
     if where is not None:
         return total / (_count_where(given, axis, keepdims, where) - float(ddof))
     return total / float(product([given.shape[at] for at in normalize_axes(axis, given.ndim)]) - ddof)
+
+
+def _squares(x: ndarray) -> ndarray:
+    """Return the squared magnitudes."""
+    return x.real * x.real + x.imag * x.imag if x.dtype in COMPLEX else x * x
 
 
 def std(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: float = 0, *,
@@ -180,7 +187,7 @@ def cumprod(x: ArrayLike, axis: int | None = None, dtype: DType | None = None) -
 
 def _cumulate(op: str, x: ArrayLike, axis: int | None) -> ndarray:
     given, at = flat_or_axis(x, axis)
-    if given.dtype not in FLOATS:
+    if given.dtype not in INEXACT:
         given = asarray(given, "uint64" if given.dtype.startswith("uint") else "int64")
     return operator(op, [given, asarray(at, "int64")])
 
@@ -208,7 +215,7 @@ def _with_initial(totals: ndarray, axis: int, initial: int, include_initial: boo
 
 def _without_nan(x: ArrayLike, instead: float) -> tuple[ndarray, ndarray]:
     given = asarray(x)
-    if given.dtype not in FLOATS:
+    if given.dtype not in INEXACT:
         return given, _core.full(given.shape, False, "bool")
     missing = _core.unary("IsNaN", given)
     return _core.where(missing, instead, given), missing
@@ -277,8 +284,8 @@ def nanvar(x: ArrayLike, axis: Axis = None, dtype: DType | None = None, ddof: fl
     filled, missing = _without_nan(to_floating(_as_dtype(x, dtype)), 0)
     middle = sum(filled, axis, keepdims=True) / _counts(missing, axis, True, filled.dtype)
     centred = _core.where(missing, 0, filled - middle)
-    free = _counts(missing, axis, keepdims, filled.dtype) - float(ddof)
-    spread = sum(centred * centred, axis, keepdims=keepdims)
+    free = _counts(missing, axis, keepdims, filled.real.dtype) - float(ddof)
+    spread = sum(_squares(centred), axis, keepdims=keepdims)
     return _core.where(free > 0, spread / free, float("nan"))
 
 

@@ -6,7 +6,7 @@ from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import DTypeError, ShapeError
 from walle.engine_ext.np.base import (
-    FLOATS,
+    INEXACT,
     asarray,
     flat_or_axis,
     index_along,
@@ -42,8 +42,9 @@ def convolve(a: ArrayLike, v: ArrayLike, mode: str = "full") -> ndarray:
 
 
 def correlate(a: ArrayLike, v: ArrayLike, mode: str = "valid") -> ndarray:
-    """Return the cross-correlation of two vectors; `mode` is valid, same or full."""
+    """Return the cross-correlation of two vectors, the second conjugated; `mode` is valid, same or full."""
     left, right = (x.reshape(-1) for x in to_common_dtype([a, v]))
+    right = right.conj()
     if left.size < right.size:
         return _sliding_products(right, left, mode)[::-1]
     return _sliding_products(left, right, mode)
@@ -65,7 +66,7 @@ def _sliding_products(line: ndarray, weights: ndarray, mode: str) -> ndarray:
         wide[before : before + line.size] = line
     step = wide.strides[0] // wide.itemsize
     shape, steps = (wide.size - n + 1, n), (step, step)
-    total = float(weights.sum()) if wide is not line and weights.dtype in FLOATS else 0.0
+    total = weights.sum().item() if wide is not line and weights.dtype in INEXACT else 0.0
     if total - total != 0:  # one of them is not finite
         inside = _core.full(wide.shape, False, "bool")  # zero padding times infinity must not add NaN
         inside[before : before + line.size] = True

@@ -7,7 +7,16 @@ import itertools
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import FLOATS, asarray, normalize_axes, operator, product, to_common_dtype, to_floating
+from walle.engine_ext.np.base import (
+    COMPLEX,
+    FLOATS,
+    asarray,
+    normalize_axes,
+    operator,
+    product,
+    to_common_dtype,
+    to_floating,
+)
 from walle.engine_ext.np.creation import linspace
 from walle.engine_ext.np.products import matmul
 from walle.engine_ext.np.sorting import searchsorted, sort
@@ -142,7 +151,7 @@ def cov(x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True, bias: boo
         rows = operator("Concat", to_common_dtype([rows, _variables(y, rowvar)]), axis=0)
     free = rows.shape[1] - ((0 if bias else 1) if ddof is None else ddof)
     centred = rows - _core.reduce("ReduceMean", rows, 1, True)
-    result = matmul(centred, centred.T) / float(free)
+    result = matmul(centred, centred.T.conj()) / float(free)
     return result.reshape(()) if result.size == 1 else result
 
 
@@ -160,9 +169,11 @@ def corrcoef(x: ArrayLike, y: ArrayLike | None = None, rowvar: bool = True) -> n
     joint = cov(x, y, rowvar)
     if joint.ndim == 0:
         return joint / joint
-    spread = _core.unary("Sqrt", joint.reshape(-1)[:: joint.shape[0] + 1])
+    spread = _core.unary("Sqrt", joint.real.reshape(-1)[:: joint.shape[0] + 1])
     result = joint / spread[:, None] / spread[None, :]
-    return _core.binary("Minimum", _core.binary("Maximum", result, -1.0), 1.0)
+    for part in (result.real, result.imag) if result.dtype in COMPLEX else (result,):
+        part[...] = _core.clip(part, -1.0, 1.0)
+    return result
 
 
 def bincount(x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0) -> ndarray:

@@ -10,7 +10,7 @@ constexpr std::int64_t kBlock = 256;
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-bool is_small_integer(DType dtype) { return dtype >= DType::i4; }
+bool is_small_integer(DType dtype) { return dtype >= DType::i4 && dtype <= DType::u2; }
 
 std::size_t aligned(std::size_t bytes) { return (bytes / Storage::kAlignment + 1) * Storage::kAlignment; }
 

@@ -1,7 +1,6 @@
-// FourierTransform: the discrete Fourier transform of each row, not scaled. Self-sorting passes of radix 4, 2 and small primes
-// (Stockham, see Van Loan 1992); a length with a prime factor above kMaxPrime uses a convolution (Bluestein 1970). Several rows
-// are transformed side by side, real and imaginary parts separate, so that the innermost loops are long and plain. All in
-// float64.
+// FourierTransform: the discrete Fourier transform of each row. Self-sorting passes of radix 4, 2 and small primes (Stockham, see
+// Van Loan 1992), which the backend's kernel runs; a length with a prime factor above kMaxPrime uses a convolution (Bluestein
+// 1970). Real rows of even length are transformed as complex ones of half the length. All in float64, rounded once.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "atomic/conversion.h"
+#include "core/work_context.h"
 
 namespace walle {
 
@@ -33,24 +33,70 @@ void unit(std::int64_t turn, std::int64_t n, double& re, double& im) noexcept {
   im = turns[quarter][2] * c + turns[quarter][3] * s;
 }
 
+// The numbers exp(-2 pi i t / n), each the product of two from short tables: sines cost many times as much.
+class Roots {
+ public:
+  explicit Roots(std::int64_t n) {
+    while ((std::int64_t{1} << (2 * bits_)) < n) ++bits_;
+    const std::int64_t size = std::int64_t{1} << bits_, blocks = (n + size - 1) >> bits_;
+    fine_.resize(static_cast<std::size_t>(2 * std::min(size, n)));
+    coarse_.resize(static_cast<std::size_t>(2 * blocks));
+    for (std::int64_t i = 0; i < std::min(size, n); ++i) put(fine_, i, i, n);
+    for (std::int64_t i = 0; i < blocks; ++i) put(coarse_, i, i << bits_, n);
+  }
+
+  // t from 0 to n - 1.
+  void get(std::int64_t t, double& re, double& im) const noexcept {
+    const double* a = coarse_.data() + 2 * (t >> bits_);
+    const double* b = fine_.data() + 2 * (t & ((std::int64_t{1} << bits_) - 1));
+    re = a[0] * b[0] - a[1] * b[1];
+    im = a[0] * b[1] + a[1] * b[0];
+  }
+
+ private:
+  static void put(std::vector<double>& table, std::int64_t at, std::int64_t turn, std::int64_t n) {
+    double re, im;
+    unit(turn, n, re, im);
+    table[static_cast<std::size_t>(2 * at)] = re;
+    table[static_cast<std::size_t>(2 * at + 1)] = -im;
+  }
+
+  int bits_ = 0;
+  std::vector<double> fine_, coarse_;  // (., 2)
+};
+
+// A transform of one length, prepared.
 class Plan {
  public:
-  explicit Plan(std::int64_t n) : n_(n) {
+  Plan(std::int64_t n, FourierFn kernel) : n_(n), kernel_(kernel) {
+    std::vector<std::int64_t> radices;
     std::int64_t rest = n;
-    for (; rest % 4 == 0; rest /= 4) radices_.push_back(4);
+    for (; rest % 4 == 0; rest /= 4) radices.push_back(4);
     for (std::int64_t radix = 2; radix <= kMaxPrime && rest > 1; ++radix)
-      for (; rest % radix == 0; rest /= radix) radices_.push_back(radix);
+      for (; rest % radix == 0; rest /= radix) radices.push_back(radix);
     if (rest > 1) {
       make_convolution();
       return;
     }
-    roots_.resize(static_cast<std::size_t>(2 * n));
-    StopPoll poll;
-    const bool is_whole = run_in_blocks(n, kSine, poll, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i)
-        unit(i, n, roots_[static_cast<std::size_t>(2 * i)], roots_[static_cast<std::size_t>(2 * i + 1)]);
-    });
-    if (!is_whole) throw WorkStopped();
+    const Roots roots(n);
+    std::int64_t done = 1;
+    for (const std::int64_t radix : radices) {
+      Pass pass{radix, n / done / radix, done, {}, {}};
+      pass.turns.resize(static_cast<std::size_t>((radix - 1) * 2 * pass.rest));
+      for (std::int64_t k = 1; k < radix; ++k) {
+        throw_if_stopped();
+        double *re = pass.turns.data() + (2 * k - 2) * pass.rest, *im = re + pass.rest;
+        for (std::int64_t p = 0; p < pass.rest; ++p) roots.get(k * p * done, re[p], im[p]);
+      }
+      pass.wheel.resize(static_cast<std::size_t>(2 * radix));
+      for (std::int64_t j = 0; j < radix; ++j) {
+        double* at = pass.wheel.data() + 2 * j;
+        unit(j, radix, at[0], at[1]);
+        at[1] = -at[1];
+      }
+      passes_.push_back(std::move(pass));
+      done *= radix;
+    }
   }
 
   // Return the number of doubles of scratch for `lanes` rows.
@@ -58,139 +104,62 @@ class Plan {
     return inner_ ? 2 * inner_->n_ * lanes + inner_->scratch(lanes) : 2 * n_ * lanes;
   }
 
-  // Transform x (n, lanes) with exp(-2 pi i ...); for the other sign, swap the real and imaginary parts. Once `poll` is stopped,
-  // x is not whole.
+  // Transform x (n, lanes) with exp(-2 pi i ...); for the other sign, swap the real and imaginary parts. After a stop the result
+  // is not whole.
   void run(Parts x, std::int64_t lanes, double* scratch, StopPoll& poll) const noexcept {
     if (inner_) return convolve(x, lanes, scratch, poll);
     Parts from = x, to{scratch, scratch + n_ * lanes};
-    std::int64_t done = 1;
-    for (const std::int64_t radix : radices_) {
-      const Pass pass{radix, n_ / done / radix, done, done * lanes};
-      const bool is_whole = run_pieces(pass, poll, [&](const Piece& piece) {
-        if (radix == 4)
-          run_radix_4(from, to, pass, piece);
-        else if (radix == 2)
-          run_radix_2(from, to, pass, piece);
-        else
-          run_radix(from, to, pass, piece);
-      });
-      if (!is_whole) return;
-      done *= radix;
+    for (const Pass& pass : passes_) {
+      if (!run_pass(pass, from, to, lanes, poll)) return;
       std::swap(from, to);
     }
     if (from.re == x.re) return;
-    run_in_blocks(n_ * lanes, 2, poll, [&](std::int64_t first, std::int64_t last) {
-      std::memcpy(x.re + first, from.re + first, static_cast<std::size_t>(last - first) * sizeof(double));
-      std::memcpy(x.im + first, from.im + first, static_cast<std::size_t>(last - first) * sizeof(double));
-    });
+    std::memcpy(x.re, from.re, static_cast<std::size_t>(n_ * lanes) * sizeof(double));
+    std::memcpy(x.im, from.im, static_cast<std::size_t>(n_ * lanes) * sizeof(double));
   }
 
  private:
-  static constexpr std::int64_t kSine = 32;  // elements whose time a sine and a cosine take
-
-  struct Root {
-    double re, im;
-  };
-  // A pass over `rest` columns of each of `radix` parts, whose elements are `s` lanes.
   struct Pass {
-    std::int64_t radix, rest, done, s;
-  };
-  // Columns [p, p_end) of it, and of each lanes [q, q_end).
-  struct Piece {
-    std::int64_t p, p_end, q, q_end;
+    std::int64_t radix, rest, done;
+    std::vector<double> turns, wheel;  // as in FourierPass
   };
 
-  // Calls run(piece) for pieces of a pass, polling before each: for blocks of columns, or for blocks of lanes of each column
-  // where there are many.
-  template <class Run>
-  static bool run_pieces(const Pass& pass, StopPoll& poll, Run&& run) noexcept {
-    const std::int64_t lane = pass.radix > 4 ? pass.radix * pass.radix : pass.radix;
-    if (pass.s >= (1 << 16)) {
-      for (std::int64_t p = 0; p < pass.rest; ++p)
-        if (!run_in_blocks(pass.s, lane, poll, [&](std::int64_t q, std::int64_t q_end) { run(Piece{p, p + 1, q, q_end}); }))
-          return false;
-      return true;
-    }
-    return run_in_blocks(pass.rest, lane * pass.s, poll,
-                         [&](std::int64_t p, std::int64_t p_end) { run(Piece{p, p_end, 0, pass.s}); });
-  }
-
-  Root root(std::int64_t turn) const noexcept {
-    const double* at = roots_.data() + 2 * (turn % n_);
-    return {at[0], -at[1]};
-  }
-
-  // Element q of column p of part k of x[k][p][q], k < radix, goes to y[p][k][q], rotated by p * k / (radix * rest) turns.
-  void run_radix_2(Parts x, Parts y, const Pass& pass, const Piece& piece) const noexcept {
-    const std::int64_t rest = pass.rest, done = pass.done, s = pass.s;
-    for (std::int64_t p = piece.p; p < piece.p_end; ++p) {
-      const Root w = root(p * done);
-      const double *ar = x.re + p * s, *ai = x.im + p * s, *br = x.re + (p + rest) * s, *bi = x.im + (p + rest) * s;
-      double *cr = y.re + 2 * p * s, *ci = y.im + 2 * p * s, *dr = cr + s, *di = ci + s;
-      for (std::int64_t q = piece.q; q < piece.q_end; ++q) {
-        const double xr = ar[q] - br[q], xi = ai[q] - bi[q];
-        cr[q] = ar[q] + br[q];
-        ci[q] = ai[q] + bi[q];
-        dr[q] = xr * w.re - xi * w.im;
-        di[q] = xr * w.im + xi * w.re;
+  // A pass in pieces, between which the stop flag is polled.
+  bool run_pass(const Pass& pass, Parts from, Parts to, std::int64_t lanes, StopPoll& poll) const noexcept {
+    constexpr std::int64_t kPiece = 1 << 18;  // numbers
+    const std::int64_t step = pass.done * lanes, width = std::min(step, std::max<std::int64_t>(1, kPiece / pass.radix));
+    const std::int64_t count = std::min(pass.rest, std::max<std::int64_t>(1, kPiece / (width * pass.radix)));
+    FourierPass piece;
+    piece.radix = pass.radix, piece.rest = pass.rest, piece.step = step, piece.wheel = pass.wheel.data();
+    for (std::int64_t p = 0; p < pass.rest; p += count)
+      for (std::int64_t q = 0; q < step; q += width) {
+        piece.count = std::min(count, pass.rest - p), piece.width = std::min(width, step - q);
+        // A number costs as many operations as the radix has, and each counts for several elements.
+        if (!poll.proceed(piece.count * piece.width * pass.radix * (pass.radix > 5 ? pass.radix : 4))) return false;
+        const std::int64_t at = p * step + q, out = pass.radix * p * step + q;
+        piece.re = from.re + at, piece.im = from.im + at;
+        piece.out_re = to.re + out, piece.out_im = to.im + out;
+        piece.turns = pass.turns.data() + p;
+        kernel_(piece);
       }
-    }
-  }
-
-  void run_radix_4(Parts x, Parts y, const Pass& pass, const Piece& piece) const noexcept {
-    const std::int64_t rest = pass.rest, done = pass.done, s = pass.s;
-    for (std::int64_t p = piece.p; p < piece.p_end; ++p) {
-      const Root w1 = root(p * done), w2 = root(2 * p * done), w3 = root(3 * p * done);
-      const double *ar = x.re + p * s, *br = ar + rest * s, *cr = br + rest * s, *dr = cr + rest * s;
-      const double *ai = x.im + p * s, *bi = ai + rest * s, *ci = bi + rest * s, *di = ci + rest * s;
-      double *yr = y.re + 4 * p * s, *yi = y.im + 4 * p * s;
-      for (std::int64_t q = piece.q; q < piece.q_end; ++q) {
-        const double sum_r = ar[q] + cr[q], sum_i = ai[q] + ci[q], gap_r = ar[q] - cr[q], gap_i = ai[q] - ci[q];
-        const double odd_r = br[q] + dr[q], odd_i = bi[q] + di[q], turn_r = bi[q] - di[q], turn_i = dr[q] - br[q];
-        yr[q] = sum_r + odd_r;
-        yi[q] = sum_i + odd_i;
-        const double e_r = gap_r + turn_r, e_i = gap_i + turn_i, f_r = sum_r - odd_r, f_i = sum_i - odd_i;
-        const double g_r = gap_r - turn_r, g_i = gap_i - turn_i;
-        yr[q + s] = e_r * w1.re - e_i * w1.im;
-        yi[q + s] = e_r * w1.im + e_i * w1.re;
-        yr[q + 2 * s] = f_r * w2.re - f_i * w2.im;
-        yi[q + 2 * s] = f_r * w2.im + f_i * w2.re;
-        yr[q + 3 * s] = g_r * w3.re - g_i * w3.im;
-        yi[q + 3 * s] = g_r * w3.im + g_i * w3.re;
-      }
-    }
-  }
-
-  void run_radix(Parts x, Parts y, const Pass& pass, const Piece& piece) const noexcept {
-    const std::int64_t radix = pass.radix, done = pass.done, s = pass.s, part = pass.rest * s, step = n_ / radix;
-    for (std::int64_t p = piece.p; p < piece.p_end; ++p)
-      for (std::int64_t k = 0; k < radix; ++k) {
-        double *yr = y.re + (radix * p + k) * s, *yi = y.im + (radix * p + k) * s;
-        for (std::int64_t j = 0; j < radix; ++j) {
-          const Root w = root(j * k % radix * step + p * k * done);  // both rotations at once
-          const double *xr = x.re + p * s + j * part, *xi = x.im + p * s + j * part;
-          for (std::int64_t q = piece.q; q < piece.q_end; ++q) {
-            const double re = xr[q] * w.re - xi[q] * w.im, im = xr[q] * w.im + xi[q] * w.re;
-            yr[q] = j == 0 ? re : yr[q] + re;
-            yi[q] = j == 0 ? im : yi[q] + im;
-          }
-        }
-      }
+    return true;
   }
 
   // With c[i] = exp(pi i * i^2 / n): the transform is conj(c) times the convolution of x conj(c) with c.
   void make_convolution() {
     std::int64_t length = 1;
     while (length < 2 * n_ - 1) length *= 2;
-    inner_ = std::make_unique<Plan>(length);
+    inner_ = std::make_unique<Plan>(length, kernel_);
+    const Roots roots(2 * n_);
     chirp_.resize(static_cast<std::size_t>(2 * n_));
-    StopPoll poll;
-    for (std::int64_t i = 0; i < n_; ++i) {
-      if (!poll.proceed(kSine)) throw WorkStopped();
-      const auto turn = static_cast<std::int64_t>(static_cast<unsigned __int128>(i) * static_cast<unsigned __int128>(i) %
-                                                  static_cast<unsigned __int128>(2 * n_));
-      unit(turn, 2 * n_, chirp_[static_cast<std::size_t>(i)], chirp_[static_cast<std::size_t>(n_ + i)]);
+    for (std::int64_t i = 0, turn = 0; i < n_; ++i) {  // turn is i^2 modulo 2 n
+      double& im = chirp_[static_cast<std::size_t>(n_ + i)];
+      roots.get(turn, chirp_[static_cast<std::size_t>(i)], im);
+      im = -im;
+      turn += 2 * i + 1;
+      while (turn >= 2 * n_) turn -= 2 * n_;
     }
+    throw_if_stopped();
     response_.assign(static_cast<std::size_t>(2 * length), 0.0);
     double *re = response_.data(), *im = re + length;
     for (std::int64_t i = 0; i < n_; ++i) {
@@ -199,8 +168,9 @@ class Plan {
       im[i] = im[back] = chirp_[static_cast<std::size_t>(n_ + i)] / static_cast<double>(length);
     }
     std::vector<double> work(static_cast<std::size_t>(inner_->scratch(1)));
+    StopPoll poll;
     inner_->run({re, im}, 1, work.data(), poll);
-    if (poll.stopped()) throw WorkStopped();
+    throw_if_stopped();
   }
 
   void convolve(Parts x, std::int64_t lanes, double* scratch, StopPoll& poll) const noexcept {
@@ -210,144 +180,209 @@ class Plan {
     std::fill(y.re + n_ * lanes, y.re + length * lanes, 0.0);
     std::fill(y.im + n_ * lanes, y.im + length * lanes, 0.0);
     const double *cr = chirp_.data(), *ci = cr + n_, *hr = response_.data(), *hi = hr + length;
-    run_in_blocks(n_, 4 * lanes, poll, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i)
-        for (std::int64_t q = i * lanes; q < (i + 1) * lanes; ++q) {
-          y.re[q] = x.re[q] * cr[i] + x.im[q] * ci[i];
-          y.im[q] = x.im[q] * cr[i] - x.re[q] * ci[i];
-        }
-    });
+    for (std::int64_t i = 0; i < n_; ++i)
+      for (std::int64_t q = i * lanes; q < (i + 1) * lanes; ++q) {
+        y.re[q] = x.re[q] * cr[i] + x.im[q] * ci[i];
+        y.im[q] = x.im[q] * cr[i] - x.re[q] * ci[i];
+      }
     inner_->run(y, lanes, scratch, poll);
-    run_in_blocks(length, 4 * lanes, poll, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i)
-        for (std::int64_t q = i * lanes; q < (i + 1) * lanes; ++q) {
-          const double re = y.re[q] * hr[i] - y.im[q] * hi[i], im = y.re[q] * hi[i] + y.im[q] * hr[i];
-          y.re[q] = re;
-          y.im[q] = im;
-        }
-    });
+    if (poll.stopped()) return;
+    for (std::int64_t i = 0; i < length; ++i)
+      for (std::int64_t q = i * lanes; q < (i + 1) * lanes; ++q) {
+        const double re = y.re[q] * hr[i] - y.im[q] * hi[i], im = y.re[q] * hi[i] + y.im[q] * hr[i];
+        y.re[q] = re;
+        y.im[q] = im;
+      }
     inner_->run({y.im, y.re}, lanes, scratch, poll);  // inverse transform
-    run_in_blocks(n_, 4 * lanes, poll, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i)
-        for (std::int64_t q = i * lanes; q < (i + 1) * lanes; ++q) {
-          x.re[q] = y.re[q] * cr[i] + y.im[q] * ci[i];
-          x.im[q] = y.im[q] * cr[i] - y.re[q] * ci[i];
-        }
-    });
+    for (std::int64_t i = 0; i < n_; ++i)
+      for (std::int64_t q = i * lanes; q < (i + 1) * lanes; ++q) {
+        x.re[q] = y.re[q] * cr[i] + y.im[q] * ci[i];
+        x.im[q] = y.im[q] * cr[i] - y.re[q] * ci[i];
+      }
   }
 
   std::int64_t n_;
-  std::vector<std::int64_t> radices_;
-  std::vector<double> roots_;     // (n, 2)
+  FourierFn kernel_;
+  std::vector<Pass> passes_;
   std::unique_ptr<Plan> inner_;   // of the convolution, if there is one
   std::vector<double> chirp_;     // (2, n)
   std::vector<double> response_;  // the chirp's transform, over the inner length; (2, length)
 };
 
+// The forms of a transform of length n: complex to complex, real to complex (all numbers, or the first n / 2 + 1), and the
+// inverse from the first n / 2 + 1 to real ones.
+struct FourierForm {
+  std::int64_t n;
+  bool inverse, from_real, to_real, onesided;
+
+  static FourierForm of(const Dims& shape, const Attributes& attributes) {
+    FourierForm form{};
+    form.inverse = attributes.get_int("inverse", 0) != 0;
+    form.onesided = attributes.get_int("onesided", 0) != 0;
+    form.to_real = form.inverse && form.onesided;
+    form.from_real = shape[2] == 1;
+    form.n = form.to_real ? attributes.get_int("length", 2 * (shape[1] - 1)) : shape[1];
+    return form;
+  }
+};
+
+// T is the type of the numbers, float or double.
+template <class T>
 class FourierStep final : public Step {
  public:
   explicit FourierStep(const StepRequest& request)
-      : batch_(request.result.shape[0]),
-        n_(request.result.shape[1]),
-        real_(request.inputs[0].shape[2] == 1),
-        inverse_(request.attributes.get_int("inverse", 0) != 0),
-        plan_(n_) {
-    // Two real rows are transformed as one complex row.
-    const std::int64_t rows = real_ ? (batch_ + 1) / 2 : batch_;
-    constexpr std::int64_t kCached = 1 << 13, kMostLanes = 8;
-    lanes_ = std::clamp(kCached / std::max<std::int64_t>(n_, 1), std::int64_t{1},
-                        std::min(kMostLanes, std::max<std::int64_t>(rows, 1)));
-    scratch_bytes_ = static_cast<std::size_t>(2 * n_ * lanes_ + plan_.scratch(lanes_)) * sizeof(double);
+      : form_(FourierForm::of(request.inputs[0].shape, request.attributes)),
+        batch_(request.result.shape[0]),
+        halved_((form_.from_real || form_.to_real) && form_.n % 2 == 0),
+        length_(halved_ ? form_.n / 2 : form_.n),
+        scale_(request.attributes.get_float("scale", 1)),
+        plan_(length_, request.table.fourier) {
+    // Short rows are transformed side by side.
+    constexpr std::int64_t kCached = 1 << 10, kMostLanes = 8;
+    lanes_ = std::clamp(kCached / length_, std::int64_t{1}, std::min(kMostLanes, std::max<std::int64_t>(batch_, 1)));
+    scratch_bytes_ = static_cast<std::size_t>(2 * (length_ + 1) * lanes_ + plan_.scratch(lanes_)) * sizeof(double);
+    if (!halved_) return;
+    const Roots roots(form_.n);
+    turns_.resize(static_cast<std::size_t>(2 * (length_ / 2 + 1)));
+    for (std::int64_t k = 0; k <= length_ / 2; ++k)
+      roots.get(k, turns_[static_cast<std::size_t>(2 * k)], turns_[static_cast<std::size_t>(2 * k + 1)]);
   }
 
   void run(std::byte* const* inputs, std::byte* output, std::byte* scratch) const noexcept override {
-    const auto* from = reinterpret_cast<const double*>(inputs[0]);
-    auto* to = reinterpret_cast<double*>(output);
+    const auto* from = reinterpret_cast<const T*>(inputs[0]);
+    auto* to = reinterpret_cast<T*>(output);
     auto* work = reinterpret_cast<double*>(scratch);
-    const std::int64_t each = real_ ? 2 : 1;
+    const std::int64_t in_row = form_.to_real ? 2 * (form_.n / 2 + 1) : form_.from_real ? form_.n : 2 * form_.n;
+    const std::int64_t out_row = form_.to_real ? form_.n : form_.onesided ? 2 * (form_.n / 2 + 1) : 2 * form_.n;
     StopPoll poll;
-    for (std::int64_t row = 0; row < batch_ && !poll.stopped(); row += each * lanes_) {
-      const std::int64_t lanes = std::min(lanes_, (batch_ - row + each - 1) / each);
-      const Parts x{work, work + n_ * lanes};
-      real_ ? load_pairs(from, row, x, lanes, poll) : load(from, row, x, lanes, poll);
-      plan_.run(inverse_ ? Parts{x.im, x.re} : x, lanes, work + 2 * n_ * lanes, poll);
-      real_ ? store_pairs(x, row, to, lanes, poll) : store(x, row, to, lanes, poll);
+    for (std::int64_t row = 0; row < batch_; row += lanes_) {
+      const std::int64_t lanes = std::min(lanes_, batch_ - row);
+      const Parts x{work, work + (length_ + 1) * lanes};
+      for (std::int64_t lane = 0; lane < lanes; ++lane)
+        load(from + (row + lane) * in_row, Parts{x.re + lane, x.im + lane}, lanes);
+      plan_.run(form_.inverse ? Parts{x.im, x.re} : x, lanes, work + 2 * (length_ + 1) * lanes, poll);
+      if (poll.stopped()) return;
+      for (std::int64_t lane = 0; lane < lanes; ++lane)
+        store(Parts{x.re + lane, x.im + lane}, lanes, to + (row + lane) * out_row);
     }
   }
 
  private:
-  static constexpr std::int64_t kMoved = 4;  // elements whose time moving a number of two parts takes
-
-  void load(const double* from, std::int64_t row, Parts x, std::int64_t lanes, StopPoll& poll) const noexcept {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      const double* line = from + (row + lane) * n_ * 2;
-      run_in_blocks(n_, kMoved, poll, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t i = first; i < last; ++i) {
-          x.re[i * lanes + lane] = line[2 * i];
-          x.im[i * lanes + lane] = line[2 * i + 1];
-        }
-      });
+  // Rows of x are `lanes` apart.
+  void load(const T* line, Parts x, std::int64_t lanes) const noexcept {
+    if (form_.to_real) return halved_ ? load_half(line, x, lanes) : load_mirrored(line, x, lanes);
+    if (form_.from_real && !halved_) {
+      for (std::int64_t i = 0; i < length_; ++i) x.re[i * lanes] = static_cast<double>(line[i]), x.im[i * lanes] = 0;
+      return;
     }
-  }
-  void store(Parts x, std::int64_t row, double* to, std::int64_t lanes, StopPoll& poll) const noexcept {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      double* line = to + (row + lane) * n_ * 2;
-      run_in_blocks(n_, kMoved, poll, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t i = first; i < last; ++i) {
-          line[2 * i] = x.re[i * lanes + lane];
-          line[2 * i + 1] = x.im[i * lanes + lane];
-        }
-      });
-    }
-  }
-  void load_pairs(const double* from, std::int64_t row, Parts x, std::int64_t lanes, StopPoll& poll) const noexcept {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      const double* line = from + (row + 2 * lane) * n_;
-      const bool two = row + 2 * lane + 1 < batch_;
-      run_in_blocks(n_, kMoved, poll, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t i = first; i < last; ++i) {
-          x.re[i * lanes + lane] = line[i];
-          x.im[i * lanes + lane] = two ? line[n_ + i] : 0;
-        }
-      });
-    }
-  }
-  // The transform of a real row is conjugate symmetric, which separates the two rows.
-  void store_pairs(Parts x, std::int64_t row, double* to, std::int64_t lanes, StopPoll& poll) const noexcept {
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
-      double* line = to + (row + 2 * lane) * n_ * 2;
-      const bool two = row + 2 * lane + 1 < batch_;
-      run_in_blocks(n_, 2 * kMoved, poll, [&](std::int64_t first, std::int64_t last) {
-        for (std::int64_t i = first; i < last; ++i) {
-          const std::int64_t at = i * lanes + lane, mirror = (i == 0 ? 0 : n_ - i) * lanes + lane;
-          line[2 * i] = (x.re[at] + x.re[mirror]) / 2;
-          line[2 * i + 1] = (x.im[at] - x.im[mirror]) / 2;
-          if (!two) continue;
-          line[2 * (n_ + i)] = (x.im[at] + x.im[mirror]) / 2;
-          line[2 * (n_ + i) + 1] = (x.re[mirror] - x.re[at]) / 2;
-        }
-      });
-    }
+    if (lanes == 1)
+      for (std::int64_t i = 0; i < length_; ++i)
+        x.re[i] = static_cast<double>(line[2 * i]), x.im[i] = static_cast<double>(line[2 * i + 1]);
+    else
+      for (std::int64_t i = 0; i < length_; ++i)
+        x.re[i * lanes] = static_cast<double>(line[2 * i]), x.im[i * lanes] = static_cast<double>(line[2 * i + 1]);
   }
 
-  std::int64_t batch_, n_, lanes_;
-  bool real_, inverse_;
+  void store(Parts x, std::int64_t lanes, T* line) const noexcept {
+    const auto put = [line, scale = scale_](std::int64_t at, double value) { line[at] = static_cast<T>(value * scale); };
+    if (halved_ && form_.from_real) return store_halved(x, lanes, put);
+    if (form_.to_real && !halved_) {
+      for (std::int64_t i = 0; i < length_; ++i) put(i, x.re[i * lanes]);
+      return;
+    }
+    const std::int64_t count = form_.onesided && !form_.to_real ? form_.n / 2 + 1 : length_;
+    if (lanes == 1)
+      for (std::int64_t i = 0; i < count; ++i) put(2 * i, x.re[i]), put(2 * i + 1, x.im[i]);
+    else
+      for (std::int64_t i = 0; i < count; ++i) put(2 * i, x.re[i * lanes]), put(2 * i + 1, x.im[i * lanes]);
+  }
+
+  // Even n: with z[i] = x[2 i] + x[2 i + 1] i and its transform Z of length h, X[k] = E[k] + exp(-2 pi i k / n) O[k], where
+  // E[k] = (Z[k] + conj(Z[h - k])) / 2 and O[k] = (Z[k] - conj(Z[h - k])) / 2i.
+  template <class Put>
+  void store_halved(Parts x, std::int64_t lanes, const Put& put) const noexcept {
+    const std::int64_t h = length_;
+    x.re[h * lanes] = x.re[0], x.im[h * lanes] = x.im[0];
+    for (std::int64_t k = 0; k <= h / 2; ++k) {
+      const std::int64_t mirror = h - k;
+      const double c = turns_[static_cast<std::size_t>(2 * k)], turn = turns_[static_cast<std::size_t>(2 * k + 1)];
+      const double s = form_.inverse ? -turn : turn;
+      const double ar = x.re[k * lanes], ai = x.im[k * lanes], br = x.re[mirror * lanes], bi = x.im[mirror * lanes];
+      const double even_r = 0.5 * (ar + br), even_i = 0.5 * (ai - bi), odd_r = 0.5 * (ai + bi), odd_i = 0.5 * (br - ar);
+      const double turned_r = odd_r * c - odd_i * s, turned_i = odd_r * s + odd_i * c;
+      put_conjugates(k, even_r + turned_r, even_i + turned_i, put);
+      put_conjugates(mirror, even_r - turned_r, turned_i - even_i, put);  // E[h - k] and O[h - k] are conjugates
+    }
+  }
+  template <class Put>
+  void put_conjugates(std::int64_t k, double re, double im, const Put& put) const noexcept {
+    put(2 * k, re), put(2 * k + 1, im);
+    if (form_.onesided || k == 0 || 2 * k == form_.n) return;
+    put(2 * (form_.n - k), re), put(2 * (form_.n - k) + 1, -im);
+  }
+
+  // The same backwards: Z[k] = (X[k] + conj(X[h - k])) + i exp(2 pi i k / n) (X[k] - conj(X[h - k])). The first and the last of a
+  // real signal's numbers are real.
+  void load_half(const T* line, Parts x, std::int64_t lanes) const noexcept {
+    const std::int64_t h = length_;
+    const auto imaginary = [&](std::int64_t k) { return k == 0 || k == h ? 0.0 : static_cast<double>(line[2 * k + 1]); };
+    for (std::int64_t k = 0; k <= h / 2; ++k) {
+      const std::int64_t mirror = h - k;
+      const double c = turns_[static_cast<std::size_t>(2 * k)], s = -turns_[static_cast<std::size_t>(2 * k + 1)];
+      const auto ar = static_cast<double>(line[2 * k]), br = static_cast<double>(line[2 * mirror]);
+      const double ai = imaginary(k), bi = imaginary(mirror);
+      const double sum_r = ar + br, sum_i = ai - bi, gap_r = ar - br, gap_i = ai + bi;
+      const double turned_r = gap_r * c - gap_i * s, turned_i = gap_r * s + gap_i * c;
+      x.re[k * lanes] = sum_r - turned_i, x.im[k * lanes] = sum_i + turned_r;
+      if (k > 0) x.re[mirror * lanes] = sum_r + turned_i, x.im[mirror * lanes] = turned_r - sum_i;
+    }
+  }
+  void load_mirrored(const T* line, Parts x, std::int64_t lanes) const noexcept {
+    x.re[0] = static_cast<double>(line[0]), x.im[0] = 0;
+    for (std::int64_t k = 1; k <= length_ / 2; ++k) {
+      const auto re = static_cast<double>(line[2 * k]), im = static_cast<double>(line[2 * k + 1]);
+      x.re[k * lanes] = x.re[(length_ - k) * lanes] = re;
+      x.im[k * lanes] = im, x.im[(length_ - k) * lanes] = -im;
+    }
+  }
+
+  FourierForm form_;
+  std::int64_t batch_, lanes_ = 1;
+  bool halved_;
+  std::int64_t length_;
+  double scale_;
   Plan plan_;
+  std::vector<double> turns_;  // exp(-2 pi i k / n), (., 2)
 };
 
 }  // namespace
 
-// Input (batch, n, 1 or 2), float64: real numbers, or real and imaginary parts. Output (batch, n, 2). Attribute inverse: the
-// opposite sign of the exponent.
-TensorType infer_fourier_transform(std::span<const Operand> operands, const Attributes&) {
+// Input (batch, n, 1 or 2), float32 or float64: real numbers, or real and imaginary parts. Output (batch, n, 2); with `onesided`
+// the first n / 2 + 1 numbers only. Attributes: inverse, the opposite sign of the exponent; with onesided, from (batch, length /
+// 2
+// + 1, 2) to real numbers (batch, length, 1); scale, a factor of the results.
+TensorType infer_fourier_transform(std::span<const Operand> operands, const Attributes& attributes) {
   const Dims& shape = operands[0].shape;
+  const DType dtype = operands[0].dtype;
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  if (operands[0].dtype != DType::f64 || shape.size() != 3 || shape[2] < 1 || shape[2] > 2 || shape[1] < 1 || shape[1] > kMost)
-    throw Error(ErrorKind::shape, "FourierTransform of " + std::string(dtype_name(operands[0].dtype)) + " of shape " +
-                                      to_string(shape) + "; it takes float64 (batch, 1 to 2^30, 1 or 2)");
-  return {DType::f64, {shape[0], shape[1], 2}};
+  if ((dtype != DType::f32 && dtype != DType::f64) || shape.size() != 3 || shape[2] < 1 || shape[2] > 2 || shape[1] < 1 ||
+      shape[1] > kMost)
+    throw Error(ErrorKind::shape, "FourierTransform of " + std::string(dtype_name(dtype)) + " of shape " + to_string(shape) +
+                                      "; it takes float32 or float64 (batch, 1 to 2^30, 1 or 2)");
+  const FourierForm form = FourierForm::of(shape, attributes);
+  const std::int64_t half = form.n / 2 + 1;
+  if (form.to_real && (form.n < 1 || form.n > kMost || shape[1] != half || shape[2] != 2))
+    throw Error(ErrorKind::shape, "FourierTransform of " + to_string(shape) + " to " + std::to_string(form.n) +
+                                      " real numbers; it takes (batch, length / 2 + 1, 2)");
+  if (form.onesided && !form.to_real && !form.from_real)
+    throw Error(ErrorKind::shape, "FourierTransform of complex numbers has no onesided form");
+  if (form.to_real) return {dtype, {shape[0], form.n, 1}};
+  return {dtype, {shape[0], form.onesided ? half : form.n, 2}};
 }
 
-std::unique_ptr<Step> make_fourier_transform(const StepRequest& request) { return std::make_unique<FourierStep>(request); }
+std::unique_ptr<Step> make_fourier_transform(const StepRequest& request) {
+  if (request.result.dtype == DType::f32) return std::make_unique<FourierStep<float>>(request);
+  return std::make_unique<FourierStep<double>>(request);
+}
 
 }  // namespace walle

@@ -93,7 +93,7 @@ class ReduceStep final : public SharedStep {
         for (std::int64_t done = 0; done < row; done += StopPoll::kInterval) {
           const std::int64_t count = std::min(StopPoll::kInterval, row - done);
           if (!poll.proceed(count)) return false;
-          alignas(8) std::byte part[8];
+          alignas(8) std::byte part[kMaxItemSize];
           reduce_(from[0] + done * stride * static_cast<std::int64_t>(item_), stride, count, first ? to[1] : part);
           if (!first) join_(to[1], 1, part, 1, to[1], 1);
           first = false;
@@ -140,7 +140,7 @@ class ReduceStep final : public SharedStep {
   void run_short_rows(const LoopNest<2>& kept, const Places& places) const noexcept {
     const std::int64_t row = kept.row(), count = nests_.reduced.row();
     const std::int64_t many = std::min(kShortBuffer / row, count), bytes = row * static_cast<std::int64_t>(item_);
-    alignas(64) std::byte sums[kShortBuffer * 8];
+    alignas(64) std::byte sums[kShortBuffer * kMaxItemSize];
     StopPoll poll;
     kept.walk(places, 1, [&](const auto& to) {
       bool first = true;
@@ -170,7 +170,7 @@ class ReduceStep final : public SharedStep {
   BinaryFn join_, scale_;
   UnaryFn copy_;
   SumRowsFn sum_rows_ = nullptr;
-  alignas(8) std::byte identity_[8], count_[8];
+  alignas(8) std::byte identity_[kMaxItemSize], count_[kMaxItemSize];
   bool by_rows_, short_rows_;
 };
 

@@ -35,7 +35,7 @@ class Rows {
       nest.walk(from, 1, [&](const auto& at) { f(inputs_of(at), stride_, at[N], nest.row()); });
       return;
     }
-    alignas(64) std::byte buffer[N][kBuffer * 8];
+    alignas(64) std::byte buffer[N][kBuffer * static_cast<std::int64_t>(kMaxItemSize)];
     const std::int64_t row = nest.row(), width = joined_ ? row : std::min(row, kBuffer);
     const std::int64_t many = joined_ ? nest.size[static_cast<std::size_t>(nest.axes - 2)] : 1;
     nest.walk(from, joined_ ? 2 : 1, [&](const auto& at) {
@@ -68,7 +68,8 @@ class Rows {
       case 1: return gather_rows<std::uint8_t>(from, outer_[i], inner_[i], rows, row, to);
       case 2: return gather_rows<std::uint16_t>(from, outer_[i], inner_[i], rows, row, to);
       case 4: return gather_rows<std::uint32_t>(from, outer_[i], inner_[i], rows, row, to);
-      default: return gather_rows<std::uint64_t>(from, outer_[i], inner_[i], rows, row, to);
+      case 8: return gather_rows<std::uint64_t>(from, outer_[i], inner_[i], rows, row, to);
+      default: return gather_rows<std::array<std::uint64_t, 2>>(from, outer_[i], inner_[i], rows, row, to);
     }
   }
   template <class T>

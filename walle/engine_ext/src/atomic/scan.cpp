@@ -57,7 +57,7 @@ class ScanStep final : public Step {
   BinaryFn join_;
   UnaryFn copy_;
   LoopNest<2> others_;
-  alignas(8) std::byte identity_[8] = {};
+  alignas(8) std::byte identity_[kMaxItemSize] = {};
   std::int64_t length_, in_step_, out_step_, stride_;
   bool exclusive_, reverse_, rows_;
 };

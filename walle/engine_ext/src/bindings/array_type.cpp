@@ -41,9 +41,10 @@ PyObject* in_place_slot(PyObject* a, PyObject* b) {
   return translated([&] {
     const Tensor result = binary(binary_operator<slot>(), a, b);
     const Tensor& target = tensor_of(a);
-    if (!is_floating(target.dtype()) && is_floating(result.dtype()))
+    if (!holds_kind(target.dtype(), result.dtype()))
       throw Error(ErrorKind::dtype, "an array of dtype " + std::string(dtype_name(target.dtype())) +
-                                        " cannot hold the floating-point result in place; write a = a + b");
+                                        " cannot hold the result, of dtype " + std::string(dtype_name(result.dtype())) +
+                                        ", in place; write a = a + b");
     assign(cast(result, target.dtype()), target);
     return Py_NewRef(a);
   });

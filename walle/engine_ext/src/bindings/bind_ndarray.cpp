@@ -1,11 +1,14 @@
 // Attributes and methods of walle.np.ndarray. Functions that need more than one operator are in walle/engine_ext/np/.
 #include <structmember.h>
 
+#include <cstring>
+
 #include "bindings/bind.h"
 #include "bindings/convert.h"
 #include "bindings/fast_call.h"
 #include "bindings/operations.h"
 #include "operators/eager.h"
+#include "vm/array_loans.h"
 
 namespace py = pybind11;
 
@@ -66,6 +69,38 @@ Tensor swapped(const Tensor& x, std::int64_t axis1, std::int64_t axis2) {
   std::swap(strides[a], strides[b]);
   return view(x, std::move(shape), std::move(strides), x.offset());
 }
+
+// Returns a view of the real parts (`part` 0) or the imaginary parts (1) of a complex array.
+Tensor part_of(const Tensor& x, std::int64_t part) {
+  Dims strides = x.strides();
+  for (std::int64_t& stride : strides) stride *= 2;
+  return {x.storage(), part_dtype(x.dtype()), x.shape(), std::move(strides), 2 * x.offset() + part};
+}
+
+Tensor real_of(const Tensor& x) { return is_complex(x.dtype()) ? part_of(x, 0) : x; }
+
+// Of a real array: read-only zeros, as in NumPy.
+Tensor imag_of(const Tensor& x) {
+  if (is_complex(x.dtype())) return part_of(x, 1);
+  const Tensor zero = Tensor::empty(x.dtype(), {});
+  std::memset(zero.raw(), 0, item_size(x.dtype()));
+  return {vm::read_only(zero.storage()), x.dtype(), x.shape(), Dims(x.shape().size(), 0), 0};
+}
+
+template <bool imaginary>
+int set_part(PyObject* self, PyObject* value, void*) {
+  const auto done = py::reinterpret_steal<py::object>(translated([&] {
+    const Tensor& x = tensor_of(self);
+    if (value == nullptr) throw py::type_error("a part of an array cannot be deleted");
+    if (imaginary && !is_complex(x.dtype()))
+      throw py::type_error("an array of dtype " + std::string(dtype_name(x.dtype())) + " has no imaginary part to set");
+    set_item(imaginary ? imag_of(x) : real_of(x), Py_Ellipsis, value);
+    return Py_NewRef(Py_None);
+  }));
+  return done ? 0 : -1;
+}
+
+Tensor conjugate(const Tensor& x) { return is_complex(x.dtype()) ? unary("Conjugate", x) : x; }
 
 // Returns the module of the functions. It is looked up by name first, because an import statement costs much more.
 py::object functions() {
@@ -179,7 +214,7 @@ PyObject* astype_method(PyObject* self, PyObject* const* args, Py_ssize_t count,
         parse(Signature<5>{"astype", {"dtype", "order", "casting", "subok", "copy"}, 1}, args, count, keywords);
     const Tensor& x = tensor_of(self);
     const DType target = dtype_of(dtype);
-    if (x.dtype() != target) return new_array(cast(x, target));
+    if (x.dtype() != target) return new_array(converted(x, target));
     return copy != nullptr && !is_true(copy) ? Py_NewRef(self) : new_array(copy_of(x));
   });
 }
@@ -212,8 +247,8 @@ std::vector<PyMethodDef> all_methods(std::index_sequence<at...>) {
 }
 
 template <class Function>
-PyGetSetDef attribute(const char* name, Function function, const char* doc) {
-  return {name, function, nullptr, doc, nullptr};
+PyGetSetDef attribute(const char* name, Function function, const char* doc, setter set = nullptr) {
+  return {name, function, set, doc, nullptr};
 }
 
 }  // namespace
@@ -268,6 +303,12 @@ PyGetSetDef* array_attributes() {
           "T", [](PyObject* self, void*) { return translated([&] { return new_array(transposed(tensor(self), py::args())); }); },
           "View with the axes in reverse order."),
       attribute(
+          "real", [](PyObject* self, void*) { return translated([&] { return new_array(real_of(tensor(self))); }); },
+          "View of the real parts.", set_part<false>),
+      attribute(
+          "imag", [](PyObject* self, void*) { return translated([&] { return new_array(imag_of(tensor(self))); }); },
+          "View of the imaginary parts; read-only zeros of an array that is not complex.", set_part<true>),
+      attribute(
           "address", [](PyObject* self, void*) { return translated([&] { return PyLong_FromVoidPtr(tensor(self).raw()); }); },
           "Address of the first element."),
       {nullptr, nullptr, nullptr, nullptr, nullptr}};
@@ -316,6 +357,13 @@ void bind_ndarray(py::module_& module) {
     return py::bytes(reinterpret_cast<const char*>(dense.raw()),
                      static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
   });
+  cls.def("__complex__", [](const Tensor& x) {
+    const Py_complex value = PyComplex_AsCComplex(only_element(x).ptr());
+    if (value.real == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(PyComplex_FromCComplex(value));
+  });
+  cls.def("conj", &conjugate);
+  cls.def("conjugate", &conjugate);
   cls.def("__copy__", &copy_of);
   cls.def("__deepcopy__", [](const Tensor& x, py::handle) { return copy_of(x); }, py::arg("memo"));
   cls.def(

@@ -33,7 +33,7 @@ Tensor full(py::handle shape, py::handle value, py::handle dtype) {
                                                  : as_tensor(value).dtype(),
                                 dims_of(shape));
   if (const int type = compute_index(result.dtype()); number && type >= 0 && result.size() <= kFastPathElements) {
-    alignas(8) std::byte one[8];
+    alignas(8) std::byte one[kMaxItemSize];
     write_number(value, result.dtype(), one);
     kernels().cast[type][type](one, 0, result.raw(), result.size());
     return result;

@@ -14,12 +14,13 @@ namespace {
 
 // Format characters of the buffer protocol by dtype. bfloat16 and the storage-only types have none and are exported as integers
 // of their size; `view` restores the dtype of such a buffer.
-constexpr const char* kFormats[kDTypeCount] = {"f", "d", "e", "H", "b", "h", "i", "q", "B", "H", "I", "Q",
-                                               "?", "B", "B", "B", "B", "B", "B", "b", "B", "b", "B"};
+constexpr const char* kFormats[kDTypeCount] = {"f", "d", "e", "H", "b", "h", "i", "q", "B", "H", "I",  "Q", "?",
+                                               "B", "B", "B", "B", "B", "B", "b", "B", "b", "B", "Zf", "Zd"};
 
 DType dtype_of_format(const char* format, std::size_t size) {
   const char* code = format ? format : "B";
   if (*code == '@' || *code == '=' || *code == '<') ++code;
+  if (code[0] == 'Z' && (code[1] == 'f' || code[1] == 'd') && code[2] == '\0') return code[1] == 'f' ? DType::c64 : DType::c128;
   if (code[0] != '\0' && code[1] == '\0') {
     switch (*code) {
       case 'f': return DType::f32;
@@ -47,7 +48,7 @@ DType dtype_of_format(const char* format, std::size_t size) {
 Tensor tensor_on(Py_buffer& view) {
   const DType dtype = dtype_of_format(view.format, static_cast<std::size_t>(view.itemsize));
   // Kernels assume that every element is aligned for its type.
-  if (reinterpret_cast<std::uintptr_t>(view.buf) % item_size(dtype) != 0)
+  if (reinterpret_cast<std::uintptr_t>(view.buf) % item_alignment(dtype) != 0)
     throw Error(ErrorKind::dtype,
                 "a buffer whose first element is not aligned to its item size cannot be shared; copy the array first");
   Dims shape(view.shape, view.shape + view.ndim), strides(static_cast<std::size_t>(view.ndim));

@@ -38,6 +38,14 @@ bool with_type(DType dtype, F&& f) {
 }  // namespace
 
 void write_number(py::handle number, DType dtype, std::byte* address) {
+  if (is_complex(dtype)) {
+    const Py_complex value = PyComplex_AsCComplex(number.ptr());
+    if (value.real == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    const double wide[] = {value.real, value.imag};
+    const float narrow[] = {static_cast<float>(value.real), static_cast<float>(value.imag)};
+    std::memcpy(address, dtype == DType::c64 ? static_cast<const void*>(narrow) : wide, item_size(dtype));
+    return;
+  }
   const bool has_type = with_type(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     T value;
@@ -86,6 +94,7 @@ void write_number(py::handle number, DType dtype, std::byte* address) {
 }
 
 DType natural_dtype(py::handle number) {
+  if (PyComplex_Check(number.ptr())) return DType::c64;
   return PyBool_Check(number.ptr()) ? DType::b8 : PyLong_Check(number.ptr()) ? DType::i64 : DType::f32;
 }
 
@@ -105,6 +114,7 @@ bool fits(py::handle number, DType dtype) {
 }
 
 DType promote_numbers(DType a, DType b) {
+  if (a == DType::c64 || b == DType::c64) return DType::c64;
   if (a == DType::f32 || b == DType::f32) return DType::f32;
   return a == DType::i64 || b == DType::i64 ? DType::i64 : DType::b8;
 }
@@ -112,6 +122,7 @@ DType promote_numbers(DType a, DType b) {
 DType promote_with_number(DType array, DType number) {
   if (number == DType::b8) return array;
   if (number == DType::i64) return array == DType::b8 ? DType::i64 : array;
+  if (number == DType::c64) return complex_dtype(array);
   return floating_dtype(array);
 }
 
@@ -181,20 +192,23 @@ Tensor from_nested(py::handle value, std::optional<DType> given_dtype) {
 
 }  // namespace
 
-bool is_number(py::handle value) { return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()); }
+bool is_number(py::handle value) {
+  return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()) || PyComplex_Check(value.ptr());
+}
 
 DType dtype_of(py::handle name) {
   if (name.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::f32;
   if (name.ptr() == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::i64;
   if (name.ptr() == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::b8;
+  if (name.ptr() == reinterpret_cast<PyObject*>(&PyComplex_Type)) return DType::c64;
   if (PyUnicode_Check(name.ptr())) {
     const auto text = py::cast<std::string>(name);
     for (int i = 0; i < kDTypeCount; ++i)
       if (dtype_name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
   }
-  throw Error(ErrorKind::dtype,
-              "unknown dtype " + py::cast<std::string>(py::repr(name)) +
-                  "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool and the storage types");
+  throw Error(ErrorKind::dtype, "unknown dtype " + py::cast<std::string>(py::repr(name)) +
+                                    "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, "
+                                    "complex64, complex128 and the storage types");
 }
 
 Tensor scalar(py::handle number, DType dtype) {
@@ -214,10 +228,27 @@ Tensor as_tensor(py::handle value) {
 Tensor as_tensor(py::handle value, DType dtype) {
   if (is_number(value)) return scalar(value, dtype);
   if (is_sequence(value)) return from_nested(value, dtype);
-  return cast(as_tensor(value), dtype);
+  return converted(as_tensor(value), dtype);
+}
+
+Tensor converted(const Tensor& tensor, DType dtype) {
+  if (is_complex(tensor.dtype()) && !is_complex(dtype) && dtype != DType::b8) {
+    const py::object category = py::module_::import("walle.engine_ext.np").attr("exceptions").attr("ComplexWarning");
+    if (PyErr_WarnEx(category.ptr(), "casting complex values to real ones discards the imaginary part; take x.real or abs(x)",
+                     1) < 0)
+      throw py::error_already_set();
+  }
+  return cast(tensor, dtype);
 }
 
 py::object element(DType dtype, const std::byte* address) {
+  if (is_complex(dtype)) {
+    double wide[2];
+    float narrow[2];
+    std::memcpy(dtype == DType::c64 ? static_cast<void*>(narrow) : wide, address, item_size(dtype));
+    if (dtype == DType::c64) wide[0] = narrow[0], wide[1] = narrow[1];
+    return py::reinterpret_steal<py::object>(PyComplex_FromDoubles(wide[0], wide[1]));
+  }
   PyObject* result = nullptr;
   const bool has_type = with_type(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
@@ -263,6 +294,10 @@ DType promote(DType a, DType b) {
                                       "; convert it with astype");
   if (a == DType::b8) return b;
   if (b == DType::b8) return a;
+  if (is_complex(a) || is_complex(b)) {
+    const DType parts = promote(part_dtype(a), part_dtype(b));
+    return parts == DType::f64 || (is_integer(parts) && item_size(parts) > 2) ? DType::c128 : DType::c64;
+  }
   if (is_floating(a) && is_floating(b)) return is_half(a) && is_half(b) ? DType::f32 : item_size(a) > item_size(b) ? a : b;
   if (is_floating(b)) return promote(b, a);
   if (is_floating(a)) {  // the smallest float that holds the integers and is at least as wide as a
@@ -276,8 +311,12 @@ DType promote(DType a, DType b) {
   return wider[std::bit_width(item_size(a)) - 1];
 }
 
+DType complex_dtype(DType dtype) noexcept {
+  return is_complex(dtype) ? dtype : floating_dtype(dtype) == DType::f64 ? DType::c128 : DType::c64;
+}
+
 DType floating_dtype(DType dtype) noexcept {
-  if (is_floating(dtype)) return dtype;
+  if (is_floating(dtype) || is_complex(dtype)) return dtype;
   return is_integer(dtype) && item_size(dtype) >= 4 ? DType::f64 : DType::f32;
 }
 

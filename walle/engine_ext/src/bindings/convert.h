@@ -8,17 +8,19 @@
 
 namespace walle {
 
-// Returns the dtype of a NumPy name, or of Python's float (float32 here), int (int64) or bool. Throws Error (dtype) for anything
-// else.
+// Returns the dtype of a NumPy name, or of Python's float (float32 here), complex (complex64), int (int64) or bool. Throws Error
+// (dtype) for anything else.
 DType dtype_of(pybind11::handle name);
 
-// Returns an ndarray's tensor, a view of a buffer, or a new tensor of a number or of nested lists (bool, int64 or float32 by
-// content). Throws Python's TypeError for anything else.
+// Returns an ndarray's tensor, a view of a buffer, or a new tensor of a number or of nested lists (bool, int64, float32 or
+// complex64 by content). Throws Python's TypeError for anything else.
 Tensor as_tensor(pybind11::handle value);
 // The same, converted to `dtype`.
 Tensor as_tensor(pybind11::handle value, DType dtype);
+// Returns the tensor converted to `dtype`, with NumPy's ComplexWarning where that discards imaginary parts.
+Tensor converted(const Tensor& tensor, DType dtype);
 bool is_number(pybind11::handle value);
-// Returns bool, int64 or float32 for a Python number.
+// Returns bool, int64, float32 or complex64 for a Python number.
 DType natural_dtype(pybind11::handle number);
 // Returns the common dtype of two Python numbers, given their natural dtypes.
 DType promote_numbers(DType a, DType b);
@@ -39,8 +41,10 @@ pybind11::object nested_list(const Tensor& tensor);
 
 // Returns the common dtype of two arrays (NumPy's promotion). Throws Error (dtype) for storage-only types.
 DType promote(DType a, DType b);
-// Returns a floating dtype itself, float64 for integers of 32 and 64 bits, float32 for bool and smaller integers.
+// Returns a floating or complex dtype itself, float64 for integers of 32 and 64 bits, float32 for bool and smaller integers.
 DType floating_dtype(DType dtype) noexcept;
+// Returns the complex dtype of a dtype's numbers: complex128 for float64 and integers of 32 and 64 bits, else complex64.
+DType complex_dtype(DType dtype) noexcept;
 
 Attributes attributes_of(const pybind11::dict& items);
 std::int64_t size_of(pybind11::handle number);  // of an int, or what has __index__

@@ -14,7 +14,10 @@ namespace walle {
 
 namespace {
 
-bool is_small(const Tensor& x) { return x.size() <= kFastPathElements && x.contiguous(); }
+// Elements up to which an elementwise kernel is called directly: tens of microseconds, for which the GIL is not released either.
+constexpr std::int64_t kFastElementwise = 1 << 14;
+
+bool is_small(const Tensor& x) { return x.size() <= kFastElementwise && x.contiguous(); }
 
 std::size_t index_of(DType dtype) { return static_cast<std::size_t>(compute_index(dtype)); }
 
@@ -31,11 +34,14 @@ std::optional<Tensor> fast_unary(const OpDef& op, const Tensor& x) {
   const int type = compute_index(x.dtype());
   if (type < 0 || x.dtype() == DType::b8 || !is_small(x))
     return std::nullopt;  // operators on bools have other names (logical_name)
-  const bool is_test = op.is(Family::test);
-  if (!is_test && !op.is(Family::unary)) return std::nullopt;
-  const UnaryFn kernel = (is_test ? kernels().test : kernels().unary)[op.as<ListedKernel>()->code][type];
+  const bool is_test = op.is(Family::test), is_part = op.is(Family::part);
+  if (!is_test && !is_part && !op.is(Family::unary)) return std::nullopt;
+  const std::uint8_t code = op.as<ListedKernel>()->code;
+  const UnaryFn kernel = is_test   ? kernels().test[code][type]
+                         : is_part ? kernels().part[code][type]
+                                   : kernels().unary[code][type];
   if (kernel == nullptr) return std::nullopt;
-  Tensor result = Tensor::empty(is_test ? DType::b8 : x.dtype(), x.shape());
+  Tensor result = Tensor::empty(is_test ? DType::b8 : is_part ? part_dtype(x.dtype()) : x.dtype(), x.shape());
   kernel(x.raw(), 1, result.raw(), x.size());
   return result;
 }
@@ -44,7 +50,7 @@ std::optional<Tensor> fast_binary(const OpDef& op, py::handle a, py::handle b) {
   const bool is_comparison = op.is(Family::compare);
   if (!is_comparison && !op.is(Family::binary)) return std::nullopt;
   const Tensor *x = tensor_or_null(a), *y = tensor_or_null(b), *array = x != nullptr ? x : y;
-  if (array == nullptr || array->dtype() == DType::b8 || array->size() > kFastPathElements) return std::nullopt;
+  if (array == nullptr || array->dtype() == DType::b8 || array->size() > kFastElementwise) return std::nullopt;
   const DType dtype = array->dtype();
   const int type = compute_index(dtype);
   if (type < 0 || (op.name == "Div" && floating_dtype(dtype) != dtype)) return std::nullopt;
@@ -53,16 +59,16 @@ std::optional<Tensor> fast_binary(const OpDef& op, py::handle a, py::handle b) {
   Tensor number;
   if (x == nullptr || y == nullptr) {
     const py::handle other = x != nullptr ? b : a;
-    const bool plain = PyFloat_CheckExact(other.ptr()) || PyLong_CheckExact(other.ptr());
+    const bool plain = PyFloat_CheckExact(other.ptr()) || PyLong_CheckExact(other.ptr()) || PyComplex_CheckExact(other.ptr());
     if (!plain || op.name == "Power" || promote_with_number(dtype, natural_dtype(other)) != dtype) return std::nullopt;
     if (is_comparison && !fits(other, dtype)) return std::nullopt;
     number = scalar(other, dtype);
     (x != nullptr ? y : x) = &number;
   }
-  if (x->dtype() != y->dtype() || x->size() > kFastPathElements || y->size() > kFastPathElements) return std::nullopt;
+  if (x->dtype() != y->dtype() || x->size() > kFastElementwise || y->size() > kFastElementwise) return std::nullopt;
   Dims shape = x->shape() == y->shape() || y->ndim() == 0 ? x->shape() : broadcast_shape(x->shape(), y->shape());
   const std::int64_t count = element_count(shape);
-  if (count > kFastPathElements) return std::nullopt;
+  if (count > kFastElementwise) return std::nullopt;
   Tensor result = Tensor::empty(is_comparison ? DType::b8 : dtype, std::move(shape));
   const auto first = flat_stride(*x, result.shape()), second = flat_stride(*y, result.shape());
   if (first && second) {
@@ -132,7 +138,7 @@ std::optional<Tensor> fast_reduce(const OpDef& op, const Tensor& given, py::hand
     for (std::int64_t j = 0; j < inner; ++j)
       kernel(x.raw() + (i * count * inner + j) * item, inner, count, result.raw() + (i * inner + j) * size);
   if (mean) {
-    alignas(8) std::byte divisor[8];
+    alignas(8) std::byte divisor[kMaxItemSize];
     table.cast[index_of(DType::i64)][type](&count, 0, divisor, 1);
     table.binary[static_cast<std::size_t>(BinaryOp::Div)][type](result.raw(), 1, divisor, 0, result.raw(), outer * inner);
   }

@@ -16,6 +16,7 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   walle::bind_ufunc(module);
   walle::bind_session(module);
   walle::bind_files(module);
+  walle::bind_fourier(module);
   walle::bind_vm(module);
   // Set once, before any VM: PyMem_Raw counts what a VM's thread allocates.
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) walle::stream::memory_functions() = {PyMem_RawMalloc, PyMem_RawFree};

@@ -111,12 +111,17 @@ std::string_view logical_name(std::string_view name) {
 
 }  // namespace
 
+bool holds_kind(DType target, DType result) noexcept {
+  if (is_complex(result)) return is_complex(target);
+  return floating_dtype(target) == target || floating_dtype(result) != result;
+}
+
 PyObject* new_stored(Tensor result, PyObject* out) {
   if (out == nullptr || out == Py_None) return new_array(std::move(result));
   if (PyTuple_Check(out) && PyTuple_GET_SIZE(out) == 1) return new_stored(std::move(result), PyTuple_GET_ITEM(out, 0));
   if (!is_ndarray(out)) throw py::type_error("`out` must be an ndarray, not " + std::string(Py_TYPE(out)->tp_name));
   const Tensor& target = tensor_of(out);
-  if (!is_floating(target.dtype()) && is_floating(result.dtype()))
+  if (!holds_kind(target.dtype(), result.dtype()))
     throw Error(ErrorKind::dtype, "`out` has dtype " + std::string(dtype_name(target.dtype())) +
                                       ", which cannot hold a result of dtype " + std::string(dtype_name(result.dtype())));
   if (target.shape() != result.shape())
@@ -127,6 +132,7 @@ PyObject* new_stored(Tensor result, PyObject* out) {
 }
 
 Tensor unary(const OpDef& given, const Tensor& x) {
+  if (is_complex(x.dtype()) && given.name == "Abs") return unary(operator_named("Magnitude"), x);
   if (auto result = fast_unary(given, x)) return *std::move(result);
   const OpDef& op = x.dtype() == DType::b8 ? operator_named(logical_name(given.name)) : given;
   const Tensor inputs[] = {cast(x, compute_dtype(op, x.dtype()))};
@@ -159,7 +165,7 @@ const char* power_operator(py::handle exponent, DType dtype) {
   if (!PyLong_CheckExact(exponent.ptr()) && !PyFloat_CheckExact(exponent.ptr())) return nullptr;
   const double power = PyFloat_AsDouble(exponent.ptr());
   if (power == 2) return "Square";
-  if (!is_floating(dtype)) return nullptr;
+  if (!is_floating(dtype) && !is_complex(dtype)) return nullptr;
   return power == 0.5 ? "Sqrt" : power == -1 ? "Reciprocal" : nullptr;
 }
 
@@ -187,7 +193,9 @@ Tensor binary(std::string_view name, py::handle a, py::handle b) { return binary
 namespace {
 
 // Returns the dtype of sums and products: 64-bit integers of the same signedness, floating dtypes unchanged.
-DType accumulator_dtype(DType dtype) { return is_floating(dtype) ? dtype : is_unsigned(dtype) ? DType::u64 : DType::i64; }
+DType accumulator_dtype(DType dtype) {
+  return floating_dtype(dtype) == dtype ? dtype : is_unsigned(dtype) ? DType::u64 : DType::i64;
+}
 
 // Returns the 64-bit sum of integers of at most 16 bits. Each block is widened and summed in 32 bits, which cannot overflow.
 std::int64_t sum_small(const Tensor& x) {

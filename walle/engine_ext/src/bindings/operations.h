@@ -24,6 +24,9 @@ Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b)
 // `op` is a reduction of the registry, or "All" or "Any".
 Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
 
+// Returns whether an array of dtype `target` can take results of dtype `result` in place: floats do not become integers, and
+// complex numbers do not become real ones.
+bool holds_kind(DType target, DType result) noexcept;
 // Copies `result` into `out` and returns `out`, a new reference; returns an array of `result` where `out` is None or null. Throws
 // Error (shape, dtype) where `out` cannot hold it.
 PyObject* new_stored(Tensor result, PyObject* out);

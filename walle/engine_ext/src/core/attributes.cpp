@@ -58,7 +58,7 @@ DType target_dtype(const Attributes& attributes) {
       {6, DType::i32},     {7, DType::i64},         {9, DType::b8},    {10, DType::f16},      {11, DType::f64},
       {12, DType::u32},    {13, DType::u64},        {16, DType::bf16}, {17, DType::f8e4m3fn}, {18, DType::f8e4m3fnuz},
       {19, DType::f8e5m2}, {20, DType::f8e5m2fnuz}, {21, DType::u4},   {22, DType::i4},       {23, DType::f4e2m1},
-      {24, DType::f8e8m0}, {25, DType::u2},         {26, DType::i2}};
+      {24, DType::f8e8m0}, {25, DType::u2},         {26, DType::i2},   {14, DType::c64},      {15, DType::c128}};
   for (const auto& [key, value] : attributes.items()) {
     if (key != "to") continue;
     for (const auto& [number, dtype] : onnx) {

@@ -1,6 +1,7 @@
 #include "geometry/indexed_raster.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "geometry/raster.h"
@@ -150,7 +151,8 @@ bool move_items(const IndexedRaster& raster, const Region& piece, const Index* i
     case 1: return move_all<std::uint8_t, gather>(raster, piece, indices, src, dst);
     case 2: return move_all<std::uint16_t, gather>(raster, piece, indices, src, dst);
     case 4: return move_all<std::uint32_t, gather>(raster, piece, indices, src, dst);
-    default: return move_all<std::uint64_t, gather>(raster, piece, indices, src, dst);
+    case 8: return move_all<std::uint64_t, gather>(raster, piece, indices, src, dst);
+    default: return move_all<std::array<std::uint64_t, 2>, gather>(raster, piece, indices, src, dst);
   }
 }
 

@@ -146,7 +146,8 @@ void raster(const Region& region, const std::byte* src, std::byte* dst, std::siz
     case 2: return run<std::uint16_t>(region, axes, bytes, src, dst);
     case 4: return run<std::uint32_t>(region, axes, bytes, src, dst);
     case 8: return run<std::uint64_t>(region, axes, bytes, src, dst);
-    default: assert(false && "an element has 1, 2, 4 or 8 bytes");
+    case 16: return run<Few<16>>(region, axes, bytes, src, dst);
+    default: assert(false && "an element has 1, 2, 4, 8 or 16 bytes");
   }
 }
 

@@ -148,7 +148,7 @@ Value read_value(Reader& reader, const std::shared_ptr<Storage>& storage, const 
   }
   const auto dtype = reader.number<std::uint8_t>();
   value.any_dtype = value.kind == ValueKind::input && dtype == kAny;
-  if (dtype >= kDTypeCount && !value.any_dtype) broken("'" + value.name + "' has unknown dtype " + std::to_string(dtype));
+  if (dtype >= kModelDTypeCount && !value.any_dtype) broken("'" + value.name + "' has unknown dtype " + std::to_string(dtype));
   if (!value.any_dtype) value.dtype = static_cast<DType>(dtype);
   const auto rank = reader.number<std::uint8_t>();
   value.any_rank = value.kind == ValueKind::input && rank == kAny;

@@ -12,11 +12,11 @@
 namespace walle {
 
 // The element types of kernels; other types are stored and converted. float16 and bfloat16 are computed in float32, rounded once.
-enum class Compute : std::uint8_t { f32, f64, i32, i64, u8, b8, i8, i16, u16, u32, u64, f16, bf16 };
-inline constexpr int kComputeCount = 13;
-inline constexpr DType kComputeTypes[kComputeCount] = {DType::f32, DType::f64, DType::i32, DType::i64, DType::u8,
-                                                       DType::b8,  DType::i8,  DType::i16, DType::u16, DType::u32,
-                                                       DType::u64, DType::f16, DType::bf16};
+enum class Compute : std::uint8_t { f32, f64, i32, i64, u8, b8, i8, i16, u16, u32, u64, f16, bf16, c64, c128 };
+inline constexpr int kComputeCount = 15;
+inline constexpr DType kComputeTypes[kComputeCount] = {DType::f32, DType::f64, DType::i32,  DType::i64, DType::u8,
+                                                       DType::b8,  DType::i8,  DType::i16,  DType::u16, DType::u32,
+                                                       DType::u64, DType::f16, DType::bf16, DType::c64, DType::c128};
 // Return the index of a dtype's compute type; -1 where no kernel computes in it.
 constexpr int compute_index(DType dtype) noexcept {
   for (int i = 0; i < kComputeCount; ++i)
@@ -24,9 +24,10 @@ constexpr int compute_index(DType dtype) noexcept {
   return -1;
 }
 // Return the index of a storage-only type, from float8e4m3fn on; -1 for a type that kernels compute in.
-inline constexpr int kStoredCount = kDTypeCount - kComputeCount;
+inline constexpr int kFirstStored = static_cast<int>(DType::f8e4m3fn);
+inline constexpr int kStoredCount = static_cast<int>(DType::u2) - kFirstStored + 1;
 constexpr int stored_index(DType dtype) noexcept {
-  return dtype < DType::f8e4m3fn ? -1 : static_cast<int>(dtype) - kComputeCount;
+  return dtype < DType::f8e4m3fn || dtype > DType::u2 ? -1 : static_cast<int>(dtype) - kFirstStored;
 }
 // Conversions from float to a storage-only type: [0] saturating, [1] not; for float8e8m0 these two for each Rounding in turn.
 inline constexpr int kEncodings = 6;
@@ -55,6 +56,12 @@ enum class TestOp : std::uint8_t {
 #define WALLE_TEST WALLE_NAME1
 #include "kernels/kernels.inc"
 #undef WALLE_TEST
+  kCount
+};
+enum class PartOp : std::uint8_t {
+#define WALLE_PART WALLE_NAME1
+#include "kernels/kernels.inc"
+#undef WALLE_PART
   kCount
 };
 enum class ReduceOp : std::uint8_t {
@@ -215,6 +222,18 @@ struct Winograd {
 inline constexpr int kPeakChains = 12;  // enough to hide the latency; with two constants they fit into 16 registers
 using PeakFn = float (*)(std::int64_t rounds) noexcept;
 
+// One pass of a Fourier transform of columns of numbers, real and imaginary parts separate (atomic/fourier.cpp):
+// out[p][k][q] = turn(k, p) * sum_j in[j][p][q] * exp(-2 pi i j k / radix) for p < count, k < radix and q < width: a piece of
+// a pass over all p < rest and q < step. In and out do not overlap.
+struct FourierPass {
+  std::int64_t radix = 1, rest = 1, step = 1, count = 1, width = 1;
+  const double *re = nullptr, *im = nullptr;
+  double *out_re = nullptr, *out_im = nullptr;
+  const double* turns = nullptr;  // (radix - 1, 2, rest): the real and imaginary parts of turn(k, p), k from 1 on
+  const double* wheel = nullptr;  // (radix, 2): exp(-2 pi i j / radix)
+};
+using FourierFn = void (*)(const FourierPass& pass) noexcept;
+
 template <class Op>
 inline constexpr std::size_t kCountOf = static_cast<std::size_t>(Op::kCount);
 
@@ -228,6 +247,7 @@ struct Table {
   int lanes = 1;  // floats in one vector
   UnaryFn unary[kCountOf<UnaryOp>][kComputeCount] = {};
   UnaryFn test[kCountOf<TestOp>][kComputeCount] = {};
+  UnaryFn part[kCountOf<PartOp>][kComputeCount] = {};  // from complex numbers to the type of their parts
   BinaryFn binary[kCountOf<BinaryOp>][kComputeCount] = {};
   BinaryFn compare[kCountOf<CompareOp>][kComputeCount] = {};
   ReduceFn reduce[kCountOf<ReduceOp>][kComputeCount] = {};
@@ -236,7 +256,7 @@ struct Table {
   UnaryFn to_odd[kComputeCount] = {};               // to float32, rounded so that rounding again is rounding once (round_to_odd)
   UnaryFn decode[kStoredCount] = {};                // to float32
   UnaryFn encode[kStoredCount][kEncodings] = {};    // from float32; to integers from int32, whose low bits are kept
-  SelectFn select[4] = {};                          // [log2 of the item size]
+  SelectFn select[5] = {};                          // [log2 of the item size]
   Gemm gemm[kComputeCount] = {};
   AxpyFn axpy[kComputeCount] = {};
   const ImageTable* image = nullptr;
@@ -255,6 +275,7 @@ struct Table {
   LaneFn depthwise = nullptr;
   Winograd winograd[kWinogradFormCount][2] = {};  // [place in kWinogradForms][square]
   PeakFn peak = nullptr;
+  FourierFn fourier = nullptr;
   LaneFn pool_max = nullptr, pool_sum = nullptr;  // no weights; a sum is multiplied by w[0]; no output stage
 };
 

@@ -135,26 +135,28 @@ std::vector<Tensor> evaluate(const OpDef& op, std::span<const Tensor> inputs, co
   const auto in_module_only = [&](const auto&) -> std::vector<Tensor> {
     throw Error(ErrorKind::unsupported, std::string(op.name) + " runs in a walle.Module only");
   };
-  return std::visit(
-      Overloaded{[&](const ListedKernel& kernel) { return atomic(kernel); },
-                 [&](const OwnKernel& kernel) { return atomic(kernel); },
-                 [&](const DataDependent& kernel) {
-                   std::vector<Tensor> dense;
-                   for (const Tensor& input : inputs) dense.push_back(input.storage() ? contiguous(input) : input);
-                   return kernel.compute(dense, attributes, outputs);
-                 },
-                 [&](const TransformRule& rule) {
-                   try {
-                     return run_transform(rule, inputs, attributes, outputs, table);
-                   } catch (const ValueNeeded&) {
-                     if (rule.at_run_time == nullptr) throw;
-                     return run_decomposed(rule.at_run_time, inputs, attributes, outputs, table);
-                   }
-                 },
-                 [&](const CompositeRule& rule) { return run_decomposed(rule.decompose, inputs, attributes, outputs, table); },
-                 [&](const ControlFlow& flow) { return in_module_only(flow); },
-                 [&](const SequenceRule& rule) { return in_module_only(rule); }},
-      op.kind);
+  return std::visit(Overloaded{[&](const ListedKernel& kernel) { return atomic(kernel); },
+                               [&](const OwnKernel& kernel) { return atomic(kernel); },
+                               [&](const DataDependent& kernel) {
+                                 std::vector<Tensor> dense;
+                                 for (const Tensor& input : inputs) dense.push_back(input.storage() ? contiguous(input) : input);
+                                 return kernel.compute(dense, attributes, outputs);
+                               },
+                               [&](const TransformRule& rule) {
+                                 try {
+                                   return run_transform(rule, inputs, attributes, outputs, table);
+                                 } catch (const ValueNeeded&) {
+                                   if (rule.at_run_time == nullptr) throw;
+                                   return run_decomposed(rule.at_run_time, inputs, attributes, outputs, table);
+                                 }
+                               },
+                               [&](const CompositeRule& rule) {
+                                 refuse_complex(op, operands_of(inputs));
+                                 return run_decomposed(rule.decompose, inputs, attributes, outputs, table);
+                               },
+                               [&](const ControlFlow& flow) { return in_module_only(flow); },
+                               [&](const SequenceRule& rule) { return in_module_only(rule); }},
+                    op.kind);
 }
 
 Tensor evaluate_one(std::string_view op, std::span<const Tensor> inputs, const Attributes& attributes) {

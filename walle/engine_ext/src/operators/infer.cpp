@@ -7,6 +7,9 @@ namespace walle {
 
 namespace {
 
+// Own kernels and composites that take complex numbers; the others are written for real ones.
+constexpr std::string_view kTakeComplex[] = {"Cast", "CumProd", "CumSum", "Einsum", "IndexedGather", "IndexedScatter"};
+
 std::string types_of(std::span<const Operand> operands) {
   std::string text;
   for (const Operand& operand : operands) text += (text.empty() ? "" : ", ") + std::string(dtype_name(operand.dtype));
@@ -14,7 +17,13 @@ std::string types_of(std::span<const Operand> operands) {
 }
 
 [[noreturn]] void refuse(const OpDef& op, std::span<const Operand> operands) {
-  throw Error(ErrorKind::dtype, std::string(op.name) + " does not support " + types_of(operands));
+  const bool complex = std::any_of(operands.begin(), operands.end(), [](const Operand& one) { return is_complex(one.dtype); });
+  const bool orders = op.is(Family::arg) || op.is(Family::compare) || op.name == "Maximum" || op.name == "Minimum" ||
+                      op.name == "ReduceMax" || op.name == "ReduceMin";
+  throw Error(ErrorKind::dtype, std::string(op.name) + " does not support " + types_of(operands) +
+                                    (!complex ? ""
+                                     : orders ? "; complex numbers have no order: compare their magnitudes or real parts"
+                                              : "; take the real and imaginary parts"));
 }
 
 Dims matmul_shape(const Dims& a, const Dims& b) {
@@ -35,6 +44,12 @@ Dims matmul_shape(const Dims& a, const Dims& b) {
 
 }  // namespace
 
+void refuse_complex(const OpDef& op, std::span<const Operand> operands) {
+  const bool complex = std::any_of(operands.begin(), operands.end(), [](const Operand& one) { return is_complex(one.dtype); });
+  if (complex && std::find(std::begin(kTakeComplex), std::end(kTakeComplex), op.name) == std::end(kTakeComplex))
+    refuse(op, operands);
+}
+
 bool computes(const OpDef& op, DType dtype) noexcept {
   const auto* kernel = op.as<ListedKernel>();
   if (kernel == nullptr) return false;
@@ -47,10 +62,11 @@ bool computes(const OpDef& op, DType dtype) noexcept {
   switch (kernel->family) {
     case Family::unary: return table.unary[kernel->code][at] != nullptr;
     case Family::test: return table.test[kernel->code][at] != nullptr;
+    case Family::part: return table.part[kernel->code][at] != nullptr;
     case Family::binary: return table.binary[kernel->code][at] != nullptr;
     case Family::compare: return table.compare[kernel->code][at] != nullptr;
     case Family::reduce: return table.reduce[kernel->code][at] != nullptr;
-    case Family::mean: return is_floating(dtype) || (is_integer(dtype) && item_size(dtype) >= 4);
+    case Family::mean: return is_floating(dtype) || is_complex(dtype) || (is_integer(dtype) && item_size(dtype) >= 4);
     case Family::arg: return table.arg[kernel->code][at] != nullptr;
     case Family::matmul: return table.gemm[at].run != nullptr;
     case Family::select: return false;
@@ -81,7 +97,10 @@ std::vector<std::size_t> reduced_axes(const OpDef& op, std::span<const Operand> 
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes) {
   const Operand& first = operands[0];
   if (first.absent) throw Error(ErrorKind::model, std::string(op.name) + ": input 0 is missing");
-  if (const auto* own = op.as<OwnKernel>()) return own->infer(operands, attributes);
+  if (const auto* own = op.as<OwnKernel>()) {
+    refuse_complex(op, operands);
+    return own->infer(operands, attributes);
+  }
   const auto* kernel = op.as<ListedKernel>();
   if (kernel == nullptr) throw Error(ErrorKind::unsupported, std::string(op.name) + " is not atomic");
   const Family family = kernel->family;
@@ -92,6 +111,9 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
     case Family::test:
       if (!computes(op, first.dtype)) refuse(op, operands);
       return {DType::b8, first.shape};
+    case Family::part:
+      if (!computes(op, first.dtype)) refuse(op, operands);
+      return {part_dtype(first.dtype), first.shape};
     case Family::binary:
     case Family::compare:
       if (operands[1].absent || operands[1].dtype != first.dtype || !computes(op, first.dtype)) refuse(op, operands);
@@ -106,7 +128,8 @@ TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, cons
       if (!computes(op, first.dtype)) refuse(op, operands.first(1));
       const auto axes = reduced_axes(op, operands, attributes);
       const bool keep = attributes.get_int("keepdims", 1) != 0;
-      const bool has_identity = family != Family::arg && (family != Family::mean || is_floating(first.dtype));
+      const bool has_identity =
+          family != Family::arg && (family != Family::mean || is_floating(first.dtype) || is_complex(first.dtype));
       TensorType result{family == Family::arg ? DType::i64 : first.dtype, {}};
       for (std::size_t i = 0; i < first.shape.size(); ++i) {
         const bool reduced = std::binary_search(axes.begin(), axes.end(), i);

@@ -76,7 +76,7 @@ constexpr Known kKnown[] = {
     {"Flatten", "axis"},
     {"Flip", "axes"},
     {"FloodRegion", "eight fixed high low x y"},
-    {"FourierTransform", "inverse"},
+    {"FourierTransform", "inverse length onesided scale"},
     {"GRU", "activation_alpha activation_beta activations algorithm clip direction hidden_size layout linear_before_reset"},
     {"Gather", "axis"},
     {"GatherElements", "axis"},

@@ -19,6 +19,7 @@ std::vector<OpDef> all() {
 #define WALLE_BINARY(op, types) listed(#op, 2, 2, Family::binary, BinaryOp::op);
 #define WALLE_COMPARE(op, types) listed(#op, 2, 2, Family::compare, CompareOp::op);
 #define WALLE_TEST(op, types) listed(#op, 1, 1, Family::test, TestOp::op);
+#define WALLE_PART(op, types) listed(#op, 1, 1, Family::part, PartOp::op);
 #define WALLE_REDUCE(op, types, join) listed(#op, 1, 2, Family::reduce, ReduceOp::op);
 #define WALLE_ARG(op, types) listed(#op, 1, 1, Family::arg, ArgOp::op);
 #include "kernels/kernels.inc"
@@ -26,6 +27,7 @@ std::vector<OpDef> all() {
 #undef WALLE_BINARY
 #undef WALLE_COMPARE
 #undef WALLE_TEST
+#undef WALLE_PART
 #undef WALLE_REDUCE
 #undef WALLE_ARG
   listed("MatMul", 2, 2, Family::matmul, 0);

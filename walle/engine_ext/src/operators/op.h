@@ -22,7 +22,7 @@ std::string_view category_name(Category category) noexcept;
 // What the engine runs an operator by: one struct for each kind.
 
 // Atomic, with kernels in the list of kernels.inc; `code` is the operator's number in its family (UnaryOp, BinaryOp, ...).
-enum class Family : std::uint8_t { unary, test, binary, compare, select, reduce, mean, arg, matmul };
+enum class Family : std::uint8_t { unary, test, part, binary, compare, select, reduce, mean, arg, matmul };
 // Whether 16-bit floats are computed in float32 as a whole, not kernel by kernel.
 constexpr bool widens(Family family) noexcept {
   return family == Family::reduce || family == Family::mean || family == Family::matmul;
@@ -118,6 +118,9 @@ const OpDef* find_operator(std::string_view name);
 // Throw Error (unsupported) where a node gives the operator an attribute that it does not know; `node` may be empty.
 void check_known(const OpDef& op, std::string_view attribute, std::string_view node = {});
 
+// Throw Error (dtype) where an operand is complex and the operator, one with a kernel of its own or a composite, takes real
+// numbers only.
+void refuse_complex(const OpDef& op, std::span<const Operand> operands);
 // Return the output of an atomic operator. Throws Error (shape, dtype, model, unsupported) for operands that do not fit.
 TensorType infer_atomic(const OpDef& op, std::span<const Operand> operands, const Attributes& attributes);
 // Return the axes that a reducing operator reduces, ascending and distinct; empty where nothing is reduced.

@@ -19,6 +19,7 @@ std::unique_ptr<Step> make_listed(const ListedKernel& kernel, std::span<const La
   switch (kernel.family) {
     case Family::unary: return make_unary_step(table.unary[kernel.code][type], inputs, result);
     case Family::test: return make_unary_step(table.test[kernel.code][type], inputs, result);
+    case Family::part: return make_unary_step(table.part[kernel.code][type], inputs, result);
     case Family::binary: return make_binary_step(table.binary[kernel.code][type], inputs, result);
     case Family::compare: return make_binary_step(table.compare[kernel.code][type], inputs, result);
     case Family::select: return make_select_step(inputs, result, table);

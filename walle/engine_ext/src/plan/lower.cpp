@@ -66,6 +66,7 @@ class Lowering final : public Emitter {
     bool constants = true;
     for (const Ref input : inputs) {
       operands.push_back(operand(input));
+      check_real(operands.back().dtype);
       constants = constants && (operands.back().absent || operands.back().constant != nullptr);
     }
     const auto atomic = [&](const auto&) {
@@ -124,6 +125,13 @@ class Lowering final : public Emitter {
                                         " needs more memory than the machine has");
   }
 
+  // Composites and plans are written for real numbers.
+  static void check_real(DType dtype) {
+    if (is_complex(dtype))
+      throw Error(ErrorKind::dtype, "a model does not compute " + std::string(dtype_name(dtype)) +
+                                        "; give it the real and imaginary parts, as ONNX's DFT has them, or use walle.np");
+  }
+
   static bool small(DType dtype, const Dims& shape) {
     return element_count(shape) <= kMaxFoldedBytes / static_cast<std::int64_t>(item_size(dtype));
   }
@@ -147,6 +155,7 @@ class Lowering final : public Emitter {
   std::vector<Ref> emit_atomic(const OpDef& op, const std::vector<Ref>& inputs, std::span<const Operand> operands,
                                const Attributes& attributes, bool constants) {
     const TensorType type = infer_atomic(op, operands, attributes);
+    check_real(type.dtype);
     check_fits(type.dtype, type.shape);
     if (constants && small(type.dtype, type.shape)) return fold(op, inputs, attributes, 1);
     if (!op.reduces()) return emit_step(op, inputs, type, attributes);

@@ -120,8 +120,7 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view sum_parts[] = {"Add"};
   static constexpr std::string_view top_k_parts[] = {"TopIndices", "TopValues"};
   static constexpr std::string_view binarizer_parts[] = {"Cast", "Greater"};
-  static constexpr std::string_view dft_parts[] = {"Cast",    "Concat", "FourierTransform", "Mul", "Pad",
-                                                   "Reshape", "Slice",  "Transpose"};
+  static constexpr std::string_view dft_parts[] = {"Cast", "FourierTransform", "Pad", "Reshape", "Slice", "Transpose"};
   static constexpr std::string_view dequantize_linear_parts[] = {"Cast", "Expand", "Mul", "Reshape", "Slice", "Sub"};
   static constexpr std::string_view dropout_parts[] = {"Cast", "Expand", "Identity", "Mul"};
   static constexpr std::string_view tfidf_vectorizer_parts[] = {
@@ -133,8 +132,8 @@ std::span<const Composite> composites() noexcept {
   static constexpr std::string_view mel_weight_matrix_parts[] = {"Cast"};
   static constexpr std::string_view quantize_linear_parts[] = {"Add",     "Cast",    "Div",     "Expand", "IntegerQuantize",
                                                                "Maximum", "Minimum", "Reshape", "Round",  "Slice"};
-  static constexpr std::string_view stft_parts[] = {"AsStrided", "Cast",    "Concat", "FourierTransform", "Mul",
-                                                    "Pad",       "Reshape", "Slice",  "Transpose"};
+  static constexpr std::string_view stft_parts[] = {"AsStrided", "Cast",  "FourierTransform", "Mul", "Pad",
+                                                    "Reshape",   "Slice", "Transpose"};
   static constexpr std::string_view tree_ensemble_parts[] = {
       "And",       "Cast", "Equal",       "Expand", "Gather", "GatherElements", "Greater",    "GreaterOrEqual",
       "IsNaN",     "Less", "LessOrEqual", "Not",    "Or",     "ReduceMax",      "ReduceMean", "ReduceMin",

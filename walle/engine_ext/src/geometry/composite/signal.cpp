@@ -21,17 +21,6 @@ Ref resized(Emitter& emitter, Ref x, std::int64_t from, std::int64_t count) {
   return emitter.one("Pad", {x}, {{"pads", Dims{0, 0, 0, 0, count - from, 0}}});
 }
 
-// Return the whole spectrum of a real signal of length n from its first n / 2 + 1 numbers: the others are their conjugates in
-// reverse order.
-Ref whole_spectrum(Emitter& emitter, Ref half, std::int64_t n) {
-  if (n < 3) return half;
-  Tensor conjugate = Tensor::empty(DType::f64, {2});
-  conjugate.data<double>()[0] = 1;
-  conjugate.data<double>()[1] = -1;
-  const Ref mirrored = emitter.one("Mul", {slice(emitter, half, 1, (n - 1) / 2, 0, -1), emitter.constant(conjugate)});
-  return emitter.one("Concat", {half, mirrored}, {{"axis", std::int64_t{1}}});
-}
-
 bool is_given(std::span<const Ref> inputs, std::size_t index) {
   return index < inputs.size() && inputs[index] != Emitter::kAbsent;
 }
@@ -96,14 +85,12 @@ std::vector<Ref> decompose_dft(Emitter& emitter, std::span<const Ref> inputs, co
   const std::int64_t batch = element_count(Dims(moved.begin(), moved.end() - 2));
   Ref x = transpose(emitter, cast(emitter, inputs[0], DType::f64), perm);
   x = resized(emitter, reshape(emitter, x, {batch, shape[axis], components}), shape[axis], to_real ? n / 2 + 1 : n);
-  if (to_real) {
-    if (components == 1) x = emitter.one("Pad", {x}, {{"pads", Dims{0, 0, 0, 0, 0, 1}}});
-    x = whole_spectrum(emitter, x, n);
-  }
-  x = emitter.one("FourierTransform", {x}, {{"inverse", std::int64_t{inverse}}});
-  if (inverse) x = emitter.one("Mul", {x, emitter.number(1 / static_cast<double>(n), DType::f64)});
-  if (to_real) x = slice(emitter, x, 2, 0, 1);
-  if (onesided && !inverse) x = slice(emitter, x, 1, 0, n / 2 + 1);
+  if (to_real && components == 1) x = emitter.one("Pad", {x}, {{"pads", Dims{0, 0, 0, 0, 0, 1}}});
+  x = emitter.one("FourierTransform", {x},
+                  {{"inverse", std::int64_t{inverse}},
+                   {"length", n},
+                   {"onesided", std::int64_t{onesided}},
+                   {"scale", inverse ? 1 / static_cast<double>(n) : 1.0}});
   moved[rank - 2] = emitter.operand(x).shape[1];
   moved[rank - 1] = emitter.operand(x).shape[2];
   return {cast(emitter, transpose(emitter, reshape(emitter, x, moved), back), dtype)};

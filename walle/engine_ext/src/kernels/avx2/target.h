@@ -9,6 +9,7 @@ bool available() noexcept;
 void fill_kernels(Table& table) noexcept;
 void fill_loops(Table& table) noexcept;
 void fill_reductions(Table& table) noexcept;
+void fill_complex(Table& table) noexcept;
 void fill_images(ImageTable& table) noexcept;
 const Bytes& bytes() noexcept;
 }  // namespace walle::avx2

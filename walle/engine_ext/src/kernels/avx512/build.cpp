@@ -17,5 +17,6 @@ void walle::avx512::fill_kernels(Table& table) noexcept {
   fill_loops(table);
   fill_reductions(table);
   fill_all(table);
+  fill_complex(table);
 }
 #endif

@@ -10,6 +10,7 @@ bool available() noexcept;
 void fill_kernels(Table& table) noexcept;
 void fill_loops(Table& table) noexcept;
 void fill_reductions(Table& table) noexcept;
+void fill_complex(Table& table) noexcept;
 void fill_images(ImageTable& table) noexcept;
 // All kernels of the backend, including bytes.
 void fill_set(Table& table, ImageTable& image) noexcept;

@@ -8,6 +8,8 @@ namespace walle::scalar {
 namespace {
 void fill_set(Table& table, ImageTable& image) noexcept {
   fill_kernels(table);
+  fill_complex(table);
+  fill_fourier(table);
   fill_movement(table);
   fill_packed(table);
   fill_winograd(table);

@@ -7,6 +7,8 @@
 namespace walle::scalar {
 
 void fill_kernels(Table& table) noexcept;
+void fill_complex(Table& table) noexcept;
+void fill_fourier(Table& table) noexcept;
 void fill_movement(Table& table) noexcept;
 void fill_packed(Table& table) noexcept;
 void fill_winograd(Table& table) noexcept;

@@ -1,9 +1,11 @@
 // Operators that select elements by their values: Compress and NonZero.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
 #include "operators/data/data.h"
+#include "operators/eager.h"
 
 namespace walle {
 
@@ -64,7 +66,8 @@ std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& a
     const std::int64_t kept = count_set(flags, condition.size());
     Tensor result = Tensor::empty(x.dtype(), {kept});
     constexpr decltype(&keep_flagged<std::uint8_t>) keep[] = {&keep_flagged<std::uint8_t>, &keep_flagged<std::uint16_t>,
-                                                              &keep_flagged<std::uint32_t>, &keep_flagged<std::uint64_t>};
+                                                              &keep_flagged<std::uint32_t>, &keep_flagged<std::uint64_t>,
+                                                              &keep_flagged<std::array<std::uint64_t, 2>>};
     keep[std::bit_width(item_size(x.dtype())) - 1](x.raw(), flags, kept, result.raw());
     return {result};
   }
@@ -76,7 +79,7 @@ std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& a
 
 // ONNX NonZero: the coordinates of all elements that are not 0, (rank, count), in row-major order.
 std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, int) {
-  const Tensor& x = inputs[0];
+  const Tensor x = is_complex(inputs[0].dtype()) ? cast(inputs[0], DType::b8) : inputs[0];
   const std::int64_t size = x.size();
   std::int64_t count = 0;
   with_elements(x, [&](const auto* at) {
