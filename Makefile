@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-cpp test-asan test-tsan test-neon fuzz fuzz-frames soak-vm soak-faults loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-cpp test-asan test-tsan test-neon fuzz fuzz-frames docs soak-vm soak-faults loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ lint: $(STAMP)  ## ruff, mypy, import-linter, C++ include directions, clang-form
 format: $(STAMP)  ## rewrite sources as lint wants them
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 	@find walle tests \( -name '*.cpp' -o -name '*.h' -o -name '*.inc' \) -print0 | xargs -0 $(BIN)/clang-format -i
+
+docs: $(STAMP)  ## write the documentation site to build/docs; it works without a server and the internet
+	@$(BIN)/python scripts/reference_pages.py
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going -q docs build/docs && echo "build/docs/index.html"
 
 soak-vm: $(STAMP)  ## ten minutes of hostile tasks in one process, ten in a VM host, 2,000 stopped imports, and 10,000 loads and unloads of a task, in a process and in a Ray actor
 	@$(BIN)/python -m tests.sim.hostile --seconds 600

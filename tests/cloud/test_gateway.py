@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import socket
 import sqlite3
 import ssl
@@ -258,3 +259,16 @@ def test_a_home_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None
     home.prepare()
     assert home.access.identify(home.admin_token) is not None
     assert len(home.device_token) > 20
+
+
+@pytest.mark.asyncio
+async def test_the_page_of_the_api_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        page = (await shop.http.get("/docs")).text
+        addresses = re.findall(r"(?:src|href)=\"([^\"]+)\"", page)
+        assert len(addresses) == 3  # script, style sheet, icon
+        for address in addresses:
+            answer = await shop.http.get(address)
+            assert address.startswith("/")
+            assert (answer.status_code, len(answer.content) > 1000) == (200, True), address
+        assert "/openapi.json" in page

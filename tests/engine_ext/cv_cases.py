@@ -108,6 +108,37 @@ def _affine(interpolation: int, *, parallel: bool = True) -> Draw:
     return draw
 
 
+def _angles(degrees: bool) -> Draw:
+    return lambda _, x: ((x.image - 0.5, x.like() - 0.5), {"angleInDegrees": degrees})
+
+
+def _lengths(degrees: bool) -> Draw:
+    return lambda _, x: ((x.image, 300 * x.like()), {"angleInDegrees": degrees})
+
+
+def _distances(kind: int, size: int) -> Draw:
+    return lambda _, x: ((_with_zero(x), kind, size), {})
+
+
+def _with_zero(x: Picture) -> numpy.ndarray:
+    image = (x.image > 30).astype("uint8")
+    image[0, 0] = 0  # OpenCV answers one number or another without
+    return image
+
+
+def _template(method: int) -> Draw:
+    def draw(data: st.DataObject, x: Picture) -> Args:
+        height, width = (data.draw(st.integers(1, size)) for size in x.image.shape[:2])
+        top, left = (
+            data.draw(st.integers(0, size - part))
+            for size, part in zip(x.image.shape[:2], (height, width), strict=True)
+        )
+        piece = x.image[top : top + height, left : left + width]
+        return (x.image, numpy.ascontiguousarray(piece if data.draw(st.booleans()) else piece[::-1, ::-1]), method), {}
+
+    return draw
+
+
 def _adaptive(way: int) -> Callable[[st.DataObject, Picture], Args]:
     def build(data: st.DataObject, x: Picture) -> Args:
         return (x.image, 255, way, data.draw(st.integers(0, 1)), 7, data.draw(st.sampled_from([2, -3.5]))), {}
@@ -266,5 +297,26 @@ CASES = [
     Case("hconcat", lambda _, x: (([x.image, x.like()],), {}), ANY4),
     Case("vconcat", lambda _, x: (([x.image, x.like()],), {}), ANY4),
     Case("calcHist", lambda _, x: (([x.image], [0], x.mask(), [32], [0, 256]), {}), U8, (1,)),
+    *(Case("divide", pair_of(scale=scale), ANY4, close=1e-3) for scale in (1, 20.5)),
+    Case("divide", plain(7), ANY4, (1, 3), close=1e-3),
+    Case("divide", lambda _, x: ((300, x.image), {}), U8, (1,)),
+    *(Case("compare", pair_of(cmpop=op), ANY4) for op in range(6)),
+    Case("compare", plain(100, cv2.CMP_GE), ANY4, (1,)),
+    *(Case(name, pair_of(), F32) for name in ("magnitude",)),
+    *(Case("phase", _angles(degrees), F32, close=2e-4 * (57 if degrees else 1)) for degrees in (False, True)),
+    Case("cartToPolar", lambda _, x: ((x.image, x.like() - 0.5), {}), F32, close=2e-4),
+    *(Case("polarToCart", _lengths(degrees), F32, close=2e-4) for degrees in (False, True)),
+    *(Case("pow", plain(power), ("uint8", "float32")) for power in (2, 3)),
+    Case("pow", plain(0.7), F32),
+    *(Case(name, plain(), F32, close=2e-4) for name in ("sqrt", "exp")),
+    Case("log", lambda _, x: ((x.image + 1,), {}), F32),
+    *(Case("reduce", plain(dim, kind), ANY4, levels=1) for dim in (0, 1) for kind in (cv2.REDUCE_AVG, cv2.REDUCE_MAX, cv2.REDUCE_MIN)),
+    *(Case("reduce", plain(dim, kind, None, cv2.CV_32F), ANY4, close=2e-1) for dim in (0, 1) for kind in (cv2.REDUCE_SUM, cv2.REDUCE_AVG)),
+    Case("transform", lambda _, x: ((x.image, x.random.random((2, 3))), {}), ANY4, (3,), levels=1, close=1e-2),
+    Case("transform", lambda _, x: ((x.image, x.random.random((3, 4))), {}), ANY4, (3,), levels=1, close=1e-2),
+    Case("perspectiveTransform", lambda _, x: ((x.random.random((9, 1, 2)).astype("float32"), x.random.random((3, 3)) + 0.5), {}), F32, (1,)),
+    *(Case("matchTemplate", _template(method), ("uint8", "float32"), (1, 3), close=3.0 if method % 2 == 0 else 2e-3) for method in range(6)),
+    *(Case("distanceTransform", _distances(kind, size), U8, (1,), close=2e-3) for kind, size in ((cv2.DIST_L1, 3), (cv2.DIST_C, 3), (cv2.DIST_L2, 3), (cv2.DIST_L2, 5), (cv2.DIST_L2, 0))),
+    Case("calcBackProject", lambda _, x: (([x.image], [0], (x.random.random((16, 1)) * 200).astype("float32"), [0, 256], 1), {}), U8, (1, 3), levels=1),
     Case("calcHist", lambda _, x: (([x.image], [0, 2], None, [8, 16], [0, 256, 10, 200]), {}), U8, (3,)),
 ]  # fmt: skip

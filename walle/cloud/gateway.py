@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp
 
 from walle.clock import Clock, SystemClock
@@ -186,7 +187,12 @@ class GatewayNode:
         await self._undo.aclose()
 
     def _app(self, releases: ReleasesPeer, monitor: MonitorPeer) -> FastAPI:
-        app = FastAPI(title="Walle", description="Releases, task repositories and devices of a Walle cloud.")
+        app = FastAPIOffline(
+            title="Walle",
+            description="Releases, task repositories and devices of a Walle cloud.",
+            redoc_url=None,  # one page is enough
+            static_url="/docs/assets",
+        )
         install_error_handlers(app)
         access = self._home.access
         app.include_router(release_router(releases, monitor, authorize_by(access)))

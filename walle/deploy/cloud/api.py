@@ -95,11 +95,11 @@ class PolicyBody(_Strict):
 
 
 class GateBody(_Strict):
-    p_good: float = Gate.p_good
-    p_bad: float = Gate.p_bad
-    alpha: float = Gate.alpha
-    beta: float = Gate.beta
-    min_devices: int = Gate.min_devices
+    p_good: float = Field(default=Gate.p_good, description="failure rate of a good version")
+    p_bad: float = Field(default=Gate.p_bad, description="failure rate of a bad one, above p_good")
+    alpha: float = Field(default=Gate.alpha, description="probability to reject a good version, at most")
+    beta: float = Field(default=Gate.beta, description="probability to accept a bad one, at most")
+    min_devices: int = Field(default=Gate.min_devices, description="devices that must have reported before a step ends")
 
 
 class CreateBody(_Strict):

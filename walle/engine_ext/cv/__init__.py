@@ -16,12 +16,18 @@ if TYPE_CHECKING:
     from walle.engine_ext.cv.constants import *  # noqa: F403
     from walle.engine_ext.cv.contours import *  # noqa: F403
     from walle.engine_ext.cv.drawing import *  # noqa: F403
+    from walle.engine_ext.cv.elementwise import *  # noqa: F403
     from walle.engine_ext.cv.files import *  # noqa: F403
     from walle.engine_ext.cv.filters import *  # noqa: F403
     from walle.engine_ext.cv.histogram import *  # noqa: F403
     from walle.engine_ext.cv.kernels import *  # noqa: F403
+    from walle.engine_ext.cv.lines import *  # noqa: F403
+    from walle.engine_ext.cv.matching import *  # noqa: F403
     from walle.engine_ext.cv.morphology import *  # noqa: F403
+    from walle.engine_ext.cv.regions import *  # noqa: F403
+    from walle.engine_ext.cv.shapes import *  # noqa: F403
     from walle.engine_ext.cv.sizes import *  # noqa: F403
+    from walle.engine_ext.cv.text import *  # noqa: F403
     from walle.engine_ext.cv.thresholds import *  # noqa: F403
     from walle.engine_ext.cv.warp import *  # noqa: F403
 
@@ -65,8 +71,17 @@ _PARTS = {
         "transpose",
         "vconcat",
     ),
-    "blob": ("NMSBoxes", "blobFromImage", "blobFromImages", "imagesFromBlob"),
-    "color": ("cvtColor", "cvtColorTwoPlane"),
+    "blob": (
+        "NMSBoxes",
+        "blobFromImage",
+        "blobFromImages",
+        "imagesFromBlob",
+        "dnn",
+    ),
+    "color": (
+        "cvtColor",
+        "cvtColorTwoPlane",
+    ),
     "contours": (
         "approxPolyDP",
         "arcLength",
@@ -93,7 +108,28 @@ _PARTS = {
         "polylines",
         "rectangle",
     ),
-    "files": ("haveImageReader", "haveImageWriter", "imdecode", "imencode"),
+    "elementwise": (
+        "accumulateWeighted",
+        "cartToPolar",
+        "compare",
+        "divide",
+        "exp",
+        "log",
+        "magnitude",
+        "perspectiveTransform",
+        "phase",
+        "polarToCart",
+        "pow",
+        "reduce",
+        "sqrt",
+        "transform",
+    ),
+    "files": (
+        "haveImageReader",
+        "haveImageWriter",
+        "imdecode",
+        "imencode",
+    ),
     "filters": (
         "GaussianBlur",
         "Laplacian",
@@ -110,11 +146,51 @@ _PARTS = {
         "spatialGradient",
         "sqrBoxFilter",
     ),
-    "histogram": ("calcHist", "compareHist", "equalizeHist"),
-    "kernels": ("getDerivKernels", "getGaborKernel", "getGaussianKernel", "getStructuringElement"),
-    "morphology": ("dilate", "erode", "morphologyEx"),
+    "histogram": (
+        "CLAHE",
+        "calcBackProject",
+        "calcHist",
+        "compareHist",
+        "createCLAHE",
+        "equalizeHist",
+    ),
+    "kernels": (
+        "getDerivKernels",
+        "getGaborKernel",
+        "getGaussianKernel",
+        "getStructuringElement",
+    ),
+    "lines": (
+        "HoughLines",
+        "HoughLinesP",
+    ),
+    "matching": ("matchTemplate",),
+    "morphology": (
+        "dilate",
+        "erode",
+        "morphologyEx",
+    ),
+    "regions": (
+        "distanceTransform",
+        "floodFill",
+    ),
+    "shapes": (
+        "HuMoments",
+        "fitLine",
+        "matchShapes",
+        "minEnclosingCircle",
+        "pointPolygonTest",
+    ),
     "sizes": ("resize",),
-    "thresholds": ("Canny", "adaptiveThreshold", "threshold"),
+    "text": (
+        "getTextSize",
+        "putText",
+    ),
+    "thresholds": (
+        "Canny",
+        "adaptiveThreshold",
+        "threshold",
+    ),
     "warp": (
         "convertMaps",
         "getAffineTransform",

@@ -102,3 +102,12 @@ def _overlap(a: list[float], b: list[float]) -> float:
     both = max(width, 0.0) * max(height, 0.0)
     either = a[2] * a[3] + b[2] * b[3] - both
     return both / either if either > 0 else 1.0
+
+
+class dnn:  # noqa: N801 -- OpenCV's name
+    """`cv.dnn`: the same functions, where OpenCV has them. Networks run in a `walle.Session`."""
+
+    blobFromImage = staticmethod(blobFromImage)  # noqa: N815
+    blobFromImages = staticmethod(blobFromImages)  # noqa: N815
+    imagesFromBlob = staticmethod(imagesFromBlob)  # noqa: N815
+    NMSBoxes = staticmethod(NMSBoxes)

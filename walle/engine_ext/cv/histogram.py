@@ -7,7 +7,8 @@ import math
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.cv import constants
-from walle.engine_ext.cv.images import ImageLike, as_image, evaluate, into_dst
+from walle.engine_ext.cv.arrange import copyMakeBorder
+from walle.engine_ext.cv.images import ImageLike, as_image, evaluate, into_dst, pair, to_dtype_of
 from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
@@ -58,17 +59,9 @@ def _counts(
     sizes: Sequence[int],
     ranges: Sequence[float],
 ) -> ndarray:
-    cell: ndarray | None = None
-    valid: ndarray | None = None if mask is None else as_image(mask).ravel() != 0
-    for axis, number in enumerate(channels):
-        picture, channel = _channel(images, number)
-        values = (picture[:, :, channel] if picture.ndim == 3 else picture).astype("float64").ravel()
-        low, high, size = float(ranges[2 * axis]), float(ranges[2 * axis + 1]), sizes[axis]
-        bin_of = _core.unary("Floor", values * (size / (high - low)) - low * (size / (high - low))).astype("int64")
-        inside = (values >= low) & (values < high) & (bin_of < size)
-        valid = inside if valid is None else valid & inside
-        cell = bin_of if cell is None else cell * size + bin_of
-    assert cell is not None
+    cell, valid = _cells(images, channels, sizes, ranges)
+    if mask is not None:
+        valid = valid & (as_image(mask).ravel() != 0)
     total = math.prod(sizes)
     cells = _core.where(valid, cell, total)
     # In sorted order, a cell's count is the distance from its first element to the next cell's.
@@ -85,6 +78,80 @@ def equalizeHist(src: ImageLike, dst: ImageLike | None = None) -> ndarray:
         raise DTypeError(f"equalizeHist takes one channel of uint8, not {given.dtype} of shape {given.shape}")
     table = evaluate("EqualizingTable", [evaluate("ImageHistogram", [given], {})], {})
     return into_dst(evaluate("ImageLookup", [given, table], {}), dst)
+
+
+def _cells(
+    images: Sequence[ImageLike], channels: Sequence[int], sizes: Sequence[int], ranges: Sequence[float]
+) -> tuple[ndarray, ndarray]:
+    """Return the bin of each pixel, counted over all channels, and whether it is inside the ranges."""
+    cell: ndarray | None = None
+    valid: ndarray | None = None
+    for axis, number in enumerate(channels):
+        picture, channel = _channel(images, number)
+        values = (picture[:, :, channel] if picture.ndim == 3 else picture).astype("float64").ravel()
+        low, high, size = float(ranges[2 * axis]), float(ranges[2 * axis + 1]), sizes[axis]
+        bin_of = _core.unary("Floor", values * (size / (high - low)) - low * (size / (high - low))).astype("int64")
+        inside = (values >= low) & (values < high) & (bin_of < size)
+        valid = inside if valid is None else valid & inside
+        cell = bin_of if cell is None else cell * size + bin_of
+    assert cell is not None
+    assert valid is not None
+    return cell, valid
+
+
+class CLAHE:
+    """Equalization by tiles, in which no tone counts more than `clipLimit` times the mean; for uint8 of one channel."""
+
+    def __init__(self, clipLimit: float = 40.0, tileGridSize: tuple[int, int] = (8, 8)) -> None:
+        self.setClipLimit(clipLimit)
+        self.setTilesGridSize(tileGridSize)
+
+    def apply(self, src: ImageLike, dst: ImageLike | None = None) -> ndarray:
+        given = as_image(src)
+        if given.dtype != "uint8" or given.ndim != 2:
+            raise DTypeError(f"CLAHE takes uint8 [height, width], not {given.dtype} of shape {given.shape}")
+        columns, rows = self._tiles
+        padded = given
+        if given.shape[0] % rows or given.shape[1] % columns:  # as OpenCV, which then adds to both
+            bottom, right = rows - given.shape[0] % rows, columns - given.shape[1] % columns
+            padded = copyMakeBorder(given, 0, bottom, 0, right, constants.BORDER_REFLECT_101)
+        attributes = {"rows": rows, "columns": columns, "limit": self._limit}
+        return into_dst(evaluate("EqualizeTiles", [given, padded], attributes), dst)
+
+    def setClipLimit(self, clipLimit: float) -> None:
+        self._limit = float(clipLimit)
+
+    def getClipLimit(self) -> float:
+        return self._limit
+
+    def setTilesGridSize(self, tileGridSize: tuple[int, int]) -> None:
+        self._tiles = pair(tileGridSize)
+        if min(self._tiles) < 1:
+            raise ShapeError(f"{self._tiles} tiles; give at least one column and one row")
+
+    def getTilesGridSize(self) -> tuple[int, int]:
+        return self._tiles
+
+
+def createCLAHE(clipLimit: float = 40.0, tileGridSize: tuple[int, int] = (8, 8)) -> CLAHE:
+    return CLAHE(clipLimit, tileGridSize)
+
+
+def calcBackProject(
+    images: Sequence[ImageLike],
+    channels: Sequence[int],
+    hist: ImageLike,
+    ranges: Sequence[float],
+    scale: float,
+    dst: ImageLike | None = None,
+) -> ndarray:
+    """Return the count of each pixel's bin in `hist` times `scale`, in the image's dtype; 0 outside the ranges."""
+    counts = as_image(hist).astype("float64")
+    sizes = [size for axis, size in enumerate(counts.shape) if axis < len(channels)]
+    first = as_image(images[0])
+    cells, inside = _cells(images, channels, sizes, ranges)
+    found = _core.where(inside, counts.ravel()[_core.where(inside, cells, 0)] * float(scale), 0.0)
+    return into_dst(to_dtype_of(found.reshape(*first.shape[:2]), first), dst)
 
 
 def compareHist(H1: ImageLike, H2: ImageLike, method: int) -> float:

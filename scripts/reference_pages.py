@@ -1,0 +1,184 @@
+"""Writer of docs/reference/cli.md and docs/reference/http.md from the command line and the API themselves.
+
+python scripts/reference_pages.py           # writes both
+python scripts/reference_pages.py --check   # exit status 1 if one of them is not as it would be written
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import typer.main
+from fastapi import FastAPI
+
+from walle.cli import app
+from walle.deploy.cloud.api import device_router, release_router, watch_router
+from walle.deploy.cloud.push import Answerer
+
+FOLDER = Path(__file__).parents[1] / "docs/reference"
+_HOW = "<!-- Written by python scripts/reference_pages.py; change the docstrings and help texts that it reads. -->"
+
+_CLI_HEAD = f"""{_HOW}
+
+# Commands
+
+Every command has `--help` and, where it prints results, `--json`. Exit statuses: 0 for success, 1 for an error or a
+result that is not good, 2 for wrong usage, 130 for Ctrl-C. "env NAME" is the environment variable that gives an option.
+"""
+
+_HTTP_HEAD = f"""{_HOW}
+
+# HTTP API
+
+A running cloud shows this page with forms to try each route at `/docs`, and its OpenAPI document at `/openapi.json`;
+both work without the internet. An error is answered as `{{"error": message, "type": name}}`. A route that changes
+something needs the header `Authorization: Bearer TOKEN` of someone with the role `release` in the release's scenario.
+
+Two more parts are not in the OpenAPI document: `/cdn/SHA256`, the shared files, with `Range` and `ETag`; and
+`/git/SCENARIO.git`, the task repositories by git's smart HTTP.
+"""
+
+
+def cli_page() -> str:
+    """Return docs/reference/cli.md."""
+    root = typer.main.get_command(app)
+    return "\n".join([_CLI_HEAD, *_command_lines(root, "walle")]).rstrip() + "\n"
+
+
+def _command_lines(command: Any, path: str) -> Iterator[str]:
+    for name, child in sorted(getattr(command, "commands", {}).items()):
+        full = f"{path} {name}"
+        if getattr(child, "commands", None):
+            yield from _command_lines(child, full)
+            continue
+        arguments = [one for one in child.params if not _is_option(one)]
+        usage = " ".join([full, *(_argument(one) for one in arguments), "[OPTIONS]"])
+        yield f"## {full}\n\n{_paragraphs(child.help)}\n\n```text\n{usage}\n```\n"
+        rows = [_row(one) for one in child.params if not one.hidden and one.name != "help"]
+        if rows:
+            yield "| argument or option | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+        if child.epilog:
+            yield f"{child.epilog.partition(':')[0]}: `{child.epilog.partition(': ')[2]}`\n"
+
+
+def _is_option(parameter: Any) -> bool:
+    return bool(parameter.opts[0].startswith("-"))
+
+
+def _argument(parameter: Any) -> str:
+    name = (parameter.metavar or parameter.name).upper().strip("[]")
+    shown = f"{name}..." if parameter.nargs == -1 else name
+    return shown if parameter.required else f"[{shown}]"
+
+
+def _row(parameter: Any) -> str:
+    names = [*parameter.opts, *parameter.secondary_opts] if _is_option(parameter) else [_argument(parameter)]
+    notes = []
+    if parameter.required and _is_option(parameter):
+        notes.append("required")
+    if parameter.envvar:
+        notes.append(f"env {parameter.envvar}")
+    default = parameter.default
+    if default is not None and default != "" and default is not False and not callable(default):
+        notes.append(f"default {default}")
+    more = f" ({'; '.join(notes)})" if notes else ""
+    return f"| {', '.join(f'`{name}`' for name in names)} | {_cell(parameter.help or '')}{more} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _paragraphs(text: str | None) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
+
+
+def http_page() -> str:
+    """Return docs/reference/http.md."""
+    document = _api().openapi()
+    lines = [_HTTP_HEAD]
+    part = ""
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            if (tag := route["tags"][0]) != part:
+                part = tag
+                lines.append(f"## {tag.capitalize()}\n")
+            lines.append(f"### {method.upper()} {path}\n\n{_paragraphs(route.get('description', ''))}\n")
+            lines += _body_lines(route, document["components"]["schemas"])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _api() -> FastAPI:
+    """Return the API's routes; what they call is never called."""
+    nothing = cast("Any", None)
+    api = FastAPI()
+    for router in (
+        release_router(nothing, nothing, nothing),
+        device_router(nothing, nothing),
+        watch_router(nothing, nothing, Answerer()),
+    ):
+        api.include_router(router)
+    return api
+
+
+def _body_lines(route: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[str]:
+    parameters = [one for one in route.get("parameters", ()) if one["in"] == "query"]
+    if parameters:
+        yield "| query parameter | type | default | meaning |\n| --- | --- | --- | --- |"
+        for one in parameters:
+            schema = one["schema"]
+            default = f"`{schema['default']}`" if schema.get("default") not in (None, "") else ""
+            yield f"| `{one['name']}` | {_type(schema)} | {default} | {_cell(one.get('description', ''))} |"
+        yield ""
+    content = route.get("requestBody", {}).get("content", {}).get("application/json")
+    if content is None:
+        return
+    schema = content["schema"]
+    schema = next((one for one in schema.get("anyOf", ()) if "$ref" in one), schema)
+    yield from _schema_lines(schema["$ref"].rpartition("/")[2], schemas, "body")
+
+
+def _schema_lines(name: str, schemas: Mapping[str, Any], title: str) -> Iterator[str]:
+    schema = schemas[name]
+    yield f"| key of the {title} | type | default | meaning |\n| --- | --- | --- | --- |"
+    nested = []
+    for key, one in schema["properties"].items():
+        if "$ref" in one:
+            nested.append((one["$ref"].rpartition("/")[2], key))
+        required = "required" if key in schema.get("required", ()) else ""
+        default = f"`{one['default']}`" if "default" in one and "$ref" not in one and one["default"] != "" else required
+        yield f"| `{key}` | {_type(one)} | {default} | {_cell(one.get('description', ''))} |"
+    yield ""
+    for inner, key in nested:
+        yield from _schema_lines(inner, schemas, f"object `{key}`")
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        return "object"
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'])}"
+    return str(schema.get("type", "any"))
+
+
+PAGES = {"cli.md": cli_page, "http.md": http_page}
+
+
+def main() -> int:
+    """Write the pages, or check them; return the exit status."""
+    wrong = []
+    for name, make in PAGES.items():
+        path, text = FOLDER / name, make()
+        if "--check" not in sys.argv:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            wrong.append(f"{path} is not as the code says; write it with: python scripts/reference_pages.py")
+    print("\n".join(wrong), end="\n" if wrong else "")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Examples of the documentation: tables of task.toml are read, tasks and programs run, commands have these options."""
+
+import ast
+import asyncio
+import inspect
+import json
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from tests.docs.blocks import Block, blocks
+from tests.pipeline.ingest.upload_samples import received
+from walle import plain
+from walle.cli import app
+from walle.deploy.cloud.task_config import TaskConfig
+from walle.pipeline import open_uploads
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "adr" not in path.parts)
+BLOCKS = [block for page in PAGES for block in blocks(page, ROOT)]
+RUN_AS_A_WHOLE = "docs/tutorial.md"  # tests/system/test_tutorial.py
+SHOWN_ONLY = {"", "text", "json", "{toctree}", "{include}"}  # outputs, formats, the site's own
+PHASES = {"preprocess", "execute", "postprocess"}
+MINIMAL = {"task": '[task]\nname = "example"\n', "trigger": '[trigger]\nsequence = ["page_exit"]\n'}
+SECTION_OF = {"ctx.state": "state", "ctx.history": "history", "ctx.escalate": "phases"}  # code → what it needs
+EVENTS = [
+    {"event_id": "page_enter", "page_id": "item/7", "ts_ms": 1_700_000_000_000, "contents": {"item_id": "600"}},
+    {"event_id": "click", "page_id": "item/7", "ts_ms": 1_700_000_000_005, "contents": {"widget_id": "buy"}},
+    {"event_id": "page_exit", "page_id": "item/7", "ts_ms": 1_700_000_000_900, "contents": {}},
+]
+
+
+def of(language: str, kind: str = "") -> list[Block]:
+    chosen = [block for block in BLOCKS if block.language == language and block.kind == kind]
+    return [block for block in chosen if block.page != RUN_AS_A_WHOLE]
+
+
+def functions(block: Block) -> set[str]:
+    return {node.name for node in ast.parse(block.text).body if isinstance(node, ast.FunctionDef)}
+
+
+def phase_text(block: Block) -> str:
+    """Return a task's `main.py`: the block, or for lines without a phase, an `execute` that has them."""
+    if functions(block) & {*PHASES, "migrate"}:
+        return block.text if functions(block) & PHASES else block.text + "\ndef execute(ctx, trigger):\n    return {}\n"
+    body = "".join(f"    {line}\n" for line in block.text.splitlines())
+    return f"def execute(ctx, trigger):\n{body}"
+
+
+def config_text(block: Block, code: str) -> str:
+    """Return a task.toml for the code, with the page's own tables of those sections that it needs."""
+    parts = dict(MINIMAL)
+    for name, section in SECTION_OF.items():
+        if name in code:
+            tables = [one.text for one in BLOCKS if one.page == block.page and f"[{section}]" in one.text]
+            parts[section] = next(iter(tables), f"[{section}]\n")
+    if "migrate" in functions(block):
+        parts["state"] = '[state]\nversion = 2\non_upgrade = "migrate"\n'
+    return "".join(parts.values()) + '[simulation]\nevents = "events.jsonl"\n'
+
+
+def test_every_block_is_of_a_kind_that_a_test_knows() -> None:
+    assert [block.place for block in BLOCKS if block.language not in {"toml", "python", "sh", *SHOWN_ONLY}] == []
+
+
+def test_few_blocks_are_not_run_and_each_says_why() -> None:
+    reasons = {block.place: block.remark for block in BLOCKS if block.kind == "not run"}
+    assert all(len(reason) > 10 for reason in reasons.values())
+    assert len(reasons) <= 8, reasons
+
+
+@pytest.mark.parametrize("block", of("toml"), ids=lambda block: block.place)
+def test_a_table_of_task_toml_is_read(block: Block) -> None:
+    sections = tomllib.loads(block.text)
+    missing = "".join(text for name, text in MINIMAL.items() if name not in sections)
+    config = TaskConfig.parse((missing + block.text).encode(), block.place)
+    assert config.name
+
+
+@pytest.mark.parametrize("block", of("python"), ids=lambda block: block.place)
+def test_a_task_runs(block: Block, tmp_path: Path) -> None:
+    code = phase_text(block)
+    (tmp_path / "main.py").write_text(code)
+    (tmp_path / "task.toml").write_text(config_text(block, code))
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
+    result = CliRunner().invoke(app, ["task", "simulate", str(tmp_path), "--json"])
+    report = json.loads(result.output)
+    assert report["ok"], report
+    assert report["runs"] == 2  # on each kind of device
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    for line in block.text.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["walle"]:
+            yield words[1:]
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "sh"], ids=lambda block: block.place)
+def test_a_command_exists_with_these_options(block: Block) -> None:
+    for words in commands(block):
+        command: Any = typer.main.get_command(app)
+        rest = list(words)
+        while getattr(command, "commands", None):
+            assert rest[0] in command.commands, f"{block.place}: walle {' '.join(words)}"
+            command = command.commands[rest.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= known, f"{block.place}: {words}"
+
+
+# --- programs: each is given what its remark says ---------------------------------------------------------------------
+
+
+def program(what: str) -> Block:
+    (found,) = (block for block in BLOCKS if block.kind == "program" and block.remark == what)
+    return found
+
+
+def test_every_program_has_a_test() -> None:
+    tested = {"with a cloud in data", "with features in a cloud", "with a task in task"}
+    assert {block.remark for block in BLOCKS if block.kind == "program"} == tested
+
+
+async def run_lines(text: str, names: dict[str, Any]) -> None:
+    """Run a program that may await at its top level."""
+    code = compile(text, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    made = eval(code, names)
+    if inspect.isawaitable(made):
+        await made
+
+
+def test_a_device_in_an_app(tmp_path: Path) -> None:
+    walle = [sys.executable, "-c", "from walle.cli import main; main()"]
+    arguments = ["cloud", "up", "data", "--http-port", "0", "--tunnel-port", "0", "--json"]
+    with subprocess.Popen([*walle, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as cloud:
+        try:
+            assert cloud.stdout is not None
+            assert "url" in json.loads(cloud.stdout.readline())
+            text = program("with a cloud in data").text
+            done = subprocess.run(
+                [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+            )
+        finally:
+            cloud.terminate()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0 features by {}\n"
+
+
+class _EnoughError(Exception):
+    pass
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The present folder, with what the programs need."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop-cloud").mkdir()
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task/main.py").write_text("def execute(x):\n    return x + 1\n")
+    return tmp_path
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("folder")
+async def test_a_consumer_of_features() -> None:
+    ranked = []
+
+    def rank(device_id: str, payload: object) -> None:
+        ranked.append((device_id, payload))
+        if len(ranked) == 3:
+            raise _EnoughError
+
+    rows = [received(seq, topic="shop/ipv", payload=plain.encode({"n": seq})) for seq in (1, 2, 3)]
+    async with open_uploads("shop-cloud/uploads.db") as uploads:
+        await uploads.accept(rows)
+    text = program("with features in a cloud").text
+    text = text.replace("postgresql://walle@db.example/features", "shop-cloud/uploads.db")
+    with pytest.raises(_EnoughError):
+        await asyncio.wait_for(run_lines(text, {"rank": rank}), 30)
+    assert ranked == [(row.device_id, {"n": row.seq}) for row in rows]
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("folder")
+async def test_a_vm_in_a_host() -> None:
+    names: dict[str, Any] = {}
+    await run_lines(program("with a task in task").text, names)
+    assert names["result"] == 3
+    names["vm"].close()
+    names["host"].close()

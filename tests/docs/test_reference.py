@@ -1,0 +1,41 @@
+"""Reference pages: those written from the code are as it says, and those written by hand name all that there is."""
+
+import re
+import runpy
+from pathlib import Path
+
+from walle.deploy.cloud.task_config import LIMITS, POLICIES
+from walle.pipeline.context import Context, Log, Store
+from walle.protocol import PHASES, HistoryPolicy, StatePolicy, TriggerCondition
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs/reference"
+
+
+def test_the_written_pages_are_as_the_code_says() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/reference_pages.py"))
+    for name, make in script["PAGES"].items():
+        assert (REFERENCE / name).read_text() == make(), "write it again: python scripts/reference_pages.py"
+
+
+def test_every_key_of_task_toml_has_a_row() -> None:
+    rows = re.findall(r"^\| (`.+?) \|", (REFERENCE / "task-toml.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    keys = {*TriggerCondition.KEYS, *PHASES, *LIMITS, *POLICIES, *HistoryPolicy.KEYS, *StatePolicy.KEYS}
+    assert named == {*keys, "name", "dictionary", "events"}
+
+
+def test_every_limit_has_its_default_and_range() -> None:
+    text = (REFERENCE / "task-toml.md").read_text()
+    for key, (default, least, most) in LIMITS.items():
+        assert f"| `{key}` | {default:,} | {least:,}, {most:,} |" in text
+
+
+def test_every_name_of_ctx_is_there() -> None:
+    text = (REFERENCE / "ctx.md").read_text()
+    names = {name for name in dir(Context) if not name.startswith("_")}
+    names |= {"events", "visit", "device", "log", "phase", "store.put", "store.query"}
+    assert [name for name in sorted(names) if f"ctx.{name}" not in text] == []
+    assert {name for name in dir(Store) if not name.startswith("_")} == {"put", "query"}
+    levels = {name for name in dir(Log) if not name.startswith("_")} - {"add", "drop_lines", "to_plain"}
+    assert all(f"`.{level}`" in text for level in levels)

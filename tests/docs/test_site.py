@@ -1,0 +1,39 @@
+"""The documentation site: it is built without a warning, and works without the internet."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?(?:src|href)="((?:https?:)?//[^"]*)"')
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-q", "docs", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_is_in_it(site: Path) -> None:
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if not (site / page).exists()} == set()
+    assert (site / "searchindex.js").exists()  # a script, which a browser loads from a file too
+
+
+def test_it_fetches_nothing_from_elsewhere(site: Path) -> None:
+    fetched = {
+        (page.name, address) for page in site.rglob("*.html") for address in FETCHED.findall(page.read_text("utf-8"))
+    }
+    assert fetched == set()
+    styles = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
+    assert re.findall(r"@import[^;]*//|url\(['\"]?https?:", styles) == []
+
+
+def test_a_page_that_fetches_is_noticed() -> None:
+    assert FETCHED.findall('<script defer src="https://cdn.example/a.js"></script>') == ["https://cdn.example/a.js"]
