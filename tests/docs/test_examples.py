@@ -30,7 +30,12 @@ RUN_AS_A_WHOLE = "docs/tutorial.md"  # tests/system/test_tutorial.py
 SHOWN_ONLY = {"", "text", "json", "{toctree}", "{include}"}  # outputs, formats, the site's own
 PHASES = {"preprocess", "execute", "postprocess"}
 MINIMAL = {"task": '[task]\nname = "example"\n', "trigger": '[trigger]\nsequence = ["page_exit"]\n'}
-SECTION_OF = {"ctx.state": "state", "ctx.history": "history", "ctx.escalate": "phases"}  # code → what it needs
+SECTION_OF = {
+    "ctx.state": "state",
+    "ctx.history": "history",
+    "ctx.escalate": "phases",
+    "task=": "reads",
+}  # code → what it needs
 EVENTS = [
     {"event_id": "page_enter", "page_id": "item/7", "ts_ms": 1_700_000_000_000, "contents": {"item_id": "600"}},
     {"event_id": "click", "page_id": "item/7", "ts_ms": 1_700_000_000_005, "contents": {"widget_id": "buy"}},
