@@ -31,10 +31,10 @@ SHOWN_ONLY = {"", "text", "json", "{toctree}", "{include}"}  # outputs, formats,
 PHASES = {"preprocess", "execute", "postprocess"}
 MINIMAL = {"task": '[task]\nname = "example"\n', "trigger": '[trigger]\nsequence = ["page_exit"]\n'}
 SECTION_OF = {
-    "task=": "reads",
     "ctx.state": "state",
     "ctx.history": "history",
     "ctx.escalate": "phases",
+    "task=": "reads",
 }  # code → what it needs
 EVENTS = [
     {"event_id": "page_enter", "page_id": "item/7", "ts_ms": 1_700_000_000_000, "contents": {"item_id": "600"}},

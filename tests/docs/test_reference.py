@@ -22,7 +22,7 @@ def test_every_key_of_task_toml_has_a_row() -> None:
     rows = re.findall(r"^\| (`.+?) \|", (REFERENCE / "task-toml.md").read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     keys = {*TriggerCondition.KEYS, *PHASES, *LIMITS, *POLICIES, *HistoryPolicy.KEYS, *StatePolicy.KEYS}
-    assert named == {*keys, "name", "dictionary", "events", "topics"}
+    assert named == {*keys, "name", "topics", "dictionary", "events"}
 
 
 def test_every_limit_has_its_default_and_range() -> None:
@@ -34,7 +34,7 @@ def test_every_limit_has_its_default_and_range() -> None:
 def test_every_name_of_ctx_is_there() -> None:
     text = (REFERENCE / "ctx.md").read_text()
     names = {name for name in dir(Context) if not name.startswith("_")}
-    names |= {"events", "visit", "device", "log", "phase", "task", "store.put", "store.query"}
+    names |= {"task", "events", "visit", "device", "log", "phase", "store.put", "store.query"}
     assert [name for name in sorted(names) if f"ctx.{name}" not in text] == []
     assert {name for name in dir(Store) if not name.startswith("_")} == {"put", "query"}
     levels = {name for name in dir(Log) if not name.startswith("_")} - {"add", "drop_lines", "to_plain"}

@@ -20,6 +20,7 @@ from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.release_table import ReleaseTable, plan_row
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.deploy.cloud.task_config import TaskConfig
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
@@ -82,6 +83,7 @@ class ReleaseWorld:
         self._batches = 0
         world = World(
             check_version=self._check,
+            read_config=self._read_config,
             read_version=self._read,
             build=self._build,
             put=self._put,
@@ -114,6 +116,9 @@ class ReleaseWorld:
     async def _check(self, scenario: str, task: str, version: str) -> None:
         if (scenario, task) != ("shop", "ipv") or version not in VERSIONS:
             raise RepoError(f"version {scenario}/{task}/{version}", "there is none")
+
+    async def _read_config(self, scenario: str, task: str, version: str) -> TaskConfig:
+        return (await self._read(scenario, task, version)).config
 
     async def _read(self, scenario: str, task: str, version: str) -> TaskVersion:
         await self._check(scenario, task, version)

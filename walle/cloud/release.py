@@ -8,11 +8,12 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import GatewayPeer, MonitorPeer
 from walle.cloud.simulation import Simulator
-from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
+from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.compilers import other_pythons
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.deploy.cloud.task_config import TaskConfig
 
 CDN_URL = "/cdn"  # relative: a device takes it from the gateway that it knows
 
@@ -39,6 +40,11 @@ class ReleaseNode:
         async def check_version(scenario: str, task: str, version: str) -> None:
             await asyncio.to_thread(home.repos.check_version, scenario, task, version)
 
+        async def read_config(scenario: str, task: str, version: str) -> TaskConfig:
+            return TaskConfig.parse(
+                await asyncio.to_thread(home.repos.read_file, scenario, task, version, CONFIG_FILE), CONFIG_FILE
+            )
+
         async def read_version(scenario: str, task: str, version: str) -> TaskVersion:
             return TaskVersion.parse(await asyncio.to_thread(home.repos.read, scenario, task, version))
 
@@ -53,6 +59,7 @@ class ReleaseNode:
 
         world = World(
             check_version=check_version,
+            read_config=read_config,
             read_version=read_version,
             build=build,
             put=put,

@@ -266,3 +266,12 @@ class ReleaseMachine(RuleBasedStateMachine):
 
 ReleaseMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestReleaseMachine = ReleaseMachine.TestCase
+
+
+def test_a_release_of_an_older_journal_reads_nothing_of_other_tasks() -> None:
+    release = Release(id="r", number=1, request=_request(), created_s=0.0, updated_s=0.0, reads=("shop/rank",))
+    plain = release.to_plain()
+    assert plain["reads"] == ["shop/rank"]
+    assert Release.from_plain(plain) == release
+    del plain["reads"]
+    assert Release.from_plain(plain).reads == ()

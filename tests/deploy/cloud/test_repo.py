@@ -9,6 +9,7 @@ from dulwich.refs import Ref
 from hypothesis import given
 from hypothesis import strategies as st
 
+from walle.deploy.cloud import repo as repo_module
 from walle.deploy.cloud.repo import MAX_TREE_DEPTH, RepoError, TaskRepos, is_version, parse_tag
 
 
@@ -87,6 +88,19 @@ def test_read_gives_the_tagged_files(repos: TaskRepos) -> None:
     tree = repos.read("shop", "ipv", "v1")
     assert (tree.scenario, tree.task, tree.version, tree.commit) == ("shop", "ipv", "v1", commit)
     assert tree.files == {"d/d/main.py": b"data of ipv/v1"}
+
+
+def test_one_file_of_a_version_is_read_without_the_others(repos: TaskRepos, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(repos, "ipv/v1")
+    put(repos, "ipv/v2", deep=1)
+    monkeypatch.delattr(repo_module, "read_tree")
+    assert repos.read_file("shop", "ipv", "v1", "main.py") == b"data of ipv/v1"
+    with pytest.raises(RepoError, match=r"version shop/ipv/v1: has no file task\.toml"):
+        repos.read_file("shop", "ipv", "v1", "task.toml")
+    with pytest.raises(RepoError, match="version shop/ipv/v2: has no file d"):
+        repos.read_file("shop", "ipv", "v2", "d")
+    with pytest.raises(RepoError, match="version shop/ipv/v3: does not exist"):
+        repos.read_file("shop", "ipv", "v3", "main.py")
 
 
 @pytest.mark.parametrize(

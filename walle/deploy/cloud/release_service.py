@@ -39,6 +39,7 @@ from walle.deploy.cloud.release import (
 )
 from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError
 from walle.protocol import Directive
 
@@ -86,13 +87,15 @@ class Judge(Protocol):
 class World:
     """External effects of the release service, as injected calls. Every call may be repeated.
 
-    `check_version` and `read_version` take scenario, task and version, and raise RepoError where it does not exist;
+    `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
+    not exist;
     `simulate` takes the version's own events, None without any; `put` stores one blob; `publish` swaps the table in all
     gateways; `recent_devices` returns at most a given number of ids of recently seen devices of a policy. A call that
     raises is retried, except during a simulation, where it fails the release.
     """
 
     check_version: Callable[[str, str, str], Awaitable[None]]
+    read_config: Callable[[str, str, str], Awaitable[TaskConfig]]
     read_version: Callable[[str, str, str], Awaitable[TaskVersion]]
     build: Callable[[TaskVersion], Awaitable[Bundle]]
     put: Callable[[bytes], Awaitable[str]]
@@ -168,8 +171,8 @@ class ReleaseService:
         await self._world.check_version(request.scenario, request.task, request.version)
         reads: tuple[str, ...] = ()
         with contextlib.suppress(DeployError):  # a version that cannot be read fails in its simulation, with the reason
-            version = await self._world.read_version(request.scenario, request.task, request.version)
-            reads = tuple(f"{request.scenario}/{topic}" for topic in version.config.reads)
+            config = await self._world.read_config(request.scenario, request.task, request.version)
+            reads = tuple(f"{request.scenario}/{topic}" for topic in config.reads)
         return await self._whole(self._create(request, reads))
 
     async def get(self, release_id: str) -> Release:

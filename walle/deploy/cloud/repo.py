@@ -123,6 +123,26 @@ class TaskRepos:
             sha = repo.refs[Ref(TAG_PREFIX + f"{task}/{version}".encode())]
             return read_tree(repo.object_store, sha, scenario, task, version)
 
+    def read_file(self, scenario: str, task: str, version: str, name: str) -> bytes:
+        """Return one file at the root of a version, without reading the others.
+
+        Raises:
+            RepoError: as `read`, or the version does not have the file.
+        """
+        self.check_version(scenario, task, version)
+        what = f"version {scenario}/{task}/{version}"
+        with self.open(scenario) as repo:
+            store = repo.object_store
+            commit = peel(store, repo.refs[Ref(TAG_PREFIX + f"{task}/{version}".encode())], what)
+            try:
+                tree = store[commit.tree]
+                file = store[tree[name.encode()][1]] if isinstance(tree, Tree) else None
+            except KeyError:
+                file = None
+            if not isinstance(file, Blob):
+                raise RepoError(what, f"has no file {name}")
+            return file.data
+
     def open(self, scenario: str) -> Repo:
         """Return the repository, for reading; close it.
 
