@@ -74,8 +74,12 @@ class Answerer:
         known = self._cache.get(raw)
         if known is not None:
             self.repeated += 1
-            self._note(known[1], raw)
-            return known[0]
+            headers, device_id = known
+            if device_id in self._seen:
+                self._seen[device_id] = raw
+            else:
+                self._note(device_id, raw)
+            return headers
         try:
             profile = Profile.from_header(raw.decode("utf-8"))
         except (ProtocolError, UnicodeDecodeError) as error:
@@ -102,7 +106,7 @@ class Answerer:
     def _note(self, device_id: str, raw: bytes) -> None:
         if not self._seen:
             self._has_seen.set()
-        if len(self._seen) < MAX_SEEN or device_id in self._seen:
+        if device_id in self._seen or len(self._seen) < MAX_SEEN:
             self._seen[device_id] = raw
         else:
             self.unseen += 1
