@@ -183,3 +183,29 @@ async def test_what_ends_or_blocks_the_vm_host_is_a_failure_of_its_release_too(t
         assert kinds["HostCrashed"][0] == ""
         assert "ended its VM host" in kinds["HostCrashed"][1]
         assert kinds["DeadlineExceeded"][0] == "a C call that cannot be interrupted"
+
+
+@pytest.mark.asyncio
+async def test_a_phase_that_fails_in_the_cloud_names_both_places(tmp_path: Path) -> None:
+    main = """\
+def preprocess(ctx, trigger):
+    return helper(ctx)
+
+def helper(ctx):
+    return ctx.escalate({"n": 1}) if ctx.phase == "execute" else 5
+
+def execute(ctx, payload):
+    return payload / 0
+"""
+    config = f'{TASK_CONFIG}[phases]\nexecute = "cloud"\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=main, config=config)
+        release_id = await shop.release("v1", beta=["d0"], gate=TOLERANT)
+        await user.until(lambda: device.counts.runs_failed >= 1)
+        await device.settled()
+        (failure,) = (await shop.releases.failures(release_id))["failures"]
+        assert failure["error_type"] == "CallbackError"
+        assert "ZeroDivisionError" in failure["error"]
+        assert "shop/count/v1/main.py:8 in execute" in failure["error"]  # in the cloud
+        assert failure["place"] == "shop/count/v1/main.py:7 in execute"  # where the phase would begin on the device
