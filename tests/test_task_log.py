@@ -170,6 +170,21 @@ async def test_a_run_that_fails_hands_its_lines_over_and_names_its_place(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("body", ["while True: pass", "raise ValueError"])
+async def test_a_long_name_of_a_function_is_cut_to_whole_characters(
+    runner: TaskRunner, tmp_path: Path, body: str
+) -> None:
+    name = "a" + "ä" * 300
+    files, manifest = laid_out(tmp_path / "task", f"def {name}():\n    {body}\ndef execute(ctx, x):\n    {name}()\n")
+    with pytest.raises(VMError) as failed:
+        await runner.run(files, manifest, TRIGGER, {}, {})
+    place = failure_of(failed.value).place
+    assert place.startswith("shop/ipv/v1/main.py:2 in aäää")
+    assert len(place) < 250
+    assert name.startswith(place.rpartition(" ")[2])
+
+
+@pytest.mark.asyncio
 async def test_a_phase_hands_its_lines_over(
     runner: TaskRunner, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -155,7 +155,7 @@ async def test_an_id_with_slashes_and_controls_is_one_device(tmp_path: Path) -> 
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("path", ["/", "/devices"])
+@pytest.mark.parametrize("path", ["/", "/dashboard/devices"])
 async def test_pages_run_their_own_script_only_and_write_data_as_text(tmp_path: Path, path: str) -> None:
     async with shop_cloud(tmp_path) as shop:
         answer = await shop.http.get(path, headers={"Authorization": ""})

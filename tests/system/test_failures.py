@@ -149,3 +149,63 @@ async def test_a_simulation_and_a_build_that_fail_name_the_place_in_the_release(
         assert "ZeroDivisionError: division by zero (shop/count/v1/main.py:4 in f)" in shown["reason"]
         with pytest.raises(AssertionError, match=r"main\.py:1: does not compile: expected ':'"):  # git's output
             await shop.push("v2", main="def execute(ctx, x)\n    return 1\n")
+
+
+CRASHING = """\
+import itertools
+
+def wild():
+    code = wild.__code__.replace(co_code=bytes([0x53, 200] * 64), co_stacksize=1)  # takes an object from an empty stack
+    type(wild)(code, {})()
+
+def execute(ctx, trigger):
+    n = trigger["event"]["contents"]["n"] % 8
+    if n == 2:
+        return any(itertools.repeat(0))
+    if n == 5:
+        wild()
+    return n
+"""
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_what_ends_or_blocks_the_vm_host_is_a_failure_of_its_release_too(tmp_path: Path) -> None:
+    config = f"{TASK_CONFIG}[limits]\ndeadline_ms = 200\n"
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=CRASHING, config=config)
+        release_id = await shop.release("v1", beta=["d0"], gate=TOLERANT)
+        await user.until(lambda: device.counts.runs_failed >= 2)
+        await device.settled()
+        found = (await shop.releases.failures(release_id))["failures"]
+        kinds = {failure["error_type"]: (failure["place"], failure["error"]) for failure in found}
+        assert kinds["HostCrashed"][0] == ""
+        assert "ended its VM host" in kinds["HostCrashed"][1]
+        assert kinds["DeadlineExceeded"][0] == "a C call that cannot be interrupted"
+
+
+@pytest.mark.asyncio
+async def test_a_phase_that_fails_in_the_cloud_names_both_places(tmp_path: Path) -> None:
+    main = """\
+def preprocess(ctx, trigger):
+    return helper(ctx)
+
+def helper(ctx):
+    return ctx.escalate({"n": 1}) if ctx.phase == "execute" else 5
+
+def execute(ctx, payload):
+    return payload / 0
+"""
+    config = f'{TASK_CONFIG}[phases]\nexecute = "cloud"\n'
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=main, config=config)
+        release_id = await shop.release("v1", beta=["d0"], gate=TOLERANT)
+        await user.until(lambda: device.counts.runs_failed >= 1)
+        await device.settled()
+        (failure,) = (await shop.releases.failures(release_id))["failures"]
+        assert failure["error_type"] == "CallbackError"
+        assert "ZeroDivisionError" in failure["error"]
+        assert "shop/count/v1/main.py:8 in execute" in failure["error"]  # in the cloud
+        assert failure["place"] == "shop/count/v1/main.py:7 in execute"  # where the phase would begin on the device

@@ -180,6 +180,14 @@ async def test_what_floods_is_dropped_and_counted(registry: DeviceRegistry, monk
     assert len(registry._waiting) == 10
     page = await registry.page(DeviceQuery())
     assert (page.total, page.unlisted) == (10, 15)
+    long = header("long", note="x" * 4_000)
+    for _ in range(3):
+        registry.note(long)
+    assert (len(registry._waiting), registry.unlisted) == (1, 17)
+    await registry.flush()
+    registry.take(batch("d1", run(failed=1, failures=(failure("x"),) * 3)))  # alone, whatever its weight
+    registry.take(batch("d1", run(failed=1, failures=(failure("x"),))))
+    assert (len(registry._waiting), registry.unlisted) == (1, 18)
 
 
 @pytest.mark.asyncio

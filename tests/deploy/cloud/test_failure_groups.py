@@ -46,6 +46,8 @@ def test_failures_that_a_report_counts_and_does_not_describe_are_counted() -> No
     assert (groups.others, groups.all()[0].count) == (8, 2)
     groups.take("d2", outcome(error="an older device", failed=4), 2.0)
     assert (groups.others, [group.count for group in groups.all()]) == (8, [4, 2])
+    groups.take("d3", outcome(failure("x", count=10**9), failure("y", place="p", count=10**9), failed=5), 3.0)
+    assert (groups.others, sorted(group.count for group in groups.all())) == (8, [1, 4, 7])
 
 
 def test_one_device_that_floods_displaces_nothing_that_others_report() -> None:

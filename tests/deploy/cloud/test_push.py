@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from tests.sim.release_world import table_of
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.push import ERROR_HEADER, Answerer, WallePush
+from walle.deploy.cloud.push import ERROR_HEADER, MAX_SEEN, MAX_SEEN_BYTES, Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
 
@@ -182,3 +182,27 @@ def test_a_long_answer_comes_in_parts() -> None:
 def test_one_directive_goes_out_however_long() -> None:
     answerer = Answerer(table_of(ipv="v1", cv="v1"), max_answer_bytes=10)
     assert len(json.loads(answerer.headers(_profile())[0][1])) == 1
+
+
+@pytest.mark.asyncio
+async def test_the_devices_that_sent_profiles_are_handed_over_once_within_bounds() -> None:
+    answerer = Answerer()
+    raws = {f"d{number}": Profile(f"d{number}", "10").to_header().encode() for number in range(3)}
+    for _ in range(2):  # the second time from the cache
+        for raw in raws.values():
+            answerer.headers(raw)
+        async with asyncio.timeout(5):
+            await answerer.wait_seen()
+        assert answerer.take_seen() == raws
+        assert answerer.take_seen() == {}
+    changed = Profile("d0", "11").to_header().encode()
+    answerer.headers(raws["d0"])
+    answerer.headers(changed)
+    answerer.headers(b"broken")
+    assert answerer.take_seen() == {"d0": changed}
+    for number in range(MAX_SEEN + 100):
+        answerer.headers(Profile(f"e{number}", "10").to_header().encode())
+    assert (len(answerer.take_seen()), answerer.unseen) == (MAX_SEEN, 100)
+    for number in range(3000):
+        answerer.headers(Profile(f"f{number}", "1" * 8000).to_header().encode())
+    assert sum(map(len, answerer.take_seen().values())) <= MAX_SEEN_BYTES

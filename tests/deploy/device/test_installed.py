@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -221,3 +222,10 @@ def test_an_envelope_that_is_gone_or_another_is_corrupted(tmp_path: Path) -> Non
         installed.envelope(TASK, _ref(1))
     with pytest.raises(CorruptedError, match="No such file"):
         installed.envelope(TASK, _ref(2))
+
+
+def test_a_state_can_be_read_by_programs_that_know_no_failures_of_an_outcome() -> None:
+    state = TaskState(task=TASK).refuse(3, _ref(1), "its check failed", final=True)
+    stored = json.loads(state.to_bytes())["state"]["outcome"]
+    assert stored.keys() == {"task", "version", "release", "kind", "ok", "failed", "error", "place", "log"}
+    assert TaskState.from_bytes(state.to_bytes()) == state

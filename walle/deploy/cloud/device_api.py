@@ -36,7 +36,7 @@ Authorization = Annotated[str, Header()]
 
 
 def registry_router(devices: Devices, access: Access) -> APIRouter:
-    """Return /v1/devices and the page /devices.
+    """Return /v1/devices and the page /dashboard/devices.
 
     The routes need a token with the role `read`. Devices and tasks of other scenarios than the token's are not shown.
     """
@@ -50,7 +50,7 @@ def registry_router(devices: Devices, access: Access) -> APIRouter:
             raise AccessError(403, f"{identity.name} does not have the role read in any scenario")
         return scenarios
 
-    @router.get("/devices", response_class=HTMLResponse)
+    @router.get("/dashboard/devices", response_class=HTMLResponse)
     async def device_page() -> HTMLResponse:
         """Show the devices; the page asks for a token."""
         return page.response()

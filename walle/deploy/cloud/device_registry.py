@@ -33,7 +33,7 @@ MAX_FAILURES = 20_000
 MAX_DEVICE_FAILURES = 20
 MAX_PAGE = 1_000
 MAX_FAILURES_PAGE = 100
-_MAX_WAITING = 20_000  # changes in memory between two writes
+_MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
 _MAX_APP_VERSION = 100  # characters
 _MAX_ATTRIBUTES = 2_000  # characters of JSON
 _MAX_TASK = 300  # characters
@@ -169,6 +169,7 @@ class DeviceRegistry:
         self._flush_s = flush_s
         self._max_devices = max_devices
         self._waiting: list[Callable[[sqlite3.Connection], None]] = []
+        self._waiting_weight = 0
         self._lock = threading.Lock()  # of the connection, which worker threads take in turn
         self._db: sqlite3.Connection | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -229,17 +230,19 @@ class DeviceRegistry:
         """Take note of devices that sent profiles: the header's bytes by device. What cannot be read is ignored."""
         now_s = self._clock.time()
         for device_id, header in profiles.items():
-            self._enqueue(_Sighting(device_id, header, now_s))
+            self._enqueue(_Sighting(device_id, header, now_s), weight=1 + len(header) // 512)
 
     def take(self, batch: OutcomeBatch) -> None:
         """Take note of a report, which a device's token authenticated."""
-        self._enqueue(_Report(batch, self._clock.time()))
+        failures = sum(len(_failures(outcome)) for outcome in batch.outcomes)
+        self._enqueue(_Report(batch, self._clock.time()), weight=1 + len(batch.outcomes) + 8 * failures)
 
-    def _enqueue(self, change: "Callable[[sqlite3.Connection], None]") -> None:
-        if len(self._waiting) >= _MAX_WAITING:
+    def _enqueue(self, change: Callable[[sqlite3.Connection], None], *, weight: int) -> None:
+        if self._waiting and self._waiting_weight + weight > _MAX_WAITING:
             self.unlisted += 1
             return
         self._waiting.append(change)
+        self._waiting_weight += weight
 
     async def flush(self) -> None:
         """Write what waits, in one transaction; what cannot be written is dropped and counted.
@@ -252,7 +255,7 @@ class DeviceRegistry:
 
     def _write(self) -> None:
         with self._lock, self._named():
-            changes, self._waiting = self._waiting, []
+            changes, self._waiting, self._waiting_weight = self._waiting, [], 0
             if not changes:
                 return
             db = self._opened()

@@ -69,10 +69,12 @@ class FailureGroups:
             count = max(1, outcome.failed)
             known = Failure(error_type="", error=outcome.error, place=outcome.place, log=outcome.log, count=count)
             failures = (known,)
+        left = outcome.failed  # a forged report may describe more failures than it counts
         for failure in failures:
-            self._add(device_id, outcome.kind.value, failure, now_s)
-        described = sum(failure.count for failure in failures)
-        self.others = min(_MAX_COUNT, self.others + max(0, outcome.failed - described))
+            count = min(failure.count, max(1, left))
+            left = max(0, left - count)
+            self._add(device_id, outcome.kind.value, dataclasses.replace(failure, count=count), now_s)
+        self.others = min(_MAX_COUNT, self.others + left)
 
     def all(self) -> list[FailureGroup]:
         """Return the groups, those of most devices and failures first."""

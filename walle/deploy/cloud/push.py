@@ -23,6 +23,7 @@ _ERROR = ERROR_HEADER.lower().encode()
 _VARY = (b"vary", PROFILE_HEADER.encode())  # no shared cache may give one device's answer to another
 _ENTRY_OVERHEAD_BYTES = 300
 MAX_SEEN = 16_384  # devices between two calls of `Answerer.take_seen`
+MAX_SEEN_BYTES = 16 << 20  # of their profiles
 _MAX_ERROR_CHARS = 300
 
 
@@ -54,6 +55,7 @@ class Answerer:
         self._recent: dict[str, Profile] = {}
         self._recent_devices = recent_devices
         self._seen: dict[str, bytes] = {}
+        self._seen_bytes = 0
         self._has_seen = asyncio.Event()
         self.unseen = 0  # profiles that `take_seen` does not have, because too many came since
 
@@ -74,8 +76,10 @@ class Answerer:
         known = self._cache.get(raw)
         if known is not None:
             self.repeated += 1
-            self._note(known[1], raw)
-            return known[0]
+            headers, device_id = known
+            if self._seen.get(device_id) != raw:
+                self._note(device_id, raw)
+            return headers
         try:
             profile = Profile.from_header(raw.decode("utf-8"))
         except (ProtocolError, UnicodeDecodeError) as error:
@@ -95,17 +99,19 @@ class Answerer:
 
     def take_seen(self) -> dict[str, bytes]:
         """Return the latest raw profile of each device that sent one since the last call."""
-        seen, self._seen = self._seen, {}
+        seen, self._seen, self._seen_bytes = self._seen, {}, 0
         self._has_seen.clear()
         return seen
 
     def _note(self, device_id: str, raw: bytes) -> None:
-        if not self._seen:
-            self._has_seen.set()
-        if len(self._seen) < MAX_SEEN or device_id in self._seen:
-            self._seen[device_id] = raw
-        else:
+        """Take note of a device that sent a profile, within bounds: nobody may call `take_seen`."""
+        size_bytes = self._seen_bytes + len(raw) - len(self._seen.get(device_id, b""))
+        if size_bytes > MAX_SEEN_BYTES or (device_id not in self._seen and len(self._seen) >= MAX_SEEN):
             self.unseen += 1
+            return
+        self._seen[device_id] = raw
+        self._seen_bytes = size_bytes
+        self._has_seen.set()
 
     def recent(self, count: int, policy: Policy) -> tuple[str, ...]:
         """Return up to `count` devices of the policy, ordered by the last change of their profile, newest first."""

@@ -21,6 +21,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr int kLowestPriority = 19;
+constexpr std::size_t kFunctionNameBytes = 200;
 constexpr int kCollectionsBeforeParking = 3;
 constexpr auto kCollectionInterval = 200ms;
 
@@ -37,7 +38,13 @@ std::string attribute_text(PyObject* object, const char* name) {
 }
 
 std::string place_text(PyCodeObject* code, const std::string& file, long line) {
-  return file + ":" + std::to_string(line) + " in " + attribute_text(reinterpret_cast<PyObject*>(code), "co_name");
+  std::string name = attribute_text(reinterpret_cast<PyObject*>(code), "co_name");
+  if (name.size() > kFunctionNameBytes) {
+    std::size_t end = kFunctionNameBytes;
+    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xC0) == 0x80) --end;  // not within a character
+    name.resize(end);
+  }
+  return file + ":" + std::to_string(line) + " in " + name;
 }
 
 }  // namespace
