@@ -26,8 +26,8 @@ from walle.cli.feature_time import parse_time
 from walle.cloud.feature_routes import feature_router
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.api import install_error_handlers
+from walle.deploy.cloud_client import CloudRefusedError, CloudUnreachableError
 from walle.deploy.feature_client import CutAnswerError
-from walle.deploy.release_client import CloudRefusedError, CloudUnreachableError
 from walle.errors import ConfigError
 from walle.feature_files import Export, ExportError
 from walle.pipeline.ingest.upload_store import open_uploads

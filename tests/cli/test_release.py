@@ -15,7 +15,8 @@ from tests.sim.engineer import Engineer
 from tests.sim.program import Programs
 from walle.cli import app
 from walle.cli.release import progress_of
-from walle.deploy.release_client import CloudRefusedError, CloudUnreachableError, ReleaseClient, ReleaseJson
+from walle.deploy.cloud_client import CloudRefusedError, CloudUnreachableError
+from walle.deploy.release_client import ReleaseClient, ReleaseJson
 
 CONFIG = '[task]\nname = "{task}"\n[trigger]\nsequence = ["page_exit"]\n'
 WORKS = {"main.py": "def execute(ctx, trigger):\n    return 1\n"}

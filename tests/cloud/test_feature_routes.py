@@ -141,9 +141,12 @@ async def test_a_store_that_cannot_be_read_is_answered_with_503(
 
 @pytest.mark.asyncio
 async def test_the_page_sets_text_only_and_asks_for_a_token(world: World) -> None:
-    answer = await world.http.get("/dashboard/features")
+    answer = await world.http.get("/features")
     assert answer.status_code == 200
     assert "/v1/features" in answer.text
-    assert "Content-Security-Policy" in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "script-src 'sha256-" in policy
+    assert "unsafe" not in policy
     assert "innerHTML" not in answer.text
     assert 'type="password"' in answer.text

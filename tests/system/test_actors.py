@@ -23,7 +23,8 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import ReleaseRequest, TransitionError
 from walle.deploy.cloud.release_service import UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
-from walle.deploy.release_client import CloudRefusedError, ReleaseClient
+from walle.deploy.cloud_client import CloudRefusedError
+from walle.deploy.release_client import ReleaseClient
 from walle.engine_ext.vm.loop_calls import TaskError
 from walle.task_runner import PHASE_TOPIC
 

@@ -145,8 +145,8 @@ async def _show_pages(source: _Source, after: int, *, as_json: bool, patient: bo
 
 def _may_pass(error: WalleError) -> bool:
     """Return whether an error is of a cloud or store that may answer later."""
+    from walle.deploy.cloud_client import CloudRefusedError, CloudUnreachableError
     from walle.deploy.feature_client import CutAnswerError
-    from walle.deploy.release_client import CloudRefusedError, CloudUnreachableError
     from walle.pipeline.ingest.upload_store import IngestError
 
     if isinstance(error, CloudRefusedError):
@@ -269,8 +269,8 @@ def _run[T](
 
 @contextlib.asynccontextmanager
 async def _cloud(url: str, token: str, wanted: Mapping[str, Any]) -> AsyncIterator[_Source]:
+    from walle.deploy.cloud_client import CloudAddressError
     from walle.deploy.feature_client import FeatureClient
-    from walle.deploy.release_client import CloudAddressError
 
     try:
         client = FeatureClient(url, token, wanted)

@@ -10,9 +10,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, emit_rows, progress_console
+from walle.deploy.cloud_client import CloudAddressError, CloudUnreachableError
 from walle.deploy.release_client import (
-    CloudAddressError,
-    CloudUnreachableError,
     ReleaseClient,
     ReleaseJson,
     TransitionJson,

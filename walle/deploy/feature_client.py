@@ -2,22 +2,22 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import httpx
 
-from walle.deploy.release_client import (
+from walle.deploy.cloud_client import (
+    CloudClient,
+    CloudClientError,
     CloudRefusedError,
     CloudUnreachableError,
-    ReleaseClientError,
-    cloud_http,
     raise_refusal,
 )
 
 _MAX_ANSWER_BYTES = 128 << 20  # a page has payloads of 12 MiB at most, which JSON makes up to 8 times as long
 
 
-class CutAnswerError(ReleaseClientError):
+class CutAnswerError(CloudClientError):
     """An answer that ended early, or is too long. `url` is the cloud's address."""
 
     def __init__(self, url: str, why: str) -> None:
@@ -37,7 +37,7 @@ class ClientPage(NamedTuple):
     more: bool
 
 
-class FeatureClient:
+class FeatureClient(CloudClient):
     """The features of one cloud, within `async with`. `wanted` are the query's fields: task, topic, device and so on.
 
     Raises:
@@ -45,15 +45,8 @@ class FeatureClient:
     """
 
     def __init__(self, url: str, token: str, wanted: Mapping[str, str | int]) -> None:
-        self.url = url
+        super().__init__(url, token)
         self._wanted = dict(wanted)
-        self._http = cloud_http(url, token)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
 
     async def page(self, after: int, limit: int) -> ClientPage:
         """Return at most `limit` features after a position, in the order of receipt.

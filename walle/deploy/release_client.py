@@ -1,50 +1,18 @@
 """HTTP client of the release API (`/v1/releases`, DESIGN section 3)."""
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, NotRequired, Self, TypedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
 
 import httpx
 
-from walle.errors import DeployError
+from walle.deploy.cloud_client import CloudClient, CloudUnreachableError, raise_refusal
 
-_TIMEOUT_S = 30.0
+_PATH = "/v1/releases"
 _STREAM_TIMEOUT_S = 60.0  # the cloud sends a ping every 15 s
 _RECONNECT_S = 0.5
 _RECONNECTS = 20  # in a row
-
-
-class ReleaseClientError(DeployError):
-    """A call of the release API that failed."""
-
-
-class CloudAddressError(ReleaseClientError):
-    """An address that is not an HTTP URL. `url` is the address."""
-
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(f"{url!r} is not the address of a cloud ({reason}); it begins with http:// or https://")
-        self.url = url
-
-
-class CloudRefusedError(ReleaseClientError):
-    """An answer with an error. `status` is the HTTP status, `kind` the error's type as the cloud names it."""
-
-    def __init__(self, status: int, what: str, kind: str = "") -> None:
-        super().__init__(what)
-        self.status = status
-        self.kind = kind
-
-
-class CloudUnreachableError(ReleaseClientError):
-    """No answer from `url`."""
-
-    def __init__(self, url: str, why: str) -> None:
-        super().__init__(
-            f"no cloud answers at {url} ({why}); start one with `walle cloud up FOLDER`, or name another with --url"
-        )
-        self.url = url
 
 
 class RequestJson(TypedDict):
@@ -85,7 +53,7 @@ class ReleaseJson(TypedDict):
     history: NotRequired[list[TransitionJson]]
 
 
-class ReleaseClient:
+class ReleaseClient(CloudClient):
     """The release API of one cloud, within `async with`.
 
     Every method raises CloudUnreachableError without an answer, CloudRefusedError where the answer is an error.
@@ -93,16 +61,6 @@ class ReleaseClient:
     Raises:
         CloudAddressError: `url` is not an HTTP address.
     """
-
-    def __init__(self, url: str, token: str = "") -> None:
-        self.url = url
-        self._http = cloud_http(url, token)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
 
     async def create(
         self,
@@ -119,17 +77,17 @@ class ReleaseClient:
         body: dict[str, Any] = {"scenario": scenario, "task": task, "version": version}
         optional = {"policy": policy, "beta": beta, "steps": steps, "gate": gate}
         body |= {key: value for key, value in optional.items() if value is not None}
-        release: ReleaseJson = await self._call("POST", "", body)
+        release: ReleaseJson = await self._call("POST", _PATH, body)
         return release
 
     async def get(self, release_id: str) -> ReleaseJson:
         """Return one release with its history."""
-        release: ReleaseJson = await self._call("GET", f"/{release_id}")
+        release: ReleaseJson = await self._call("GET", f"{_PATH}/{release_id}")
         return release
 
     async def list_all(self) -> list[ReleaseJson]:
         """Return every release, newest first."""
-        releases: list[ReleaseJson] = await self._call("GET", "")
+        releases: list[ReleaseJson] = await self._call("GET", _PATH)
         return releases
 
     async def start(self, release_id: str) -> ReleaseJson:
@@ -154,7 +112,7 @@ class ReleaseClient:
         while True:
             try:
                 async with self._http.stream(
-                    "GET", f"/v1/releases/{release_id}/stream", timeout=_STREAM_TIMEOUT_S
+                    "GET", f"{_PATH}/{release_id}/stream", timeout=_STREAM_TIMEOUT_S
                 ) as response:
                     if response.is_error:
                         await response.aread()
@@ -172,52 +130,5 @@ class ReleaseClient:
                 return
 
     async def _act(self, action: str, release_id: str, body: Mapping[str, Any] | None = None) -> ReleaseJson:
-        release: ReleaseJson = await self._call("POST", f"/{release_id}/{action}", body)
+        release: ReleaseJson = await self._call("POST", f"{_PATH}/{release_id}/{action}", body)
         return release
-
-    async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        with self._reaching():
-            response = await self._http.request(method, f"/v1/releases{path}", json=body)
-        raise_refusal(response)
-        try:
-            return response.json()
-        except ValueError as error:
-            what = f"{self.url} is not a Walle cloud: its answer is not JSON"
-            raise CloudRefusedError(response.status_code, what) from error
-
-    @contextlib.contextmanager
-    def _reaching(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx.HTTPError as error:
-            raise CloudUnreachableError(self.url, str(error) or type(error).__name__) from error
-
-
-def cloud_http(url: str, token: str) -> httpx.AsyncClient:
-    """Return a client of the cloud at `url`, which sends `token` unless it is empty.
-
-    Raises:
-        CloudAddressError: `url` is not an HTTP address.
-    """
-    if not url.startswith(("http://", "https://")):
-        raise CloudAddressError(url, "not HTTP")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        return httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
-    except (httpx.InvalidURL, ValueError) as error:
-        raise CloudAddressError(url, str(error)) from error
-
-
-def raise_refusal(response: httpx.Response) -> None:
-    """Raise CloudRefusedError with the cloud's reason if the answer is an error; its body must have been read."""
-    if not response.is_error:
-        return
-    kind = ""
-    try:
-        answer = response.json()
-        what, kind = str(answer["error"]), str(answer.get("type", ""))
-    except (ValueError, KeyError, TypeError):
-        what = f"the answer was {response.status_code} {response.reason_phrase}; is this the address of a Walle cloud?"
-    if response.status_code == httpx.codes.UNAUTHORIZED:
-        what += " with --token or WALLE_TOKEN; the first token is in the cloud's folder, in admin.token"
-    raise CloudRefusedError(response.status_code, what, kind)
