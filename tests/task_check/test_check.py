@@ -3,7 +3,9 @@
 # ruff: noqa: E501 -- rows of tables
 
 import gzip
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -11,7 +13,7 @@ from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import ConfigError
 from walle.pipeline.event_log import EventLog
 from walle.task_check import Finding, check_task
-from walle.task_check.finding import MAX_FINDINGS
+from walle.task_check.finding import MAX_FINDINGS, Code
 
 CONFIG = '[task]\nname = "small"\n[trigger]\nsequence = ["page_exit"]\n'
 MAIN = "def execute(ctx, trigger):\n    return 1\n"
@@ -206,3 +208,9 @@ def test_the_reference_apps_task_is_good_but_for_its_encoder(folder: str) -> Non
     assert TaskConfig.parse(files["task.toml"], "task.toml").name == "ipv"
     missing = {"resources/encoder.walle": b"model"} if "resources/encoder.walle" not in files else {}
     assert not shown(check_task(files | missing, root))
+
+
+def test_the_documentation_lists_each_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "task-check.md").read_text()
+    rows = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row)} == set(get_args(Code.__value__))
