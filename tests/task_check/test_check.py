@@ -115,6 +115,13 @@ def test_correct_code_has_no_findings(tmp_path: Path, main: str) -> None:
     assert not findings, shown(findings)
 
 
+def test_warnings_of_the_compiler_are_findings(tmp_path: Path) -> None:
+    escape, literal = shown(check(tmp_path, MAIN + 'a = "\\d"\nb = a is 5\n'))
+    assert escape.startswith("main.py:3: warning: ")
+    assert "invalid escape sequence" in escape
+    assert literal == 'main.py:4: warning: "is" with \'int\' literal. Did you mean "=="? [syntax]'
+
+
 @pytest.mark.parametrize(
     ("config", "found"),
     [
