@@ -62,10 +62,10 @@ def _parse(path: str, source: bytes) -> tuple[ast.Module | None, list[Finding]]:
             compile(source, path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
             return None, [_syntax_finding(path, error)]
-    told = dict.fromkeys((one.lineno, str(one.message)) for one in caught)  # parser and compiler say some twice
+    unique = dict.fromkeys((one.lineno, str(one.message)) for one in caught)  # parser and compiler say some twice
     return tree, [
         Finding(file=path, line=line, column=0, code="syntax", message=message, level="warning")
-        for line, message in told
+        for line, message in unique
     ]
 
 
