@@ -8,10 +8,12 @@ lone surrogates.
 import base64
 import json
 import math
+import re
 from typing import Any
 
 BYTES_KEY = "$bytes"
 FLOAT_KEY = "$float"
+_LINE_BREAK = re.compile("[\x85\u2028\u2029]")  # JSON escapes the others itself
 MAX_ELEMENTS = 1 << 19  # of an array
 MAX_DEPTH = 200  # of lists and tables in each other; the writers of JSON recurse
 
@@ -47,8 +49,9 @@ def to_json(value: Any, depth: int = 0) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Return one line of JSON of what `to_json` returned."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Return one line of JSON of what `to_json` returned, for readers too that end lines at Unicode's line breaks."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _LINE_BREAK.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _unicode(text: str) -> str:

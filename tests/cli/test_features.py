@@ -20,9 +20,11 @@ import uvicorn
 from fastapi import FastAPI
 from typer.testing import CliRunner
 
+from tests.sim.postgres_server import postgres_server
 from walle import plain
 from walle.cli import app
 from walle.cli.feature_time import parse_time
+from walle.cli.features import name_of_store
 from walle.cloud.feature_routes import feature_router
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.api import install_error_handlers
@@ -147,6 +149,21 @@ def test_tail_shows_what_devices_sent_without_control_characters_and_cut(tmp_pat
     assert "[red]x" in text
     assert len(text) < 700
     assert "characters; --json shows all" in text
+
+
+def test_line_breaks_of_unicode_in_a_payload_do_not_cut_its_line(cloud: ServedFeatures, uploads: Path) -> None:
+    odd = "a\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\r\nb"
+
+    async def accept() -> None:
+        async with open_uploads(uploads) as opened:
+            await opened.accept([Received("phone", "e", 26, "shop/visits", plain.encode({"page": odd}), 1, 26_000)])
+
+    asyncio.run(accept())
+    status, text = run("tail", "-n", "1", "--json", env=cloud.environment)
+    assert status == 0
+    assert len(text.splitlines()) == 1
+    assert json.loads(text)["page"] == odd
+    assert len(run("tail", "-n", "1", env=cloud.environment)[1].splitlines()) == 1
 
 
 def follower(cloud: ServedFeatures, *arguments: str) -> subprocess.Popen[str]:
@@ -317,6 +334,25 @@ def test_an_answer_that_was_cut_is_not_taken_for_the_end(tmp_path: Path) -> None
         server.should_exit = True
         thread.join()
     assert not (tmp_path / "f.csv").exists()
+
+
+def test_features_of_a_postgresql_database(tmp_path: Path) -> None:
+    with postgres_server() as server:
+        dsn = server.make_database()
+
+        async def accept() -> None:
+            async with open_uploads(dsn) as opened:
+                await opened.accept([Received("phone", "e", 1, "shop/visits", plain.encode(5), 1, 1)])
+
+        asyncio.run(accept())
+        assert json.loads(run("tail", "--json", "--uploads", dsn)[1])["payload"] == 5
+        assert json.loads(run("export", tmp_path / "f.csv", "--json", "--uploads", dsn)[1])["features"] == 1
+
+
+def test_a_spool_does_not_name_the_password() -> None:
+    assert name_of_store("postgresql://me:se@cret@db:5432/x?password=other") == "postgresql://db:5432/x"
+    assert name_of_store("") == ""
+    assert name_of_store("a.db") == str(Path("a.db").resolve())
 
 
 def test_times_are_how_long_ago_or_dates() -> None:

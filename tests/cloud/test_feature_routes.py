@@ -144,6 +144,9 @@ async def test_the_page_sets_text_only_and_asks_for_a_token(world: World) -> Non
     answer = await world.http.get("/dashboard/features")
     assert answer.status_code == 200
     assert "/v1/features" in answer.text
-    assert "Content-Security-Policy" in answer.text
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "script-src 'sha256-" in policy
+    assert "unsafe" not in policy
     assert "innerHTML" not in answer.text
     assert 'type="password"' in answer.text

@@ -3,7 +3,9 @@
 # ruff: noqa: E501 -- rows of tables
 
 import gzip
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -11,7 +13,7 @@ from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import ConfigError
 from walle.pipeline.event_log import EventLog
 from walle.task_check import Finding, check_task
-from walle.task_check.finding import MAX_FINDINGS
+from walle.task_check.finding import MAX_FINDINGS, Code
 
 CONFIG = '[task]\nname = "small"\n[trigger]\nsequence = ["page_exit"]\n'
 MAIN = "def execute(ctx, trigger):\n    return 1\n"
@@ -113,6 +115,13 @@ def test_correct_code_has_no_findings(tmp_path: Path, main: str) -> None:
     assert not findings, shown(findings)
 
 
+def test_warnings_of_the_compiler_are_findings(tmp_path: Path) -> None:
+    escape, literal = shown(check(tmp_path, MAIN + 'a = "\\d"\nb = a is 5\n'))
+    assert escape.startswith("main.py:3: warning: ")
+    assert "invalid escape sequence" in escape
+    assert literal == 'main.py:4: warning: "is" with \'int\' literal. Did you mean "=="? [syntax]'
+
+
 @pytest.mark.parametrize(
     ("config", "found"),
     [
@@ -206,3 +215,9 @@ def test_the_reference_apps_task_is_good_but_for_its_encoder(folder: str) -> Non
     assert TaskConfig.parse(files["task.toml"], "task.toml").name == "ipv"
     missing = {"resources/encoder.walle": b"model"} if "resources/encoder.walle" not in files else {}
     assert not shown(check_task(files | missing, root))
+
+
+def test_the_documentation_lists_each_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "task-check.md").read_text()
+    rows = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row)} == set(get_args(Code.__value__))

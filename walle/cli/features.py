@@ -193,7 +193,7 @@ def export(
     from walle.feature_files import Export
 
     wanted = _wanted(task, topic, device, since, until)
-    what = {"source": _without_password(uploads) or url, **wanted}
+    what = {"source": name_of_store(uploads) or url, **wanted}
 
     async def run(source: _Source) -> int:
         with Export(file, what) as exporting:
@@ -289,11 +289,12 @@ async def _store(uploads: str, wanted: Mapping[str, Any]) -> AsyncIterator[_Sour
         yield _Store(FeatureReader(store, FeatureFilter(**wanted)))
 
 
-def _without_password(uploads: str) -> str:
+def name_of_store(uploads: str) -> str:
+    """Return what an export's spool says of a store: its path, or its URL without user, password and options."""
     scheme, slashes, rest = uploads.partition("://")
     if not slashes:
         return str(Path(uploads).resolve()) if uploads else ""
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 def register(app: typer.Typer) -> None:

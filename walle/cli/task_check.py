@@ -1,5 +1,6 @@
 """`walle task check`: what is wrong with a task, before it runs."""
 
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,7 +64,9 @@ def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
     """Return what a version is and what of it travels to a device: as plain data, and as lines of markup."""
     from walle.deploy.cloud.bundle import compile_version
 
-    config, files = version.config, compile_version(version)
+    with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # they are findings
+        files = compile_version(version)
+    config = version.config
     sizes = {path: len(data) for path, data in sorted(files.items())}
     limits = {**config.limits, **config.policies}
     report: dict[str, Any] = {

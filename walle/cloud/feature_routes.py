@@ -1,7 +1,6 @@
-"""Features over HTTP: /v1/features for programs, /dashboard/features for people."""
+"""Features over HTTP: /v1/features for programs, /features for people."""
 
 import asyncio
-import importlib.resources
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated
@@ -11,6 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 
 from walle.deploy.cloud.access import Access, Identity, Role
 from walle.deploy.cloud.api import AccessError
+from walle.deploy.cloud.pages import Page
 from walle.pipeline.ingest.feature_reader import (
     MAX_LATEST,
     MAX_PAGE,
@@ -36,7 +36,7 @@ def feature_router(uploads: Uploads, access: Access) -> APIRouter:
     """Return the routes of features; a token reads those of the scenarios in which it has the role `read`."""
     router = APIRouter(tags=["features"])
     reading = asyncio.Semaphore(_MAX_READERS)
-    shown = importlib.resources.files("walle.cloud").joinpath("features.html").read_text(encoding="utf-8")
+    page_of_latest = Page("features.html")
 
     @router.get("/v1/features", response_class=StreamingResponse)
     async def features(
@@ -76,7 +76,7 @@ def feature_router(uploads: Uploads, access: Access) -> APIRouter:
     @router.get("/dashboard/features", response_class=HTMLResponse)
     async def latest_features() -> HTMLResponse:
         """Show the latest features, for a token that is entered on the page."""
-        return HTMLResponse(shown)
+        return page_of_latest.response()
 
     return router
 

@@ -63,20 +63,20 @@ class FeatureClient(CloudClient):
         return await self._get({"latest": count})
 
     async def _get(self, query: Mapping[str, str | int]) -> ClientPage:
-        lines: list[dict[str, Any]] = []
-        size_bytes = 0
+        body = bytearray()
         try:
             async with self._http.stream("GET", "/v1/features", params={**self._wanted, **query}) as response:
                 if response.is_error:
                     await response.aread()
                     raise_refusal(response)
-                async for line in response.aiter_lines():
-                    size_bytes += len(line)
-                    if size_bytes > _MAX_ANSWER_BYTES:
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > _MAX_ANSWER_BYTES:
                         raise CutAnswerError(self.url, f"has more than {_MAX_ANSWER_BYTES} bytes")
-                    lines.append(json.loads(line))
         except httpx.HTTPError as error:
             raise CloudUnreachableError(self.url, str(error) or type(error).__name__) from error
+        try:
+            lines: list[dict[str, Any]] = [json.loads(line) for line in body.splitlines()]
         except ValueError as error:
             what = f"{self.url} is not a Walle cloud: its answer is not JSON lines"
             raise CloudRefusedError(httpx.codes.OK, what) from error

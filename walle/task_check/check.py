@@ -1,6 +1,7 @@
 """Check of a whole task: task.toml, then the code of its modules, its events, and whether it can be bundled."""
 
 import ast
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -33,10 +34,10 @@ def check_task(files: Mapping[str, bytes], folder: Path, log: EventLog | None = 
         config, found = check_config(files[CONFIG_FILE], CONFIG_FILE)
     trees: dict[str, ast.Module] = {}
     for path in sorted(filter(is_source, files)):
-        try:
-            trees[path] = ast.parse(files[path], path)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            found.append(_syntax_finding(path, error))
+        tree, faults = _parse(path, files[path])
+        found += faults
+        if tree is not None:
+            trees[path] = tree
     own = own_modules([path for path in files if is_source(path)])
     for path, tree in trees.items():
         found += _check_imports(path, tree, own)
@@ -50,6 +51,22 @@ def check_task(files: Mapping[str, bytes], folder: Path, log: EventLog | None = 
     if not any(one.level == "error" for one in found):
         found += _check_bundle(files)
     return sorted(found, key=lambda one: (one.file != CONFIG_FILE, one.file, one.line, one.column))[:MAX_FINDINGS]
+
+
+def _parse(path: str, source: bytes) -> tuple[ast.Module | None, list[Finding]]:
+    """Return the syntax tree of a module, None if it does not compile, and what the compiler says about it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SyntaxWarning)
+        try:
+            tree = ast.parse(source, path)
+            compile(source, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+            return None, [_syntax_finding(path, error)]
+    unique = dict.fromkeys((one.lineno, str(one.message)) for one in caught)  # parser and compiler say some twice
+    return tree, [
+        Finding(file=path, line=line, column=0, code="syntax", message=message, level="warning")
+        for line, message in unique
+    ]
 
 
 def _syntax_finding(path: str, error: BaseException) -> Finding:
@@ -83,8 +100,8 @@ def _check_events(
 def _check_bundle(files: Mapping[str, bytes]) -> Iterator[Finding]:
     """Yield what the cloud refuses besides: files that are missing or not listed, sizes, code that does not compile."""
     try:
-        version = version_of(files)
-        compile_version(version)
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # they are findings already
+            compile_version(version_of(files))
     except TaskConfigError as error:
         yield Finding(file=CONFIG_FILE, line=error.line, column=error.column, code="config", message=error.what)
     except BundleError as error:

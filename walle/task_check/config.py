@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from walle.deploy.cloud.task_config import TaskConfig, TaskConfigError, load_config
-from walle.task_check.finding import MAX_FINDINGS, Finding
+from walle.task_check.finding import MAX_FINDINGS, Code, Finding
 
-_CODES = {"task": "task-name", "trigger": "trigger", "files": "files"}
+_CODES: Mapping[str, Code] = {"task": "task-name", "trigger": "trigger", "files": "files"}
 # What stands in for a required section that is missing or wrong, so that the others are checked too.
 _STAND_INS: Mapping[str, Mapping[str, Any]] = {"task": {"name": "task"}, "trigger": {"sequence": ["*"]}}
 
@@ -26,7 +26,7 @@ def check_config(data: bytes, file: str) -> tuple[TaskConfig | None, list[Findin
         try:
             return TaskConfig.of_document(document, file), found
         except TaskConfigError as error:
-            code = "unknown-key" if error.unknown else _CODES.get(error.section, "config")
+            code: Code = "unknown-key" if error.unknown else _CODES.get(error.section, "config")
             found.append(_finding(error.placed(data), code))
             if len(found) == MAX_FINDINGS:
                 return None, found
@@ -50,5 +50,5 @@ def _leave_out(document: dict[str, Any], error: TaskConfigError) -> None:
         del document[error.table]
 
 
-def _finding(error: TaskConfigError, code: str) -> Finding:
+def _finding(error: TaskConfigError, code: Code) -> Finding:
     return Finding(file=error.where, line=error.line, column=error.column, code=code, message=error.what)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import BASIC_KINDS
 from walle.protocol import TriggerCondition
-from walle.task_check.finding import Finding
+from walle.task_check.finding import Finding, Level
 
 _MAX_EVENTS = 100_000  # of a log that are read
 _MAX_IDS = 10_000  # event ids and page ids that are kept, each
@@ -65,12 +65,6 @@ def _close(name: str, known: Collection[str]) -> str:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)), "")
 
 
-def _finding(file: str, place: tuple[int, int], message: str, level: str) -> Finding:
-    return Finding(
-        file=file,
-        line=place[0],
-        column=place[1],
-        code="trigger-event",
-        message=message,
-        level="error" if level == "error" else "warning",
-    )
+def _finding(file: str, place: tuple[int, int], message: str, level: Level) -> Finding:
+    line, column = place
+    return Finding(file=file, line=line, column=column, code="trigger-event", message=message, level=level)

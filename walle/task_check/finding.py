@@ -5,6 +5,13 @@ from typing import Any, Literal
 
 MAX_FINDINGS = 100  # of one task
 
+type Code = Literal[  # docs/task-check.md says what each means
+    "attribute", "bundle", "config", "ctx-attribute", "event-line", "files", "import", "no-migrate", "no-phase",
+    "phase-generator", "phase-name", "phase-signature", "simulation", "syntax", "task-name", "toml-syntax", "trigger",
+    "trigger-event", "unknown-key",
+]  # fmt: skip
+type Level = Literal["error", "warning"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -16,9 +23,9 @@ class Finding:
     file: str
     line: int
     column: int
-    code: str
+    code: Code
     message: str
-    level: Literal["error", "warning"] = "error"
+    level: Level = "error"
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part)

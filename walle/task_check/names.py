@@ -11,7 +11,7 @@ from walle.deploy.cloud.task_imports import imports, running
 from walle.pipeline.context import Context, Log
 from walle.pipeline.stream import Events
 from walle.protocol import PHASES
-from walle.task_check.finding import Finding
+from walle.task_check.finding import Code, Finding
 
 _MODULES = ("walle.np", "walle.cv")
 
@@ -127,5 +127,5 @@ def _check_context(file: str, function: ast.FunctionDef) -> Iterator[Finding]:
                 yield _finding(file, node, f"ctx has no {attribute}; {hint}", "ctx-attribute")
 
 
-def _finding(file: str, node: ast.expr, message: str, code: str = "attribute") -> Finding:
+def _finding(file: str, node: ast.expr, message: str, code: Code = "attribute") -> Finding:
     return Finding(file=file, line=node.lineno, column=node.col_offset + 1, code=code, message=message)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from walle.deploy.cloud.task_imports import running
 from walle.protocol import PHASES
-from walle.task_check.finding import Finding
+from walle.task_check.finding import Code, Finding
 
 _PARAMETERS = {
     "preprocess": "ctx, trigger",
@@ -109,5 +109,5 @@ def _is_generator(function: ast.FunctionDef) -> bool:
     return False
 
 
-def _finding(file: str, function: _Function, code: str, message: str) -> Finding:
+def _finding(file: str, function: _Function, code: Code, message: str) -> Finding:
     return Finding(file=file, line=function.lineno, column=function.col_offset + 1, code=code, message=message)

@@ -1,4 +1,4 @@
-"""Files of a task version, as they were committed or as they are in an author's folder."""
+"""Files of one task version, as a commit or a folder has them."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ MAX_TREE_BYTES = 128 * 1024 * 1024
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskTree:
-    """The files of one task version: path from the root, with slashes → bytes."""
+    """The files of one task version as they were committed: path from the root, with slashes → bytes."""
 
     scenario: str
     task: str
