@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import itertools
+import re
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, TaskError
+from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, NotPlainError, TaskError
 from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
@@ -35,6 +36,7 @@ _DEFAULT_DEADLINE_MS = 500
 _ATTEMPTS = MAX_STRIKES + 1
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
+_PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
 _RESOURCES = "resources/"
 _MODELS = (".walle", ".onnx")
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
@@ -57,6 +59,12 @@ class PhasePlaceError(VMError):
         self.task = manifest.name
         self.version = manifest.version
         self.phase = phase
+
+
+def _place_in_task(message: str) -> str:
+    """Return a refusal with its place as the task's author knows it: `output.prices[3]`, `puts[2].payload.a`."""
+    message = _PUT_PART.sub(lambda found: f"result.{found[1]}.{('topic', 'payload')[int(found[2])]}", message)
+    return message.removeprefix("result.")
 
 
 def _output_error(version: str, result: object, error: Exception) -> TaskOutputError:
@@ -293,9 +301,11 @@ class TaskRunner:
         run_id = next(self._run_ids)
         try:
             return await vm.call(function, *args, run_id, deadline=deadline, callbacks=callbacks)
-        except (TaskError, LimitExceeded, ForbiddenImport):
+        except (TaskError, LimitExceeded, ForbiddenImport) as error:
             if vm.alive:
                 await _pass_log_on(vm, run_id, log)
+            if isinstance(error, NotPlainError):
+                raise NotPlainError(error.task, _place_in_task(error.message)) from error
             raise
 
     async def close(self) -> None:

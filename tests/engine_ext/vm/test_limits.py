@@ -239,7 +239,7 @@ async def test_freed_memory_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_an_output_beyond_its_limit_is_refused(tmp_path: Path) -> None:
     async with vm_of(tmp_path) as vm:
-        with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result\['values'\]\[\d+\] makes the value larger"):
+        with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result\.values\[\d+\] makes the value larger"):
             await vm.call("large_output")
         with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result makes the value larger than 65536 bytes"):
             await vm.call("large_array")

@@ -152,9 +152,14 @@ def find(name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _printable(text: str) -> str:
+    """Return a text without lone surrogates, which do not cross."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def _message(error: BaseException) -> str:
     try:
-        return str(error)[:_MESSAGE_CHARS]
+        return _printable(str(error)[:_MESSAGE_CHARS])
     except Stopped:
         raise
     except BaseException as other:  # noqa: BLE001 -- a task's __str__ may raise anything
@@ -187,12 +192,12 @@ def _traceback(error: BaseException) -> str:
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the error as plain data for the caller's side."""
     description: dict[str, Any] = {
-        "type": type(error).__name__[:_NAME_CHARS],
+        "type": _printable(type(error).__name__[:_NAME_CHARS]),
         "message": _message(error),
-        "traceback": _traceback(error),
+        "traceback": _printable(_traceback(error)),
     }
     if type(error) is ForbiddenImport:
-        description["forbidden"] = (error.module, error.file, error.line)
+        description["forbidden"] = (_printable(error.module), _printable(error.file), error.line)
     return description
 
 

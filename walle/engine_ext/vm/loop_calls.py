@@ -25,6 +25,13 @@ class TaskError(VMError):
         self.traceback_text = traceback_text
 
 
+class NotPlainError(TaskError):
+    """The task's result is not plain data. The message begins with the place: `result.prices[3] is of type set`."""
+
+    def __init__(self, task: str, message: str) -> None:
+        super().__init__(task, "TypeError", message, "")
+
+
 class LimitExceeded(VMError):  # noqa: N818 -- as DeadlineExceeded, the public name of the design
     """The call exceeded a limit of task.toml and was stopped. `place` is file:line of the task's code where it did.
 
@@ -200,7 +207,7 @@ def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
     if outcome == "limit":
         return LimitExceeded(task, value, call.limits.get(value, 0), text)
     if outcome == "not_plain":
-        return TaskError(task, "TypeError", text, "")
+        return NotPlainError(task, text)
     if outcome == "failed":
         if value is None:
             return TaskError(task, text.partition(":")[0], text, "")
