@@ -168,8 +168,11 @@ def encode(value: Any, root: str = "value") -> bytes:
     raise PlainDataError(f"{root}{place} {what}") from cause
 
 
-def decode(data: bytes | memoryview) -> Any:
+def decode(data: bytes | memoryview, *, strict: bool = False) -> Any:
     """Return the value that `encode` was given, tuples as lists and arrays as shaped memoryviews.
+
+    A map of keys that are bytes, or more than MAX_LEVELS levels, as a walle before these rules may have stored them,
+    are refused if `strict`: where the value goes on to a task. Asking costs as much as decoding.
 
     Raises:
         PlainDataError: the bytes are truncated, followed by others, or not in this encoding.
@@ -180,6 +183,6 @@ def decode(data: bytes | memoryview) -> Any:
         raise
     except (ValueError, TypeError, struct.error, msgpack.exceptions.UnpackException) as error:
         raise PlainDataError(f"these {len(data)} bytes are not plain data: {error}") from error
-    if not _is_shaped(value, MAX_LEVELS):
+    if strict and not _is_shaped(value, MAX_LEVELS):
         raise PlainDataError(f"the bytes have a key that is not str, or more than {MAX_LEVELS} levels")
     return value

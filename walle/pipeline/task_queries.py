@@ -47,7 +47,7 @@ def _decode(features: list[Feature]) -> tuple[list[Any], dict[int, str]]:
     faults: dict[int, str] = {}
     for feature in features:
         try:
-            payloads.append(plain.decode(feature.payload))
+            payloads.append(plain.decode(feature.payload, strict=True))
         except plain.PlainDataError as error:
             faults[feature.id] = str(error)
     return payloads, faults

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self
 
 from walle import plain
+from walle.engine_ext._core import packed_value
 from walle.errors import PipelineError
 from walle.protocol import FeaturesPolicy, StatePolicy, UpgradePolicy
 
@@ -69,7 +70,7 @@ def encode_state(task: str, value: object) -> bytes:
     if not isinstance(value, Mapping):
         raise TaskStateError(task, f"must be a dict, is a {type(value).__name__}")
     try:
-        data = plain.encode(value, "state")
+        data = packed_value(value) or plain.encode(value, "state")
     except plain.PlainDataError as error:
         raise TaskStateError(task, f"cannot be stored: {error}") from error
     if len(data) > MAX_STATE_BYTES:
@@ -192,7 +193,7 @@ def read_states(db: sqlite3.Connection) -> tuple[list[TaskState], int]:
 
 def _is_state(data: bytes) -> bool:
     try:
-        return isinstance(plain.decode(data), dict)
+        return isinstance(plain.decode(data, strict=True), dict)
     except plain.PlainDataError:
         return False
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "bindings/bind.h"
+#include "core/work_context.h"
 #include "operators/eager.h"
 #include "vm/array_loans.h"
 
@@ -94,10 +95,36 @@ Tensor tensor_from_buffer(py::handle object) {
   return tensor;
 }
 
+namespace {
+
+// The Tensor of an ndarray, with the vectors of its shape and strides, which malloc rounds up: beside the Python object, and
+// counted like that, on the thread that allocates or frees it.
+constexpr std::int64_t kNativeBytes = sizeof(Tensor) + 16 + 2 * 32;
+
+void count_native(std::int64_t bytes) noexcept {
+  if (WorkContext* context = current_work_context().get()) context->engine_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+PyObject* allocate_counted(PyTypeObject* type, Py_ssize_t items) {
+  PyObject* object = PyType_GenericAlloc(type, items);
+  if (object != nullptr) count_native(kNativeBytes);
+  return object;
+}
+
+void free_counted(void* object) {
+  PyObject_Free(object);
+  count_native(-kNativeBytes);
+}
+
+}  // namespace
+
 bool is_ndarray(py::handle object) { return py::detail::make_caster<Tensor>().load(object, false); }
 
 void bind_tensor(py::module_& module) {
   auto ndarray = py::class_<Tensor>(module, "ndarray", py::buffer_protocol());
+  auto* type = reinterpret_cast<PyTypeObject*>(ndarray.ptr());
+  type->tp_alloc = allocate_counted;
+  type->tp_free = free_counted;
   ndarray
       .def(py::init([](py::buffer object) { return tensor_from_buffer(object); }), py::arg("buffer"))
       // Without this, ndarray.__new__(ndarray) would return an object without a Tensor. Objects returned here need no __init__.

@@ -1,5 +1,5 @@
 // Plain data, as C++ writes it: the one walk over Python objects, for sinks that measure, write or append. walle.plain is the
-// same in Python, and decides on what this leaves to it: arrays, subclasses, and what is no plain data.
+// same in Python, and decides on what this leaves to it: arrays, subclasses, and what must be refused.
 #pragma once
 #include <Python.h>
 
