@@ -34,11 +34,11 @@ def test_arrays_keep_dtype_shape_and_bits(values_in: np.ndarray[Any, np.dtype[An
     assert back.tobytes() == values_in.tobytes()
 
 
-@pytest.mark.parametrize("ndim", range(5))
+@pytest.mark.parametrize("ndim", range(1, 5))
 def test_decoded_elements_are_aligned_so_that_the_engine_takes_them(ndim: int) -> None:
     value = plain.decode(plain.encode({"pad": "x" * ndim, "x": np.ones((2,) * ndim, "f8")}))["x"]
     assert np.asarray(value).ctypes.data % 8 == 0
-    assert walle.np.asarray(value).shape == ((2,) * ndim or (1,))
+    assert walle.np.asarray(value).shape == (2,) * ndim
 
 
 def test_other_buffers_are_arrays_too() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import re
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, TaskError
+from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, NotPlainError, TaskError
 from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
@@ -43,6 +44,7 @@ _STOP_S = 10.0  # for an abandoned thread to stop, or its host to be replaced, b
 _LOOK_S = 0.02  # between two looks at that thread
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
+_PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
 _RESOURCES = "resources/"
 _MODELS = (".walle", ".onnx")
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
@@ -71,6 +73,12 @@ class PhasePlaceError(VMError):
         self.task = manifest.name
         self.version = manifest.version
         self.phase = phase
+
+
+def _place_in_task(message: str) -> str:
+    """Return a refusal with its place as the task's author knows it: `output.prices[3]`, `puts[2].payload.a`."""
+    message = _PUT_PART.sub(lambda found: f"result.{found[1]}.{('topic', 'payload')[int(found[2])]}", message)
+    return message.removeprefix("result.")
 
 
 def _output_error(version: str, result: object, error: Exception) -> TaskOutputError:
@@ -374,6 +382,8 @@ class TaskRunner:
         except (TaskError, LimitExceeded, ForbiddenImport) as error:
             if vm.alive:
                 await _complete(error, vm, run_id, log)
+            if isinstance(error, NotPlainError):
+                error.message = _place_in_task(error.message)
             raise
 
     async def close(self) -> None:

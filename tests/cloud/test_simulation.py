@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 
@@ -69,6 +70,24 @@ def execute(ctx, trigger):
 """
     result = await simulator.run(bundle(main), LOG)
     assert (result.ok, result.runs, result.first_error) == (True, RUNS, "")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("return {'prices': [0, {1: 2}]}", r"output\.prices\[1\] has the key 1 of type int"),
+        ("return {'n': 10**400}", r"output\.n is an int of more than 64 bits"),
+        ("ctx.store.put('shop/a', 1); ctx.store.put('shop/b', {'a': {3}})", r"puts\[1\]\.payload\.a is of type set"),
+        ("ctx.store.put('shop/a', {(1, 2): 3}, upload=False)", r"local\[0\]\.payload has the key \(1, 2\)"),
+    ],
+)
+async def test_an_output_that_is_not_plain_data_fails_with_its_place(
+    simulator: Simulator, body: str, place: str
+) -> None:
+    result = await simulator.run(bundle(f"def execute(ctx, trigger):\n    {body}\n"), LOG)
+    assert not result.ok
+    assert re.search(rf"TypeError: {place}", result.first_error), result.first_error
 
 
 @pytest.mark.asyncio

@@ -136,3 +136,20 @@ def test_empty_matrices() -> None:
     assert np.linalg.inv(np.zeros((0, 0))).shape == (0, 0)
     assert np.linalg.svd(np.zeros((0, 3)))[2].shape == (3, 3)
     assert np.linalg.det(np.zeros((0, 0))).item() == 1
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n", "dtype"),
+    [
+        (1, 20_000_000, 1, "float32"),  # cut within the sum
+        (1, 18_000_000, 1, "float64"),
+        (3, 70_000, 300, "int64"),  # cut by columns
+        (260, 300, 300, "int64"),  # cut by rows
+        (2_000, 64, 2_200, "float32"),  # cut by columns, packed
+        (1_100, 1_100, 300, "float32"),
+    ],
+)
+def test_long_products_are_the_same_in_pieces(m: int, k: int, n: int, dtype: str) -> None:
+    draw = numpy.random.default_rng(1)
+    a, b = (draw.integers(-1, 2, shape, "int8").astype(dtype) for shape in ((m, k), (k, n)))  # sums are exact
+    numpy.testing.assert_array_equal(numpy.asarray(np.matmul(np.asarray(a), np.asarray(b))), a @ b)

@@ -63,7 +63,7 @@ async def test_a_task_filters_groups_and_aggregates_its_visit(runner: TaskRunner
                 "clicks": events.named("click").distinct("item.id"),
                 "dear": [event.ts_ms for event in events.where("item.price", ">", 1)],
                 "table": events.group_by("event_id").aggregate(n="count", price=("item.price", "sum")),
-                "sessions": events.sessions(2_000).count(),
+                "sessions": list(events.sessions(2_000).count().items()),
                 "contents": events[1].contents,
             }
     """
@@ -71,7 +71,7 @@ async def test_a_task_filters_groups_and_aggregates_its_visit(runner: TaskRunner
         "clicks": ["a", "b"],
         "dear": [1_500],
         "table": {"event_id": ["page_enter", "click", "page_exit"], "n": [1, 2, 1], "price": [0, 2.5, 0]},
-        "sessions": {(1_000, 3_500): 2, (9_000, 11_500): 2},
+        "sessions": [((1_000, 3_500), 2), ((9_000, 11_500), 2)],
         "contents": {"item": {"id": "a", "price": 2.5}},
     }
 

@@ -45,14 +45,17 @@ def test_lengths_at_which_the_encoding_changes(length: int) -> None:
 def test_numbers_at_which_the_encoding_changes(power: int) -> None:
     for number in (2**power - 1, 2**power, -(2**power), -(2**power) - 1):
         found = packed_value(number)
-        assert found is None if not -(2**63) <= number < 2**63 else found == plain.encode(number)
+        assert found is None if not -(2**63) <= number < 2**64 else found == plain.encode(number)
 
 
 class Kind(enum.StrEnum):
     A = "a"
 
 
-@pytest.mark.parametrize("value", [2**64, "\ud800", memoryview(b"x"), Kind.A, object(), [[{"a": 1j}]]])
+@pytest.mark.parametrize(
+    "value",
+    [2**64, {1: 2}, {b"x": 2}, {(1, 2): 3}, "\ud800", {"\ud800": 1}, memoryview(b"x"), Kind.A, object(), [[{"a": 1j}]]],
+)
 def test_python_decides_on_other_values(value: object) -> None:
     assert packed_value(value) is None
 

@@ -65,7 +65,10 @@ class Log:
         if len(self.lines) >= MAX_LOG_LINES:
             self.dropped += 1
             return
-        self.lines.append((level, line[:MAX_LOG_CHARS]))
+        line = line[:MAX_LOG_CHARS]
+        if not line.isascii():  # lone surrogates do not cross, and are no reason to refuse the run's output
+            line = line.encode(errors="backslashreplace").decode()
+        self.lines.append((level, line))
 
     def debug(self, text: object) -> None:
         self(text, "debug")

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import pathlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from walle.engine_ext._core import RowBatch, packed_values
 from walle.errors import PipelineError
@@ -118,6 +118,8 @@ class StoreDatabase:
         self.set_asides: list[salvage.Salvage] = []
         self.damaged_features = 0  # rows that failed their checksum when they were read, and were removed
         self.damaged_states = 0  # of tasks, which begin empty
+        self.undecodable_features = 0  # sound rows that are not plain data, and were removed
+        self.last_undecodable = ""  # its topic, position and reason
         self.lost_commits = 0  # transactions that the file lacks, as its lock file shows
         self._bounds = bounds
         self._now_ms = now_ms
@@ -442,6 +444,24 @@ class StoreDatabase:
         self._kept = read_kept(db)
         self.damaged_features += len(ids)
         _LOG.error("feature store %s: %d features failed their checksum and were removed", self.path, len(ids))
+
+    def remove_undecodable(self, faults: Mapping[int, str]) -> None:
+        """Remove features by number and count them; `faults` has the reason of each."""
+        return self._mended(lambda db: self._remove_undecodable(db, faults))
+
+    def _remove_undecodable(self, db: sqlite3.Connection, faults: Mapping[int, str]) -> None:
+        rows = []
+        with self._transaction():
+            for id_ in faults:
+                query = "DELETE FROM features WHERE id = ? RETURNING id, topic, position"
+                rows += db.execute(query, (id_,)).fetchall()
+        self._kept = read_kept(db)
+        for id_, topic, position in rows:
+            self.undecodable_features += 1
+            self.last_undecodable = f"topic {topic!r}, of the event at position {position}: {faults[id_]}"
+        if rows:
+            what = "%d features could not be decoded and were removed; the last: %s"
+            _LOG.error(f"feature store %s: {what}", self.path, len(rows), self.last_undecodable)
 
     def last_feature_id(self) -> int:
         """Return the number of the latest feature, 0 if there is none."""

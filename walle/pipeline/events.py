@@ -166,9 +166,9 @@ class Event:
         from walle import plain  # not in a task VM, which never encodes events
 
         try:
-            data = plain.encode((self.event_id, self.page_id, self.ts_ms, self.contents))
+            data = plain.encode((self.event_id, self.page_id, self.ts_ms, self.contents), "event")
         except plain.PlainDataError as error:
-            raise EventError("contents", str(error)) from error
+            raise EventError("contents", str(error).replace("event[3]", "contents", 1)) from error
         if len(data) > MAX_EVENT_BYTES:
             raise EventError("event", f"{len(data)} bytes, more than {MAX_EVENT_BYTES}")
         self._check_depth()

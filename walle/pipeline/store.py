@@ -6,7 +6,7 @@ rows and the stream position they came from (ARCHITECTURE.md, "Exactly once").
 
 import asyncio
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from walle import plain
@@ -181,6 +181,8 @@ class FeatureStore:
             database.damaged_features,
             database.lost_commits,
             database.damaged_states,
+            database.undecodable_features,
+            database.last_undecodable,
         )
 
     @property
@@ -234,7 +236,7 @@ class FeatureStore:
         data = packed_value(payload)
         if data is None:
             try:
-                data = plain.encode(payload)
+                data = plain.encode(payload, "payload")
             except plain.PlainDataError as error:
                 raise PayloadError(self.path, f"topic {topic!r}: {error}") from error
         if len(data) > MAX_FEATURE_BYTES:
@@ -443,6 +445,11 @@ class FeatureStore:
         if self._buffer_bytes:
             await self._flush()
         return await self._in_thread(lambda: database.query(topic, since_ms, limit, skip))
+
+    async def remove_undecodable(self, faults: Mapping[int, str]) -> None:
+        """Remove features that a reader could not decode, by number; the values are the reasons, for the report."""
+        database = self._opened()
+        await self._in_thread(lambda: database.remove_undecodable(faults))
 
     async def wait_for_seq(self, after_seq: int) -> None:
         """Return once an outbox row after `after_seq` is in the file, or a new epoch begins."""

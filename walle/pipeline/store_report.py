@@ -20,8 +20,8 @@ class StoreCounts:
 class StoreReport:
     """Losses since the opening: uploads, damaged files that were set aside, and features that failed their checksum.
 
-    `lost_commits` counts transactions that the file lacked at the opening: features that were not to be uploaded are
-    lost with them.
+    Features that cannot be decoded are removed as damaged ones are, when a query meets them. `lost_commits` counts
+    transactions that the file lacked at the opening: features that were not to be uploaded are lost with them.
     """
 
     losses: tuple[Loss, ...]
@@ -29,6 +29,8 @@ class StoreReport:
     damaged_features: int
     lost_commits: int = 0
     damaged_states: int = 0  # of tasks: those that kept a state begin with an empty one
+    undecodable_features: int = 0  # sound rows that are not plain data, as an older walle stored some
+    last_undecodable: str = ""  # topic, position and reason of the last one
 
     @property
     def lost_uploads(self) -> dict[str, int]:
@@ -44,6 +46,12 @@ class StoreReport:
             if salvaged.runs_again_from is not None
         ]
         lines += [f"the last {self.lost_commits} transactions are missing from the file"] * bool(self.lost_commits)
-        lines += [f"{self.damaged_states} states of tasks failed their checksum"] * bool(self.damaged_states)
+        lines += [f"{self.damaged_states} states of tasks failed their checksum or could not be decoded"] * bool(
+            self.damaged_states
+        )
         lines += [f"{self.damaged_features} features failed their checksum"] * bool(self.damaged_features)
+        if self.undecodable_features:
+            lines.append(
+                f"{self.undecodable_features} features could not be decoded; the last: {self.last_undecodable}"
+            )
         return (*lines, *map(str, self.losses))

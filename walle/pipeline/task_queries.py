@@ -4,6 +4,7 @@ from typing import Any
 
 from walle import plain
 from walle.errors import PipelineError
+from walle.pipeline.database import Feature
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.topics import check_readable
 from walle.protocol import Manifest
@@ -24,6 +25,7 @@ async def query_payloads(
     """Return payloads, oldest first, as `FeatureStore.query` bounds them; those up to the id `after_id` are left out.
 
     `manifest` is that of the version that asks, and `topic` a full name.
+    Features that are not plain data, as an older walle stored some, are removed and are in `FeatureStore.report`.
 
     Raises:
         PipelineError: an argument of the task's has another type.
@@ -42,5 +44,21 @@ async def query_payloads(
     since_ms = max(0, min(since_ms, _MAX_NUMBER))
     limit = max(0, min(limit, _MAX_FEATURES))  # SQLite takes a negative limit for none
     skip = max(0, min(skip, _MAX_NUMBER))
-    found = await store.query(topic, since_ms, limit, skip)
-    return [plain.decode(feature.payload) for feature in found if feature.id > after_id]
+    while True:
+        found = await store.query(topic, since_ms, limit, skip)
+        payloads, faults = _decode([feature for feature in found if feature.id > after_id])
+        if not faults:
+            return payloads
+        await store.remove_undecodable(faults)  # so that `skip` counts only what a task has seen
+
+
+def _decode(features: list[Feature]) -> tuple[list[Any], dict[int, str]]:
+    """Return the payloads, and by number of the feature why others cannot be decoded."""
+    payloads: list[Any] = []
+    faults: dict[int, str] = {}
+    for feature in features:
+        try:
+            payloads.append(plain.decode(feature.payload, strict=True))
+        except plain.PlainDataError as error:
+            faults[feature.id] = str(error)
+    return payloads, faults

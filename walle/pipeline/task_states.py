@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self
 
 from walle import plain
+from walle.engine_ext._core import packed_value
 from walle.errors import PipelineError
 from walle.protocol import FeaturesPolicy, StatePolicy, UpgradePolicy
 
@@ -69,7 +70,7 @@ def encode_state(task: str, value: object) -> bytes:
     if not isinstance(value, Mapping):
         raise TaskStateError(task, f"must be a dict, is a {type(value).__name__}")
     try:
-        data = plain.encode(value)
+        data = packed_value(value) or plain.encode(value, "state")
     except plain.PlainDataError as error:
         raise TaskStateError(task, f"cannot be stored: {error}") from error
     if len(data) > MAX_STATE_BYTES:
@@ -172,19 +173,29 @@ def write_states(db: sqlite3.Connection, changes: Mapping[tuple[str, int], TaskS
 
 
 def read_states(db: sqlite3.Connection) -> tuple[list[TaskState], int]:
-    """Return the states of the file, and the number of rows that fail their checksum."""
+    """Return the states of the file, and the number of rows that fail their checksum or are not plain data.
+
+    An older walle stored states that cannot be decoded; each run of their task would fail.
+    """
     states: list[TaskState] = []
     damaged = 0
     if not db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'task_states'").fetchone()[0]:
         return states, damaged
     for *values, checksum in db.execute(f"SELECT {_COLUMNS} FROM task_states"):  # noqa: S608 - made of constants
-        if _checksum(tuple(values)) != checksum:
+        task, version, is_active, after_id, data = values
+        if _checksum(tuple(values)) != checksum or not _is_state(data):
             damaged += 1
             continue
-        task, version, is_active, after_id, data = values
         state = TaskState(task=task, version=version, data=data, after_id=after_id, is_active=bool(is_active))
         states.append(state)
     return states, damaged
+
+
+def _is_state(data: bytes) -> bool:
+    try:
+        return isinstance(plain.decode(data, strict=True), dict)
+    except plain.PlainDataError:
+        return False
 
 
 def _checksum(values: tuple[object, ...]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import walle.np
 from tests.sim.vm_task import write_task
 from walle.engine_ext import _core
 from walle.engine_ext.vm.loop_calls import TaskError
@@ -121,11 +122,22 @@ async def test_a_result_that_the_task_does_not_keep_can_be_written(folder: Path)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"])
 async def test_every_dtype_crosses(folder: Path, dtype: str) -> None:
     vm = VM(folder)
-    for shape in [(), (0, 3), (2, 3)]:
+    for shape in [(1,), (0, 3), (2, 3)]:
         array = np.ones(shape, dtype)
         back = np.asarray((await vm.call("echo", {"a": [array]}))["a"][0])
         assert (back.shape, back.dtype) == (array.shape, array.dtype)
         np.testing.assert_array_equal(back, array)
+    vm.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i1", "i8", "u8", "?"])
+async def test_an_array_without_axes_crosses_as_its_number(folder: Path, dtype: str) -> None:
+    vm = VM(folder)
+    for value in (np.ones((), dtype), np.dtype(dtype).type(1), walle.np.asarray(1, np.dtype(dtype).name)):
+        (back,) = await vm.call("echo", [value])
+        assert type(back) is {"f": float, "?": bool}.get(dtype[0], int)
+        assert back == 1
     vm.close()
 
 
@@ -145,7 +157,7 @@ async def test_views_keep_their_strides_and_read_only_stays_so(folder: Path) -> 
 @pytest.mark.asyncio
 async def test_an_array_of_objects_is_refused(folder: Path) -> None:
     vm = VM(folder)
-    with pytest.raises(TypeError, match=r"args\[0\]\['a'\] is an array that cannot be sent"):
+    with pytest.raises(TypeError, match=r"args\[0\]\.a is an array that cannot be sent"):
         await vm.call("echo", {"a": np.array(["text"])})
     with pytest.raises(TypeError, match=r"args\[0\] is an array that cannot be sent"):
         await vm.call("echo", np.zeros(2, dtype=[("a", "f4"), ("b", "i2")]))

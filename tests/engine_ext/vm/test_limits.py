@@ -1,5 +1,6 @@
 """Limits of a task: a call that exceeds one is stopped, its error names limit and place, and the next call works."""
 
+import array
 import asyncio
 import contextlib
 import subprocess
@@ -193,6 +194,66 @@ def take():
         assert caught.value.limit == "memory_mb"
 
 
+LEAKS = """
+import walle.np as np
+
+kept = []
+base = np.arange(100_000)
+
+def nothing():
+    return len(kept)
+
+def lists():
+    kept.extend([] for _ in range(20_000))
+
+def arrays():
+    kept.append(np.ones(200_000))
+
+def views():
+    kept.extend(base[i:] for i in range(20_000))
+
+def small_arrays():
+    kept.extend(np.ones(1) for _ in range(5_000))
+
+def arguments(array):
+    kept.append(array)
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("function", "least", "most"),
+    [("lists", 8, 26), ("arrays", 24, 32), ("views", 3, 12), ("small_arrays", 4, 30), ("arguments", 20, 26)],
+)
+async def test_memory_counts_what_a_task_keeps_between_calls(
+    tmp_path: Path, function: str, least: int, most: int
+) -> None:
+    async with vm_of(tmp_path, LEAKS, limits={"memory_mb": 24}) as vm:
+        calls = 0
+
+        async def leak() -> None:
+            nonlocal calls
+            while calls < 100:
+                await vm.call(function, *[array.array("d", bytes(1 << 20))] * (function == "arguments"), deadline=20)
+                calls += 1
+
+        with pytest.raises(LimitExceeded, match="exceeded its limit memory_mb = 24") as caught:
+            await leak()
+        assert caught.value.limit == "memory_mb"
+        assert least <= calls <= most  # what is kept takes about the limit
+        assert vm.alive
+
+
+@pytest.mark.asyncio
+async def test_arrays_that_a_task_does_not_keep_do_not_count(tmp_path: Path) -> None:
+    main = "def same(x):\n    return x"
+    async with vm_of(tmp_path, main, limits={"memory_mb": 8, "output_kb": 4096}) as vm:
+        for _ in range(40):
+            back = await vm.call("same", array.array("d", bytes(1 << 20)), deadline=20)
+            assert len(back) == 1 << 17
+            del back
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("count", [200_000, 10_000_000])
 async def test_iterators_wrapped_again_and_again_reach_the_limit_before_the_stack_ends(
@@ -241,7 +302,7 @@ async def test_freed_memory_does_not_count(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_an_output_beyond_its_limit_is_refused(tmp_path: Path) -> None:
     async with vm_of(tmp_path) as vm:
-        with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result\['values'\]\[\d+\] makes the value larger"):
+        with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result\.values\[\d+\] makes the value larger"):
             await vm.call("large_output")
         with pytest.raises(LimitExceeded, match=r"output_kb = 64 .*result makes the value larger than 65536 bytes"):
             await vm.call("large_array")

@@ -137,15 +137,15 @@ async def vm_of(folder: Path, main: str = MAIN, **options: Any) -> AsyncIterator
         0,
         -(2**63),
         2**63,
-        -(2**300) - 1,
+        2**64 - 1,
         1.5,
         float("inf"),
-        "héllo \0 \ud800",
+        "héllo \0 𝄞",
         b"\0\xff",
         [],
         (),
         {},
-        [1, (2, [3.0]), {"a": {"b": None}, 4: (5,), ("t", 1): b"x", None: True}],
+        [1, (2, [3.0]), {"a": {"b": None}, "4": (5,), "ü": b"x", "": True}],
     ],
 )
 async def test_plain_data_comes_back_unchanged(tmp_path: Path, value: Any) -> None:
@@ -158,7 +158,7 @@ async def test_plain_data_comes_back_unchanged(tmp_path: Path, value: Any) -> No
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("kind", "where"),
-    [("set", r"result\[0\]\['bad'\] is of type set"), ("object", r"result\[1\] is of type object")],
+    [("set", r"result\[0\]\.bad is of type set.*sorted"), ("object", r"result\[1\] is of type object")],
 )
 async def test_a_value_that_is_not_plain_data_is_named_with_its_place(tmp_path: Path, kind: str, where: str) -> None:
     async with vm_of(tmp_path) as vm:
@@ -172,7 +172,7 @@ async def test_a_value_that_is_not_plain_data_is_named_with_its_place(tmp_path: 
 @pytest.mark.asyncio
 async def test_cycles_and_depth_are_refused(tmp_path: Path) -> None:
     async with vm_of(tmp_path) as vm:
-        with pytest.raises(TaskError, match=r"result\[0\]\[1\]\['x'\] refers to a container that contains it"):
+        with pytest.raises(TaskError, match=r"result\[0\]\[1\]\.x refers to a container that contains it"):
             await vm.call("cycle")
         with pytest.raises(TaskError, match="nested deeper than 100 levels"):
             await vm.call("deep", 100_000)

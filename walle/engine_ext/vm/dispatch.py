@@ -156,9 +156,14 @@ def find(name: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+def _printable(text: str) -> str:
+    """Return a text without lone surrogates, which do not cross."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
 def _message(error: BaseException) -> str:
     try:
-        return str(error)[:_MESSAGE_CHARS]
+        return _printable(str(error)[:_MESSAGE_CHARS])
     except Stopped:
         raise
     except BaseException as other:  # noqa: BLE001 -- a task's __str__ may raise anything
@@ -221,13 +226,13 @@ def _place(error: BaseException) -> str:
 def describe(error: BaseException) -> dict[str, Any]:
     """Return the error as plain data for the caller's side."""
     description: dict[str, Any] = {
-        "type": type(error).__name__[:_NAME_CHARS],
+        "type": _printable(type(error).__name__[:_NAME_CHARS]),
         "message": _message(error),
-        "traceback": _traceback(error),
-        "place": _place(error),
+        "traceback": _printable(_traceback(error)),
+        "place": _printable(_place(error)),
     }
     if type(error) is ForbiddenImport:
-        description["forbidden"] = (error.module, error.file, error.line)
+        description["forbidden"] = (_printable(error.module), _printable(error.file), error.line)
     return description
 
 

@@ -32,6 +32,13 @@ class TaskError(VMError):
         return f"task {self.task}: {self.type_name}: {self.message}{f' ({self.place})' if self.place else ''}"
 
 
+class NotPlainError(TaskError):
+    """The task's result is not plain data. The message begins with the place: `result.prices[3] is of type set`."""
+
+    def __init__(self, task: str, message: str) -> None:
+        super().__init__(task, "TypeError", message, "")
+
+
 class LimitExceeded(VMError):  # noqa: N818 -- as DeadlineExceeded, the public name of the design
     """The call exceeded a limit of task.toml and was stopped, or its result was refused.
 
@@ -213,7 +220,7 @@ def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
             return LimitExceeded(task, value, maximum, "", text)
         return LimitExceeded(task, value, maximum, text)
     if outcome == "not_plain":
-        return TaskError(task, "TypeError", text, "")
+        return NotPlainError(task, text)
     if outcome == "failed":
         if value is None:
             return TaskError(task, text.partition(":")[0], text, "")

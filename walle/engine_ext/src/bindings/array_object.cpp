@@ -3,6 +3,8 @@
 #include <cstring>
 #include <new>
 
+#include "core/work_context.h"
+
 namespace py = pybind11;
 
 namespace walle {
@@ -37,6 +39,14 @@ ArrayTypes* find_types() {
   return created;
 }
 
+// The vectors of a Tensor's shape and strides, which malloc rounds up, are beside the Python object: they are counted on the
+// thread that makes or frees the array.
+constexpr std::int64_t kVectorBytes = 2 * 32;
+
+void count_vectors(std::int64_t bytes) noexcept {
+  if (WorkContext* context = current_work_context().get()) context->engine_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
 ArrayObject* allocate() {
   PyTypeObject* type = array_types().array;
   auto* object = PyObject_New(ArrayObject, type);
@@ -66,6 +76,7 @@ void set_array_types(PyTypeObject* array, PyTypeObject* iterator) {
 void dealloc_array(PyObject* self) {
   auto* array = reinterpret_cast<ArrayObject*>(self);
   if (array->weak_references != nullptr) PyObject_ClearWeakRefs(self);
+  if (!array->has_number) count_vectors(-kVectorBytes);
   array->tensor.~Tensor();
   PyTypeObject* type = Py_TYPE(self);
   PyObject_Free(self);
@@ -79,6 +90,7 @@ Tensor& tensor_of(py::handle object) {
     std::memcpy(tensor.raw(), array->number, item_size(array->dtype));
     array->tensor = std::move(tensor);
     array->has_number = false;
+    count_vectors(kVectorBytes);
   }
   return array->tensor;
 }
@@ -87,6 +99,7 @@ PyObject* new_array(Tensor tensor) {
   ArrayObject* object = allocate();
   new (&object->tensor) Tensor(std::move(tensor));
   object->has_number = false;
+  count_vectors(kVectorBytes);
   return reinterpret_cast<PyObject*>(object);
 }
 

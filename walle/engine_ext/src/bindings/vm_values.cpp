@@ -4,6 +4,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/stream/encoded.h"
+#include "core/work_context.h"
 #include "stream/event_batch.h"
 #include "stream/packed.h"
 #include "stream/packed_writer.h"
@@ -37,13 +38,26 @@ bool to_tensor(PyObject* object, Tensor& tensor) {
   return true;
 }
 
+// Returns a read-only storage over the same memory, which counts towards this thread's VM while the VM holds it: a task could
+// otherwise keep the arrays of all its calls. Throws std::bad_alloc beyond the VM's limit.
+std::shared_ptr<Storage> held_by_vm(const std::shared_ptr<Storage>& storage) {
+  const std::shared_ptr<WorkContext> context = current_work_context();
+  if (context == nullptr) return vm::read_only(storage);
+  const auto bytes = static_cast<std::int64_t>(storage->size_bytes());
+  if (!context->may_allocate(bytes)) throw std::bad_alloc();
+  context->engine_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  return Storage::borrow(storage->data(), storage->size_bytes(), false,
+                         [storage, context, bytes] { context->engine_bytes.fetch_sub(bytes, std::memory_order_relaxed); });
+}
+
 // Returns the array as its receiver gets it: read-only, because two tasks could otherwise write to the same memory. A result to
 // which the task keeps no reference belongs to its receiver alone and stays writable.
 Tensor received(const Tensor& tensor) {
   const auto& storage = tensor.storage();
-  if (!storage || !storage->writable()) return tensor;
-  if (vm::TaskVm::current() == nullptr && storage.use_count() == 1) return tensor;
-  return {vm::read_only(storage), tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset()};
+  const bool is_in_vm = vm::TaskVm::current() != nullptr;
+  if (!storage || (!is_in_vm && (!storage->writable() || storage.use_count() == 1))) return tensor;
+  auto own = is_in_vm ? held_by_vm(storage) : vm::read_only(storage);
+  return {std::move(own), tensor.dtype(), tensor.shape(), tensor.strides(), tensor.offset()};
 }
 
 PyObject* to_object(const Tensor& tensor) {
@@ -51,6 +65,8 @@ PyObject* to_object(const Tensor& tensor) {
     return new_array(received(tensor));
   } catch (py::error_already_set& error) {
     error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   }

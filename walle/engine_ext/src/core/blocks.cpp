@@ -58,6 +58,8 @@ class BlockCache {
     clear();
   }
 
+  std::size_t bytes() const noexcept { return bytes_; }
+
   std::size_t clear() noexcept {
     const std::size_t freed = bytes_;
     while (count_ > 0) free_oldest();
@@ -116,6 +118,8 @@ void free_block(const MemoryBlock& block) noexcept {
   else
     std::free(block.base);
 }
+
+std::size_t cached_block_bytes() noexcept { return is_destroyed ? 0 : cache().bytes(); }
 
 std::size_t free_cached_blocks() noexcept { return is_destroyed ? 0 : cache().clear(); }
 

@@ -19,5 +19,6 @@ MemoryBlock allocate_block(std::size_t size_bytes) noexcept;
 void free_block(const MemoryBlock& block) noexcept;  // on any thread, which may cache it
 // Frees this thread's cache, as where its work is done for now. Returns the bytes freed.
 std::size_t free_cached_blocks() noexcept;
+std::size_t cached_block_bytes() noexcept;  // of this thread
 
 }  // namespace walle

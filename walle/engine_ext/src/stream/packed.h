@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "stream/memory.h"
+#include "stream/packed_heads.h"
 
 namespace walle::stream {
 
@@ -112,16 +113,6 @@ class PackedReader {
   const std::uint8_t* data_;
   std::size_t size_, at_;
 };
-
-// Writers of heads, in the shortest form, as walle.plain has them. They return the end of what they wrote, at most 9 bytes.
-std::uint8_t* write_integer(std::uint8_t* out, std::int64_t integer) noexcept;
-std::uint8_t* write_large(std::uint8_t* out, std::uint64_t integer) noexcept;
-std::uint8_t* write_real(std::uint8_t* out, double real) noexcept;
-std::uint8_t* write_text_head(std::uint8_t* out, std::uint32_t bytes) noexcept;
-std::uint8_t* write_binary_head(std::uint8_t* out, std::uint32_t bytes) noexcept;
-std::uint8_t* write_list_head(std::uint8_t* out, std::uint32_t items) noexcept;
-std::uint8_t* write_map_head(std::uint8_t* out, std::uint32_t pairs) noexcept;
-inline constexpr std::size_t kMaxHeadBytes = 9;
 
 // Returns the number of values that the bytes hold, those in containers too, up to where they are not MessagePack.
 std::size_t count_values(const std::uint8_t* data, std::size_t size) noexcept;

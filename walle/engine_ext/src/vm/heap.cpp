@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/blocks.h"
 #include "vm/task_vm.h"
 
 namespace walle::vm {
@@ -100,6 +101,8 @@ bool Heap::may_allocate(std::int64_t size_bytes) {
   const std::int64_t limit = limit_bytes_.load(std::memory_order_relaxed);
   if (limit == 0) return true;
   const std::int64_t after = used_bytes() + size_bytes;
+  // Freed blocks that the thread caches are memory too, and are given back first.
+  if (after + static_cast<std::int64_t>(cached_block_bytes()) > limit) free_cached_blocks();
   if (after <= limit) return true;
   vm_.exceed_memory();
   return size_bytes <= kArenaBytes && after <= limit + kSlackBytes;

@@ -1,5 +1,7 @@
 #include "vm/value.h"
 
+#include <cctype>
+
 namespace walle::vm {
 
 namespace {
@@ -64,22 +66,41 @@ class Reader {
   std::string here() const {
     std::string where = root_;
     for (const Step& step : steps_) {
-      if (step.key == nullptr) {
-        where += "[" + std::to_string(step.index) + "]";
-      } else if (PyUnicode_CheckExact(step.key) || PyLong_CheckExact(step.key)) {
-        Ref text(PyObject_Repr(step.key));
-        const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-        where += std::string("[") + (utf8 ? utf8 : "?") + "]";
-        PyErr_Clear();
-      } else {
-        where += std::string("[<") + Py_TYPE(step.key)->tp_name + " key>]";
-      }
+      where += step.key == nullptr ? "[" + std::to_string(step.index) + "]" : key_step(step.key);
       if (where.size() > 400) {
         where += "...";
         break;
       }
     }
     return where;
+  }
+
+  // Returns ".prices" for a key that is a name, else '["list price"]'.
+  static std::string key_step(PyObject* key) {
+    const char* utf8 = PyUnicode_AsUTF8(key);
+    PyErr_Clear();
+    if (utf8 == nullptr) return "[?]";
+    const std::string text(utf8);
+    bool is_name = !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) == 0;
+    for (const char character : text)
+      is_name = is_name && (std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '_');
+    return is_name ? "." + text : "[\"" + text.substr(0, 80) + "\"]";
+  }
+
+  // Returns the start of the object's repr; "" for objects whose repr is code of the task.
+  static std::string shown(PyObject* object) {
+    if (!PyLong_CheckExact(object) && !PyFloat_CheckExact(object) && !PyTuple_CheckExact(object) && !PyBytes_CheckExact(object))
+      return "";
+    if (PyTuple_CheckExact(object))
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
+        PyObject* item = PyTuple_GET_ITEM(object, i);
+        if (!PyLong_CheckExact(item) && !PyUnicode_CheckExact(item)) return "";
+      }
+    const Ref text(PyObject_Repr(object));  // fails for an int of thousands of digits
+    const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+    std::string start = utf8 != nullptr ? " " + std::string(utf8).substr(0, 40) : "";
+    PyErr_Clear();
+    return start;
   }
 
   void count_all_bytes(std::int64_t size) {
@@ -99,6 +120,11 @@ class Reader {
     int overflow = 0;
     const long long small = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow == 0) return {std::int64_t{small}};
+    PyLong_AsUnsignedLongLong(object);
+    if (PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      fail("is an int of more than 64 bits; send it as a float, or as text: str(value)");
+    }
     Ref hex(PyNumber_ToBase(object, 16));
     const char* utf8 = hex ? PyUnicode_AsUTF8(hex.get()) : nullptr;
     if (utf8 == nullptr) fail("cannot be read (" + take_error_text() + ")");
@@ -113,11 +139,9 @@ class Reader {
       count_bytes(size);
       return {Text{std::string(utf8, static_cast<std::size_t>(size))}};
     }
-    PyErr_Clear();  // lone surrogates
-    Ref encoded(PyUnicode_AsEncodedString(object, "utf-8", "surrogatepass"));
-    if (!encoded) fail("cannot be read (" + take_error_text() + ")");
-    count_bytes(PyBytes_GET_SIZE(encoded.get()));
-    return {Text{std::string(PyBytes_AS_STRING(encoded.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(encoded.get())))}};
+    if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError) == 0) fail("cannot be read (" + take_error_text() + ")");
+    PyErr_Clear();
+    fail("is text with a lone surrogate, which UTF-8 cannot express; send text.encode('utf-8', 'replace').decode()");
   }
 
   Value read_container(PyObject* object) {
@@ -152,8 +176,9 @@ class Reader {
     PyObject *key = nullptr, *item = nullptr;
     for (Py_ssize_t position = 0; PyDict_Next(object, &position, &key, &item);) {
       const Ref held_key(Py_NewRef(key)), held_item(Py_NewRef(item));
+      steps_.back().key = nullptr;
+      if (!PyUnicode_Check(key)) fail_key(key);
       steps_.back().key = key;
-      if (PyObject_CheckBuffer(key) && !PyBytes_Check(key)) fail("has an array as a key");
       dict.keys.push_back(read(key));
       dict.values.push_back(read(item));
       if (PyDict_GET_SIZE(object) != size) fail("changed its dict while the dict was read");
@@ -161,9 +186,37 @@ class Reader {
     return {std::move(dict)};
   }
 
+  [[noreturn]] void fail_key(PyObject* key) {
+    steps_.pop_back();  // the dict is named, which has no step for such a key
+    fail("has the key" + shown(key) + " of type " + Py_TYPE(key)->tp_name +
+         "; keys of plain data are str: use str(key), or a list of pairs");
+  }
+
+  // Of an array without axes, as np.mean gives it. Its receiver wants the number.
+  Value read_scalar(PyObject* object) {
+    const Ref number(PyObject_CallMethod(object, "tolist", nullptr));
+    if (!number) fail("is a scalar that cannot be read (" + take_error_text() + ")");
+    if (!PyFloat_CheckExact(number.get()) && !PyLong_CheckExact(number.get()) && !PyBool_Check(number.get()))
+      fail(std::string("is a scalar of type ") + Py_TYPE(number.get())->tp_name + "; send its parts as numbers");
+    return read(number.get());
+  }
+
+  // Returns what to send in place of an object of this type.
+  static const char* advice_for(PyObject* object) {
+    const std::string kind = Py_TYPE(object)->tp_name;
+    if (PyAnySet_Check(object)) return "send a list: sorted(value)";
+    if (kind == "datetime.datetime" || kind == "datetime.date" || kind == "datetime.time") return "send text: value.isoformat()";
+    if (kind == "decimal.Decimal" || kind == "fractions.Fraction") return "send float(value) or str(value)";
+    if (PyComplex_Check(object)) return "send a list: [value.real, value.imag]";
+    return "send None, bool, int, float, str, bytes, list, tuple, dict or an array";
+  }
+
   Value read_array(PyObject* object) {
     Tensor tensor;
     bool is_array = false;
+    const std::string kind = Py_TYPE(object)->tp_name;
+    if (kind == "numpy.datetime64" || kind == "numpy.timedelta64")  // lend a buffer of eight bytes
+      fail("is of type " + kind + ", which is not plain data; send text: str(value)");
     try {
       is_array = port_.to_tensor(object, tensor);
     } catch (const std::bad_alloc&) {
@@ -171,14 +224,13 @@ class Reader {
     } catch (const std::exception& error) {
       fail(std::string("is an array that cannot be sent: ") + error.what());
     }
+    if (is_array && tensor.shape().empty()) return read_scalar(object);
     if (is_array) {
       count_all_bytes(tensor.size() * static_cast<std::int64_t>(item_size(tensor.dtype())));
       return {std::move(tensor)};
     }
-    const std::string kind = Py_TYPE(object)->tp_name;
     if (PyErr_Occurred() != nullptr) fail("of type " + kind + " cannot be read (" + take_error_text() + ")");
-    fail("is of type " + kind +
-         ", which is not plain data; send None, bool, int, float, str, bytes, list, tuple, dict or an array");
+    fail("is of type " + kind + ", which is not plain data; " + advice_for(object));
   }
 
   const ArrayPort& port_;
@@ -209,12 +261,19 @@ PyObject* sequence_to_python(PyObject* sequence, const Items& items, const Array
   return owned.release();
 }
 
+PyObject* large_to_python(const BigInt& number) {
+  Ref object(PyLong_FromString(number.hex.c_str(), nullptr, 16));
+  if (object) PyLong_AsUnsignedLongLong(object.get());  // fails with a Python error beyond 64 bits
+  return PyErr_Occurred() == nullptr ? object.release() : nullptr;
+}
+
 PyObject* dict_to_python(const Dict& dict, const ArrayPort& port) {
   Ref object(PyDict_New());
   if (!object) return nullptr;
   for (std::size_t i = 0; i < dict.keys.size(); ++i) {
     const Ref key(to_python(dict.keys[i], port));
-    if (!key) return nullptr;
+    if (key && !PyUnicode_CheckExact(key.get())) PyErr_SetString(PyExc_ValueError, "a dict has a key that is not str");
+    if (!key || PyErr_Occurred() != nullptr) return nullptr;
     const Ref item(to_python(dict.values[i], port));
     if (!item || PyDict_SetItem(object.get(), key.get(), item.get()) != 0) return nullptr;
   }
@@ -242,10 +301,10 @@ PyObject* to_python(const Value& value, const ArrayPort& port) {
           [](std::monostate) { return Py_NewRef(Py_None); },
           [](bool truth) { return PyBool_FromLong(truth); },
           [](std::int64_t number) { return PyLong_FromLongLong(number); },
-          [](const BigInt& number) { return PyLong_FromString(number.hex.c_str(), nullptr, 16); },
+          [](const BigInt& number) { return large_to_python(number); },
           [](double number) { return PyFloat_FromDouble(number); },
           [](const Text& text) {
-            return PyUnicode_DecodeUTF8(text.utf8.data(), static_cast<Py_ssize_t>(text.utf8.size()), "surrogatepass");
+            return PyUnicode_DecodeUTF8(text.utf8.data(), static_cast<Py_ssize_t>(text.utf8.size()), nullptr);
           },
           [](const Bytes& bytes) {
             return PyBytes_FromStringAndSize(bytes.data.data(), static_cast<Py_ssize_t>(bytes.data.size()));

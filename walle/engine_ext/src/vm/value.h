@@ -19,10 +19,10 @@ struct Value;
 using Items = std::vector<Value>;
 
 struct BigInt {
-  std::string hex;  // as Python prints it in base 16; for integers of more than 64 bits
+  std::string hex;  // as Python prints it in base 16; for integers from 2^63 to 2^64 - 1
 };
 struct Text {
-  std::string utf8;  // lone surrogates included
+  std::string utf8;
 };
 struct Bytes {
   std::string data;
@@ -47,7 +47,7 @@ struct Value {
 
 inline Value text_value(std::string utf8) { return Value{Text{std::move(utf8)}}; }
 
-// A value is not plain data. The message names its type and its place in the value.
+// A value is not plain data. The message names its place in the value, as in `result.prices[3]`, and what was refused.
 class NotPlain : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -83,11 +83,13 @@ struct ArrayPort {
   Encoded (*check_encoded)(std::string_view bytes);
 };
 
-// Converts under the GIL of the object's interpreter. `root` is what an error calls the value, such as "result".
-// Throws NotPlain. Instances of subclasses of the plain types arrive as the plain type.
+// Converts under the GIL of the object's interpreter, by the rules of walle.plain. `root` is what an error calls the value, such
+// as "result". Throws NotPlain. Instances of subclasses of the plain types arrive as the plain type, arrays without axes (the
+// scalars of array libraries) as numbers.
 Value from_python(PyObject* object, const ArrayPort& port, const std::string& root, const Limits& limits = {});
 
-// Converts under the GIL of the interpreter that shall own the object. Returns a new reference, or null with a Python error set.
+// Converts under the GIL of the interpreter that shall own the object. Returns a new reference, or null with a Python error set:
+// also where the value comes from another process and from_python would not have made it.
 PyObject* to_python(const Value& value, const ArrayPort& port);
 
 // Returns type and message of the Python error that is set, and clears it.

@@ -88,10 +88,9 @@ PyObject* encode(PyObject* given, bool lenient) {
       for (int field = 1; field < 5; ++field) {
         PyObject* value = PyObject_GetAttr(event, names[field]);
         if (value == nullptr) return nullptr;
-        const int left = append_packed(value, out, lenient && field == 4);
+        const bool is_whole = append_packed(value, out, lenient && field == 4);
         Py_DECREF(value);
-        if (left < 0) return nullptr;
-        if (left > 0) Py_RETURN_NONE;
+        if (!is_whole) Py_RETURN_NONE;
       }
     }
     return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(out.data()), static_cast<Py_ssize_t>(out.size()));

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "bindings/stream/encoded.h"
+#include "bindings/stream/plain_walk.h"
 
 namespace walle {
 
@@ -45,47 +45,51 @@ PyObject* container_of(stream::PackedReader& reader, const std::uint8_t* data, c
   return dict;
 }
 
-std::uint8_t* grow(stream::Vector<std::uint8_t>& out, std::size_t bytes) {
-  const std::size_t size = out.size();
-  out.resize(size + bytes);
-  return out.data() + size;
-}
+// Sink that appends. If it is lenient, an extension without bytes stands in place of each value that walle.plain must decide on.
+class PlainVector {
+ public:
+  PlainVector(stream::Vector<std::uint8_t>& out, bool lenient) : out_(out), lenient_(lenient) {}
 
-template <typename Write, typename Number>
-void append_head(stream::Vector<std::uint8_t>& out, Write write, Number number) {
-  std::uint8_t head[stream::kMaxHeadBytes];
-  out.insert(out.end(), head, write(head, number));
-}
+  void nil() { out_.push_back(0xc0); }
+  void boolean(bool truth) { out_.push_back(truth ? 0xc3 : 0xc2); }
+  void integer(std::int64_t number) { head(stream::write_integer, number); }
+  void large(std::uint64_t number) { head(stream::write_large, number); }
+  void real(double number) { head(stream::write_real, number); }
+  void text(PyObject* text, std::uint32_t bytes) {
+    head(stream::write_text_head, bytes);
+    write_utf8(text, grow(bytes));
+  }
+  void binary(const char* data, std::size_t bytes) {
+    head(stream::write_binary_head, static_cast<std::uint32_t>(bytes));
+    copy(data, bytes);
+  }
+  void list(std::uint32_t items) { head(stream::write_list_head, items); }
+  void map(std::uint32_t pairs) { head(stream::write_map_head, pairs); }
+  void copy(const char* data, std::size_t bytes) { std::memcpy(grow(bytes), data, bytes); }
+  std::size_t mark() const noexcept { return out_.size(); }
+  bool substitute(std::size_t mark) {
+    if (!lenient_) return false;
+    static constexpr std::uint8_t kStandIn[] = {0xc7, 0, 0x7f};
+    out_.resize(mark);
+    out_.insert(out_.end(), std::begin(kStandIn), std::end(kStandIn));
+    return true;
+  }
 
-int append_integer(PyObject* object, stream::Vector<std::uint8_t>& out) {
-  int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(object, &overflow);
-  if (overflow == 0) {
-    append_head(out, stream::write_integer, static_cast<std::int64_t>(number));
-    return 0;
+ private:
+  std::uint8_t* grow(std::size_t bytes) {
+    const std::size_t size = out_.size();
+    out_.resize(size + bytes);
+    return out_.data() + size;
   }
-  if (overflow < 0) return 1;
-  const unsigned long long large = PyLong_AsUnsignedLongLong(object);
-  if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    return 1;
+  template <typename Write, typename Number>
+  void head(Write write, Number number) {
+    std::uint8_t head[stream::kMaxHeadBytes];
+    out_.insert(out_.end(), head, write(head, number));
   }
-  append_head(out, stream::write_large, static_cast<std::uint64_t>(large));
-  return 0;
-}
 
-int append_text(PyObject* object, stream::Vector<std::uint8_t>& out) {
-  Py_ssize_t bytes = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(object, &bytes);
-  if (text == nullptr) {  // a lone surrogate
-    PyErr_Clear();
-    return 1;
-  }
-  if (bytes > UINT32_MAX) return 1;
-  append_head(out, stream::write_text_head, static_cast<std::uint32_t>(bytes));
-  std::memcpy(grow(out, static_cast<std::size_t>(bytes)), text, static_cast<std::size_t>(bytes));
-  return 0;
-}
+  stream::Vector<std::uint8_t>& out_;
+  bool lenient_;
+};
 
 }  // namespace
 
@@ -121,68 +125,9 @@ PyObject* object_of(const Value& value, const std::uint8_t* data, std::size_t si
   return object_of(reader, data);
 }
 
-namespace {
-
-int append_exact(PyObject* object, stream::Vector<std::uint8_t>& out, bool lenient, int depth) {
-  if (PyUnicode_CheckExact(object)) return append_text(object, out);
-  if (PyLong_CheckExact(object)) return append_integer(object, out);
-  if (object == Py_None || PyBool_Check(object)) {
-    out.push_back(object == Py_None ? 0xc0 : object == Py_True ? 0xc3 : 0xc2);
-    return 0;
-  }
-  if (PyFloat_CheckExact(object)) {
-    append_head(out, stream::write_real, PyFloat_AS_DOUBLE(object));
-    return 0;
-  }
-  if (PyBytes_CheckExact(object)) {
-    const Py_ssize_t bytes = PyBytes_GET_SIZE(object);
-    if (bytes > UINT32_MAX) return 1;
-    append_head(out, stream::write_binary_head, static_cast<std::uint32_t>(bytes));
-    std::memcpy(grow(out, static_cast<std::size_t>(bytes)), PyBytes_AS_STRING(object), static_cast<std::size_t>(bytes));
-    return 0;
-  }
-  if (depth == 0) return 1;
-  if (PyDict_CheckExact(object)) {
-    if (PyDict_GET_SIZE(object) > UINT32_MAX) return 1;
-    append_head(out, stream::write_map_head, static_cast<std::uint32_t>(PyDict_GET_SIZE(object)));
-    Py_ssize_t at = 0;
-    PyObject *key = nullptr, *item = nullptr;
-    while (PyDict_Next(object, &at, &key, &item)) {
-      if (!PyUnicode_CheckExact(key)) return 1;
-      int left = append_text(key, out);
-      if (left == 0) left = append_packed(item, out, lenient, depth - 1);
-      if (left != 0) return left;
-    }
-    return 0;
-  }
-  if (const Encoded* encoded = as_encoded(object); encoded != nullptr) {
-    if (encoded->depth > depth) return 1;
-    const auto bytes = static_cast<std::size_t>(PyBytes_GET_SIZE(encoded->bytes));
-    std::memcpy(grow(out, bytes), PyBytes_AS_STRING(encoded->bytes), bytes);
-    return 0;
-  }
-  const bool is_list = PyList_CheckExact(object);
-  if (!is_list && !PyTuple_CheckExact(object)) return 1;
-  const Py_ssize_t length = is_list ? PyList_GET_SIZE(object) : PyTuple_GET_SIZE(object);
-  if (length > UINT32_MAX) return 1;
-  append_head(out, stream::write_list_head, static_cast<std::uint32_t>(length));
-  for (Py_ssize_t i = 0; i < length; ++i) {
-    const int left = append_packed(is_list ? PyList_GET_ITEM(object, i) : PyTuple_GET_ITEM(object, i), out, lenient, depth - 1);
-    if (left != 0) return left;
-  }
-  return 0;
-}
-
-}  // namespace
-
-int append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, bool lenient, int depth) {
-  const std::size_t size = out.size();
-  const int left = append_exact(object, out, lenient, depth);
-  if (left != 1 || !lenient) return left;
-  static constexpr std::uint8_t kStandIn[] = {0xc7, 0, 0x7f};
-  out.resize(size);
-  out.insert(out.end(), std::begin(kStandIn), std::end(kStandIn));
-  return 0;
+bool append_packed(PyObject* object, stream::Vector<std::uint8_t>& out, bool lenient) {
+  PlainVector sink(out, lenient);
+  return PlainWalk(sink).write(object, stream::kMaxDepth);
 }
 
 }  // namespace walle

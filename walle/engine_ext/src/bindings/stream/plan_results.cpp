@@ -6,9 +6,7 @@ namespace walle::columns {
 
 void PackedResults::object(PyObject* object) {
   stream::Vector<std::uint8_t> packed;
-  const int left = append_packed(object, packed, false);
-  if (left < 0) throw PythonError{};
-  if (left > 0)
+  if (!append_packed(object, packed, false))
     throw EventFault{"plan", "is given a value that cannot be encoded: an array, an int of more than 64 bits, or no plain data"};
   stream::PackedReader reader(packed.data(), packed.size());
   writer_.copy(reader, packed.data());  // which counts its levels
