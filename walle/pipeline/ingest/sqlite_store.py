@@ -434,9 +434,9 @@ class SqliteUploadStore(UploadStore):
             database.execute("PRAGMA synchronous = FULL")
             if self._check_format(database) < FORMAT:
                 make_schema(database)
+            database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
             finish_schema(database, self.path)
             sqlite_index.prepare(database)
-            database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
             opened = OpenedFile(self.path)  # with the logs, which exist now
             if not connected.is_current:  # reading a long log takes a while
                 what = "was replaced while it was opened"
