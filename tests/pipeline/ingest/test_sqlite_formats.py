@@ -1,7 +1,9 @@
 """Files of older formats of the SQLite store."""
 
+import asyncio
 import contextlib
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,32 @@ async def test_a_process_that_is_stopped_while_it_moves_uploads_leaves_the_rest_
         assert await store.count() == 40
         assert [row.seq for _, row in await store.query(topic="t")] == list(range(1, 41))
         assert (await store.accept([received(41)])).highest == {("d", "e"): 41}
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_opens_the_file_while_another_moves_uploads_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "uploads.db"
+    rows = [received(seq, payload=bytes(100)) for seq in range(1, 41)]
+    _make(path, rows, _FORMAT_2 + _FORMAT_4)
+    monkeypatch.setattr(sqlite_schema, "_MOVED", 1)
+    monkeypatch.setattr(sqlite_schema, "_BUSY_S", 0.02)
+    move = sqlite_schema._move_older
+
+    def slowly(database: sqlite3.Connection) -> bool:
+        time.sleep(0.04)  # with the lock, longer than another process waits for it at once
+        return move(database)
+
+    monkeypatch.setattr(sqlite_schema, "_move_older", slowly)
+    store, other = SqliteUploadStore(path), SqliteUploadStore(path)
+    await asyncio.gather(store.start(), other.start())
+    assert await stored(store) == await stored(other) == rows
+    await asyncio.gather(store.close(), other.close())
+    _make(tmp_path / "held.db", rows, _FORMAT_2 + _FORMAT_4)
+    with contextlib.closing(sqlite3.connect(tmp_path / "held.db", isolation_level=None)) as holder:
+        sqlite_schema.make_schema(holder)
+        holder.execute("BEGIN IMMEDIATE")  # and moves nothing
+        with pytest.raises(IngestError, match="locked") as raised:
+            await SqliteUploadStore(tmp_path / "held.db").start()
+        assert raised.value.may_pass

@@ -22,13 +22,13 @@ class RowStatements:
         counts = itertools.takewhile(
             lambda count: count * columns <= _MOST_VALUES, (1 << power for power in itertools.count())
         )
-        self._forms = [(count, text.format(rows=", ".join([row] * count))) for count in counts]
-        self._forms.reverse()  # the largest first
+        self._forms = [text.format(rows=", ".join([row] * count)) for count in counts]
 
     def execute(self, database: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
         """Execute the statement for all rows, in their order."""
-        at = 0
-        for count, text in self._forms:
-            while len(rows) - at >= count:
-                database.execute(text, list(itertools.chain.from_iterable(rows[at : at + count])))
-                at += count
+        at, left = 0, len(rows)
+        while left:
+            power = min(left.bit_length(), len(self._forms)) - 1
+            count = 1 << power
+            database.execute(self._forms[power], list(itertools.chain.from_iterable(rows[at : at + count])))
+            at, left = at + count, left - count

@@ -86,15 +86,17 @@ def matching(
     if device_id is None:
         query = "SELECT position FROM topic_positions WHERE topic = ?1 AND position > ?3 ORDER BY position LIMIT ?4"
     else:
-        of_topic = "AND position IN (SELECT position FROM topic_positions WHERE topic = ?1)" * (topic is not None)
+        has_topic = (
+            " AND EXISTS (SELECT 1 FROM topic_positions AS t WHERE t.topic = ?1 AND t.position = places.position)"
+        )
         query = (
             "SELECT position FROM places WHERE stream IN (SELECT stream FROM streams WHERE device_id = ?2)"  # noqa: S608 - constants
-            f" AND position > ?3 {of_topic} ORDER BY position LIMIT ?4"
+            f" AND position > ?3{has_topic * (topic is not None)} ORDER BY position LIMIT ?4"
         )
-    positions = database.execute(query, (topic, device_id, after, limit)).fetchall()
-    # One after the other: in a join, SQLite might sort rows with their payloads.
+    positions = database.execute(query, (topic, device_id, after, limit))
+    # One upload after the other: in a join, SQLite might sort rows with their payloads.
     found = (database.execute(f"{_SELECT} WHERE position = ?", position).fetchone() for position in positions)
-    return bounded(row for row in found if row is not None)  # retention may delete meanwhile
+    return bounded(row for row in found if row is not None)
 
 
 def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:

@@ -17,6 +17,7 @@ FORMAT = 5  # in PRAGMA user_version
 _OLDER = "uploads_of_format_4"
 _MOVED = 10_000  # uploads in one transaction of the move from format 4
 _MOVED_BYTES = 32 << 20
+_TRIES = 12  # of _BUSY_S each, while another process holds the lock and moves nothing
 _BUSY_S = 5.0  # that a transaction waits for those of other processes
 _BUSY_POLL_S = 0.001
 
@@ -100,11 +101,27 @@ def finish_schema(database: sqlite3.Connection, path: Path) -> None:
     if not _has_older(database):
         return
     _LOG.warning("received uploads in %s: the file is brought to format %d, which takes a while", path, FORMAT)
-    is_done = False
+    is_done, first, tries = False, _first_older(database), 0
     while not is_done:
-        with transaction(database):
-            is_done = not _has_older(database) or _move_older(database)
+        try:
+            with transaction(database):
+                is_done = not _has_older(database) or _move_older(database)
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            # Another process, which opened the file too, leaves the lock for moments only.
+            before, first = first, _first_older(database)
+            tries = tries + 1 if first == before else 0
+            if tries >= _TRIES:
+                raise
     _LOG.warning("received uploads in %s: the file has format %d", path, FORMAT)
+
+
+def _first_older(database: sqlite3.Connection) -> int | None:
+    """Return the position of the first upload that is not moved yet, None if there is none."""
+    if not _has_older(database):
+        return None
+    return cast("int | None", database.execute(f"SELECT min(position) FROM {_OLDER}").fetchone()[0])  # noqa: S608 - a constant
 
 
 def _has_older(database: sqlite3.Connection) -> bool:
@@ -183,11 +200,15 @@ def execute_when_free(database: sqlite3.Connection, statement: str) -> None:
         try:
             database.execute(statement)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_s:
+            if not _is_busy(error) or time.monotonic() >= give_up_s:
                 raise
             time.sleep(_BUSY_POLL_S)
         else:
             return
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def data_version(database: sqlite3.Connection) -> int:

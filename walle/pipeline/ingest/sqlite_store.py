@@ -1,9 +1,10 @@
 """Store of uploads in one SQLite file, the default.
 
-The file holds the features and, for each (device, epoch), the highest stored number and the chain value there. Both
-change in one transaction per batch, so that uploads that a device repeats after a crash on either side are recognised
-and dropped. A device that starts a new epoch repeats its unsent uploads in it: those that are stored already under the
-older epoch are dropped too. What was lost on either side is in `losses`.
+The file holds the features, each with its number in its (device, epoch) and the chain value there. A batch is stored in
+one transaction, so that uploads that a device repeats after a crash on either side are recognised and dropped. That
+transaction writes nothing else: the index follows (`sqlite_index`). A device that starts a new epoch repeats its unsent
+uploads in it: those that are stored already under the older epoch are dropped too. What was lost on either side is in
+`losses`.
 SQLite runs in its own thread; a batch costs one hop to it. A few uploads are committed on the event loop, while nothing
 else waits and the disk is quick (`CommitPace`). Queries run in another thread, on a connection of their own: in WAL
 mode they delay no commit. A file that is put in the place of this one, such as a restored backup, is opened at the next
@@ -433,9 +434,9 @@ class SqliteUploadStore(UploadStore):
             database.execute("PRAGMA synchronous = FULL")
             if self._check_format(database) < FORMAT:
                 make_schema(database)
+            database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
             finish_schema(database, self.path)
             sqlite_index.prepare(database)
-            database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
             opened = OpenedFile(self.path)  # with the logs, which exist now
             if not connected.is_current:  # reading a long log takes a while
                 what = "was replaced while it was opened"
