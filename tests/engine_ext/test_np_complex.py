@@ -313,6 +313,7 @@ def test_creation() -> None:
     assert np.full(3, 1j).dtype == "complex64"
     same(np.full((2, 3), 1 - 1j, "complex128"), numpy.full((2, 3), 1 - 1j))
     same(np.ones(3, np.complex128), numpy.ones(3, "complex128"))
+    assert (np.complex64, np.complex128) == (np.csingle, np.cdouble) == ("complex64", "complex128")
     same(np.eye(3, dtype="complex64"), numpy.eye(3, dtype="complex64"))
     assert np.full_like(np.array([1j]), 2).tolist() == [2]
     assert np.array([[1, 2], [3j, np.pi]], "complex128")[1, 1].item() == np.pi
