@@ -6,6 +6,7 @@
 #include "bindings/fast_call.h"
 #include "bindings/operations.h"
 #include "operators/eager.h"
+#include "vm/array_loans.h"
 
 namespace py = pybind11;
 
@@ -67,12 +68,13 @@ Tensor swapped(const Tensor& x, std::int64_t axis1, std::int64_t axis2) {
   return view(x, std::move(shape), std::move(strides), x.offset());
 }
 
-// Returns the module of the functions. It is looked up by name first, because an import statement costs much more.
-py::object functions() {
-  constexpr const char* kName = "walle.engine_ext.np";
-  const auto name = py::str(kName);
-  const auto loaded = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
-  return loaded ? loaded : py::module_::import(kName);
+py::object view_of(py::handle array, Tensor tensor) {
+  return py::reinterpret_steal<py::object>(new_view(std::move(tensor), array.ptr()));
+}
+
+// Returns the result of a function of a module of walle.np, called with the array.
+PyObject* call_function(const char* module, const char* name, PyObject* array) {
+  return translated([&] { return functions().attr(module).attr(name)(py::handle(array)).release().ptr(); });
 }
 
 // Binds methods that call the function of walle.np with the array as first argument; its module is imported on first use.
@@ -160,7 +162,7 @@ PyObject* reshape_method(PyObject* self, PyObject* const* args, Py_ssize_t count
       for (Py_ssize_t i = 0; i < count; ++i) dims.push_back(size_of(args[i]));
     }
     const Tensor& x = tensor_of(self);
-    return new_array(columns ? reshaped_by_columns(x, std::move(dims)) : reshaped(x, std::move(dims)));
+    return new_view(columns ? reshaped_by_columns(x, std::move(dims)) : reshaped(x, std::move(dims)), self);
   });
 }
 
@@ -168,7 +170,7 @@ PyObject* ravel_method(PyObject* self, PyObject* const* args, Py_ssize_t count, 
   return translated([&]() -> PyObject* {
     const auto [order] = parse(Signature<1>{"ravel", {"order"}}, args, count, keywords);
     const Tensor& x = tensor_of(self);
-    return new_array(is_column_major(order, x) ? reshaped_by_columns(x, {-1}) : reshaped(x, {-1}));
+    return new_view(is_column_major(order, x) ? reshaped_by_columns(x, {-1}) : reshaped(x, {-1}), self);
   });
 }
 
@@ -242,7 +244,7 @@ PyGetSetDef* array_attributes() {
             return translated([&] {
               const auto* array = reinterpret_cast<const ArrayObject*>(self);
               const DType dtype = array->has_number ? array->dtype : array->tensor.dtype();
-              return Py_NewRef(array_types().dtype_names[static_cast<int>(dtype)]);
+              return Py_NewRef(array_types().dtypes[static_cast<int>(dtype)]);
             });
           },
           "Name of the elements' type."),
@@ -265,8 +267,25 @@ PyGetSetDef* array_attributes() {
           },
           "Bytes of all elements."),
       attribute(
-          "T", [](PyObject* self, void*) { return translated([&] { return new_array(transposed(tensor(self), py::args())); }); },
+          "T",
+          [](PyObject* self, void*) { return translated([&] { return new_view(transposed(tensor(self), py::args()), self); }); },
           "View with the axes in reverse order."),
+      attribute(
+          "base",
+          [](PyObject* self, void*) {
+            PyObject* base = reinterpret_cast<ArrayObject*>(self)->base;
+            return Py_NewRef(base != nullptr ? base : Py_None);
+          },
+          "The array that this one is a view of, or None."),
+      attribute(
+          "flags", [](PyObject* self, void*) { return call_function("views", "Flags", self); },
+          "How the elements lie in memory, and whether they may be written."),
+      {"flat", [](PyObject* self, void*) { return call_function("views", "flatiter", self); },
+       [](PyObject* self, PyObject* value, void*) {
+         const auto flat = py::reinterpret_steal<py::object>(call_function("views", "flatiter", self));
+         return flat && value != nullptr ? PyObject_SetItem(flat.ptr(), Py_Ellipsis, value) : -1;
+       },
+       "The elements in row-major order, as an iterator that can be indexed.", nullptr},
       attribute(
           "address", [](PyObject* self, void*) { return translated([&] { return PyLong_FromVoidPtr(tensor(self).raw()); }); },
           "Address of the first element."),
@@ -304,7 +323,7 @@ void bind_ndarray(py::module_& module) {
   ArrayClass cls{type};
   cls.def("__format__", [](py::handle self, const py::str& format) -> py::object {
     const Tensor& x = tensor_of(self);
-    const py::object value = x.ndim() == 0 ? only_element(x) : py::object(py::str(text_of(x)));
+    const py::object value = x.ndim() == 0 ? only_element(x) : py::object(py::str(self));
     return value.attr("__format__")(format);
   });
   cls.def("item", &only_element, "Return the only element, or the one at the given index, as a Python number.");
@@ -320,30 +339,67 @@ void bind_ndarray(py::module_& module) {
   cls.def("__deepcopy__", [](const Tensor& x, py::handle) { return copy_of(x); }, py::arg("memo"));
   cls.def(
       "view",
-      [](const Tensor& x, py::handle dtype) {
-        const DType target = dtype_of(dtype);
+      [](py::handle self, py::handle dtype) {
+        const Tensor& x = tensor_of(self);
+        const DType target = dtype.is_none() ? x.dtype() : dtype_of(dtype);
         if (item_size(target) != item_size(x.dtype()))
           throw Error(ErrorKind::dtype, "cannot view " + std::string(dtype_name(x.dtype())) + " as " +
                                             std::string(dtype_name(target)) + ", whose item size differs; use astype");
-        if (target == DType::b8)
+        if (target == DType::b8 && x.dtype() != DType::b8)
           throw Error(ErrorKind::dtype, "cannot view an array as bool, whose bytes may only be 0 and 1; use astype");
-        return Tensor(x.storage(), target, x.shape(), x.strides(), x.offset());
+        return view_of(self, Tensor(x.storage(), target, x.shape(), x.strides(), x.offset()));
       },
-      py::arg("dtype"), "View the same bits as another dtype of the same item size.");
+      py::arg("dtype") = py::none(), "View the same bits as another dtype of the same item size.");
   cls.def(
       "flatten",
       [](const Tensor& x, py::handle order) {
         return copy_of(is_column_major(order.ptr(), x) ? reshaped_by_columns(x, {-1}) : reshaped(x, {-1}));
       },
       py::arg("order") = "C");
-  cls.def("transpose", &transposed);
-  cls.def("swapaxes", &swapped, py::arg("axis1"), py::arg("axis2"));
+  cls.def("transpose", [](py::handle self, const py::args& order) { return view_of(self, transposed(tensor_of(self), order)); });
+  cls.def(
+      "swapaxes",
+      [](py::handle self, std::int64_t axis1, std::int64_t axis2) {
+        return view_of(self, swapped(tensor_of(self), axis1, axis2));
+      },
+      py::arg("axis1"), py::arg("axis2"));
   cls.def("fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"));
+  cls.def(
+      "__reduce__",
+      [](py::handle self) {
+        const Tensor& x = tensor_of(self);
+        return py::make_tuple(py::module_::import("walle.engine_ext._core").attr("array_from_bytes"),
+                              py::make_tuple(self.attr("tobytes")(), py::str(dtype_name(x.dtype()).data()), self.attr("shape")));
+      },
+      "Return what pickle stores.");
+  cls.def(
+      "__round__",
+      [](py::handle self, py::handle digits) -> py::object {
+        if (tensor_of(self).ndim() != 0)
+          throw py::type_error("round() takes an array without dimensions; use walle.np.round for others");
+        if (digits.is_none())
+          return py::reinterpret_steal<py::object>(PyNumber_Long(only_element(tensor_of(self)).attr("__round__")().ptr()));
+        return functions().attr("round")(self, digits);
+      },
+      py::arg("ndigits") = py::none());
+  cls.def(
+      "setflags",
+      [](py::handle self, py::handle write) {
+        if (write.is_none()) return;
+        auto& x = tensor_of(self);
+        const bool writable = x.storage() && x.storage()->writable();
+        if (is_true(write.ptr()) && !writable)
+          throw py::value_error("an array that is read-only cannot be made writeable; copy it");
+        if (!is_true(write.ptr()) && writable)
+          x = Tensor(vm::read_only(x.storage()), x.dtype(), x.shape(), x.strides(), x.offset());
+      },
+      py::arg("write") = py::none(), "Make the array read-only; other arrays on the same memory stay as they are.");
   cls.def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));
   bind_functions(cls);
   seal_type(reinterpret_cast<PyTypeObject*>(type.ptr()));
   seal_type(reinterpret_cast<PyTypeObject*>(iterator.ptr()));
-  set_array_types(reinterpret_cast<PyTypeObject*>(type.ptr()), reinterpret_cast<PyTypeObject*>(iterator.ptr()));
+  mutable_array_types().array = reinterpret_cast<PyTypeObject*>(Py_NewRef(type.ptr()));
+  mutable_array_types().iterator = reinterpret_cast<PyTypeObject*>(Py_NewRef(iterator.ptr()));
   module.attr("ndarray") = type;
 }
 
