@@ -14,13 +14,13 @@ constexpr std::size_t kMega = std::size_t{1} << 20;
 void on_a_thread(void (*body)()) { std::thread(body).join(); }
 
 void blocks_are_reused() {
-  const Block first = allocate_block(kMega);
+  const MemoryBlock first = allocate_block(kMega);
   CHECK(reinterpret_cast<std::uintptr_t>(first.data) % kBlockAlignment == 0 && first.size_bytes >= kMega);
   free_block(first);
-  const Block smaller = allocate_block(kMega - kMega / 8);
+  const MemoryBlock smaller = allocate_block(kMega - kMega / 8);
   CHECK(smaller.data == first.data && smaller.size_bytes == first.size_bytes);
   free_block(smaller);
-  const Block much_smaller = allocate_block(kMega / 2), larger = allocate_block(kMega + 1);
+  const MemoryBlock much_smaller = allocate_block(kMega / 2), larger = allocate_block(kMega + 1);
   CHECK(much_smaller.data != first.data && larger.data != first.data);
   free_block(much_smaller);
   free_block(larger);
@@ -28,19 +28,19 @@ void blocks_are_reused() {
 
 // The oldest blocks are freed first, and blocks larger than the limit are not cached.
 void the_cache_is_bounded() {
-  std::vector<Block> taken;
+  std::vector<MemoryBlock> taken;
   for (std::size_t i = 0; i < 2 * kMaxCachedBytes / kMega; ++i) taken.push_back(allocate_block(kMega));
-  for (const Block& block : taken) free_block(block);
+  for (const MemoryBlock& block : taken) free_block(block);
   const std::size_t kept = kMaxCachedBytes / kMega;
   for (std::size_t i = 0; i < kept; ++i) {
-    const Block reused = allocate_block(kMega);
+    const MemoryBlock reused = allocate_block(kMega);
     CHECK(reused.data == taken[taken.size() - 1 - i].data);
     taken[i] = reused;  // a block that is no longer cached
   }
   for (std::size_t i = 0; i < kept; ++i) free_block(taken[i]);
-  const Block large = allocate_block(kMaxCachedBytes + kMega);
+  const MemoryBlock large = allocate_block(kMaxCachedBytes + kMega);
   free_block(large);
-  const Block newest = allocate_block(kMega);
+  const MemoryBlock newest = allocate_block(kMega);
   CHECK(newest.data == taken[kept - 1].data);
   free_block(newest);
 }
@@ -56,7 +56,7 @@ void the_cache_can_be_freed() {
 
 // A thread's last objects free their blocks after its cache is destroyed.
 struct Late {
-  Block block;
+  MemoryBlock block;
   ~Late() { free_block(block); }
 };
 void the_end_of_a_thread() {
@@ -74,7 +74,7 @@ int main() {
   on_a_thread(&the_cache_can_be_freed);
   on_a_thread(&the_end_of_a_thread);
   on_a_thread([] {
-    const Block block = allocate_block(kMega);
+    const MemoryBlock block = allocate_block(kMega);
     std::thread([block] { free_block(block); }).join();  // by another thread
     free_block(allocate_block(kMega));
   });

@@ -36,7 +36,7 @@ def sample(dtype: str, shape: tuple[int, ...], seed: int = 0) -> numpy.ndarray:
     return rng.integers(0 if dtype == "uint8" else -9, 9, shape).astype(dtype)
 
 
-UNARY = {
+UNARY: dict[str, Callable[..., Any]] = {
     "exp": np.exp, "expm1": np.expm1, "sqrt": np.sqrt, "log": np.log, "log1p": np.log1p, "sin": np.sin, "cos": np.cos,
     "tan": np.tan, "arctan": np.arctan, "tanh": np.tanh, "floor": np.floor, "ceil": np.ceil, "round": np.round,
     "trunc": np.trunc, "abs": np.abs, "negative": np.negative, "sign": np.sign, "square": np.square,
@@ -348,9 +348,9 @@ def test_where_and_clip() -> None:
 
 
 def test_text_shows_values_and_dtype() -> None:
-    assert repr(np.array([[1, 2]])) == "array([[1, 2]], dtype=int64)"
+    assert repr(np.array([[1, 2]])) == "array([[1, 2]])"
     assert repr(np.zeros((0, 2))) == "array([], shape=(0, 2), dtype=float32)"
-    assert "5000 elements" in repr(np.zeros(5000))
+    assert "..., 0., 0., 0.], shape=(5000,)" in repr(np.zeros(5000))
 
 
 def test_iteration_and_length() -> None:
@@ -491,7 +491,7 @@ def test_flatten_goes_row_by_row_or_column_by_column() -> None:
     x = np.arange(6).reshape(2, 3)
     assert x.flatten("F").tolist() == [0, 3, 1, 4, 2, 5]
     assert x.flatten().tolist() == list(range(6))
-    with pytest.raises(UnsupportedError, match="flatten"):
+    with pytest.raises(UnsupportedError, match="order 'Z' is not supported"):
         x.flatten("Z")
 
 

@@ -24,16 +24,9 @@ __all__ = [
     "meshgrid", "ndarray", "ones", "ones_like", "tri", "tril", "triu", "vander", "zeros", "zeros_like",
 ]  # fmt: skip
 
-# Converts the value to an array; an array or buffer that already has the dtype is shared, not copied.
 asanyarray = asarray
-
-
-def array(value: ArrayLike, dtype: DType | None = None, *, copy: bool = True, ndmin: int = 0) -> ndarray:
-    """Return a new array of the value, with leading axes of 1 up to `ndmin`."""
-    result = asarray(value, dtype)
-    if copy:
-        result = result.copy()
-    return result.reshape((1,) * (ndmin - result.ndim) + result.shape) if result.ndim < ndmin else result
+array, zeros, ones, arange = _core.array, _core.zeros, _core.ones, _core.arange_until
+empty = zeros  # because uninitialised memory could show an earlier task's data
 
 
 def copy(x: ArrayLike) -> ndarray:
@@ -54,19 +47,6 @@ def full(shape: Shape, value: ArrayLike, dtype: DType | None = None) -> ndarray:
     return _core.full(shape, value, dtype)
 
 
-def zeros(shape: Shape, dtype: DType = "float32") -> ndarray:
-    return _core.full(shape, 0, dtype)
-
-
-def ones(shape: Shape, dtype: DType = "float32") -> ndarray:
-    return _core.full(shape, 1, dtype)
-
-
-def empty(shape: Shape, dtype: DType = "float32") -> ndarray:
-    """Return an array of zeros, because uninitialised memory could show an earlier task's data."""
-    return _core.full(shape, 0, dtype)
-
-
 def full_like(x: ArrayLike, value: ArrayLike, dtype: DType | None = None) -> ndarray:
     like = asarray(x)
     return _core.full(like.shape, value, dtype or like.dtype)
@@ -82,17 +62,6 @@ def ones_like(x: ArrayLike, dtype: DType | None = None) -> ndarray:
 
 def empty_like(x: ArrayLike, dtype: DType | None = None) -> ndarray:
     return full_like(x, 0, dtype)
-
-
-def arange(start: float, stop: float | None = None, step: float = 1, dtype: DType | None = None) -> ndarray:
-    """Return start, start + step, and so on; `stop` is excluded."""
-    if stop is None:
-        start, stop = 0, start
-    if step == 0:
-        raise ShapeError("arange with a step of 0; give a positive or negative step")
-    whole = all(isinstance(number, int) for number in (start, stop, step))
-    count = max(0, -int(-(stop - start) // step))
-    return _core.arange(start, step, count, dtype or ("int64" if whole else "float32"))
 
 
 def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True, retstep: bool = False,

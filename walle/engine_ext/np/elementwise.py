@@ -6,11 +6,13 @@ from __future__ import annotations
 import builtins
 
 from walle.engine_ext import _core
-from walle.engine_ext._core import binary_function, ndarray, unary_function
+from walle.engine_ext._core import ndarray, ufunc
 from walle.engine_ext.np.base import COMPLEX, FLOATS, INEXACT, asarray, operands, refuse_complex, to_floating
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from walle.engine_ext.np.likes import ArrayLike
 
 __all__ = [
@@ -128,75 +130,83 @@ __all__ = [
     "trunc",
 ]
 
-abs = absolute = unary_function("absolute", "Abs")
-negative = unary_function("negative", "Neg")
-sign = unary_function("sign", "Sign")
-square = unary_function("square", "Square")
-sqrt = unary_function("sqrt", "Sqrt")
-cbrt = unary_function("cbrt", "Cbrt")
-reciprocal = unary_function("reciprocal", "Reciprocal")
-exp = unary_function("exp", "Exp")
-exp2 = unary_function("exp2", "Exp2")
-expm1 = unary_function("expm1", "Expm1")
-log = unary_function("log", "Log")
-log2 = unary_function("log2", "Log2")
-log10 = unary_function("log10", "Log10")
-log1p = unary_function("log1p", "Log1p")
-sin = unary_function("sin", "Sin")
-cos = unary_function("cos", "Cos")
-tan = unary_function("tan", "Tan")
-arcsin = asin = unary_function("arcsin", "Asin")
-arccos = acos = unary_function("arccos", "Acos")
-arctan = atan = unary_function("arctan", "Atan")
-sinh = unary_function("sinh", "Sinh")
-cosh = unary_function("cosh", "Cosh")
-tanh = unary_function("tanh", "Tanh")
-arcsinh = asinh = unary_function("arcsinh", "Asinh")
-arccosh = acosh = unary_function("arccosh", "Acosh")
-arctanh = atanh = unary_function("arctanh", "Atanh")
-isnan = unary_function("isnan", "IsNaN")
-isinf = unary_function("isinf", "IsInfinite")
-isfinite = unary_function("isfinite", "IsFinite")
-signbit = unary_function("signbit", "SignBit")
-invert = bitwise_not = bitwise_invert = unary_function("invert", "BitwiseNot")
 
-add = binary_function("add", "Add")
-subtract = binary_function("subtract", "Sub")
-multiply = binary_function("multiply", "Mul")
-divide = true_divide = binary_function("divide", "Div")
-floor_divide = binary_function("floor_divide", "FloorDiv")
-mod = remainder = binary_function("remainder", "FloorMod")
-fmod = binary_function("fmod", "Fmod")
-power = pow = binary_function("power", "Power")
-maximum = binary_function("maximum", "Maximum")
-minimum = binary_function("minimum", "Minimum")
-arctan2 = atan2 = binary_function("arctan2", "Atan2")
-hypot = binary_function("hypot", "Hypot")
-copysign = binary_function("copysign", "CopySign")
-nextafter = binary_function("nextafter", "NextAfter")
-logaddexp = binary_function("logaddexp", "LogAddExp")
-gcd = binary_function("gcd", "Gcd")
-bitwise_and = binary_function("bitwise_and", "BitwiseAnd")
-bitwise_or = binary_function("bitwise_or", "BitwiseOr")
-bitwise_xor = binary_function("bitwise_xor", "BitwiseXor")
-left_shift = bitwise_left_shift = binary_function("left_shift", "ShiftLeft")
-right_shift = bitwise_right_shift = binary_function("right_shift", "ShiftRight")
-equal = binary_function("equal", "Equal")
-not_equal = binary_function("not_equal", "NotEqual")
-less = binary_function("less", "Less")
-less_equal = binary_function("less_equal", "LessOrEqual")
-greater = binary_function("greater", "Greater")
-greater_equal = binary_function("greater_equal", "GreaterOrEqual")
+def _as_ufunc(function: Callable[..., ndarray]) -> ufunc:
+    return ufunc(function.__name__, function, function.__code__.co_argcount)
 
 
+abs = absolute = ufunc("absolute", "Abs", 1)
+negative = ufunc("negative", "Neg", 1)
+sign = ufunc("sign", "Sign", 1)
+square = ufunc("square", "Square", 1)
+sqrt = ufunc("sqrt", "Sqrt", 1)
+cbrt = ufunc("cbrt", "Cbrt", 1)
+reciprocal = ufunc("reciprocal", "Reciprocal", 1)
+exp = ufunc("exp", "Exp", 1)
+exp2 = ufunc("exp2", "Exp2", 1)
+expm1 = ufunc("expm1", "Expm1", 1)
+log = ufunc("log", "Log", 1)
+log2 = ufunc("log2", "Log2", 1)
+log10 = ufunc("log10", "Log10", 1)
+log1p = ufunc("log1p", "Log1p", 1)
+sin = ufunc("sin", "Sin", 1)
+cos = ufunc("cos", "Cos", 1)
+tan = ufunc("tan", "Tan", 1)
+arcsin = asin = ufunc("arcsin", "Asin", 1)
+arccos = acos = ufunc("arccos", "Acos", 1)
+arctan = atan = ufunc("arctan", "Atan", 1)
+sinh = ufunc("sinh", "Sinh", 1)
+cosh = ufunc("cosh", "Cosh", 1)
+tanh = ufunc("tanh", "Tanh", 1)
+arcsinh = asinh = ufunc("arcsinh", "Asinh", 1)
+arccosh = acosh = ufunc("arccosh", "Acosh", 1)
+arctanh = atanh = ufunc("arctanh", "Atanh", 1)
+isnan = ufunc("isnan", "IsNaN", 1)
+isinf = ufunc("isinf", "IsInfinite", 1)
+isfinite = ufunc("isfinite", "IsFinite", 1)
+signbit = ufunc("signbit", "SignBit", 1)
+invert = bitwise_not = bitwise_invert = ufunc("invert", "BitwiseNot", 1)
+
+add = ufunc("add", "Add", 2)
+subtract = ufunc("subtract", "Sub", 2)
+multiply = ufunc("multiply", "Mul", 2)
+divide = true_divide = ufunc("divide", "Div", 2)
+floor_divide = ufunc("floor_divide", "FloorDiv", 2)
+mod = remainder = ufunc("remainder", "FloorMod", 2)
+fmod = ufunc("fmod", "Fmod", 2)
+power = pow = ufunc("power", "Power", 2)
+maximum = ufunc("maximum", "Maximum", 2)
+minimum = ufunc("minimum", "Minimum", 2)
+arctan2 = atan2 = ufunc("arctan2", "Atan2", 2)
+hypot = ufunc("hypot", "Hypot", 2)
+copysign = ufunc("copysign", "CopySign", 2)
+nextafter = ufunc("nextafter", "NextAfter", 2)
+logaddexp = ufunc("logaddexp", "LogAddExp", 2)
+gcd = ufunc("gcd", "Gcd", 2)
+bitwise_and = ufunc("bitwise_and", "BitwiseAnd", 2)
+bitwise_or = ufunc("bitwise_or", "BitwiseOr", 2)
+bitwise_xor = ufunc("bitwise_xor", "BitwiseXor", 2)
+left_shift = bitwise_left_shift = ufunc("left_shift", "ShiftLeft", 2)
+right_shift = bitwise_right_shift = ufunc("right_shift", "ShiftRight", 2)
+equal = ufunc("equal", "Equal", 2)
+not_equal = ufunc("not_equal", "NotEqual", 2)
+less = ufunc("less", "Less", 2)
+less_equal = ufunc("less_equal", "LessOrEqual", 2)
+greater = ufunc("greater", "Greater", 2)
+greater_equal = ufunc("greater_equal", "GreaterOrEqual", 2)
+
+
+@_as_ufunc
 def positive(x: ArrayLike) -> ndarray:
     return asarray(x).copy()
 
 
+@_as_ufunc
 def fabs(x: ArrayLike) -> ndarray:
     return abs(refuse_complex(to_floating(x), "fabs"))
 
 
+@_as_ufunc
 def float_power(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return a ** b in float64, or in complex128 if one is complex."""
     left, right = asarray(a), asarray(b)
@@ -204,16 +214,19 @@ def float_power(a: ArrayLike, b: ArrayLike) -> ndarray:
     return power(left.astype(wide), right.astype(wide))
 
 
+@_as_ufunc
 def lcm(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the least common multiple; 0 if either number is 0."""
     divisor = gcd(a, b)
     return abs(asarray(a, divisor.dtype) // divisor * asarray(b, divisor.dtype))  # 0 // 0 is 0
 
 
+@_as_ufunc
 def deg2rad(x: ArrayLike) -> ndarray:
     return refuse_complex(to_floating(x), "deg2rad") * (3.141592653589793 / 180)
 
 
+@_as_ufunc
 def rad2deg(x: ArrayLike) -> ndarray:
     return refuse_complex(to_floating(x), "rad2deg") * (180 / 3.141592653589793)
 
@@ -221,6 +234,7 @@ def rad2deg(x: ArrayLike) -> ndarray:
 radians, degrees = deg2rad, rad2deg
 
 
+@_as_ufunc
 def logaddexp2(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return log2(2**a + 2**b)."""
     ln2 = 0.6931471805599453
@@ -235,6 +249,7 @@ def sinc(x: ArrayLike) -> ndarray:
     return _core.where(zero, 1, sin(angle_) / _core.where(zero, 1, angle_))
 
 
+@_as_ufunc
 def heaviside(x: ArrayLike, at_zero: ArrayLike) -> ndarray:
     """Return 0 for negative, 1 for positive numbers, `at_zero` for 0 and NaN for NaN."""
     given = to_floating(x)
@@ -271,25 +286,30 @@ def frexp(x: ArrayLike) -> tuple[ndarray, ndarray]:
     return _core.unary("Mantissa", given), _core.unary("Exponent", given).astype("int32")
 
 
+@_as_ufunc
 def ldexp(x: ArrayLike, k: ArrayLike) -> ndarray:
     """Return x * 2**k."""
     given = to_floating(x)
     return _core.binary("ScaleByPower", given, asarray(k, "int64").astype(given.dtype))
 
 
+@_as_ufunc
 def spacing(x: ArrayLike) -> ndarray:
     """Return the distance to the next representable number away from zero, with the number's sign."""
     return _core.unary("Spacing", to_floating(x))
 
 
+@_as_ufunc
 def floor(x: ArrayLike) -> ndarray:
     return _whole("Floor", x)
 
 
+@_as_ufunc
 def ceil(x: ArrayLike) -> ndarray:
     return _whole("Ceil", x)
 
 
+@_as_ufunc
 def trunc(x: ArrayLike) -> ndarray:
     return _whole("Trunc", x)
 
@@ -297,6 +317,7 @@ def trunc(x: ArrayLike) -> ndarray:
 fix = trunc
 
 
+@_as_ufunc
 def rint(x: ArrayLike) -> ndarray:
     return _core.unary("Round", x)
 
@@ -331,22 +352,27 @@ def isneginf(x: ArrayLike) -> ndarray:
     return refuse_complex(asarray(x), "isneginf") == float("-inf")
 
 
+@_as_ufunc
 def logical_not(x: ArrayLike) -> ndarray:
     return _core.unary("Not", asarray(x, "bool"))
 
 
+@_as_ufunc
 def logical_and(a: ArrayLike, b: ArrayLike) -> ndarray:
     return _core.binary("And", asarray(a, "bool"), asarray(b, "bool"))
 
 
+@_as_ufunc
 def logical_or(a: ArrayLike, b: ArrayLike) -> ndarray:
     return _core.binary("Or", asarray(a, "bool"), asarray(b, "bool"))
 
 
+@_as_ufunc
 def logical_xor(a: ArrayLike, b: ArrayLike) -> ndarray:
     return _core.binary("Xor", asarray(a, "bool"), asarray(b, "bool"))
 
 
+@_as_ufunc
 def fmax(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the greater number; if one is NaN, the other."""
     result = maximum(a, b)
@@ -356,6 +382,7 @@ def fmax(a: ArrayLike, b: ArrayLike) -> ndarray:
     return _core.where(isnan(left), right, _core.where(isnan(right), left, result))
 
 
+@_as_ufunc
 def fmin(a: ArrayLike, b: ArrayLike) -> ndarray:
     """Return the smaller number; if one is NaN, the other."""
     result = minimum(a, b)

@@ -53,13 +53,13 @@ def size(x: ArrayLike, axis: Axis = None) -> int:
 # Views of one array.
 
 
-def reshape(x: ArrayLike, shape: Shape) -> ndarray:
+def reshape(x: ArrayLike, shape: Shape, order: str = "C") -> ndarray:
     """Return a view if the elements are in row-major order already, else a copy."""
-    return asarray(x).reshape(shape)
+    return asarray(x).reshape(shape, order=order)
 
 
-def ravel(x: ArrayLike) -> ndarray:
-    return asarray(x).reshape(-1)
+def ravel(x: ArrayLike, order: str = "C") -> ndarray:
+    return asarray(x).ravel(order)
 
 
 def transpose(x: ArrayLike, axes: Iterable[int] | None = None) -> ndarray:
@@ -233,14 +233,7 @@ def sliding_window_view(x: ArrayLike, window_shape: Shape, axis: Axis = None) ->
 # Joining and splitting.
 
 
-def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> ndarray:
-    parts = to_common_dtype(arrays)
-    if axis is None:
-        parts, axis = [part.reshape(-1) for part in parts], 0
-    return operator("Concat", parts, axis=axis)
-
-
-concat = concatenate
+concat = concatenate = _core.concatenate
 
 
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
-from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.errors import ShapeError, UnsupportedError
 from walle.engine_ext.np.base import FLOATS, asarray, flat_or_axis, normalize_axis, operands, operator, to_common_dtype
 
 TYPE_CHECKING = False
@@ -21,19 +21,25 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _ordered(op: str, x: ArrayLike, axis: int | None) -> ndarray:
-    given, at = flat_or_axis(x, axis)
-    return operator(op, [given], axis=at, k=given.shape[at], largest=0)
+def sort(x: ArrayLike, axis: int | None = -1, kind: str | None = None, order: None = None, *,
+         stable: bool | None = None) -> ndarray:  # fmt: skip  # noqa: ARG001 -- sorts are stable
+    """Return the elements in ascending order, NaN last; equal elements stay in order, whatever `kind` is."""
+    _check_kind(kind, order)
+    return _core.sort(x, axis)
 
 
-def sort(x: ArrayLike, axis: int | None = -1) -> ndarray:
-    """Return the elements in ascending order, NaN last; equal elements stay in order."""
-    return _ordered("TopValues", x, axis)
+def argsort(x: ArrayLike, axis: int | None = -1, kind: str | None = None, order: None = None, *,
+            stable: bool | None = None) -> ndarray:  # fmt: skip  # noqa: ARG001 -- sorts are stable
+    """Return the indices that sort the array; equal elements stay in order, whatever `kind` is."""
+    _check_kind(kind, order)
+    return _core.argsort(x, axis)
 
 
-def argsort(x: ArrayLike, axis: int | None = -1) -> ndarray:
-    """Return the indices that sort the array; equal elements stay in order."""
-    return _ordered("TopIndices", x, axis)
+def _check_kind(kind: str | None, order: None) -> None:
+    if kind not in (None, "quicksort", "mergesort", "heapsort", "stable"):
+        raise UnsupportedError(f"kind {kind!r} is not supported; known are quicksort, mergesort, heapsort and stable")
+    if order is not None:
+        raise UnsupportedError("`order` names fields of records, which walle.np does not have; leave it out")
 
 
 def msort(x: ArrayLike) -> ndarray:

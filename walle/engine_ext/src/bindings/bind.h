@@ -2,10 +2,13 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include "bindings/array_object.h"
 #include "core/tensor.h"
 
 namespace walle {
 
+void bind_array_functions(pybind11::module_& module);
+void bind_dtype(pybind11::module_& module);
 void bind_errors(pybind11::module_& module);
 void bind_files(pybind11::module_& module);
 void bind_fourier(pybind11::module_& module);
@@ -13,22 +16,27 @@ void bind_ndarray(pybind11::module_& module);
 void bind_operators(pybind11::module_& module);
 void bind_session(pybind11::module_& module);
 void bind_tensor(pybind11::module_& module);
+void bind_ufunc(pybind11::module_& module);
 void bind_vm(pybind11::module_& module);
 
 // Returns a view of any object that supports the buffer protocol with a numeric format. It copies nothing and keeps the buffer
 // until the last Tensor on it is destroyed. Throws Error (dtype) for other formats, and Python's TypeError for an object without
 // a buffer.
 Tensor tensor_from_buffer(pybind11::handle object);
+// Export of an array's memory: the slots of ndarray's type.
+int get_buffer(PyObject* self, Py_buffer* view, int flags);
+void release_buffer(PyObject* self, Py_buffer* view);
+
+// The slots, attributes and most used methods of ndarray's type, a table each that ends with a null.
+PyType_Slot* array_slots();
+PyGetSetDef* array_attributes();
+PyMethodDef* array_methods();
+PyType_Slot* array_iterator_slots();
 
 // True for bound types that are recognised by their Python type alone. By default pybind11 also accepts an object with a method
 // `_pybind11_conduit_v1_`, which any code can write, and uses the address that it returns as the C++ object's.
 template <typename T>
 inline constexpr bool exact_type_only = false;
-template <>
-inline constexpr bool exact_type_only<Tensor> = true;
-
-// Returns whether the object is an ndarray by its type; `__class__` is ignored.
-bool is_ndarray(pybind11::handle object);
 
 }  // namespace walle
 

@@ -1,11 +1,11 @@
-// Bindings of walle.np.ndarray: NumPy's methods on Tensor. Functions that need more than one operator are in
-// walle/engine_ext/np/.
-#include <pybind11/stl.h>
+// Attributes and methods of walle.np.ndarray. Functions that need more than one operator are in walle/engine_ext/np/.
+#include <structmember.h>
 
 #include <cstring>
 
 #include "bindings/bind.h"
 #include "bindings/convert.h"
+#include "bindings/fast_call.h"
 #include "bindings/operations.h"
 #include "operators/eager.h"
 #include "vm/array_loans.h"
@@ -16,22 +16,31 @@ namespace walle {
 
 namespace {
 
-py::tuple tuple_of(const Dims& dims) { return py::tuple(py::cast(dims)); }
+// The type while methods are added that need not be fast: they are pybind11's functions.
+struct ArrayClass {
+  py::object type;
 
-py::tuple byte_strides(const Tensor& x) {
-  Dims strides = x.strides();
-  for (std::int64_t& stride : strides) stride *= static_cast<std::int64_t>(item_size(x.dtype()));
-  return tuple_of(strides);
+  template <class Function, class... Extra>
+  void def(const char* name, Function&& function, const Extra&... extra) {
+    type.attr(name) = py::cpp_function(std::forward<Function>(function), py::name(name), py::is_method(type),
+                                       py::sibling(py::getattr(type, name, py::none())), extra...);
+  }
+};
+
+PyObject* tuple_of(const Dims& dims, std::int64_t factor = 1) {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(dims.size()));
+  for (std::size_t i = 0; tuple != nullptr && i < dims.size(); ++i) {
+    PyObject* number = PyLong_FromLongLong(dims[i] * factor);
+    if (number == nullptr)
+      Py_CLEAR(tuple);
+    else
+      PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), number);
+  }
+  return tuple;
 }
 
 // Converts the arguments of f(2, 3) and of f((2, 3)) to the same dimensions.
 Dims dims_of_args(const py::args& args) { return args.size() == 1 ? dims_of(args[0]) : dims_of(args); }
-
-Tensor copy(const Tensor& x) {
-  Tensor result = Tensor::empty(x.dtype(), x.shape());
-  assign(x, result);
-  return result;
-}
 
 Tensor transposed(const Tensor& x, const py::args& args) {
   const std::size_t rank = x.shape().size();
@@ -61,18 +70,8 @@ Tensor swapped(const Tensor& x, std::int64_t axis1, std::int64_t axis2) {
   return view(x, std::move(shape), std::move(strides), x.offset());
 }
 
-py::object item(const Tensor& x) {
-  if (x.size() != 1)
-    throw Error(ErrorKind::shape, "an array of shape " + to_string(x.shape()) +
-                                      " cannot be converted to one number; it must have exactly one element");
-  return element(x, x.raw());
-}
-
-bool truth(const Tensor& x) {
-  if (x.size() != 1)
-    throw Error(ErrorKind::shape,
-                "the truth value of an array of shape " + to_string(x.shape()) + " is ambiguous; use any() or all()");
-  return py::cast<bool>(py::bool_(item(x)));
+py::object view_of(py::handle array, Tensor tensor) {
+  return py::reinterpret_steal<py::object>(new_view(std::move(tensor), array.ptr()));
 }
 
 // Returns a view of the real parts (`part` 0) or the imaginary parts (1) of a complex array.
@@ -89,83 +88,18 @@ Tensor imag(const Tensor& x) {
   std::memset(zero.raw(), 0, item_size(x.dtype()));
   return {vm::read_only(zero.storage()), x.dtype(), x.shape(), Dims(x.shape().size(), 0), 0};
 }
-void set_imag(const Tensor& x, py::handle value) {
-  if (!is_complex(x.dtype()))
-    throw py::type_error("an array of dtype " + std::string(dtype_name(x.dtype())) + " has no imaginary part to set");
-  set_item(imag(x), py::ellipsis(), value);
-}
-Tensor conjugate(const Tensor& x) { return is_complex(x.dtype()) ? unary("Conjugate", x) : x; }
-
-// Returns the text of repr(): the elements, the shape where they do not show it, and the dtype.
-std::string text(const Tensor& x) {
-  constexpr std::int64_t kMaxShown = 1000;
-  std::string body =
-      x.size() <= kMaxShown ? py::cast<std::string>(py::repr(nested_list(x))) : "<" + std::to_string(x.size()) + " elements>";
-  if (x.size() > kMaxShown || x.size() == 0) body += ", shape=" + to_string(x.shape());
-  return "array(" + body + ", dtype=" + std::string(dtype_name(x.dtype())) + ")";
+void set_part(const Tensor& part, PyObject* value) {
+  if (value == nullptr) throw py::type_error("a part of an array cannot be deleted");
+  set_item(part, py::ellipsis(), value);
 }
 
-template <class Class>
-void bind_arithmetic(Class& cls) {
-  const auto bind = [&cls](const char* name, const char* reflected, const char* inplace, const char* op) {
-    const OpDef* operation = &operator_named(op);
-    cls.def(name, [operation](py::handle a, py::handle b) { return binary(*operation, a, b); }, py::is_operator());
-    if (reflected != nullptr)
-      cls.def(reflected, [operation](py::handle a, py::handle b) { return binary(*operation, b, a); }, py::is_operator());
-    if (inplace == nullptr) return;
-    cls.def(
-        inplace,
-        [operation](py::object a, py::handle b) {
-          const Tensor& target = py::cast<const Tensor&>(a);
-          Tensor result = binary(*operation, a, b);
-          if (!holds_kind(target.dtype(), result.dtype()))
-            throw Error(ErrorKind::dtype, "an array of dtype " + std::string(dtype_name(target.dtype())) +
-                                              " cannot hold the result, of dtype " + std::string(dtype_name(result.dtype())) +
-                                              ", in place; write a = a + b");
-          assign(cast(result, target.dtype()), target);
-          return a;
-        },
-        py::is_operator());
-  };
-  bind("__add__", "__radd__", "__iadd__", "Add");
-  bind("__sub__", "__rsub__", "__isub__", "Sub");
-  bind("__mul__", "__rmul__", "__imul__", "Mul");
-  bind("__truediv__", "__rtruediv__", "__itruediv__", "Div");
-  bind("__floordiv__", "__rfloordiv__", "__ifloordiv__", "FloorDiv");
-  bind("__mod__", "__rmod__", "__imod__", "FloorMod");
-  bind("__pow__", "__rpow__", "__ipow__", "Power");
-  // Logical on bools, bitwise on integers (logical_name in operations.cpp).
-  bind("__and__", "__rand__", "__iand__", "BitwiseAnd");
-  bind("__or__", "__ror__", "__ior__", "BitwiseOr");
-  bind("__xor__", "__rxor__", "__ixor__", "BitwiseXor");
-  bind("__lshift__", "__rlshift__", "__ilshift__", "ShiftLeft");
-  bind("__rshift__", "__rrshift__", "__irshift__", "ShiftRight");
-  bind("__eq__", nullptr, nullptr, "Equal");
-  bind("__ne__", nullptr, nullptr, "NotEqual");
-  bind("__lt__", nullptr, nullptr, "Less");
-  bind("__le__", nullptr, nullptr, "LessOrEqual");
-  bind("__gt__", nullptr, nullptr, "Greater");
-  bind("__ge__", nullptr, nullptr, "GreaterOrEqual");
-  bind("__matmul__", "__rmatmul__", nullptr, "MatMul");
-  cls.def("__divmod__",
-          [](py::handle a, py::handle b) { return py::make_tuple(binary("FloorDiv", a, b), binary("FloorMod", a, b)); });
-  cls.def("__neg__", [](const Tensor& x) { return unary("Neg", x); });
-  cls.def("__pos__", [](const Tensor& x) { return copy(x); });
-  cls.def("__abs__", [](const Tensor& x) { return unary("Abs", x); });
-  cls.def("__invert__", [](const Tensor& x) { return unary("BitwiseNot", x); });
-}
-
-// Returns the module of the functions. It is looked up by name first, because an import statement costs much more.
-py::object functions() {
-  constexpr const char* kName = "walle.engine_ext.np";
-  const auto name = py::str(kName);
-  const auto loaded = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
-  return loaded ? loaded : py::module_::import(kName);
+// Returns the result of a function of a module of walle.np, called with the array.
+PyObject* call_function(const char* module, const char* name, PyObject* array) {
+  return translated([&] { return functions().attr(module).attr(name)(py::handle(array)).release().ptr(); });
 }
 
 // Binds methods that call the function of walle.np with the array as first argument; its module is imported on first use.
-template <class Class>
-void bind_functions(Class& cls) {
+void bind_functions(ArrayClass& cls) {
   for (const char* name : {"argpartition", "argsort", "choose", "clip", "compress", "cumprod", "cumsum", "diagonal", "nonzero",
                            "ptp", "put", "repeat", "round", "searchsorted", "squeeze", "std", "take", "trace", "var"}) {
     cls.def(
@@ -180,177 +114,359 @@ void bind_functions(Class& cls) {
         name,
         [name](const py::object& self, const py::args& args, const py::kwargs& kwargs) {
           const py::object sorted = functions().attr(name)(self, *args, **kwargs);
-          assign(py::cast<const Tensor&>(sorted), py::cast<const Tensor&>(self));
+          assign(tensor_of(sorted), tensor_of(self));
         },
         "Call the function of walle.np of this name and store its result in place.");
 }
 
-template <class Class>
-void bind_reductions(Class& cls) {
-  // Calls with `initial` or `where` go to the functions of walle.np.
-  const auto function = [](const char* name, py::handle x, py::handle axis, py::handle out, const py::dict& options) {
-    for (const char* option : {"initial", "where", "dtype"})
-      if (options.contains(option) && options[option].is_none()) PyDict_DelItemString(options.ptr(), option);
-    const py::object result = functions().attr(name)(x, axis, **options);
-    return store_in_out(py::cast<const Tensor&>(result), out);
-  };
-  const auto reduction = [&cls, function](const char* name, const char* op) {
-    const std::string operation = op;
-    cls.def(
-        name,
-        [=](py::handle self, py::handle axis, py::handle dtype, py::handle out, bool keepdims, py::handle initial,
-            py::handle where) {
-          if (!initial.is_none() || !where.is_none()) {
-            py::dict options;
-            options["dtype"] = dtype, options["keepdims"] = keepdims, options["initial"] = initial, options["where"] = where;
-            return function(name, self, axis, out, options);
-          }
-          const Tensor& x = py::cast<const Tensor&>(self);
-          return store_in_out(reduce(operation, dtype.is_none() ? x : cast(x, dtype_of(dtype)), axis, keepdims), out);
-        },
-        py::arg("axis") = py::none(), py::arg("dtype") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false,
-        py::arg("initial") = py::none(), py::arg("where") = py::none());
-  };
-  reduction("sum", "ReduceSum");
-  reduction("prod", "ReduceProd");
-  reduction("mean", "ReduceMean");
-  const auto selection = [&cls, function](const char* name, const char* op) {
-    const std::string operation = op;
-    cls.def(
-        name,
-        [=](py::handle self, py::handle axis, py::handle out, bool keepdims, py::handle initial, py::handle where) {
-          if (!initial.is_none() || !where.is_none()) {
-            py::dict options;
-            options["keepdims"] = keepdims, options["initial"] = initial, options["where"] = where;
-            return function(name, self, axis, out, options);
-          }
-          const Tensor& x = py::cast<const Tensor&>(self);
-          return store_in_out(reduce(operation, x, axis, keepdims), out);
-        },
-        py::arg("axis") = py::none(), py::arg("out") = py::none(), py::arg("keepdims") = false, py::arg("initial") = py::none(),
-        py::arg("where") = py::none());
-  };
-  selection("max", "ReduceMax");
-  selection("min", "ReduceMin");
-  selection("argmax", "ArgMax");
-  selection("argmin", "ArgMin");
-  selection("all", "All");
-  selection("any", "Any");
+// A reduction as a method: axis, dtype, out, keepdims, initial, where. Calls with `initial` or `where` go to the function of
+// walle.np.
+struct Reduction {
+  const char *name, *op;
+  bool has_dtype;
+};
+constexpr Reduction kReductions[] = {{"sum", "ReduceSum", true},  {"prod", "ReduceProd", true}, {"mean", "ReduceMean", true},
+                                     {"max", "ReduceMax", false}, {"min", "ReduceMin", false},  {"argmax", "ArgMax", false},
+                                     {"argmin", "ArgMin", false}, {"all", "All", false},        {"any", "Any", false}};
+
+template <std::size_t at>
+PyObject* reduction_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return translated([&]() -> PyObject* {
+    constexpr Reduction reduction = kReductions[at];
+    static const std::string op = reduction.op;
+    if (count == 0 && keywords == nullptr) return new_array(reduce(op, tensor_of(self), Py_None, false));
+    PyObject *axis, *dtype = nullptr, *out, *keepdims, *initial, *where;
+    if constexpr (reduction.has_dtype) {
+      constexpr Signature<6> signature{reduction.name, {"axis", "dtype", "out", "keepdims", "initial", "where"}};
+      const auto values = parse(signature, args, count, keywords);
+      axis = values[0], dtype = values[1], out = values[2], keepdims = values[3], initial = values[4], where = values[5];
+    } else {
+      constexpr Signature<5> signature{reduction.name, {"axis", "out", "keepdims", "initial", "where"}};
+      const auto values = parse(signature, args, count, keywords);
+      axis = values[0], out = values[1], keepdims = values[2], initial = values[3], where = values[4];
+    }
+    if (axis == nullptr) axis = Py_None;
+    if (is_given(initial) || is_given(where)) {
+      py::dict options;
+      if (is_given(dtype)) options["dtype"] = py::handle(dtype);
+      if (is_given(keepdims)) options["keepdims"] = py::handle(keepdims);
+      if (is_given(initial)) options["initial"] = py::handle(initial);
+      if (is_given(where)) options["where"] = py::handle(where);
+      const py::object result = functions().attr(reduction.name)(py::handle(self), py::handle(axis), **options);
+      return new_stored(tensor_of(result), out);
+    }
+    const Tensor& x = tensor_of(self);
+    return new_stored(reduce(op, is_given(dtype) ? converted(x, dtype_of(dtype)) : x, axis, is_true(keepdims)), out);
+  });
+}
+
+PyObject* reshape_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return translated([&]() -> PyObject* {
+    bool columns = false;
+    const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+    PyObject* shape = nullptr;
+    for (Py_ssize_t i = 0; i < named; ++i) {
+      PyObject* name = PyTuple_GET_ITEM(keywords, i);
+      if (PyUnicode_CompareWithASCIIString(name, "order") == 0)
+        columns = is_column_major(args[count + i], tensor_of(self));
+      else if (PyUnicode_CompareWithASCIIString(name, "shape") == 0 && count == 0)
+        shape = args[count + i];
+      else if (PyUnicode_CompareWithASCIIString(name, "copy") != 0 || is_true(args[count + i]))
+        throw py::type_error("reshape() takes sizes, `shape` and `order`");
+    }
+    Dims dims;
+    if (count == 1) shape = args[0];
+    if (shape != nullptr) {
+      dims = dims_of(shape);
+    } else {
+      dims.reserve(static_cast<std::size_t>(count));
+      for (Py_ssize_t i = 0; i < count; ++i) dims.push_back(size_of(args[i]));
+    }
+    const Tensor& x = tensor_of(self);
+    return new_view(columns ? reshaped_by_columns(x, std::move(dims)) : reshaped(x, std::move(dims)), self);
+  });
+}
+
+PyObject* ravel_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return translated([&]() -> PyObject* {
+    const auto [order] = parse(Signature<1>{"ravel", {"order"}}, args, count, keywords);
+    const Tensor& x = tensor_of(self);
+    return new_view(is_column_major(order, x) ? reshaped_by_columns(x, {-1}) : reshaped(x, {-1}), self);
+  });
+}
+
+PyObject* astype_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return translated([&]() -> PyObject* {
+    // `order`, `casting` and `subok` choose what this type does not have.
+    const auto [dtype, order, casting, subok, copy] =
+        parse(Signature<5>{"astype", {"dtype", "order", "casting", "subok", "copy"}, 1}, args, count, keywords);
+    const Tensor& x = tensor_of(self);
+    const DType target = dtype_of(dtype);
+    if (x.dtype() != target) return new_array(converted(x, target));
+    return copy != nullptr && !is_true(copy) ? Py_NewRef(self) : new_array(copy_of(x));
+  });
+}
+
+PyObject* copy_method(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return translated([&] {
+    parse(Signature<1>{"copy", {"order"}}, args, count, keywords);  // a copy is always in row-major order
+    return new_array(copy_of(tensor_of(self)));
+  });
+}
+
+PyObject* conjugate_method(PyObject* self, PyObject*) {
+  return translated([&] {
+    const Tensor& x = tensor_of(self);
+    return is_complex(x.dtype()) ? new_array(unary("Conjugate", x)) : Py_NewRef(self);
+  });
+}
+
+PyObject* complex_method(PyObject* self, PyObject*) {
+  return translated([&]() -> PyObject* {
+    const Py_complex value = PyComplex_AsCComplex(only_element(tensor_of(self)).ptr());
+    if (value.real == -1.0 && PyErr_Occurred() != nullptr) return nullptr;
+    return PyComplex_FromCComplex(value);
+  });
+}
+
+// Returns 0, or -1 with a Python error.
+template <class Function>
+int translated_setter(Function&& f) noexcept {
+  const auto result = py::reinterpret_steal<py::object>(translated([&]() -> PyObject* {
+    f();
+    return Py_NewRef(Py_None);
+  }));
+  return result ? 0 : -1;
+}
+
+PyObject* list_method(PyObject* self, PyObject*) {
+  return translated([&] { return nested_list(tensor_of(self)).release().ptr(); });
+}
+
+template <class Function>
+PyMethodDef method(const char* name, Function* function, const char* doc) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL | METH_KEYWORDS, doc};
+}
+
+template <std::size_t... at>
+std::vector<PyMethodDef> all_methods(std::index_sequence<at...>) {
+  return {method(kReductions[at].name, reduction_method<at>, "Reduce the axes given, or all of them.")...,
+          method("reshape", reshape_method, "Return the elements in another shape: a view where strides allow it, else a copy."),
+          method("ravel", ravel_method, "Return the elements in one dimension: a view where strides allow it, else a copy."),
+          method("astype", astype_method, "Return the elements converted to a dtype."),
+          method("copy", copy_method, "Return a copy in row-major order."),
+          {"conj", conjugate_method, METH_NOARGS, "Return the complex conjugates; a real array itself."},
+          {"conjugate", conjugate_method, METH_NOARGS, "Return the complex conjugates; a real array itself."},
+          {"__complex__", complex_method, METH_NOARGS, "Return the only element as a complex number."},
+          {"tolist", list_method, METH_NOARGS, "Return the elements as nested lists of Python numbers."},
+          {nullptr, nullptr, 0, nullptr}};
+}
+
+template <class Function>
+PyGetSetDef attribute(const char* name, Function function, const char* doc) {
+  return {name, function, nullptr, doc, nullptr};
+}
+
+}  // namespace
+
+PyMethodDef* array_methods() {
+  static std::vector<PyMethodDef> methods = all_methods(std::make_index_sequence<std::size(kReductions)>());
+  return methods.data();
+}
+
+PyGetSetDef* array_attributes() {
+  static constexpr auto tensor = [](PyObject* self) -> const Tensor& { return tensor_of(self); };
+  static PyGetSetDef attributes[] = {
+      attribute(
+          "shape", [](PyObject* self, void*) { return translated([&] { return tuple_of(tensor(self).shape()); }); },
+          "Sizes of the axes."),
+      attribute(
+          "strides",
+          [](PyObject* self, void*) {
+            return translated(
+                [&] { return tuple_of(tensor(self).strides(), static_cast<std::int64_t>(item_size(tensor(self).dtype()))); });
+          },
+          "Bytes between neighbours along each axis."),
+      attribute(
+          "dtype",
+          [](PyObject* self, void*) {
+            return translated([&] {
+              const auto* array = reinterpret_cast<const ArrayObject*>(self);
+              const DType dtype = array->has_number ? array->dtype : array->tensor.dtype();
+              return Py_NewRef(array_types().dtypes[static_cast<int>(dtype)]);
+            });
+          },
+          "Name of the elements' type."),
+      attribute(
+          "ndim", [](PyObject* self, void*) { return translated([&] { return PyLong_FromLong(tensor(self).ndim()); }); },
+          "Number of axes."),
+      attribute(
+          "size", [](PyObject* self, void*) { return translated([&] { return PyLong_FromLongLong(tensor(self).size()); }); },
+          "Number of elements."),
+      attribute(
+          "itemsize",
+          [](PyObject* self, void*) { return translated([&] { return PyLong_FromSize_t(item_size(tensor(self).dtype())); }); },
+          "Bytes of an element."),
+      attribute(
+          "nbytes",
+          [](PyObject* self, void*) {
+            return translated([&] {
+              return PyLong_FromLongLong(tensor(self).size() * static_cast<std::int64_t>(item_size(tensor(self).dtype())));
+            });
+          },
+          "Bytes of all elements."),
+      attribute(
+          "T",
+          [](PyObject* self, void*) { return translated([&] { return new_view(transposed(tensor(self), py::args()), self); }); },
+          "View with the axes in reverse order."),
+      {"real",
+       [](PyObject* self, void*) {
+         return translated(
+             [&] { return is_complex(tensor(self).dtype()) ? new_view(part_of(tensor(self), 0), self) : Py_NewRef(self); });
+       },
+       [](PyObject* self, PyObject* value, void*) { return translated_setter([&] { set_part(real(tensor(self)), value); }); },
+       "View of the real parts; a real array itself.", nullptr},
+      {"imag", [](PyObject* self, void*) { return translated([&] { return new_view(imag(tensor(self)), self); }); },
+       [](PyObject* self, PyObject* value, void*) {
+         return translated_setter([&] {
+           if (!is_complex(tensor(self).dtype()))
+             throw py::type_error("an array of dtype " + std::string(dtype_name(tensor(self).dtype())) +
+                                  " has no imaginary part to set");
+           set_part(imag(tensor(self)), value);
+         });
+       },
+       "View of the imaginary parts; of a real array, read-only zeros.", nullptr},
+      attribute(
+          "base",
+          [](PyObject* self, void*) {
+            PyObject* base = reinterpret_cast<ArrayObject*>(self)->base;
+            return Py_NewRef(base != nullptr ? base : Py_None);
+          },
+          "The array that this one is a view of, or None."),
+      attribute(
+          "flags", [](PyObject* self, void*) { return call_function("views", "Flags", self); },
+          "How the elements lie in memory, and whether they may be written."),
+      {"flat", [](PyObject* self, void*) { return call_function("views", "flatiter", self); },
+       [](PyObject* self, PyObject* value, void*) {
+         const auto flat = py::reinterpret_steal<py::object>(call_function("views", "flatiter", self));
+         return flat && value != nullptr ? PyObject_SetItem(flat.ptr(), Py_Ellipsis, value) : -1;
+       },
+       "The elements in row-major order, as an iterator that can be indexed.", nullptr},
+      attribute(
+          "address", [](PyObject* self, void*) { return translated([&] { return PyLong_FromVoidPtr(tensor(self).raw()); }); },
+          "Address of the first element."),
+      {nullptr, nullptr, nullptr, nullptr, nullptr}};
+  return attributes;
+}
+
+namespace {
+
+py::object new_type(const py::module_& module, const char* name, std::size_t size, PyMemberDef* members, PyType_Slot* slots) {
+  std::vector<PyType_Slot> all;
+  if (members != nullptr) all.push_back({Py_tp_members, members});
+  for (; slots->slot != 0; ++slots) all.push_back(*slots);
+  all.push_back({0, nullptr});
+  PyType_Spec spec{name, static_cast<int>(size), 0, Py_TPFLAGS_DEFAULT, all.data()};
+  auto type = py::reinterpret_steal<py::object>(PyType_FromModuleAndSpec(module.ptr(), &spec, nullptr));
+  if (!type) throw py::error_already_set();
+  return type;
+}
+
+// No code can change the type from here on.
+void seal_type(PyTypeObject* type) {
+  type->tp_flags |= Py_TPFLAGS_IMMUTABLETYPE;
+  PyType_Modified(type);
 }
 
 }  // namespace
 
 void bind_ndarray(py::module_& module) {
-  auto cls = py::reinterpret_borrow<py::class_<Tensor>>(module.attr("ndarray"));
-  cls.def_property_readonly("shape", [](const Tensor& x) { return tuple_of(x.shape()); })
-      .def_property_readonly("strides", byte_strides)
-      .def_property_readonly("dtype", [](const Tensor& x) { return std::string(dtype_name(x.dtype())); })
-      .def_property_readonly("ndim", &Tensor::ndim)
-      .def_property_readonly("size", &Tensor::size)
-      .def_property_readonly("itemsize", [](const Tensor& x) { return item_size(x.dtype()); })
-      .def_property_readonly("nbytes", [](const Tensor& x) { return x.size() * static_cast<std::int64_t>(item_size(x.dtype())); })
-      .def_property("real", real, [](const Tensor& x, py::handle value) { set_item(real(x), py::ellipsis(), value); })
-      .def_property("imag", imag, set_imag)
-      .def("conj", conjugate)
-      .def("conjugate", conjugate)
-      .def_property_readonly("T", [](const Tensor& x) { return transposed(x, py::args()); })
-      .def("__len__",
-           [](const Tensor& x) {
-             if (x.ndim() == 0) throw py::type_error("len() of an array without dimensions");
-             return x.shape()[0];
-           })
-      .def("__getitem__", get_item)
-      .def("__setitem__", set_item)
-      .def("__iter__",
-           [](py::handle self) {
-             const Tensor& x = py::cast<const Tensor&>(self);
-             if (x.ndim() == 0) throw py::type_error("iteration over an array without dimensions");
-             if (x.ndim() > 1 && x.shape()[0] <= kFastPathElements) return py::object(py::iter(unstack(x)));
-             return py::reinterpret_steal<py::object>(PySeqIter_New(self.ptr()));
-           })
-      .def("__contains__", [](py::handle self,
-                              py::handle value) { return truth(reduce("Any", binary("Equal", self, value), py::none(), false)); })
-      .def("__bool__", truth)
-      .def("__complex__",
-           [](const Tensor& x) {
-             const Py_complex value = PyComplex_AsCComplex(item(x).ptr());
-             if (value.real == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-             return py::reinterpret_steal<py::object>(PyComplex_FromCComplex(value));
-           })
-      .def("__float__", [](const Tensor& x) { return py::float_(item(x)); })
-      .def("__int__", [](const Tensor& x) { return py::int_(item(x)); })
-      .def("__index__",
-           [](const Tensor& x) {
-             if (x.ndim() != 0 || floating_dtype(x.dtype()) == x.dtype() || x.dtype() == DType::b8)
-               throw py::type_error("only an integer array without dimensions can be used as an index");
-             return py::int_(item(x));
-           })
-      .def("__format__",
-           [](const Tensor& x, const std::string& format) {
-             if (x.ndim() == 0) return py::cast<std::string>(item(x).attr("__format__")(format));
-             return py::cast<std::string>(py::str(text(x)).attr("__format__")(format));
-           })
-      .def("__repr__", text)
-      .def("item", item, "Return the only element, or the one at the given index, as a Python number.")
-      .def("item",
-           [](const py::object& x, const py::args& at) {
-             const Tensor& given = py::cast<const Tensor&>(x);
-             return at.size() == 1 && given.ndim() != 1 ? item(get_item(reshaped(given, {-1}), at[0]))
-                                                        : item(get_item(given, at));
-           })
-      .def("tolist", nested_list)
-      .def("tobytes",
-           [](const Tensor& x) {
-             const Tensor dense = contiguous(x);
-             return py::bytes(reinterpret_cast<const char*>(dense.raw()),
-                              static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
-           })
-      .def("copy", copy)
-      .def("__copy__", copy)
-      .def(
-          "__deepcopy__", [](const Tensor& x, py::handle) { return copy(x); }, py::arg("memo"))
-      .def(
-          "astype",
-          [](const Tensor& x, py::handle dtype) {
-            const DType target = dtype_of(dtype);
-            return x.dtype() == target ? copy(x) : converted(x, target);
-          },
-          py::arg("dtype"))
-      .def(
-          "view",
-          [](const Tensor& x, py::handle dtype) {
-            const DType target = dtype_of(dtype);
-            if (item_size(target) != item_size(x.dtype()))
-              throw Error(ErrorKind::dtype, "cannot view " + std::string(dtype_name(x.dtype())) + " as " +
-                                                std::string(dtype_name(target)) + ", whose item size differs; use astype");
-            if (target == DType::b8)
-              throw Error(ErrorKind::dtype, "cannot view an array as bool, whose bytes may only be 0 and 1; use astype");
-            return Tensor(x.storage(), target, x.shape(), x.strides(), x.offset());
-          },
-          py::arg("dtype"), "View the same bits as another dtype of the same item size.")
-      .def("reshape", [](const Tensor& x, const py::args& shape) { return reshaped(x, dims_of_args(shape)); })
-      .def("ravel", [](const Tensor& x) { return reshaped(x, {-1}); })
-      .def(
-          "flatten",
-          [](const Tensor& x, const std::string& order) {
-            if (order != "C" && order != "F" && order != "A" && order != "K")
-              throw Error(ErrorKind::unsupported, "flatten does not support order '" + order + "'; known are C, F, A and K");
-            return copy(reshaped(order == "F" ? transposed(x, py::args()) : x, {-1}));
-          },
-          py::arg("order") = "C")
-      .def("transpose", transposed)
-      .def("swapaxes", swapped, py::arg("axis1"), py::arg("axis2"))
-      .def(
-          "fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"))
-      .def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));
-  bind_arithmetic(cls);
-  bind_reductions(cls);
-  bind_functions(cls);
-  // Equality is elementwise, so only an array without dimensions can be equal to its number and share its hash.
-  cls.def("__hash__", [](const Tensor& x) {
-    if (x.ndim() != 0) throw py::type_error("an array with dimensions is not hashable");
-    return py::hash(item(x));
+  static PyMemberDef members[] = {
+      {"__weaklistoffset__", Py_T_PYSSIZET, offsetof(ArrayObject, weak_references), Py_READONLY, nullptr}, {}};
+  const py::object type = new_type(module, "walle.engine_ext._core.ndarray", sizeof(ArrayObject), members, array_slots());
+  const py::object iterator =
+      new_type(module, "walle.engine_ext._core.ndarray_iterator", sizeof(IteratorObject), nullptr, array_iterator_slots());
+  ArrayClass cls{type};
+  cls.def("__format__", [](py::handle self, const py::str& format) -> py::object {
+    const Tensor& x = tensor_of(self);
+    const py::object value = x.ndim() == 0 ? only_element(x) : py::object(py::str(self));
+    return value.attr("__format__")(format);
   });
+  cls.def("item", &only_element, "Return the only element, or the one at the given index, as a Python number.");
+  cls.def("item", [](const Tensor& x, const py::args& at) {
+    return only_element(at.size() == 1 && x.ndim() != 1 ? get_item(reshaped(x, {-1}), at[0]) : get_item(x, at));
+  });
+  cls.def("tobytes", [](const Tensor& x) {
+    const Tensor dense = contiguous(x);
+    return py::bytes(reinterpret_cast<const char*>(dense.raw()),
+                     static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
+  });
+  cls.def("__copy__", &copy_of);
+  cls.def("__deepcopy__", [](const Tensor& x, py::handle) { return copy_of(x); }, py::arg("memo"));
+  cls.def(
+      "view",
+      [](py::handle self, py::handle dtype) {
+        const Tensor& x = tensor_of(self);
+        const DType target = dtype.is_none() ? x.dtype() : dtype_of(dtype);
+        if (item_size(target) != item_size(x.dtype()))
+          throw Error(ErrorKind::dtype, "cannot view " + std::string(dtype_name(x.dtype())) + " as " +
+                                            std::string(dtype_name(target)) + ", whose item size differs; use astype");
+        if (target == DType::b8 && x.dtype() != DType::b8)
+          throw Error(ErrorKind::dtype, "cannot view an array as bool, whose bytes may only be 0 and 1; use astype");
+        return view_of(self, Tensor(x.storage(), target, x.shape(), x.strides(), x.offset()));
+      },
+      py::arg("dtype") = py::none(), "View the same bits as another dtype of the same item size.");
+  cls.def(
+      "flatten",
+      [](const Tensor& x, py::handle order) {
+        return copy_of(is_column_major(order.ptr(), x) ? reshaped_by_columns(x, {-1}) : reshaped(x, {-1}));
+      },
+      py::arg("order") = "C");
+  cls.def("transpose", [](py::handle self, const py::args& order) { return view_of(self, transposed(tensor_of(self), order)); });
+  cls.def(
+      "swapaxes",
+      [](py::handle self, std::int64_t axis1, std::int64_t axis2) {
+        return view_of(self, swapped(tensor_of(self), axis1, axis2));
+      },
+      py::arg("axis1"), py::arg("axis2"));
+  cls.def("fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"));
+  cls.def(
+      "__reduce__",
+      [](py::handle self) {
+        const Tensor& x = tensor_of(self);
+        return py::make_tuple(py::module_::import("walle.engine_ext._core").attr("array_from_bytes"),
+                              py::make_tuple(self.attr("tobytes")(), py::str(dtype_name(x.dtype()).data()), self.attr("shape")));
+      },
+      "Return what pickle stores.");
+  cls.def(
+      "__round__",
+      [](py::handle self, py::handle digits) -> py::object {
+        if (tensor_of(self).ndim() != 0)
+          throw py::type_error("round() takes an array without dimensions; use walle.np.round for others");
+        if (digits.is_none())
+          return py::reinterpret_steal<py::object>(PyNumber_Long(only_element(tensor_of(self)).attr("__round__")().ptr()));
+        return functions().attr("round")(self, digits);
+      },
+      py::arg("ndigits") = py::none());
+  cls.def(
+      "setflags",
+      [](py::handle self, py::handle write) {
+        if (write.is_none()) return;
+        auto& x = tensor_of(self);
+        const bool writable = x.storage() && x.storage()->writable();
+        if (is_true(write.ptr()) && !writable)
+          throw py::value_error("an array that is read-only cannot be made writeable; copy it");
+        if (!is_true(write.ptr()) && writable)
+          x = Tensor(vm::read_only(x.storage()), x.dtype(), x.shape(), x.strides(), x.offset());
+      },
+      py::arg("write") = py::none(), "Make the array read-only; other arrays on the same memory stay as they are.");
+  cls.def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));
+  bind_functions(cls);
+  seal_type(reinterpret_cast<PyTypeObject*>(type.ptr()));
+  seal_type(reinterpret_cast<PyTypeObject*>(iterator.ptr()));
+  mutable_array_types().array = reinterpret_cast<PyTypeObject*>(Py_NewRef(type.ptr()));
+  mutable_array_types().iterator = reinterpret_cast<PyTypeObject*>(Py_NewRef(iterator.ptr()));
+  module.attr("ndarray") = type;
 }
 
 }  // namespace walle

@@ -83,17 +83,6 @@ Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t axis1, std::i
   return {vm::read_only(x.storage()), x.dtype(), std::move(shape), std::move(strides), x.offset() + first};
 }
 
-// Python functions of one and two operands with NumPy's calling convention; each is created once, when its name is first used.
-py::object unary_function(const std::string& name, const std::string& op) {
-  return py::cpp_function([def = &operator_named(op)](py::handle x, py::handle out) { return store_in_out(unary(*def, x), out); },
-                          py::name(name.c_str()), py::arg("x"), py::arg("out") = py::none());
-}
-py::object binary_function(const std::string& name, const std::string& op) {
-  return py::cpp_function(
-      [def = &operator_named(op)](py::handle a, py::handle b, py::handle out) { return store_in_out(binary(*def, a, b), out); },
-      py::name(name.c_str()), py::arg("a"), py::arg("b"), py::arg("out") = py::none());
-}
-
 }  // namespace
 
 void bind_operators(py::module_& module) {
@@ -111,8 +100,6 @@ void bind_operators(py::module_& module) {
   module.def(
       "clip", [](py::handle x, py::handle low, py::handle high) { return clip(as_tensor(x), low, high); }, py::arg("x"),
       py::arg("low"), py::arg("high"));
-  module.def("unary_function", &unary_function, py::arg("name"), py::arg("op"));
-  module.def("binary_function", &binary_function, py::arg("name"), py::arg("op"));
   module.def(
       "as_strided",
       [](py::handle x, py::handle shape, py::handle strides, std::int64_t offset) {
@@ -130,15 +117,6 @@ void bind_operators(py::module_& module) {
       "Return the only output of an operator of the registry; None stands for an input that is left out.");
   module.def("evaluate", &evaluate_named, py::arg("op"), py::arg("inputs"), py::arg("attributes"), py::arg("outputs") = 1,
              "Compute any operator of the registry and return its outputs.");
-  module.def(
-      "asarray",
-      [](py::handle value, py::handle dtype) {
-        const Tensor* given = tensor_or_null(value);
-        if (given != nullptr && (dtype.is_none() || dtype_of(dtype) == given->dtype()))
-          return py::reinterpret_borrow<py::object>(value);
-        return py::cast(dtype.is_none() ? as_tensor(value) : as_tensor(value, dtype_of(dtype)));
-      },
-      py::arg("value"), py::arg("dtype") = py::none());
   module.def("full", &full, py::arg("shape"), py::arg("value"), py::arg("dtype"));
   module.def("arange", &arange, py::arg("start"), py::arg("step"), py::arg("count"), py::arg("dtype"));
   module.def(

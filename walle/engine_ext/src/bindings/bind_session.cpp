@@ -311,7 +311,7 @@ void bind_rates(py::module_& module) {
 
 std::shared_ptr<const Graph> load(py::handle model) {
   if (is_ndarray(model)) {  // a task's file in a VM host
-    const auto& bytes = model.cast<const Tensor&>();
+    const Tensor& bytes = tensor_of(model);
     const auto& storage = bytes.storage();
     const bool is_whole = storage && bytes.contiguous() && bytes.dtype() == DType::u8 && bytes.offset() == 0 &&
                           static_cast<std::size_t>(bytes.size()) == storage->size_bytes();

@@ -1,6 +1,4 @@
-// Bindings of walle.np.ndarray's storage: the buffer protocol in both directions.
-#include <pybind11/stl.h>
-
+// The buffer protocol of walle.np.ndarray, in both directions.
 #include <algorithm>
 #include <cstring>
 
@@ -95,24 +93,63 @@ Tensor tensor_from_buffer(py::handle object) {
   return tensor;
 }
 
-bool is_ndarray(py::handle object) { return py::detail::make_caster<Tensor>().load(object, false); }
+namespace {
+
+constexpr bool asks_for(int flags, int wanted) { return (flags & wanted) == wanted; }
+
+// Dimensions and byte strides of a buffer that is exported; its consumer releases them.
+struct BufferShape {
+  std::vector<Py_ssize_t> shape, strides;
+};
+
+}  // namespace
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  view->obj = nullptr;
+  const char* refusal = nullptr;
+  try {
+    const Tensor& x = tensor_of(self);
+    const bool writable = x.storage() && x.storage()->writable(), dense = x.contiguous();
+    if (asks_for(flags, PyBUF_WRITABLE) && !writable) refusal = "the array is read-only; copy it first";
+    const bool needs_rows = asks_for(flags, PyBUF_C_CONTIGUOUS) || !asks_for(flags, PyBUF_STRIDES);
+    if ((needs_rows || asks_for(flags, PyBUF_ANY_CONTIGUOUS)) && !dense)
+      refusal = "the array is not in row-major order; use ascontiguousarray";
+    auto shape = std::make_unique<BufferShape>();
+    const auto item = static_cast<Py_ssize_t>(item_size(x.dtype()));
+    Py_ssize_t columns = 1;  // the stride of a column-major array
+    for (std::size_t axis = 0; axis < x.shape().size(); ++axis) {
+      shape->shape.push_back(x.shape()[axis]);
+      shape->strides.push_back(x.strides()[axis] * item);
+      if (asks_for(flags, PyBUF_F_CONTIGUOUS) && x.shape()[axis] > 1 && x.strides()[axis] != columns)
+        refusal = "the array is not in column-major order";
+      columns *= x.shape()[axis];
+    }
+    if (refusal == nullptr) {
+      const bool has_shape = asks_for(flags, PyBUF_ND);
+      view->buf = x.raw();
+      view->len = x.size() * item;
+      view->itemsize = item;
+      view->readonly = writable ? 0 : 1;
+      view->ndim = has_shape ? x.ndim() : 1;
+      view->format = asks_for(flags, PyBUF_FORMAT) ? const_cast<char*>(kFormats[static_cast<int>(x.dtype())]) : nullptr;
+      view->shape = has_shape ? shape->shape.data() : nullptr;
+      view->strides = asks_for(flags, PyBUF_STRIDES) ? shape->strides.data() : nullptr;
+      view->suboffsets = nullptr;
+      view->internal = shape.release();
+      view->obj = Py_NewRef(self);
+      return 0;
+    }
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  PyErr_SetString(PyExc_BufferError, refusal);
+  return -1;
+}
+
+void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<BufferShape*>(view->internal); }
 
 void bind_tensor(py::module_& module) {
-  auto ndarray = py::class_<Tensor>(module, "ndarray", py::buffer_protocol());
-  ndarray
-      .def(py::init([](py::buffer object) { return tensor_from_buffer(object); }), py::arg("buffer"))
-      // Without this, ndarray.__new__(ndarray) would return an object without a Tensor. Objects returned here need no __init__.
-      .def_static(
-          "__new__", [](py::handle, py::buffer object) { return tensor_from_buffer(object); }, py::arg("cls"), py::arg("buffer"))
-      .def_property_readonly("address", [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.raw()); })
-      .def_buffer([](Tensor& t) {
-        const auto item = static_cast<py::ssize_t>(item_size(t.dtype()));
-        std::vector<py::ssize_t> strides;
-        for (const auto stride : t.strides()) strides.push_back(stride * item);
-        return py::buffer_info(t.raw(), item, kFormats[static_cast<int>(t.dtype())], t.ndim(),
-                               std::vector<py::ssize_t>(t.shape().begin(), t.shape().end()), std::move(strides),
-                               !(t.storage() && t.storage()->writable()));
-      });
   module.def("live_storage_bytes", &live_storage_bytes, "Bytes of engine memory that are allocated in this process.");
 }
 

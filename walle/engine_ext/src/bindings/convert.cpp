@@ -128,7 +128,9 @@ DType promote_with_number(DType array, DType number) {
 
 namespace {
 
-bool is_sequence(py::handle value) { return PyList_Check(value.ptr()) || PyTuple_Check(value.ptr()); }
+bool is_sequence(py::handle value) {
+  return PyList_Check(value.ptr()) || PyTuple_Check(value.ptr()) || PyRange_Check(value.ptr());
+}
 
 // Contents of nested lists: their shape, the common dtype, and the leaves in order.
 struct Nested {
@@ -194,21 +196,12 @@ bool is_number(py::handle value) {
   return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()) || PyComplex_Check(value.ptr());
 }
 
-const Tensor* tensor_or_null(py::handle value) { return is_ndarray(value) ? &py::cast<const Tensor&>(value) : nullptr; }
-
 DType dtype_of(py::handle name) {
-  if (name.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::f32;
-  if (name.ptr() == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::i64;
-  if (name.ptr() == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::b8;
-  if (name.ptr() == reinterpret_cast<PyObject*>(&PyComplex_Type)) return DType::c64;
-  if (PyUnicode_Check(name.ptr())) {
-    const auto text = py::cast<std::string>(name);
-    for (int i = 0; i < kDTypeCount; ++i)
-      if (dtype_name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
-  }
-  throw Error(ErrorKind::dtype, "unknown dtype " + py::cast<std::string>(py::repr(name)) +
-                                    "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, "
-                                    "complex64, complex128 and the storage types");
+  if (const auto found = find_dtype(name)) return *found;
+  throw Error(ErrorKind::dtype,
+              "unknown dtype " + py::cast<std::string>(py::repr(name)) +
+                  "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, complex128, "
+                  "NumPy's short names of them, and the storage types");
 }
 
 Tensor scalar(py::handle number, DType dtype) {
@@ -218,7 +211,7 @@ Tensor scalar(py::handle number, DType dtype) {
 }
 
 Tensor as_tensor(py::handle value) {
-  if (is_ndarray(value)) return py::cast<const Tensor&>(value);
+  if (is_ndarray(value)) return tensor_of(value);
   if (is_number(value)) return scalar(value, natural_dtype(value));
   if (is_sequence(value)) return from_nested(value, std::nullopt);
   if (PyObject_CheckBuffer(value.ptr())) return tensor_from_buffer(value);
@@ -241,34 +234,46 @@ Tensor converted(const Tensor& tensor, DType dtype) {
   return cast(tensor, dtype);
 }
 
-py::object element(const Tensor& tensor, const std::byte* address) {
-  if (is_complex(tensor.dtype())) {
+py::object element(DType dtype, const std::byte* address) {
+  if (is_complex(dtype)) {
     double wide[2];
     float narrow[2];
-    std::memcpy(tensor.dtype() == DType::c64 ? static_cast<void*>(narrow) : wide, address, item_size(tensor.dtype()));
-    if (tensor.dtype() == DType::c64) wide[0] = narrow[0], wide[1] = narrow[1];
+    std::memcpy(dtype == DType::c64 ? static_cast<void*>(narrow) : wide, address, item_size(dtype));
+    if (dtype == DType::c64) wide[0] = narrow[0], wide[1] = narrow[1];
     return py::reinterpret_steal<py::object>(PyComplex_FromDoubles(wide[0], wide[1]));
   }
-  py::object result;
-  const bool has_type = with_type(tensor.dtype(), [&](auto* type) {
+  PyObject* result = nullptr;
+  const bool has_type = with_type(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     T value;
     std::memcpy(&value, address, sizeof(T));
-    result = py::cast(value);
+    if constexpr (std::is_same_v<T, bool>)
+      result = PyBool_FromLong(value);
+    else if constexpr (std::is_floating_point_v<T>)
+      result = PyFloat_FromDouble(value);
+    else if constexpr (std::is_signed_v<T>)
+      result = PyLong_FromLongLong(value);
+    else
+      result = PyLong_FromUnsignedLongLong(value);
   });
-  if (has_type) return result;
-  float value;
-  Conversion(tensor.dtype(), DType::f32, 0, kernels()).run(address, 1, reinterpret_cast<std::byte*>(&value), 1);
-  return is_floating(tensor.dtype()) ? py::object(py::float_(value)) : py::object(py::int_(static_cast<int>(value)));
+  if (!has_type) {
+    float value;
+    Conversion(dtype, DType::f32, 0, kernels()).run(address, 1, reinterpret_cast<std::byte*>(&value), 1);
+    result = is_floating(dtype) ? PyFloat_FromDouble(value) : PyLong_FromLong(static_cast<long>(value));
+  }
+  if (result == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
 }
 
 namespace {
 py::object nested_at(const Tensor& tensor, const std::byte* address, std::size_t axis) {
-  if (axis == tensor.shape().size()) return element(tensor, address);
-  py::list list(static_cast<std::size_t>(tensor.shape()[axis]));
+  if (axis == tensor.shape().size()) return element(tensor.dtype(), address);
+  const auto size = static_cast<Py_ssize_t>(tensor.shape()[axis]);
+  auto list = py::reinterpret_steal<py::object>(PyList_New(size));
+  if (!list) throw py::error_already_set();
   const std::int64_t step = tensor.strides()[axis] * static_cast<std::int64_t>(item_size(tensor.dtype()));
-  for (std::size_t i = 0; i < list.size(); ++i)
-    list[i] = nested_at(tensor, address + static_cast<std::int64_t>(i) * step, axis + 1);
+  for (Py_ssize_t i = 0; i < size; ++i)
+    PyList_SET_ITEM(list.ptr(), i, nested_at(tensor, address + i * step, axis + 1).release().ptr());
   return list;
 }
 }  // namespace
@@ -308,10 +313,19 @@ DType floating_dtype(DType dtype) noexcept {
   return is_integer(dtype) && item_size(dtype) >= 4 ? DType::f64 : DType::f32;
 }
 
+std::int64_t size_of(py::handle number) {
+  const Py_ssize_t size = PyNumber_AsSsize_t(number.ptr(), PyExc_OverflowError);
+  if (size == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+  return size;
+}
+
 Dims dims_of(py::handle numbers) {
-  if (PyIndex_Check(numbers.ptr())) return {py::cast<std::int64_t>(numbers)};
+  if (PyIndex_Check(numbers.ptr()) && !(is_ndarray(numbers) && tensor_of(numbers).ndim() > 0)) return {size_of(numbers)};
   Dims dims;
-  for (const py::handle number : py::reinterpret_borrow<py::sequence>(numbers)) dims.push_back(py::cast<std::int64_t>(number));
+  const auto items = py::reinterpret_steal<py::tuple>(PySequence_Tuple(numbers.ptr()));
+  if (!items) throw py::error_already_set();
+  dims.reserve(items.size());
+  for (const py::handle number : items) dims.push_back(size_of(number));
   return dims;
 }
 

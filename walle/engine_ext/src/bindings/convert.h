@@ -2,13 +2,18 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <optional>
+
+#include "bindings/array_object.h"
 #include "core/attributes.h"
 #include "core/tensor.h"
 
 namespace walle {
 
-// Returns the dtype of a NumPy name, or of Python's float (float32 here), complex (complex64), int (int64) or bool. Throws Error
-// (dtype) for anything else.
+// Returns the dtype of a dtype object, of a NumPy name, or of Python's float (float32 here), complex (complex64), int (int64) or
+// bool; nothing for anything else.
+std::optional<DType> find_dtype(pybind11::handle given);
+// The same; throws Error (dtype) for anything else.
 DType dtype_of(pybind11::handle name);
 
 // Returns an ndarray's tensor, a view of a buffer, or a new tensor of a number or of nested lists (bool, int64, float32 or
@@ -19,8 +24,6 @@ Tensor as_tensor(pybind11::handle value, DType dtype);
 // Returns the tensor converted to `dtype`, with NumPy's ComplexWarning where that discards imaginary parts.
 Tensor converted(const Tensor& tensor, DType dtype);
 bool is_number(pybind11::handle value);
-// Returns the tensor of an ndarray, null for any other object.
-const Tensor* tensor_or_null(pybind11::handle value);
 // Returns bool, int64, float32 or complex64 for a Python number.
 DType natural_dtype(pybind11::handle number);
 // Returns the common dtype of two Python numbers, given their natural dtypes.
@@ -35,8 +38,8 @@ void write_number(pybind11::handle number, DType dtype, std::byte* address);
 // Returns a Python number as a 0-d tensor. Throws OverflowError where an int is out of range.
 Tensor scalar(pybind11::handle number, DType dtype);
 
-// Returns the element at an address as a Python number.
-pybind11::object element(const Tensor& tensor, const std::byte* address);
+// Returns the element of a dtype at an address as a Python number.
+pybind11::object element(DType dtype, const std::byte* address);
 // Returns a tensor as nested lists of Python numbers.
 pybind11::object nested_list(const Tensor& tensor);
 
@@ -48,6 +51,7 @@ DType floating_dtype(DType dtype) noexcept;
 DType complex_dtype(DType dtype) noexcept;
 
 Attributes attributes_of(const pybind11::dict& items);
-Dims dims_of(pybind11::handle numbers);  // an int or a sequence of ints
+std::int64_t size_of(pybind11::handle number);  // of an int, or what has __index__
+Dims dims_of(pybind11::handle numbers);         // an int or a sequence of ints
 
 }  // namespace walle

@@ -291,6 +291,15 @@ Selection select(const Tensor& x, py::handle key) {
   return result;
 }
 
+// Copies the rows of the indices, which are in range; a row has `fixed` bytes, or `bytes` where that is 0.
+template <std::size_t fixed>
+void gather_rows(const std::byte* from, const std::int64_t* index, std::int64_t count, std::int64_t length, std::size_t bytes,
+                 std::byte* to) {
+  const std::size_t row = fixed != 0 ? fixed : bytes;
+  for (std::int64_t i = 0; i < count; ++i, to += row)
+    std::memcpy(to, from + static_cast<std::size_t>(index[i] < 0 ? index[i] + length : index[i]) * row, row);
+}
+
 // Returns x[indices] for a few integers along the first axis of a dense array, without creating an indexed raster; nothing for
 // other keys.
 std::optional<Tensor> fast_gather(const Tensor& x, py::handle key) {
@@ -302,12 +311,16 @@ std::optional<Tensor> fast_gather(const Tensor& x, py::handle key) {
   Dims shape = given->shape();
   shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
   Tensor result = Tensor::empty(x.dtype(), std::move(shape));
-  const auto bytes = row * static_cast<std::int64_t>(item_size(x.dtype()));
-  for (std::int64_t i = 0; i < indices.size(); ++i) {
-    const std::int64_t index = indices.data<const std::int64_t>()[i];
-    if (index < -length || index >= length) out_of_range(index, 0, length);
-    std::memcpy(result.raw() + i * bytes, x.raw() + (index < 0 ? index + length : index) * bytes,
-                static_cast<std::size_t>(bytes));
+  const auto bytes = static_cast<std::size_t>(row) * item_size(x.dtype());
+  const std::int64_t* index = indices.data<const std::int64_t>();
+  const std::int64_t count = indices.size();
+  for (std::int64_t i = 0; i < count; ++i)
+    if (index[i] < -length || index[i] >= length) out_of_range(index[i], 0, length);
+  switch (bytes) {
+    case 1: gather_rows<1>(x.raw(), index, count, length, bytes, result.raw()); break;
+    case 4: gather_rows<4>(x.raw(), index, count, length, bytes, result.raw()); break;
+    case 8: gather_rows<8>(x.raw(), index, count, length, bytes, result.raw()); break;
+    default: gather_rows<0>(x.raw(), index, count, length, bytes, result.raw());
   }
   return result;
 }
@@ -316,12 +329,18 @@ std::int64_t storage_elements(const Tensor& x) {
   return static_cast<std::int64_t>(x.storage()->size_bytes() / item_size(x.dtype()));
 }
 
-// Returns a copy of a result without dimensions, unless the key has an ellipsis, as NumPy does; other results unchanged.
-Tensor copy_if_scalar(Tensor view_of_x, py::handle key) {
-  if (view_of_x.ndim() > 0 || key.ptr() == Py_Ellipsis) return view_of_x;
+// Returns whether the result of a key is a number of its own, as NumPy's scalars: where it has no dimensions, and the key no
+// ellipsis.
+bool is_number_key(const Tensor& view_of_x, py::handle key) {
+  if (view_of_x.ndim() > 0 || key.ptr() == Py_Ellipsis) return false;
   if (PyTuple_Check(key.ptr()))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key.ptr()); ++i)
-      if (PyTuple_GET_ITEM(key.ptr(), i) == Py_Ellipsis) return view_of_x;
+      if (PyTuple_GET_ITEM(key.ptr(), i) == Py_Ellipsis) return false;
+  return true;
+}
+
+Tensor copy_if_scalar(Tensor view_of_x, py::handle key) {
+  if (!is_number_key(view_of_x, key)) return view_of_x;
   Tensor copy = Tensor::empty(view_of_x.dtype(), {});
   std::memcpy(copy.raw(), view_of_x.raw(), item_size(view_of_x.dtype()));
   return copy;
@@ -346,6 +365,23 @@ Tensor get_item(const Tensor& x, py::handle key) {
   return result;
 }
 
+PyObject* new_element(PyObject* array, std::int64_t index) {
+  const Tensor& x = tensor_of(array);
+  const std::int64_t offset = index * x.strides()[0];
+  if (x.ndim() == 1) return new_number(x.dtype(), x.raw() + offset * static_cast<std::int64_t>(item_size(x.dtype())));
+  return new_view(view(x, Dims(x.shape().begin() + 1, x.shape().end()), Dims(x.strides().begin() + 1, x.strides().end()),
+                       x.offset() + offset),
+                  array);
+}
+
+PyObject* new_item(PyObject* array, PyObject* key) {
+  const Tensor& x = tensor_of(array);
+  if (PyLong_CheckExact(key) && x.ndim() > 0) return new_element(array, integer_key(key, 0, x.shape()[0]));
+  if (auto view_of_x = plain_view(x, key))
+    return is_number_key(*view_of_x, key) ? new_number(x.dtype(), view_of_x->raw()) : new_view(*std::move(view_of_x), array);
+  return new_view(get_item(x, key), array);
+}
+
 py::tuple unstack(const Tensor& x) {
   if (x.ndim() == 0) throw Error(ErrorKind::shape, "cannot unstack an array without dimensions");
   const Dims shape(x.shape().begin() + 1, x.shape().end()), strides(x.strides().begin() + 1, x.strides().end());
@@ -355,7 +391,22 @@ py::tuple unstack(const Tensor& x) {
   return parts;
 }
 
+namespace {
+
+// Sets one element of a vector to a number; returns false for other keys and values.
+bool set_number(const Tensor& x, py::handle key, py::handle value) {
+  if (!PyLong_CheckExact(key.ptr()) || x.ndim() != 1 || !(PyFloat_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr())) ||
+      compute_index(x.dtype()) < 0 || !x.storage()->writable())
+    return false;
+  const std::int64_t index = integer_key(key, 0, x.shape()[0]);
+  write_number(value, x.dtype(), x.raw() + index * x.strides()[0] * static_cast<std::int64_t>(item_size(x.dtype())));
+  return true;
+}
+
+}  // namespace
+
 void set_item(const Tensor& x, py::handle key, py::handle value) {
+  if (x.storage() && set_number(x, key, value)) return;
   Tensor source = as_tensor(value, x.dtype());
   Selection selection;
   if (auto view_of_x = plain_view(x, key))

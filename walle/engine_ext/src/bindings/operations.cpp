@@ -64,7 +64,7 @@ MixedOperands mixed_operands(py::handle a, py::handle b) {
 
 Tensor clip(const Tensor& x, py::handle low, py::handle high) {
   const auto bounded = [](const Tensor& given, const char* name, py::handle bound) {
-    return bound.is_none() ? given : binary(name, py::cast(given), bound);
+    return bound.is_none() ? given : binary(name, py::reinterpret_steal<py::object>(new_array(given)), bound);
   };
   const auto number = [](py::handle bound) {
     return bound.is_none() || PyFloat_CheckExact(bound.ptr()) || PyLong_CheckExact(bound.ptr());
@@ -116,9 +116,11 @@ bool holds_kind(DType target, DType result) noexcept {
   return floating_dtype(target) == target || floating_dtype(result) != result;
 }
 
-Tensor store_in_out(Tensor result, py::handle out) {
-  if (out.is_none()) return result;
-  const Tensor& target = py::cast<const Tensor&>(out);
+PyObject* new_stored(Tensor result, PyObject* out) {
+  if (out == nullptr || out == Py_None) return new_array(std::move(result));
+  if (PyTuple_Check(out) && PyTuple_GET_SIZE(out) == 1) return new_stored(std::move(result), PyTuple_GET_ITEM(out, 0));
+  if (!is_ndarray(out)) throw py::type_error("`out` must be an ndarray, not " + std::string(Py_TYPE(out)->tp_name));
+  const Tensor& target = tensor_of(out);
   if (!holds_kind(target.dtype(), result.dtype()))
     throw Error(ErrorKind::dtype, "`out` has dtype " + std::string(dtype_name(target.dtype())) +
                                       ", which cannot hold a result of dtype " + std::string(dtype_name(result.dtype())));
@@ -126,7 +128,7 @@ Tensor store_in_out(Tensor result, py::handle out) {
     throw Error(ErrorKind::shape,
                 "`out` has shape " + to_string(target.shape()) + ", but the result has shape " + to_string(result.shape()));
   assign(cast(result, target.dtype()), target);
-  return target;
+  return Py_NewRef(out);
 }
 
 Tensor unary(const OpDef& given, const Tensor& x) {
@@ -296,6 +298,26 @@ Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
   return {x.storage(), x.dtype(), std::move(shape), std::move(strides), offset};
 }
 
+py::object functions() {
+  constexpr const char* kName = "walle.engine_ext.np";
+  const auto name = py::str(kName);
+  const auto loaded = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
+  return loaded ? loaded : py::module_::import(kName);
+}
+
+Tensor copy_of(const Tensor& x) {
+  Tensor result = Tensor::empty(x.dtype(), x.shape());
+  assign(x, result);
+  return result;
+}
+
+py::object only_element(const Tensor& x) {
+  if (x.size() != 1)
+    throw Error(ErrorKind::shape, "an array of shape " + to_string(x.shape()) +
+                                      " cannot be converted to one number; it must have exactly one element");
+  return element(x.dtype(), x.raw());
+}
+
 namespace {
 
 // Returns the strides that view x in another shape with the same element count and row-major order; nothing where a copy is
@@ -344,6 +366,35 @@ Tensor reshaped(const Tensor& x, Dims shape) {
   const Tensor dense = contiguous(x);
   Dims strides = contiguous_strides(shape);
   return view(dense, std::move(shape), std::move(strides), dense.offset());
+}
+
+namespace {
+Tensor reversed(const Tensor& x) {
+  return view(x, Dims(x.shape().rbegin(), x.shape().rend()), Dims(x.strides().rbegin(), x.strides().rend()), x.offset());
+}
+}  // namespace
+
+Tensor reshaped_by_columns(const Tensor& x, Dims shape) {
+  std::reverse(shape.begin(), shape.end());
+  return reversed(reshaped(reversed(x), std::move(shape)));
+}
+
+bool is_column_major(PyObject* order, const Tensor& x) {
+  if (order == nullptr || order == Py_None) return false;
+  const Py_UCS4 letter = PyUnicode_Check(order) && PyUnicode_GET_LENGTH(order) == 1 ? PyUnicode_READ_CHAR(order, 0) : 0;
+  switch (letter) {
+    case 'C':
+    case 'c': return false;
+    case 'F':
+    case 'f': return true;
+    case 'A':
+    case 'a':
+    case 'K':
+    case 'k': return !x.contiguous() && reversed(x).contiguous();
+    default:
+      throw Error(ErrorKind::unsupported,
+                  "order " + py::cast<std::string>(py::repr(order)) + " is not supported; known are C, F, A and K");
+  }
 }
 
 }  // namespace walle

@@ -10,6 +10,10 @@
 
 namespace walle {
 
+// Returns the module walle.engine_ext.np, which loads its parts when they are first used, in a VM too. It is looked up by name
+// first, because an import statement costs much more.
+pybind11::object functions();
+
 // Elementwise operators of the registry; operands are converted to the dtype in which the operator computes.
 Tensor unary(const OpDef& op, const Tensor& x);
 Tensor unary(const OpDef& op, pybind11::handle x);
@@ -27,17 +31,28 @@ Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, boo
 // Returns whether an array of dtype `target` can take results of dtype `result` in place: floats do not become integers, and
 // complex numbers do not become real ones.
 bool holds_kind(DType target, DType result) noexcept;
-// Copies `result` into `out` and returns `out`; returns `result` where `out` is None. Throws Error (shape, dtype) where `out`
-// cannot hold it.
-Tensor store_in_out(Tensor result, pybind11::handle out);
+// Copies `result` into `out` and returns `out`, a new reference; returns an array of `result` where `out` is None or null. Throws
+// Error (shape, dtype) where `out` cannot hold it.
+PyObject* new_stored(Tensor result, PyObject* out);
 
 // Returns x[key]: a view where the key consists of ints, slices, None and an ellipsis; a copy where it has index arrays or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);
+// Returns x[key] as a new reference; a result without dimensions is a number of its own.
+PyObject* new_item(PyObject* array, PyObject* key);
+// Returns x[index] for an index in the range of the first axis, as a new reference.
+PyObject* new_element(PyObject* array, std::int64_t index);
 // Returns views of the sub-arrays along the first axis.
 pybind11::tuple unstack(const Tensor& x);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
 
 Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset);
+Tensor copy_of(const Tensor& x);               // in row-major order
 Tensor reshaped(const Tensor& x, Dims shape);  // a view where strides allow it, else a copy; one dimension may be -1
+// The same, with the elements in column-major order on both sides.
+Tensor reshaped_by_columns(const Tensor& x, Dims shape);
+// Returns whether NumPy's `order` ("C", "F", "A" or "K"; null is "C") means column-major order for x.
+bool is_column_major(PyObject* order, const Tensor& x);
 
+// Returns the only element as a Python number. Throws Error (shape) for any other number of elements.
+pybind11::object only_element(const Tensor& x);
 }  // namespace walle

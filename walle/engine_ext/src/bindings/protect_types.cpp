@@ -42,7 +42,8 @@ void protect_types(const py::module_& module) {
   PyTypeObject* base = nullptr;
   PyTypeObject* record = nullptr;  // the type of `__self__` of the module's functions
   for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(module.attr("__dict__"))) {
-    if (PyCFunction_Check(value.ptr()) && record == nullptr) record = Py_TYPE(PyCFunction_GET_SELF(value.ptr()));
+    if (PyCFunction_Check(value.ptr()) && record == nullptr && !PyModule_Check(PyCFunction_GET_SELF(value.ptr())))
+      record = Py_TYPE(PyCFunction_GET_SELF(value.ptr()));
     if (!PyType_Check(value.ptr())) continue;
     auto* type = reinterpret_cast<PyTypeObject*>(value.ptr());
     if (py::detail::get_type_info(type) == nullptr) continue;

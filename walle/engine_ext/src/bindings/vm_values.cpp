@@ -22,7 +22,7 @@ namespace {
 bool to_tensor(PyObject* object, Tensor& tensor) {
   const py::handle handle(object);
   if (is_ndarray(handle)) {
-    tensor = handle.cast<Tensor&>();
+    tensor = tensor_of(handle);
   } else if (PyObject_CheckBuffer(object)) {
     try {
       tensor = tensor_from_buffer(handle);
@@ -48,7 +48,7 @@ Tensor received(const Tensor& tensor) {
 
 PyObject* to_object(const Tensor& tensor) {
   try {
-    return py::cast(received(tensor)).release().ptr();
+    return new_array(received(tensor));
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const std::exception& error) {

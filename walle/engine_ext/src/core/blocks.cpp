@@ -35,7 +35,7 @@ std::byte* allocate_large(std::size_t bytes) noexcept {
 }
 
 // Smaller memory comes from malloc and a shift: a block freed by aligned_alloc seldom fits the next request of its size.
-Block allocate_new(std::size_t bytes) noexcept {
+MemoryBlock allocate_new(std::size_t bytes) noexcept {
   if (bytes >= kLargeBytes)
     if (std::byte* data = allocate_large(bytes)) return {data, data, bytes};
   void* base = std::malloc(bytes + kBlockAlignment);
@@ -64,7 +64,7 @@ class BlockCache {
     return freed;
   }
   // Returns the newest block that is large enough and at most a quarter larger; without data where none is.
-  Block take(std::size_t bytes) noexcept {
+  MemoryBlock take(std::size_t bytes) noexcept {
     for (std::size_t i = count_; i-- > 0;)
       if (blocks_[i].size_bytes >= bytes && blocks_[i].size_bytes - bytes <= bytes / 4) {
         ASAN_UNPOISON_MEMORY_REGION(blocks_[i].data, bytes);
@@ -73,7 +73,7 @@ class BlockCache {
     return {};
   }
   // Adds the block, in place of the oldest ones where the cache is full.
-  void add(const Block& block) noexcept {
+  void add(const MemoryBlock& block) noexcept {
     while (count_ == kMaxCachedBlocks || (count_ > 0 && bytes_ + block.size_bytes > kMaxCachedBytes)) free_oldest();
     ASAN_POISON_MEMORY_REGION(block.data, block.size_bytes);
     blocks_[count_++] = block;
@@ -82,18 +82,18 @@ class BlockCache {
 
  private:
   void free_oldest() noexcept {
-    const Block block = remove(0);
+    const MemoryBlock block = remove(0);
     ASAN_UNPOISON_MEMORY_REGION(block.data, block.size_bytes);
     std::free(block.base);
   }
-  Block remove(std::size_t at) noexcept {
-    const Block block = blocks_[at];
+  MemoryBlock remove(std::size_t at) noexcept {
+    const MemoryBlock block = blocks_[at];
     for (--count_; at < count_; ++at) blocks_[at] = blocks_[at + 1];
     bytes_ -= block.size_bytes;
     return block;
   }
 
-  std::array<Block, kMaxCachedBlocks> blocks_;
+  std::array<MemoryBlock, kMaxCachedBlocks> blocks_;
   std::size_t count_ = 0, bytes_ = 0;
 };
 
@@ -104,13 +104,13 @@ BlockCache& cache() noexcept {
 
 }  // namespace
 
-Block allocate_block(std::size_t size_bytes) noexcept {
+MemoryBlock allocate_block(std::size_t size_bytes) noexcept {
   if (size_bytes >= kMinCachedBlock && size_bytes <= kMaxCachedBytes && !is_destroyed)
-    if (const Block cached = cache().take(size_bytes); cached.data != nullptr) return cached;
+    if (const MemoryBlock cached = cache().take(size_bytes); cached.data != nullptr) return cached;
   return allocate_new(size_bytes);
 }
 
-void free_block(const Block& block) noexcept {
+void free_block(const MemoryBlock& block) noexcept {
   if (block.size_bytes >= kMinCachedBlock && block.size_bytes <= kMaxCachedBytes && !is_destroyed)
     cache().add(block);
   else

@@ -5,7 +5,7 @@
 
 namespace walle {
 
-struct Block {
+struct MemoryBlock {
   void* base = nullptr;        // the allocation
   std::byte* data = nullptr;   // aligned; null where the allocation failed
   std::size_t size_bytes = 0;  // from data on
@@ -15,8 +15,8 @@ inline constexpr std::size_t kBlockAlignment = 64;
 // Limits of a thread's cache; all of it is freed when the thread ends.
 inline constexpr std::size_t kMaxCachedBytes = std::size_t{4} << 20, kMaxCachedBlocks = 8;
 
-Block allocate_block(std::size_t size_bytes) noexcept;
-void free_block(const Block& block) noexcept;  // on any thread, which may cache it
+MemoryBlock allocate_block(std::size_t size_bytes) noexcept;
+void free_block(const MemoryBlock& block) noexcept;  // on any thread, which may cache it
 // Frees this thread's cache, as where its work is done for now. Returns the bytes freed.
 std::size_t free_cached_blocks() noexcept;
 

@@ -31,36 +31,46 @@ std::size_t storage_limit() noexcept { return limit_bytes.load(std::memory_order
 
 void set_storage_limit(std::size_t bytes) noexcept { limit_bytes.store(bytes, std::memory_order_relaxed); }
 
+namespace {
+std::size_t padded_bytes(std::size_t size_bytes) { return (size_bytes / Storage::kAlignment + 1) * Storage::kAlignment; }
+}  // namespace
+
 std::shared_ptr<Storage> Storage::allocate(std::size_t size_bytes) {
-  const std::size_t padded = (size_bytes / kAlignment + 1) * kAlignment, limit = storage_limit();
+  const std::size_t padded = padded_bytes(size_bytes), limit = storage_limit();
   if (padded < size_bytes || padded > limit || live_storage_bytes() > limit - padded) throw std::bad_alloc();
   const std::shared_ptr<WorkContext>& context = current_work_context();
-  const auto counted = static_cast<std::int64_t>(padded);
-  if (context && !context->may_allocate(counted)) throw std::bad_alloc();
-  const Block block = allocate_block(padded);
-  std::byte* data = block.data;
-  if (data == nullptr) throw std::bad_alloc();
+  if (context && !context->may_allocate(static_cast<std::int64_t>(padded))) throw std::bad_alloc();
+  auto storage = std::make_shared<Storage>(Key());  // first, because nothing may throw once there is a block
+  storage->owned_ = allocate_block(padded);
+  if (storage->owned_.data == nullptr) throw std::bad_alloc();
+  storage->data_ = storage->owned_.data;
+  storage->size_bytes_ = size_bytes;
   const std::size_t tail = size_bytes / kAlignment * kAlignment;
-  std::memset(data + tail, 0, padded - tail);
+  std::memset(storage->data_ + tail, 0, padded - tail);
   live_bytes.fetch_add(padded, std::memory_order_relaxed);
-  const auto release = [block, padded] {
-    free_block(block);
-    live_bytes.fetch_sub(padded, std::memory_order_relaxed);
-  };
-  if (!context) return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, release));
-  context->engine_bytes.fetch_add(counted, std::memory_order_relaxed);
-  return std::shared_ptr<Storage>(new Storage(data, size_bytes, true, [release, counted, context = context] {
-    release();
-    context->engine_bytes.fetch_sub(counted, std::memory_order_relaxed);
-  }));
+  if (context) {
+    storage->context_ = context;
+    context->engine_bytes.fetch_add(static_cast<std::int64_t>(padded), std::memory_order_relaxed);
+  }
+  return storage;
 }
 
 std::shared_ptr<Storage> Storage::borrow(void* data, std::size_t size_bytes, bool writable, std::function<void()> release) {
-  return std::shared_ptr<Storage>(new Storage(static_cast<std::byte*>(data), size_bytes, writable, std::move(release)));
+  auto storage = std::make_shared<Storage>(Key());
+  storage->data_ = static_cast<std::byte*>(data);
+  storage->size_bytes_ = size_bytes;
+  storage->writable_ = writable;
+  storage->release_ = std::move(release);
+  return storage;
 }
 
 Storage::~Storage() {
   if (release_) release_();
+  if (owned_.data == nullptr) return;
+  const std::size_t padded = padded_bytes(size_bytes_);
+  free_block(owned_);
+  live_bytes.fetch_sub(padded, std::memory_order_relaxed);
+  if (context_) context_->engine_bytes.fetch_sub(static_cast<std::int64_t>(padded), std::memory_order_relaxed);
 }
 
 std::int64_t element_count(const Dims& shape) {

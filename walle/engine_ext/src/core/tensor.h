@@ -6,10 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "core/blocks.h"
 #include "core/dtype.h"
 #include "core/error.h"
 
 namespace walle {
+
+class WorkContext;
 
 using Dims = std::vector<std::int64_t>;
 
@@ -18,6 +21,8 @@ inline constexpr int kMaxAxes = 8;  // of a loop nest, and of a region after mer
 // A block of bytes and the function that releases it. Owned memory is aligned to kAlignment and zero-padded to a multiple of it,
 // so that a vector kernel may read a whole last vector; borrowed memory (a mapped file, another library's buffer) is neither.
 class Storage {
+  struct Key {};  // which only this class can create
+
  public:
   static constexpr std::size_t kAlignment = 64;
 
@@ -25,6 +30,7 @@ class Storage {
   // `release` runs once, on the thread that drops the last reference, and must not throw.
   static std::shared_ptr<Storage> borrow(void* data, std::size_t size_bytes, bool writable, std::function<void()> release);
 
+  explicit Storage(Key) {}  // for std::make_shared
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
   ~Storage();
@@ -34,13 +40,12 @@ class Storage {
   bool writable() const noexcept { return writable_; }
 
  private:
-  Storage(std::byte* data, std::size_t size_bytes, bool writable, std::function<void()> release)
-      : data_(data), size_bytes_(size_bytes), writable_(writable), release_(std::move(release)) {}
-
-  std::byte* data_;
-  std::size_t size_bytes_;
-  bool writable_;
-  std::function<void()> release_;
+  std::byte* data_ = nullptr;
+  std::size_t size_bytes_ = 0;
+  bool writable_ = true;
+  MemoryBlock owned_;                     // without data where the memory is borrowed
+  std::shared_ptr<WorkContext> context_;  // whose account counts owned memory
+  std::function<void()> release_;         // of borrowed memory
 };
 
 // Bytes of engine memory that live storages own now, in the whole process (the VM's memory limit counts them).
