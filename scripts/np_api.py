@@ -35,10 +35,15 @@ SIZE = (224, 224, 3)
 MEANT = {
     "floats without a dtype are float32": "models compute in float32; float64 is available by name",
     "integers in a floating function": "those of 32 and 64 bits give float64 as in NumPy; smaller ones and bool give float32, not float16 (or, in statistics, float64)",
-    "a dtype is a string": 'one string for every dtype: `x.dtype == "float32"`; `np.float32` is that string',
+    "a dtype is a string": 'with NumPy\'s attributes: `x.dtype == "float32"`; `np.float32` is that string, and converts a value when it is called',
     "no scalars": "what NumPy returns as a scalar is an array without dimensions; `float()`, `.item()`, `==`, `hash` work",
     "floats to integers saturate, NaN is 0": "the same on every instruction set; in C, and so in NumPy, it is undefined",
     "one warning": "ComplexWarning where imaginary parts are discarded; 1 / 0 is inf, and 0 for integers",
+    "texts of float64 and complex128 arrays": "name their dtype, because it is not the default here; all other texts are NumPy's",
+    "`ufunc(..., where=)` without `out`": "0 where the mask is false; NumPy: uninitialised memory",
+    "order of memory": "row-major only: `order=` chooses the order of elements in reshape, ravel and flatten, and creation refuses F",
+    "`x.base`": "the array itself is the base of its views; views made by functions that repeat elements, and arrays on other libraries' buffers have none",
+    "`binomial`, `poisson`": "means up to 65,536",
     "`empty` is zeros": "uninitialised memory could show data of another task",
     "arithmetic of bools": "int64; NumPy: bool or int8, or an error",
     "8 and 16 bits with a Python float, and in functions of two": "float32, or the dtype that holds both; NumPy: float16 or float64",
@@ -58,27 +63,26 @@ MEANT = {
 # Names of NumPy that walle.np does not have, by reason.
 MISSING = {
     "complex numbers": "complex256 complexfloating clongdouble sort_complex emath common_type mintypecode roots poly linalg.eig linalg.eigvals",
-    "dtypes are strings, and scalars do not exist": "ScalarType bytes_ byte character dtype dtypes flexible float128 floating "
-    "generic inexact int_ intc integer isdtype issubdtype long longdouble longlong min_scalar_type number object_ "
-    "sctypeDict short signedinteger str_ typecodes typename ubyte uint uintc uintp ulong ulonglong unsignedinteger ushort "
-    "void False_ True_ typing ufunc frompyfunc bitwise_count",
+    "dtypes of C, objects and texts; classes of scalars": "ScalarType bytes_ character dtypes flexible float128 "
+    "longdouble min_scalar_type object_ "
+    "sctypeDict str_ typecodes typename "
+    "void typing frompyfunc bitwise_count",
     "dates, strings and records": "busday_count busday_offset busdaycalendar datetime64 datetime_as_string datetime_data is_busday "
     "isnat timedelta64 char strings rec recarray record",
     "files and memory addresses: a task has `ctx.resource` and the buffer protocol": "ctypeslib from_dlpack fromfile fromregex "
     "genfromtxt load loadtxt memmap save savetxt savez savez_compressed may_share_memory shares_memory",
-    "warnings, printing and settings": "array2string array_repr array_str errstate format_float_positional "
-    "format_float_scientific get_printoptions getbufsize geterr geterrcall printoptions set_printoptions setbufsize seterr "
-    "seterrcall show_config show_runtime info test testing lib core f2py get_include little_endian __version__ "
+    "settings, and parts of NumPy as a library": "getbufsize geterrcall setbufsize "
+    "seterrcall show_config show_runtime info test testing core f2py get_include little_endian __version__ "
     "__array_namespace_info__",
     "other kinds of arrays and iterators": "asmatrix bmat matrix ma broadcast flatiter nditer nested_iters poly1d polynomial "
-    "c_ r_ s_ index_exp mgrid ogrid asarray_chkfinite asfortranarray isfortran require",
+    "asarray_chkfinite asfortranarray isfortran require",
     "rare; composed of other functions": "apply_over_axes einsum_path polydiv unique_all linalg.tensorinv linalg.tensorsolve",
     "NumPy's own generators": "random.BitGenerator random.MT19937 random.PCG64 random.PCG64DXSM random.Philox "
     "random.RandomState random.SFC64 random.SeedSequence random.get_state random.set_state random.bytes",
-    "distributions that no app has needed": "random.beta random.binomial random.chisquare random.dirichlet random.f "
+    "distributions that no app has needed": "random.beta random.chisquare random.dirichlet random.f "
     "random.gamma random.geometric random.gumbel random.hypergeometric random.laplace random.logistic random.lognormal "
     "random.logseries random.multinomial random.multivariate_normal random.negative_binomial random.noncentral_chisquare "
-    "random.noncentral_f random.pareto random.poisson random.power random.random_integers random.ranf random.rayleigh "
+    "random.noncentral_f random.pareto random.power random.random_integers random.ranf random.rayleigh "
     "random.sample random.standard_cauchy random.standard_exponential random.standard_gamma random.standard_t "
     "random.triangular random.vonmises random.wald random.weibull random.zipf",
 }

@@ -95,7 +95,7 @@ def test_composites_decompose_into_what_they_name(name: str) -> None:
 OTHER_OPERANDS = {
     "Col2Im",
     "Compress",
-    "Conjugate",  # complex numbers are walle.np's only, as is Magnitude (test_complex.py)
+    "Conjugate",  # complex numbers are walle.np's only, as is Magnitude (test_np_complex.py)
     "Conv",
     "DeformColumns",
     "GridSample",

@@ -348,9 +348,9 @@ def test_where_and_clip() -> None:
 
 
 def test_text_shows_values_and_dtype() -> None:
-    assert repr(np.array([[1, 2]])) == "array([[1, 2]], dtype=int64)"
+    assert repr(np.array([[1, 2]])) == "array([[1, 2]])"
     assert repr(np.zeros((0, 2))) == "array([], shape=(0, 2), dtype=float32)"
-    assert "5000 elements" in repr(np.zeros(5000))
+    assert "..., 0., 0., 0.], shape=(5000,)" in repr(np.zeros(5000))
 
 
 def test_iteration_and_length() -> None:

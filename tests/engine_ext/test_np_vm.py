@@ -22,6 +22,12 @@ def work(x):
     picked = x[np.argsort(x[:, 0])[::-1], ::2]
     return s, spectrum, picked
 
+def texts():
+    x = np.arange(4).reshape(2, 2)
+    np.add.at(x, ([0, 0], [0, 0]), 1)
+    x.flat[3] = np.add.reduce([7, 1])
+    return str(x), repr(x[0, 1] + np.float32(1)), x.flags.c_contiguous, [one.item() for one in x.flat], f"{x.dtype}"
+
 def seeded(number):
     np.random.seed(number)
     return np.random.rand(3)
@@ -53,6 +59,15 @@ async def test_all_of_it_works_in_a_vm(folder: Path) -> None:
     numpy.testing.assert_array_equal(numpy.asarray(picked), there[numpy.argsort(there[:, 0])[::-1], ::2])
     assert "singular" in await vm.call("refused")
     assert await vm.call("load_all") > 300
+    vm.close()
+    assert await vm.wait_closed()
+
+
+@pytest.mark.asyncio
+async def test_parts_that_the_native_types_call_load_in_a_vm(folder: Path) -> None:
+    vm = VM(folder)
+    for _ in range(2):
+        assert await vm.call("texts") == ("[[2 1]\n [2 8]]", "array(2., dtype=float64)", True, [2, 1, 2, 8], "int64")
     vm.close()
     assert await vm.wait_closed()
 

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from walle.engine_ext.np.constants import *  # noqa: F403
     from walle.engine_ext.np.creation import *  # noqa: F403
     from walle.engine_ext.np.elementwise import *  # noqa: F403
+    from walle.engine_ext.np.grids import *  # noqa: F403
     from walle.engine_ext.np.indexing import *  # noqa: F403
+    from walle.engine_ext.np.kinds import *  # noqa: F403
     from walle.engine_ext.np.manipulation import *  # noqa: F403
+    from walle.engine_ext.np.printing import *  # noqa: F403
     from walle.engine_ext.np.products import *  # noqa: F403
     from walle.engine_ext.np.reductions import *  # noqa: F403
     from walle.engine_ext.np.signals import *  # noqa: F403
@@ -38,9 +41,10 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "constants": (
-        "bfloat16 bool bool_ can_cast cdouble complex128 complex64 csingle double e euler_gamma finfo float16 "
-        "float32 float64 half iinfo inf int16 int32 int64 int8 int_ intp isscalar iterable nan newaxis pi "
-        "promote_types result_type single uint16 uint32 uint64 uint8"
+        "False_ True_ bfloat16 bool bool_ byte can_cast cdouble complex128 complex64 csingle double dtype e "
+        "euler_gamma finfo float16 float32 float64 half iinfo inf int16 int32 int64 int8 int_ intc intp isscalar "
+        "iterable long longlong nan newaxis pi promote_types result_type short single ubyte ufunc uint uint16 "
+        "uint32 uint64 uint8 uintc uintp ulong ulonglong ushort"
     ),
     "complex_numbers": "angle conj conjugate imag iscomplex iscomplexobj isreal isrealobj real real_if_close",
     "creation": (
@@ -60,16 +64,25 @@ _MODULES = {
         "rad2deg radians reciprocal remainder right_shift rint round round_ sign signbit sin sinc sinh spacing "
         "sqrt square subtract tan tanh true_divide trunc"
     ),
+    "grids": "c_ index_exp mgrid ogrid r_ s_",
     "indexing": (
         "argwhere choose compress diag_indices diag_indices_from diagonal extract fill_diagonal flatnonzero ix_ "
         "mask_indices ndenumerate ndindex nonzero place put put_along_axis putmask ravel_multi_index select take "
         "take_along_axis trace tril_indices tril_indices_from triu_indices triu_indices_from unravel_index where"
+    ),
+    "kinds": (
+        "errstate floating generic geterr inexact integer isdtype issubdtype number seterr signedinteger "
+        "unsignedinteger"
     ),
     "manipulation": (
         "append array_split atleast_1d atleast_2d atleast_3d block broadcast_arrays broadcast_shapes broadcast_to "
         "column_stack concat concatenate copyto delete dsplit dstack expand_dims flip fliplr flipud hsplit hstack "
         "insert matrix_transpose moveaxis ndim pad permute_dims ravel repeat reshape resize roll rollaxis rot90 "
         "row_stack shape size split squeeze stack swapaxes tile transpose trim_zeros unstack vsplit vstack"
+    ),
+    "printing": (
+        "array2string array_repr array_str format_float_positional format_float_scientific get_printoptions "
+        "printoptions set_printoptions"
     ),
     "products": "cross dot einsum inner kron matmul matvec outer tensordot vdot vecdot vecmat",
     "reductions": (
@@ -92,6 +105,7 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 _SUBMODULES = ("exceptions", "fft", "lib", "linalg", "random")
+_MODULES_OF_TYPES = ("printing", "ufuncs", "views")  # which the native types ndarray and ufunc call
 
 if not TYPE_CHECKING:  # a type checker takes the names from the imports above
     __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 -- a list, made from the table
@@ -102,7 +116,7 @@ def __getattr__(name: str) -> object:
         module = lazy.load(f"walle.engine_ext.np.{_MODULE_OF[name]}")
         found = globals()[name] = getattr(module, name)
         return found
-    if name in _SUBMODULES:
+    if name in _SUBMODULES or name in _MODULES_OF_TYPES:
         return lazy.load(f"walle.engine_ext.np.{name}")
     raise AttributeError(f"walle.np has no {name!r}")
 

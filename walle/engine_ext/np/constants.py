@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from walle.engine_ext import _core
+from walle.engine_ext._core import dtype, ufunc
 from walle.engine_ext.errors import DTypeError
 
 TYPE_CHECKING = False
@@ -12,15 +13,19 @@ if TYPE_CHECKING:
     from walle.engine_ext.np.likes import ArrayLike, DType
 
 __all__ = [
+    "False_",
+    "True_",
     "bfloat16",
     "bool",
     "bool_",
+    "byte",
     "can_cast",
     "cdouble",
     "complex64",
     "complex128",
     "csingle",
     "double",
+    "dtype",
     "e",
     "euler_gamma",
     "finfo",
@@ -35,38 +40,53 @@ __all__ = [
     "int32",
     "int64",
     "int_",
+    "intc",
     "intp",
     "isscalar",
     "iterable",
+    "long",
+    "longlong",
     "nan",
     "newaxis",
     "pi",
     "promote_types",
     "result_type",
+    "short",
     "single",
+    "ubyte",
+    "ufunc",
+    "uint",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
-]
+    "uintc",
+    "uintp",
+    "ulong",
+    "ulonglong",
+    "ushort",
+]  # fmt: skip
 
-float16 = "float16"  # computed, like bfloat16, in float32
-bfloat16 = "bfloat16"
-float32 = "float32"
-float64 = "float64"
-int8 = "int8"
-int16 = "int16"
-int32 = "int32"
-int64 = "int64"
-uint8 = "uint8"
-uint16 = "uint16"
-uint32 = "uint32"
-uint64 = "uint64"
-bool = bool_ = "bool"  # noqa: A001 -- NumPy's name
+float16 = dtype("float16")  # computed, like bfloat16, in float32
+bfloat16 = dtype("bfloat16")
+float32 = dtype("float32")
+float64 = dtype("float64")
+int8 = dtype("int8")
+int16 = dtype("int16")
+int32 = dtype("int32")
+int64 = dtype("int64")
+uint8 = dtype("uint8")
+uint16 = dtype("uint16")
+uint32 = dtype("uint32")
+uint64 = dtype("uint64")
+bool = bool_ = dtype("bool")  # noqa: A001 -- NumPy's name
 half, single, double = float16, float32, float64
-complex64 = csingle = "complex64"
-complex128 = cdouble = "complex128"
-int_ = intp = int64
+complex64 = csingle = dtype("complex64")
+complex128 = cdouble = dtype("complex128")
+int_ = intp = long = longlong = int64
+uint = uintp = ulong = ulonglong = uint64
+byte, short, intc, ubyte, ushort, uintc = int8, int16, int32, uint8, uint16, uint32
+True_, False_ = bool_(1), bool_(0)
 pi = 3.141592653589793
 e = 2.718281828459045
 euler_gamma = 0.5772156649015329
@@ -113,7 +133,7 @@ def promote_types(a: DType, b: DType) -> str:
 
 def result_type(*of: ArrayLike | DType) -> str:
     """Return the dtype that all arrays and dtypes given convert to when they are combined."""
-    names = [_core.full((), 0, one).dtype if isinstance(one, str | type) else _core.asarray(one).dtype for one in of]
+    names: list[str] = [_core.dtype(one) if isinstance(one, str | type) else _core.asarray(one).dtype for one in of]
     result = names[0]
     for name in names[1:]:
         result = _core.promote(result, name)

@@ -15,16 +15,19 @@ from walle.engine_ext.np.sorting import argsort, searchsorted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from walle.engine_ext.np.likes import ArrayLike, DType, Shape
 
 __all__ = [
-    "Generator", "choice", "default_rng", "exponential", "normal", "permutation", "rand", "randint", "randn", "random",
-    "random_sample", "seed", "shuffle", "standard_normal", "uniform",
+    "Generator", "binomial", "choice", "default_rng", "exponential", "normal", "permutation", "poisson", "rand",
+    "randint", "randn", "random", "random_sample", "seed", "shuffle", "standard_normal", "uniform",
 ]  # fmt: skip
 
 _TWO_PI = 6.283185307179586
+_MEAN_OF_A_GROUP = 256  # of counts that are drawn at once: exp(-256) is far from underflow
+_GREATEST_MEAN = 65536
 
 
 def _signed(word: int) -> int:
@@ -118,6 +121,61 @@ class Generator:
             chosen = (self._numbers(shape, "uint64").view("int64") & ((1 << 63) - 1)) % span
         return (chosen + low).astype(dtype)
 
+    def binomial(self, n: ArrayLike, p: ArrayLike, size: Shape | None = None) -> ndarray:
+        """Return the number of successes among n trials that succeed with probability p, as int64.
+
+        The time grows with the greatest n * min(p, 1 - p).
+        """
+        trials, chance = asarray(n, "float64"), asarray(p, "float64")
+        if bool((trials < 0).any()) or not bool(((chance >= 0) & (chance <= 1)).all()):
+            raise ShapeError("binomial needs n >= 0 and 0 <= p <= 1")
+        shape = (trials + chance).shape if size is None else as_shape(size)
+        trials, chance = _core.broadcast_to(trials, shape), _core.broadcast_to(chance, shape)
+        rare = _core.binary("Minimum", chance, 1 - chance)
+        counts = self._counts_of_trials(trials, rare)
+        return _core.where(chance > 0.5, trials - counts, counts).astype("int64")
+
+    def _counts_of_trials(self, trials: ndarray, p: ndarray) -> ndarray:
+        """Return binomial counts by inversion of their distribution; n is split where (1 - p)**n would underflow."""
+        mean = float((trials * p).max()) if trials.size else 0.0
+        if mean > _GREATEST_MEAN:
+            raise ShapeError(f"binomial with n * min(p, 1 - p) of {mean:.0f}; it must be at most {_GREATEST_MEAN}")
+        groups = max(1, int(mean / _MEAN_OF_A_GROUP) + 1)
+        total, left = trials * 0, trials
+        for group in range(groups):
+            part = _core.unary("Floor", left / (groups - group))
+            left = left - part
+            probability = _core.binary("Power", 1 - p, part)
+            total = total + self._inverted(probability, _binomial_ratio(part, p / (1 - p)))
+        return total
+
+    def poisson(self, lam: ArrayLike = 1.0, size: Shape | None = None) -> ndarray:
+        """Return the number of events where `lam` are expected, as int64; the time grows with the greatest `lam`."""
+        mean = asarray(lam, "float64")
+        if not bool((mean >= 0).all()):
+            raise ShapeError("poisson needs lam >= 0")
+        greatest = float(mean.max()) if mean.size else 0.0
+        if greatest > _GREATEST_MEAN:
+            raise ShapeError(f"poisson with lam {greatest}; it must be at most {_GREATEST_MEAN}")
+        mean = _core.broadcast_to(mean, mean.shape if size is None else as_shape(size))
+        groups = max(1, int(greatest / _MEAN_OF_A_GROUP) + 1)
+        part = mean / groups  # the sum of independent counts is one of the sum of their means
+        total = part * 0
+        for _ in range(groups):
+            total = total + self._inverted(_core.unary("Exp", -part), lambda k: part / k)
+        return total.astype("int64")
+
+    def _inverted(self, probability: ndarray, ratio: Callable[[float], ndarray]) -> ndarray:
+        """Return counts by inversion: `probability` is that of 0, and ratio(k) that of k over that of k - 1."""
+        uniform = self._numbers(probability.shape, "float64")
+        below, counts, k = probability, probability * 0, 0
+        while bool((more := uniform >= below).any()) and k < 4 * _MEAN_OF_A_GROUP + 64:
+            k += 1
+            counts = counts + more.astype("float64")
+            probability = probability * ratio(float(k))
+            below = below + probability
+        return counts
+
     def permutation(self, x: int | ArrayLike, axis: int = 0) -> ndarray:
         """Return the numbers 0 to x - 1, or the slices of an array along an axis, in random order."""
         given = _core.arange(0, 1, x, "int64") if isinstance(x, int) else asarray(x)
@@ -158,6 +216,11 @@ class Generator:
                 waits = _core.where(weights > 0, -_core.unary("Log", 1 - waits) / weights, float("inf"))
             places = argsort(waits)[:count].reshape(shape)
         return given[index_along(at, places)] if shape else given[index_along(at, int(places))].copy()
+
+
+def _binomial_ratio(trials: ndarray, odds: ndarray) -> Callable[[float], ndarray]:
+    """Return the function of k that gives the probability of k successes over that of k - 1."""
+    return lambda k: (trials - (k - 1)) / k * odds
 
 
 def _shape(size: Shape | None) -> tuple[int, ...]:
@@ -220,6 +283,14 @@ def normal(loc: ArrayLike = 0.0, scale: ArrayLike = 1.0, size: Shape | None = No
 
 def standard_normal(size: Shape | None = None) -> ndarray:
     return _generator().standard_normal(size)
+
+
+def binomial(n: ArrayLike, p: ArrayLike, size: Shape | None = None) -> ndarray:
+    return _generator().binomial(n, p, size)
+
+
+def poisson(lam: ArrayLike = 1.0, size: Shape | None = None) -> ndarray:
+    return _generator().poisson(lam, size)
 
 
 def exponential(scale: ArrayLike = 1.0, size: Shape | None = None) -> ndarray:

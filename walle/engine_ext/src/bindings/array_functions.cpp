@@ -1,6 +1,7 @@
 // Functions of walle.np that small arrays call most: creation, joining and sorting, without pybind11 between. Large arrays go on
 // to the registry's operators.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -241,6 +242,63 @@ PyObject* sort(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* key
   });
 }
 
+// Returns the array of the bytes of its elements in row-major order, which are copied.
+PyObject* array_from_bytes(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return translated([&] {
+    const auto [data, dtype, shape] =
+        parse(Signature<3>{"array_from_bytes", {"data", "dtype", "shape"}, 3}, args, count, keywords);
+    if (!PyBytes_Check(data)) throw py::type_error("array_from_bytes() takes bytes");
+    const DType wanted = dtype_of(dtype);
+    const Dims dims = dims_of(shape);
+    const auto bytes = static_cast<std::size_t>(PyBytes_GET_SIZE(data));
+    if (static_cast<std::size_t>(element_count(dims)) * item_size(wanted) != bytes)
+      throw Error(ErrorKind::shape, std::to_string(bytes) + " bytes are not an array of shape " + to_string(dims) +
+                                        " and dtype " + std::string(dtype_name(wanted)));
+    Tensor result = Tensor::empty(wanted, dims);
+    std::memcpy(result.raw(), PyBytes_AS_STRING(data), bytes);
+    if (wanted == DType::b8)
+      for (std::size_t i = 0; i < bytes; ++i) result.data<std::uint8_t>()[i] &= 1;  // kernels rely on 0 and 1
+    return new_array(std::move(result));
+  });
+}
+
+// Writes the shortest text of a float of 16 or fewer bits.
+std::to_chars_result half_digits(float value, DType dtype, char* begin, char* end) {
+  const Tensor number = Tensor::empty(DType::f32, {});
+  for (int digits = 0; digits < 8; ++digits) {
+    const auto result = std::to_chars(begin, end, value, std::chars_format::scientific, digits);
+    float read = 0;
+    std::from_chars(begin, result.ptr, read);
+    *number.data<float>() = read;
+    const Tensor back = cast(cast(number, dtype), DType::f32);
+    if (*back.data<float>() == value) return result;
+  }
+  return std::to_chars(begin, end, value, std::chars_format::scientific);
+}
+
+// Returns the shortest decimal text of each float that gives the same float of its dtype, as d.ddde+xx.
+PyObject* shortest_digits(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+  return translated([&]() -> PyObject* {
+    const auto [value] = parse(Signature<1>{"shortest_digits", {"x"}, 1}, args, count, keywords);
+    const Tensor given = as_tensor(value);
+    if (!is_floating(given.dtype())) throw Error(ErrorKind::dtype, "shortest_digits takes floats");
+    const Tensor x = contiguous(given.dtype() == DType::f64 ? given : cast(given, DType::f32));
+    const auto texts = checked(PyList_New(x.size()));
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+      char text[64];
+      const auto end = x.dtype() == DType::f64
+                           ? std::to_chars(text, text + sizeof(text), x.data<double>()[i], std::chars_format::scientific)
+                       : given.dtype() == DType::f32
+                           ? std::to_chars(text, text + sizeof(text), x.data<float>()[i], std::chars_format::scientific)
+                           : half_digits(x.data<float>()[i], given.dtype(), text, text + sizeof(text));
+      PyObject* one = PyUnicode_FromStringAndSize(text, end.ptr - text);
+      if (one == nullptr) return nullptr;
+      PyList_SET_ITEM(texts.ptr(), i, one);
+    }
+    return Py_NewRef(texts.ptr());
+  });
+}
+
 template <class Function>
 PyMethodDef function_of(const char* name, Function* function, const char* doc) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL | METH_KEYWORDS, doc};
@@ -257,6 +315,8 @@ void bind_array_functions(py::module_& module) {
       function_of("arange_until", arange_until, "Return start, start + step, and so on; `stop` is excluded."),
       function_of("concatenate", concatenate, "Return the arrays joined along an axis, or the flat arrays without one."),
       function_of("sort", sort<false>, "Return the elements in ascending order along an axis, NaN last."),
+      function_of("array_from_bytes", array_from_bytes, "Return the array of the bytes of its elements, which are copied."),
+      function_of("shortest_digits", shortest_digits, "Return the shortest text of each float that gives the same float."),
       function_of("argsort", sort<true>, "Return the indices that sort along an axis; equal elements stay in order."),
       {nullptr, nullptr, 0, nullptr}};
   if (PyModule_AddFunctions(module.ptr(), functions) < 0) throw py::error_already_set();

@@ -15,7 +15,7 @@ constexpr const char* kStateKey = "walle.array_types";
 
 void delete_types(PyObject* capsule) {
   auto* types = static_cast<ArrayTypes*>(PyCapsule_GetPointer(capsule, kStateKey));
-  for (PyObject* name : types->dtype_names) Py_XDECREF(name);
+  for (PyObject* dtype : types->dtypes) Py_XDECREF(dtype);
   Py_XDECREF(types->array);
   Py_XDECREF(types->iterator);
   delete types;
@@ -28,10 +28,6 @@ ArrayTypes* find_types() {
   if (PyObject* found = PyDict_GetItemString(state.ptr(), kStateKey))
     return static_cast<ArrayTypes*>(PyCapsule_GetPointer(found, kStateKey));
   auto types = std::make_unique<ArrayTypes>();
-  for (int i = 0; i < kDTypeCount; ++i) {
-    types->dtype_names[i] = PyUnicode_InternFromString(dtype_name(static_cast<DType>(i)).data());
-    if (types->dtype_names[i] == nullptr) throw py::error_already_set();
-  }
   const auto capsule = py::reinterpret_steal<py::object>(PyCapsule_New(types.get(), kStateKey, delete_types));
   if (!capsule) throw py::error_already_set();
   ArrayTypes* created = types.release();
@@ -52,6 +48,7 @@ ArrayObject* allocate() {
   auto* object = PyObject_New(ArrayObject, type);
   if (object == nullptr) throw py::error_already_set();
   object->weak_references = nullptr;
+  object->base = nullptr;
   return object;
 }
 
@@ -67,17 +64,14 @@ const ArrayTypes& array_types() {
   return *types;
 }
 
-void set_array_types(PyTypeObject* array, PyTypeObject* iterator) {
-  auto& types = const_cast<ArrayTypes&>(array_types());
-  types.array = reinterpret_cast<PyTypeObject*>(Py_NewRef(array));
-  types.iterator = reinterpret_cast<PyTypeObject*>(Py_NewRef(iterator));
-}
+ArrayTypes& mutable_array_types() { return const_cast<ArrayTypes&>(array_types()); }
 
 void dealloc_array(PyObject* self) {
   auto* array = reinterpret_cast<ArrayObject*>(self);
   if (array->weak_references != nullptr) PyObject_ClearWeakRefs(self);
   if (!array->has_number) count_vectors(-kVectorBytes);
   array->tensor.~Tensor();
+  Py_XDECREF(array->base);
   PyTypeObject* type = Py_TYPE(self);
   PyObject_Free(self);
   Py_DECREF(type);
@@ -101,6 +95,14 @@ PyObject* new_array(Tensor tensor) {
   object->has_number = false;
   count_vectors(kVectorBytes);
   return reinterpret_cast<PyObject*>(object);
+}
+
+PyObject* new_view(Tensor tensor, PyObject* base) {
+  auto* owner = reinterpret_cast<ArrayObject*>(base);
+  const bool is_view = tensor.storage() == owner->tensor.storage();
+  PyObject* array = new_array(std::move(tensor));
+  if (is_view) reinterpret_cast<ArrayObject*>(array)->base = Py_NewRef(owner->base != nullptr ? owner->base : base);
+  return array;
 }
 
 PyObject* new_number(DType dtype, const std::byte* address) {

@@ -10,8 +10,10 @@ namespace walle {
 // The result of x[2] or of iteration keeps its number in the object, and gets a Tensor when an operation first needs one: most
 // such results are only converted, compared or discarded.
 struct ArrayObject {
-  PyObject_HEAD PyObject* weak_references;
-  Tensor tensor;  // undefined while has_number
+  PyObject_HEAD;
+  PyObject* weak_references;
+  PyObject* base;  // the array that this one is a view of, or null
+  Tensor tensor;   // undefined while has_number
   bool has_number;
   DType dtype;  // of the number
   alignas(16) std::byte number[16];
@@ -22,15 +24,16 @@ struct ArrayObject {
 struct ArrayTypes {
   PyTypeObject* array;
   PyTypeObject* iterator;
-  PyObject* dtype_names[kDTypeCount];  // str
+  PyObject* dtypes[kDTypeCount];  // walle.np.dtype
 };
 const ArrayTypes& array_types();
-void set_array_types(PyTypeObject* array, PyTypeObject* iterator);  // once for an interpreter
+ArrayTypes& mutable_array_types();  // while the module is created
 
 // Iterator over an array's first axis.
 struct IteratorObject {
-  PyObject_HEAD Tensor tensor;
-  std::int64_t next;
+  PyObject_HEAD;
+  PyObject* array;
+  std::int64_t length, next;
 };
 
 void dealloc_array(PyObject* self);
@@ -47,6 +50,8 @@ inline const Tensor* tensor_or_null(pybind11::handle value) { return is_ndarray(
 
 // Return a new reference; they throw pybind11::error_already_set where there is no memory.
 PyObject* new_array(Tensor tensor);
+// The same for a tensor that may be a view of the array `base`, which has no base of its own then.
+PyObject* new_view(Tensor tensor, PyObject* base);
 PyObject* new_number(DType dtype, const std::byte* address);  // an array without dimensions, of the number at the address
 
 // Calls f, which returns a new reference or null with a Python error, and translates C++ exceptions to Python's.

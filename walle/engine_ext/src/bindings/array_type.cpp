@@ -138,8 +138,11 @@ Py_hash_t hash_slot(PyObject* self) {
   return number ? PyObject_Hash(number.ptr()) : -1;
 }
 
-PyObject* repr_slot(PyObject* self) {
-  return translated([&] { return py::str(text_of(tensor_of(self))).release().ptr(); });
+// The texts are made in walle/engine_ext/np/printing.py.
+template <bool is_repr>
+PyObject* text_slot(PyObject* self) {
+  return translated(
+      [&] { return functions().attr("printing").attr(is_repr ? "array_repr" : "array_str")(py::handle(self)).release().ptr(); });
 }
 
 Py_ssize_t length_slot(PyObject* self) {
@@ -159,7 +162,7 @@ int contains_slot(PyObject* self, PyObject* value) {
 }
 
 PyObject* get_item_slot(PyObject* self, PyObject* key) {
-  return translated([&] { return new_item(tensor_of(self), key); });
+  return translated([&] { return new_item(self, key); });
 }
 
 int set_item_slot(PyObject* self, PyObject* key, PyObject* value) {
@@ -180,7 +183,8 @@ PyObject* iterate_slot(PyObject* self) {
     if (x.ndim() == 0) throw py::type_error("iteration over an array without dimensions");
     auto* iterator = PyObject_New(IteratorObject, array_types().iterator);
     if (iterator == nullptr) return nullptr;
-    new (&iterator->tensor) Tensor(x);
+    iterator->array = Py_NewRef(self);
+    iterator->length = x.shape()[0];
     iterator->next = 0;
     return reinterpret_cast<PyObject*>(iterator);
   });
@@ -188,13 +192,12 @@ PyObject* iterate_slot(PyObject* self) {
 
 PyObject* next_slot(PyObject* self) {
   auto* iterator = reinterpret_cast<IteratorObject*>(self);
-  const Tensor& x = iterator->tensor;
-  if (iterator->next >= x.shape()[0]) return nullptr;
-  return translated([&] { return new_element(x, iterator->next++); });
+  if (iterator->next >= iterator->length) return nullptr;
+  return translated([&] { return new_element(iterator->array, iterator->next++); });
 }
 
 void dealloc_iterator(PyObject* self) {
-  reinterpret_cast<IteratorObject*>(self)->tensor.~Tensor();
+  Py_DECREF(reinterpret_cast<IteratorObject*>(self)->array);
   PyTypeObject* type = Py_TYPE(self);
   PyObject_Free(self);
   Py_DECREF(type);
@@ -223,7 +226,8 @@ PyType_Slot* array_slots() {
       {Py_tp_dealloc, slot(dealloc_array)},
       {Py_tp_getset, array_attributes()},
       {Py_tp_methods, array_methods()},
-      {Py_tp_repr, slot(repr_slot)},
+      {Py_tp_repr, slot(text_slot<true>)},
+      {Py_tp_str, slot(text_slot<false>)},
       {Py_tp_hash, slot(hash_slot)},
       {Py_tp_richcompare, slot(compare_slot)},
       {Py_tp_iter, slot(iterate_slot)},

@@ -8,6 +8,7 @@
 namespace walle {
 
 void bind_array_functions(pybind11::module_& module);
+void bind_dtype(pybind11::module_& module);
 void bind_errors(pybind11::module_& module);
 void bind_files(pybind11::module_& module);
 void bind_fourier(pybind11::module_& module);

@@ -70,44 +70,32 @@ Tensor swapped(const Tensor& x, std::int64_t axis1, std::int64_t axis2) {
   return view(x, std::move(shape), std::move(strides), x.offset());
 }
 
+py::object view_of(py::handle array, Tensor tensor) {
+  return py::reinterpret_steal<py::object>(new_view(std::move(tensor), array.ptr()));
+}
+
 // Returns a view of the real parts (`part` 0) or the imaginary parts (1) of a complex array.
 Tensor part_of(const Tensor& x, std::int64_t part) {
   Dims strides = x.strides();
   for (std::int64_t& stride : strides) stride *= 2;
   return {x.storage(), part_dtype(x.dtype()), x.shape(), std::move(strides), 2 * x.offset() + part};
 }
-
-Tensor real_of(const Tensor& x) { return is_complex(x.dtype()) ? part_of(x, 0) : x; }
-
+Tensor real(const Tensor& x) { return is_complex(x.dtype()) ? part_of(x, 0) : x; }
 // Of a real array: read-only zeros, as in NumPy.
-Tensor imag_of(const Tensor& x) {
+Tensor imag(const Tensor& x) {
   if (is_complex(x.dtype())) return part_of(x, 1);
   const Tensor zero = Tensor::empty(x.dtype(), {});
   std::memset(zero.raw(), 0, item_size(x.dtype()));
   return {vm::read_only(zero.storage()), x.dtype(), x.shape(), Dims(x.shape().size(), 0), 0};
 }
-
-template <bool imaginary>
-int set_part(PyObject* self, PyObject* value, void*) {
-  const auto done = py::reinterpret_steal<py::object>(translated([&] {
-    const Tensor& x = tensor_of(self);
-    if (value == nullptr) throw py::type_error("a part of an array cannot be deleted");
-    if (imaginary && !is_complex(x.dtype()))
-      throw py::type_error("an array of dtype " + std::string(dtype_name(x.dtype())) + " has no imaginary part to set");
-    set_item(imaginary ? imag_of(x) : real_of(x), Py_Ellipsis, value);
-    return Py_NewRef(Py_None);
-  }));
-  return done ? 0 : -1;
+void set_part(const Tensor& part, PyObject* value) {
+  if (value == nullptr) throw py::type_error("a part of an array cannot be deleted");
+  set_item(part, py::ellipsis(), value);
 }
 
-Tensor conjugate(const Tensor& x) { return is_complex(x.dtype()) ? unary("Conjugate", x) : x; }
-
-// Returns the module of the functions. It is looked up by name first, because an import statement costs much more.
-py::object functions() {
-  constexpr const char* kName = "walle.engine_ext.np";
-  const auto name = py::str(kName);
-  const auto loaded = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
-  return loaded ? loaded : py::module_::import(kName);
+// Returns the result of a function of a module of walle.np, called with the array.
+PyObject* call_function(const char* module, const char* name, PyObject* array) {
+  return translated([&] { return functions().attr(module).attr(name)(py::handle(array)).release().ptr(); });
 }
 
 // Binds methods that call the function of walle.np with the array as first argument; its module is imported on first use.
@@ -168,7 +156,7 @@ PyObject* reduction_method(PyObject* self, PyObject* const* args, Py_ssize_t cou
       return new_stored(tensor_of(result), out);
     }
     const Tensor& x = tensor_of(self);
-    return new_stored(reduce(op, is_given(dtype) ? cast(x, dtype_of(dtype)) : x, axis, is_true(keepdims)), out);
+    return new_stored(reduce(op, is_given(dtype) ? converted(x, dtype_of(dtype)) : x, axis, is_true(keepdims)), out);
   });
 }
 
@@ -195,7 +183,7 @@ PyObject* reshape_method(PyObject* self, PyObject* const* args, Py_ssize_t count
       for (Py_ssize_t i = 0; i < count; ++i) dims.push_back(size_of(args[i]));
     }
     const Tensor& x = tensor_of(self);
-    return new_array(columns ? reshaped_by_columns(x, std::move(dims)) : reshaped(x, std::move(dims)));
+    return new_view(columns ? reshaped_by_columns(x, std::move(dims)) : reshaped(x, std::move(dims)), self);
   });
 }
 
@@ -203,7 +191,7 @@ PyObject* ravel_method(PyObject* self, PyObject* const* args, Py_ssize_t count, 
   return translated([&]() -> PyObject* {
     const auto [order] = parse(Signature<1>{"ravel", {"order"}}, args, count, keywords);
     const Tensor& x = tensor_of(self);
-    return new_array(is_column_major(order, x) ? reshaped_by_columns(x, {-1}) : reshaped(x, {-1}));
+    return new_view(is_column_major(order, x) ? reshaped_by_columns(x, {-1}) : reshaped(x, {-1}), self);
   });
 }
 
@@ -226,6 +214,31 @@ PyObject* copy_method(PyObject* self, PyObject* const* args, Py_ssize_t count, P
   });
 }
 
+PyObject* conjugate_method(PyObject* self, PyObject*) {
+  return translated([&] {
+    const Tensor& x = tensor_of(self);
+    return is_complex(x.dtype()) ? new_array(unary("Conjugate", x)) : Py_NewRef(self);
+  });
+}
+
+PyObject* complex_method(PyObject* self, PyObject*) {
+  return translated([&]() -> PyObject* {
+    const Py_complex value = PyComplex_AsCComplex(only_element(tensor_of(self)).ptr());
+    if (value.real == -1.0 && PyErr_Occurred() != nullptr) return nullptr;
+    return PyComplex_FromCComplex(value);
+  });
+}
+
+// Returns 0, or -1 with a Python error.
+template <class Function>
+int translated_setter(Function&& f) noexcept {
+  const auto result = py::reinterpret_steal<py::object>(translated([&]() -> PyObject* {
+    f();
+    return Py_NewRef(Py_None);
+  }));
+  return result ? 0 : -1;
+}
+
 PyObject* list_method(PyObject* self, PyObject*) {
   return translated([&] { return nested_list(tensor_of(self)).release().ptr(); });
 }
@@ -242,13 +255,16 @@ std::vector<PyMethodDef> all_methods(std::index_sequence<at...>) {
           method("ravel", ravel_method, "Return the elements in one dimension: a view where strides allow it, else a copy."),
           method("astype", astype_method, "Return the elements converted to a dtype."),
           method("copy", copy_method, "Return a copy in row-major order."),
+          {"conj", conjugate_method, METH_NOARGS, "Return the complex conjugates; a real array itself."},
+          {"conjugate", conjugate_method, METH_NOARGS, "Return the complex conjugates; a real array itself."},
+          {"__complex__", complex_method, METH_NOARGS, "Return the only element as a complex number."},
           {"tolist", list_method, METH_NOARGS, "Return the elements as nested lists of Python numbers."},
           {nullptr, nullptr, 0, nullptr}};
 }
 
 template <class Function>
-PyGetSetDef attribute(const char* name, Function function, const char* doc, setter set = nullptr) {
-  return {name, function, set, doc, nullptr};
+PyGetSetDef attribute(const char* name, Function function, const char* doc) {
+  return {name, function, nullptr, doc, nullptr};
 }
 
 }  // namespace
@@ -277,7 +293,7 @@ PyGetSetDef* array_attributes() {
             return translated([&] {
               const auto* array = reinterpret_cast<const ArrayObject*>(self);
               const DType dtype = array->has_number ? array->dtype : array->tensor.dtype();
-              return Py_NewRef(array_types().dtype_names[static_cast<int>(dtype)]);
+              return Py_NewRef(array_types().dtypes[static_cast<int>(dtype)]);
             });
           },
           "Name of the elements' type."),
@@ -300,14 +316,42 @@ PyGetSetDef* array_attributes() {
           },
           "Bytes of all elements."),
       attribute(
-          "T", [](PyObject* self, void*) { return translated([&] { return new_array(transposed(tensor(self), py::args())); }); },
+          "T",
+          [](PyObject* self, void*) { return translated([&] { return new_view(transposed(tensor(self), py::args()), self); }); },
           "View with the axes in reverse order."),
+      {"real",
+       [](PyObject* self, void*) {
+         return translated(
+             [&] { return is_complex(tensor(self).dtype()) ? new_view(part_of(tensor(self), 0), self) : Py_NewRef(self); });
+       },
+       [](PyObject* self, PyObject* value, void*) { return translated_setter([&] { set_part(real(tensor(self)), value); }); },
+       "View of the real parts; a real array itself.", nullptr},
+      {"imag", [](PyObject* self, void*) { return translated([&] { return new_view(imag(tensor(self)), self); }); },
+       [](PyObject* self, PyObject* value, void*) {
+         return translated_setter([&] {
+           if (!is_complex(tensor(self).dtype()))
+             throw py::type_error("an array of dtype " + std::string(dtype_name(tensor(self).dtype())) +
+                                  " has no imaginary part to set");
+           set_part(imag(tensor(self)), value);
+         });
+       },
+       "View of the imaginary parts; of a real array, read-only zeros.", nullptr},
       attribute(
-          "real", [](PyObject* self, void*) { return translated([&] { return new_array(real_of(tensor(self))); }); },
-          "View of the real parts.", set_part<false>),
+          "base",
+          [](PyObject* self, void*) {
+            PyObject* base = reinterpret_cast<ArrayObject*>(self)->base;
+            return Py_NewRef(base != nullptr ? base : Py_None);
+          },
+          "The array that this one is a view of, or None."),
       attribute(
-          "imag", [](PyObject* self, void*) { return translated([&] { return new_array(imag_of(tensor(self))); }); },
-          "View of the imaginary parts; read-only zeros of an array that is not complex.", set_part<true>),
+          "flags", [](PyObject* self, void*) { return call_function("views", "Flags", self); },
+          "How the elements lie in memory, and whether they may be written."),
+      {"flat", [](PyObject* self, void*) { return call_function("views", "flatiter", self); },
+       [](PyObject* self, PyObject* value, void*) {
+         const auto flat = py::reinterpret_steal<py::object>(call_function("views", "flatiter", self));
+         return flat && value != nullptr ? PyObject_SetItem(flat.ptr(), Py_Ellipsis, value) : -1;
+       },
+       "The elements in row-major order, as an iterator that can be indexed.", nullptr},
       attribute(
           "address", [](PyObject* self, void*) { return translated([&] { return PyLong_FromVoidPtr(tensor(self).raw()); }); },
           "Address of the first element."),
@@ -345,7 +389,7 @@ void bind_ndarray(py::module_& module) {
   ArrayClass cls{type};
   cls.def("__format__", [](py::handle self, const py::str& format) -> py::object {
     const Tensor& x = tensor_of(self);
-    const py::object value = x.ndim() == 0 ? only_element(x) : py::object(py::str(text_of(x)));
+    const py::object value = x.ndim() == 0 ? only_element(x) : py::object(py::str(self));
     return value.attr("__format__")(format);
   });
   cls.def("item", &only_element, "Return the only element, or the one at the given index, as a Python number.");
@@ -357,41 +401,71 @@ void bind_ndarray(py::module_& module) {
     return py::bytes(reinterpret_cast<const char*>(dense.raw()),
                      static_cast<std::size_t>(dense.size()) * item_size(dense.dtype()));
   });
-  cls.def("__complex__", [](const Tensor& x) {
-    const Py_complex value = PyComplex_AsCComplex(only_element(x).ptr());
-    if (value.real == -1.0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(PyComplex_FromCComplex(value));
-  });
-  cls.def("conj", &conjugate);
-  cls.def("conjugate", &conjugate);
   cls.def("__copy__", &copy_of);
   cls.def("__deepcopy__", [](const Tensor& x, py::handle) { return copy_of(x); }, py::arg("memo"));
   cls.def(
       "view",
-      [](const Tensor& x, py::handle dtype) {
-        const DType target = dtype_of(dtype);
+      [](py::handle self, py::handle dtype) {
+        const Tensor& x = tensor_of(self);
+        const DType target = dtype.is_none() ? x.dtype() : dtype_of(dtype);
         if (item_size(target) != item_size(x.dtype()))
           throw Error(ErrorKind::dtype, "cannot view " + std::string(dtype_name(x.dtype())) + " as " +
                                             std::string(dtype_name(target)) + ", whose item size differs; use astype");
-        if (target == DType::b8)
+        if (target == DType::b8 && x.dtype() != DType::b8)
           throw Error(ErrorKind::dtype, "cannot view an array as bool, whose bytes may only be 0 and 1; use astype");
-        return Tensor(x.storage(), target, x.shape(), x.strides(), x.offset());
+        return view_of(self, Tensor(x.storage(), target, x.shape(), x.strides(), x.offset()));
       },
-      py::arg("dtype"), "View the same bits as another dtype of the same item size.");
+      py::arg("dtype") = py::none(), "View the same bits as another dtype of the same item size.");
   cls.def(
       "flatten",
       [](const Tensor& x, py::handle order) {
         return copy_of(is_column_major(order.ptr(), x) ? reshaped_by_columns(x, {-1}) : reshaped(x, {-1}));
       },
       py::arg("order") = "C");
-  cls.def("transpose", &transposed);
-  cls.def("swapaxes", &swapped, py::arg("axis1"), py::arg("axis2"));
+  cls.def("transpose", [](py::handle self, const py::args& order) { return view_of(self, transposed(tensor_of(self), order)); });
+  cls.def(
+      "swapaxes",
+      [](py::handle self, std::int64_t axis1, std::int64_t axis2) {
+        return view_of(self, swapped(tensor_of(self), axis1, axis2));
+      },
+      py::arg("axis1"), py::arg("axis2"));
   cls.def("fill", [](const Tensor& x, py::handle value) { assign(scalar(value, x.dtype()), x); }, py::arg("value"));
+  cls.def(
+      "__reduce__",
+      [](py::handle self) {
+        const Tensor& x = tensor_of(self);
+        return py::make_tuple(py::module_::import("walle.engine_ext._core").attr("array_from_bytes"),
+                              py::make_tuple(self.attr("tobytes")(), py::str(dtype_name(x.dtype()).data()), self.attr("shape")));
+      },
+      "Return what pickle stores.");
+  cls.def(
+      "__round__",
+      [](py::handle self, py::handle digits) -> py::object {
+        if (tensor_of(self).ndim() != 0)
+          throw py::type_error("round() takes an array without dimensions; use walle.np.round for others");
+        if (digits.is_none())
+          return py::reinterpret_steal<py::object>(PyNumber_Long(only_element(tensor_of(self)).attr("__round__")().ptr()));
+        return functions().attr("round")(self, digits);
+      },
+      py::arg("ndigits") = py::none());
+  cls.def(
+      "setflags",
+      [](py::handle self, py::handle write) {
+        if (write.is_none()) return;
+        auto& x = tensor_of(self);
+        const bool writable = x.storage() && x.storage()->writable();
+        if (is_true(write.ptr()) && !writable)
+          throw py::value_error("an array that is read-only cannot be made writeable; copy it");
+        if (!is_true(write.ptr()) && writable)
+          x = Tensor(vm::read_only(x.storage()), x.dtype(), x.shape(), x.strides(), x.offset());
+      },
+      py::arg("write") = py::none(), "Make the array read-only; other arrays on the same memory stay as they are.");
   cls.def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));
   bind_functions(cls);
   seal_type(reinterpret_cast<PyTypeObject*>(type.ptr()));
   seal_type(reinterpret_cast<PyTypeObject*>(iterator.ptr()));
-  set_array_types(reinterpret_cast<PyTypeObject*>(type.ptr()), reinterpret_cast<PyTypeObject*>(iterator.ptr()));
+  mutable_array_types().array = reinterpret_cast<PyTypeObject*>(Py_NewRef(type.ptr()));
+  mutable_array_types().iterator = reinterpret_cast<PyTypeObject*>(Py_NewRef(iterator.ptr()));
   module.attr("ndarray") = type;
 }
 

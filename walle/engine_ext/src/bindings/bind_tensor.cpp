@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "bindings/bind.h"
-#include "core/work_context.h"
 #include "operators/eager.h"
 #include "vm/array_loans.h"
 

@@ -13,7 +13,8 @@ namespace walle {
 namespace {
 
 struct UfuncObject {
-  PyObject_HEAD vectorcallfunc call;
+  PyObject_HEAD;
+  vectorcallfunc call;
   const OpDef* op;     // null where there is a function
   PyObject* function;  // null where there is an operator
   PyObject* name;
@@ -22,11 +23,7 @@ struct UfuncObject {
 
 UfuncObject* as_ufunc(PyObject* self) { return reinterpret_cast<UfuncObject*>(self); }
 
-py::object options_function(const char* name) {
-  const auto module = py::reinterpret_steal<py::object>(PyImport_ImportModule("walle.engine_ext.np.ufuncs"));
-  if (!module) throw py::error_already_set();
-  return module.attr(name);
-}
+py::object options_function(const char* name) { return functions().attr("ufuncs").attr(name); }
 
 PyObject* call_ufunc(PyObject* self, PyObject* const* args, std::size_t flags, PyObject* keywords) {
   return translated([&]() -> PyObject* {

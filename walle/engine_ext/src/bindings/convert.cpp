@@ -197,18 +197,11 @@ bool is_number(py::handle value) {
 }
 
 DType dtype_of(py::handle name) {
-  if (name.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::f32;
-  if (name.ptr() == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::i64;
-  if (name.ptr() == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::b8;
-  if (name.ptr() == reinterpret_cast<PyObject*>(&PyComplex_Type)) return DType::c64;
-  if (PyUnicode_Check(name.ptr())) {
-    const auto text = py::cast<std::string>(name);
-    for (int i = 0; i < kDTypeCount; ++i)
-      if (dtype_name(static_cast<DType>(i)) == text) return static_cast<DType>(i);
-  }
-  throw Error(ErrorKind::dtype, "unknown dtype " + py::cast<std::string>(py::repr(name)) +
-                                    "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, "
-                                    "complex64, complex128 and the storage types");
+  if (const auto found = find_dtype(name)) return *found;
+  throw Error(ErrorKind::dtype,
+              "unknown dtype " + py::cast<std::string>(py::repr(name)) +
+                  "; known are float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, complex128, "
+                  "NumPy's short names of them, and the storage types");
 }
 
 Tensor scalar(py::handle number, DType dtype) {

@@ -2,14 +2,18 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <optional>
+
 #include "bindings/array_object.h"
 #include "core/attributes.h"
 #include "core/tensor.h"
 
 namespace walle {
 
-// Returns the dtype of a NumPy name, or of Python's float (float32 here), complex (complex64), int (int64) or bool. Throws Error
-// (dtype) for anything else.
+// Returns the dtype of a dtype object, of a NumPy name, or of Python's float (float32 here), complex (complex64), int (int64) or
+// bool; nothing for anything else.
+std::optional<DType> find_dtype(pybind11::handle given);
+// The same; throws Error (dtype) for anything else.
 DType dtype_of(pybind11::handle name);
 
 // Returns an ndarray's tensor, a view of a buffer, or a new tensor of a number or of nested lists (bool, int64, float32 or

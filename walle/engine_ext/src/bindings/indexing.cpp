@@ -365,18 +365,21 @@ Tensor get_item(const Tensor& x, py::handle key) {
   return result;
 }
 
-PyObject* new_element(const Tensor& x, std::int64_t index) {
+PyObject* new_element(PyObject* array, std::int64_t index) {
+  const Tensor& x = tensor_of(array);
   const std::int64_t offset = index * x.strides()[0];
   if (x.ndim() == 1) return new_number(x.dtype(), x.raw() + offset * static_cast<std::int64_t>(item_size(x.dtype())));
-  return new_array(view(x, Dims(x.shape().begin() + 1, x.shape().end()), Dims(x.strides().begin() + 1, x.strides().end()),
-                        x.offset() + offset));
+  return new_view(view(x, Dims(x.shape().begin() + 1, x.shape().end()), Dims(x.strides().begin() + 1, x.strides().end()),
+                       x.offset() + offset),
+                  array);
 }
 
-PyObject* new_item(const Tensor& x, py::handle key) {
-  if (PyLong_CheckExact(key.ptr()) && x.ndim() > 0) return new_element(x, integer_key(key, 0, x.shape()[0]));
+PyObject* new_item(PyObject* array, PyObject* key) {
+  const Tensor& x = tensor_of(array);
+  if (PyLong_CheckExact(key) && x.ndim() > 0) return new_element(array, integer_key(key, 0, x.shape()[0]));
   if (auto view_of_x = plain_view(x, key))
-    return is_number_key(*view_of_x, key) ? new_number(x.dtype(), view_of_x->raw()) : new_array(*std::move(view_of_x));
-  return new_array(get_item(x, key));
+    return is_number_key(*view_of_x, key) ? new_number(x.dtype(), view_of_x->raw()) : new_view(*std::move(view_of_x), array);
+  return new_view(get_item(x, key), array);
 }
 
 py::tuple unstack(const Tensor& x) {

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   module.doc() = "The compute container's native core (§4).";
   walle::bind_errors(module);
   walle::bind_tensor(module);
+  walle::bind_dtype(module);
   walle::bind_ndarray(module);
   walle::bind_operators(module);
   walle::bind_array_functions(module);

@@ -298,6 +298,13 @@ Tensor view(const Tensor& x, Dims shape, Dims strides, std::int64_t offset) {
   return {x.storage(), x.dtype(), std::move(shape), std::move(strides), offset};
 }
 
+py::object functions() {
+  constexpr const char* kName = "walle.engine_ext.np";
+  const auto name = py::str(kName);
+  const auto loaded = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
+  return loaded ? loaded : py::module_::import(kName);
+}
+
 Tensor copy_of(const Tensor& x) {
   Tensor result = Tensor::empty(x.dtype(), x.shape());
   assign(x, result);
@@ -309,14 +316,6 @@ py::object only_element(const Tensor& x) {
     throw Error(ErrorKind::shape, "an array of shape " + to_string(x.shape()) +
                                       " cannot be converted to one number; it must have exactly one element");
   return element(x.dtype(), x.raw());
-}
-
-std::string text_of(const Tensor& x) {
-  constexpr std::int64_t kMaxShown = 1000;
-  std::string body =
-      x.size() <= kMaxShown ? py::cast<std::string>(py::repr(nested_list(x))) : "<" + std::to_string(x.size()) + " elements>";
-  if (x.size() > kMaxShown || x.size() == 0) body += ", shape=" + to_string(x.shape());
-  return "array(" + body + ", dtype=" + std::string(dtype_name(x.dtype())) + ")";
 }
 
 namespace {

@@ -10,6 +10,10 @@
 
 namespace walle {
 
+// Returns the module walle.engine_ext.np, which loads its parts when they are first used, in a VM too. It is looked up by name
+// first, because an import statement costs much more.
+pybind11::object functions();
+
 // Elementwise operators of the registry; operands are converted to the dtype in which the operator computes.
 Tensor unary(const OpDef& op, const Tensor& x);
 Tensor unary(const OpDef& op, pybind11::handle x);
@@ -34,9 +38,9 @@ PyObject* new_stored(Tensor result, PyObject* out);
 // Returns x[key]: a view where the key consists of ints, slices, None and an ellipsis; a copy where it has index arrays or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);
 // Returns x[key] as a new reference; a result without dimensions is a number of its own.
-PyObject* new_item(const Tensor& x, pybind11::handle key);
+PyObject* new_item(PyObject* array, PyObject* key);
 // Returns x[index] for an index in the range of the first axis, as a new reference.
-PyObject* new_element(const Tensor& x, std::int64_t index);
+PyObject* new_element(PyObject* array, std::int64_t index);
 // Returns views of the sub-arrays along the first axis.
 pybind11::tuple unstack(const Tensor& x);
 void set_item(const Tensor& x, pybind11::handle key, pybind11::handle value);
@@ -51,7 +55,4 @@ bool is_column_major(PyObject* order, const Tensor& x);
 
 // Returns the only element as a Python number. Throws Error (shape) for any other number of elements.
 pybind11::object only_element(const Tensor& x);
-// Returns the text of repr(): the elements, the shape where they do not show it, and the dtype.
-std::string text_of(const Tensor& x);
-
 }  // namespace walle

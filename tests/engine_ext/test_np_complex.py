@@ -313,6 +313,7 @@ def test_creation() -> None:
     assert np.full(3, 1j).dtype == "complex64"
     same(np.full((2, 3), 1 - 1j, "complex128"), numpy.full((2, 3), 1 - 1j))
     same(np.ones(3, np.complex128), numpy.ones(3, "complex128"))
+    assert (np.complex64, np.complex128) == (np.csingle, np.cdouble) == ("complex64", "complex128")
     same(np.eye(3, dtype="complex64"), numpy.eye(3, dtype="complex64"))
     assert np.full_like(np.array([1j]), 2).tolist() == [2]
     assert np.array([[1, 2], [3j, np.pi]], "complex128")[1, 1].item() == np.pi
@@ -570,3 +571,34 @@ def test_models_take_no_complex_numbers() -> None:
     graph.output("y", graph.op("Relu", [graph.input("x", (2,), "float32")]))
     with pytest.raises(DTypeError, match="complex64"):
         Session(graph.to_bytes()).run({"x": np.array([1, 1j])})
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [1 + 2j], [1.5 - 2.25j, -3 + 100j], [0, -0.0, 1j, -1j], [1e-10 + 1e10j, 3], [1 / 3 + 2j / 3],
+        [_INF + 1j, complex(1, -_INF), _NAN + 0j, complex(0, _NAN)], [[1, 2j], [3 + 4j, -5]], [], [0.1j] * 50,
+        [1e6 + 1j, 2],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_texts_are_numpys(dtype: str, numbers: list[Any]) -> None:
+    there = numpy.array(numbers, dtype)
+    here = np.array(numbers, dtype)
+    assert str(here) == str(there)
+    expected = repr(there) if dtype == "complex64" or there.size == 0 else repr(there)[:-1]
+    assert repr(here).startswith(expected)
+
+
+@pytest.mark.parametrize("number", [1 + 2j, 0.1 - 0.5j, 2j, -0.0 - 1j, 1e20 + 1e-7j, 0j, complex(_INF, _NAN)])
+@pytest.mark.parametrize("dtype", COMPLEX)
+def test_texts_of_numbers_are_numpys(dtype: str, number: complex) -> None:
+    assert str(np.asarray(number, dtype)) == str(numpy.dtype(dtype).type(number))
+
+
+def test_kinds_of_dtypes() -> None:
+    for name in ("F", "D", "c8", "c16", "complex64", "complex128", "csingle"):
+        assert np.dtype(name) == numpy.dtype(name).name
+    made = np.dtype("complex128")
+    assert (made.kind, made.itemsize, made.char, made.str, made.alignment) == ("c", 16, "D", "<c16", 8)
+    assert np.dtype(complex) == "complex64"
