@@ -173,7 +173,8 @@ def _traceback(error: BaseException) -> str:
         while step is not None:
             if step.tb_frame.f_code.co_filename not in _OWN_FILES:
                 code = step.tb_frame.f_code
-                frames.append(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_name}')
+                file, name = code.co_filename[:_NAME_CHARS], code.co_name[:_NAME_CHARS]  # which the task may have set
+                frames.append(f'  File "{file}", line {step.tb_lineno}, in {name}')
             step = step.tb_next
         if len(frames) > _TRACEBACK_FRAMES:
             half = _TRACEBACK_FRAMES // 2

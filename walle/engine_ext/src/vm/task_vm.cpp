@@ -11,7 +11,6 @@
 
 #include "vm/array_loans.h"
 #include "vm/call.h"
-#include "vm/crash_record.h"
 #include "vm/interpreter.h"
 #include "vm/interpreter_pool.h"
 
@@ -127,7 +126,6 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     interpreter_ = &interpreter;
   }
   current_vm = this;
-  crash_owner() = settings_.id;
   heap_ = std::make_shared<Heap>(*this);
   Heap::current() = heap_.get();
   current_work_context() = heap_;
@@ -168,7 +166,6 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     }
   }
   current_vm = nullptr;
-  crash_owner() = 0;
   Heap::current() = nullptr;
   current_work_context() = nullptr;
   return reason;
