@@ -1,4 +1,4 @@
-"""The VM host: its start, its end, and what it costs its device."""
+"""The VM host: its start, its end, its resources, and the arrays that cross to it."""
 
 import asyncio
 import contextlib

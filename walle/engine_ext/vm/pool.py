@@ -44,7 +44,7 @@ class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
 
 
 class _Record:
-    """What a task has cost: its strikes and leaked memory; and how often it must still run alone in a VM host.
+    """A task's strikes and leaked memory, and how often it must still run alone in a VM host.
 
     What happens in a host that several tasks share is nobody's for certain: a task that broke out of Python can end it
     while others run, and report what it likes of them. A task that may have been the cause therefore runs alone, where
