@@ -1,4 +1,4 @@
-"""Who ended a VM host: what a device knows itself, and a task alone in a process of its own."""
+"""Blame for the end of a VM host: what its device knows itself, and suspects that run alone."""
 
 import asyncio
 import contextlib
@@ -189,7 +189,7 @@ async def test_a_task_that_does_not_stop_costs_others_one_restart(tmp_path: Path
 
 
 @pytest.mark.asyncio
-async def test_a_forged_abandonment_is_no_strike(tmp_path: Path, host: VmHost) -> None:
+async def test_a_forged_abandonment_costs_no_strike(tmp_path: Path, host: VmHost) -> None:
     fake = FakeHost(host)
     pool = VMPool(1, host=fake)
     honest = write_task(tmp_path, HONEST)
