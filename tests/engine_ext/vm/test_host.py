@@ -332,8 +332,8 @@ def test_a_device_without_standard_streams_has_a_host(tmp_path: Path) -> None:
     import asyncio, os
     os.closerange(0, 3)
     from walle.vm import VM, VmHost
+    vm = VM({str(tmp_path / "task")!r}, host=VmHost())  # before the event loop's descriptors take the numbers
     async def main():
-        vm = VM({str(tmp_path / "task")!r}, host=VmHost())
         await vm.call("say")
         os.system("echo to whatever is open >&1; echo as the standard error >&2")
         result = await vm.call("add", 1, 2)

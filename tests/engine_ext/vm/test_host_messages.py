@@ -457,7 +457,7 @@ def test_a_device_waits_where_the_system_has_no_memory_to_send(tmp_path: Path) -
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=True, cwd=Path(__file__).parents[3]
     )
-    assert float(done.stdout) < 0.3  # seconds of a processor within one
+    assert float(done.stdout) < 0.1  # seconds of a processor within one; 0.3 and more while it tried at once
 
 
 @pytest.mark.asyncio
