@@ -1,7 +1,9 @@
 #include "vm/host_process.h"
 
 #include <signal.h>
+#ifdef __linux__
 #include <sys/syscall.h>
+#endif
 #include <sys/wait.h>
 #include <unistd.h>
 

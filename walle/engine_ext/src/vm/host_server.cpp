@@ -4,8 +4,8 @@
 #include <signal.h>
 #ifdef __linux__
 #include <sys/prctl.h>
-#endif
 #include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <cerrno>

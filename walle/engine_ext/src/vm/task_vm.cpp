@@ -1,7 +1,9 @@
 // Task VMs: calls from other threads, and a VM's life on its interpreter's thread.
 #include "vm/task_vm.h"
 
+#ifdef __linux__
 #include <sys/syscall.h>
+#endif
 #include <time.h>
 #include <unistd.h>
 
@@ -129,7 +131,9 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
   heap_ = std::make_shared<Heap>(*this);
   Heap::current() = heap_.get();
   current_work_context() = heap_;
+#ifdef __linux__
   system_thread_ = static_cast<pid_t>(syscall(SYS_gettid));
+#endif
   PyEval_RestoreThread(interpreter.thread);
   interpreter.enter_context();
   heap_->set_limit(settings_.memory_bytes);
