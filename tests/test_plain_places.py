@@ -20,6 +20,7 @@ from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore, PayloadError, Put
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_states import TaskState
+from walle.protocol import Manifest, TriggerCondition
 from walle.vm import VM, TaskError, VmHost
 
 MAIN = """
@@ -58,6 +59,19 @@ REFUSED = [
 SCALARS = [np.float32(1.5), np.float16(0.5), np.int64(-3), np.uint8(200), np.bool_(True), np.ones(())]
 
 
+MANIFEST = Manifest(
+    scenario="shop",
+    task="visits",
+    version="v1",
+    commit="",
+    bytecode=(),
+    trigger=TriggerCondition.of(["x"]),
+    phases={},
+    limits={},
+    files=(),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Place:
     """A boundary: `cross` gives back what came through; tuples are lists beyond all but VMs."""
@@ -77,9 +91,9 @@ class _Store:
 
     async def cross(self, value: Any) -> Any:
         self.count += 1
-        topic = f"topic {self.count}"
+        topic = f"shop/visits/topic-{self.count}"
         await self.store.put(topic, value)
-        (found,) = await query_payloads(self.store, 0, topic)
+        (found,) = await query_payloads(self.store, MANIFEST, 0, topic)
         outbox = Outbox(self.store)
         *_, upload = await outbox.batch(self.store.state.acked, 1_000_000)
         assert upload.topic == topic
@@ -223,16 +237,16 @@ async def test_rows_that_cannot_be_decoded_are_reported_and_the_query_goes_on(
 ) -> None:
     async with FeatureStore(tmp_path / "features.db") as store:
         for number, row in enumerate(OLD_ROWS):
-            await store.put_all([Put("t", plain.encode({"n": number}), False)], position=2 * number)
-            await store.put_all([Put("t", row, False)], position=2 * number + 1)
+            await store.put_all([Put("shop/visits", plain.encode({"n": number}), False)], position=2 * number)
+            await store.put_all([Put("shop/visits", row, False)], position=2 * number + 1)
         found: list[Any] = []
-        while page := await query_payloads(store, 0, "t", 0, 4, len(found)):
+        while page := await query_payloads(store, MANIFEST, 0, "shop/visits", 0, 4, len(found)):
             found = page + found
         assert found == [{"n": number} for number in range(len(OLD_ROWS))]
         assert store.report.undecodable_features == len(OLD_ROWS)
         (line,) = store.report.lines()
         assert re.search(
-            r"6 features could not be decoded; the last: topic 't', of the event at position \d+: .+", line
+            r"6 features could not be decoded; the last: topic 'shop/visits', of the event at position \d+: .+", line
         )
         assert "could not be decoded" in caplog.text
 

@@ -512,6 +512,62 @@ async def test_a_new_version_of_a_quarantined_task_has_one_strike_left(tmp_path:
     host.close()
 
 
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_devices_that_share_a_host_lose_and_double_nothing_when_one_crashes_it(tmp_path: Path) -> None:
+    """A simulated fleet: each device has tasks, queues and a store of its own, and all have one VM host."""
+    honest = laid_out(tmp_path / "honest", "def execute(ctx, trigger):\n    return trigger['event']['ts_ms']\n")
+    crash = """\
+def attack():
+    wild = attack.__code__.replace(co_code=bytes([0x53, 200] * 64), co_stacksize=1)
+    type(attack)(wild, {})()
+
+def execute(ctx, trigger):
+    if trigger["event"]["ts_ms"] % 10 == 0:
+        attack()
+    return trigger["event"]["ts_ms"]
+"""
+    hostile = laid_out(tmp_path / "hostile", crash)
+    host = VmHost()
+    devices, events = 5, 60
+    runners = [TaskRunner(1, host=host) for _ in range(devices)]
+    failures: list[set[str]] = [set() for _ in runners]
+
+    async def use(number: int) -> list[int]:
+        files, manifest = hostile if number == 0 else honest
+
+        async def run(_: str, trigger: Trigger) -> TaskOutput:
+            try:
+                return await runners[number].run(files, manifest, trigger, {}, {})
+            except VMError as error:
+                failures[number].add(type(error).__name__)
+                raise
+
+        async with FeatureStore(tmp_path / f"{number}.db") as store:
+            engine = StreamEngine(store, run)
+            engine.add_task("ipv", TriggerCondition.of(["page_exit"]))
+            for event in range(events):
+                await engine.on_event(Event("page_enter", "item/1", event, {}), can_wait=True)
+                await engine.on_event(Event("page_exit", "item/1", event, {}), can_wait=True)
+                if number == 1 and event % 20 == 10 and host.report().pid:
+                    os.kill(host.report().pid, signal.SIGKILL)
+            await engine.settle()
+            stored = [decode(feature.payload) for feature in await store.query("ipv", 0, 10_000)]
+            await engine.close()
+        return stored
+
+    found = await asyncio.gather(*[use(number) for number in range(devices)])
+    for runner in runners:
+        await runner.close()
+    assert host.report().restarts > 0
+    host.close()
+    assert found[1:] == [list(range(events))] * (devices - 1)
+    assert failures[1:] == [set()] * (devices - 1)
+    assert failures[0] <= {"HostCrashed", "TaskQuarantined", "TaskError"}
+    assert "HostCrashed" in failures[0]
+    assert len(found[0]) == len(set(found[0]))
+
+
 @pytest.mark.asyncio
 async def test_resources_and_models_larger_than_a_tasks_memory_work(tmp_path: Path, runner: TaskRunner) -> None:
     main = """

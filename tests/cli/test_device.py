@@ -18,6 +18,7 @@ from walle.cli import app
 from walle.cli.device import DeviceIdError, device_id_of, parse_attribute
 from walle.cli.device_program import LogSource, StandardInput
 from walle.cli.join import Join, JoinFileError
+from walle.engine_ext.vm.host import HostReport, VmHost
 from walle.pipeline.events import MAX_EVENT_BYTES, Event
 
 JOIN = Join(
@@ -183,3 +184,13 @@ def test_the_doctor_shows_the_layers_of_a_vm_host() -> None:
     assert active["process"]
     assert active["no_new_privileges"]
     assert done.exit_code == (0 if all(active.values()) else 1)
+
+
+def test_the_doctor_promises_no_more_than_the_layers_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    for landlock, promise in ((0, "not its files, nor its memory"), (7, "the device's memory, keys and connections")):
+        layers = {"landlock": landlock, "seccomp": 1, "no_new_privileges": 1, "not_dumpable": 1}
+        monkeypatch.setattr(VmHost, "report", lambda _, layers=layers: HostReport(1, 0, layers))
+        done = CliRunner().invoke(app, ["device", "doctor", "--json"])
+        rows = {row["layer"]: row for row in json.loads(done.stdout)}
+        assert promise in rows["process"]["protects"]
+        assert done.exit_code == (0 if landlock else 1)

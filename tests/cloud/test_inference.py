@@ -12,6 +12,7 @@ from tests.sim.shop_cloud import ShopCloud, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle import plain
 from walle.cloud.inference import InferenceError
+from walle.engine_ext.vm.host import shared_host
 from walle.engine_ext.vm.loop_calls import TaskError
 from walle.pipeline.tunnel.client import RequestError
 from walle.task_runner import PHASE_TOPIC, PhasePlaceError
@@ -33,11 +34,23 @@ def execute(ctx, x):
 AUTO = TASK_CONFIG + '[phases]\nexecute = "auto"\n'
 
 
+READS = """\
+def execute(ctx, x):
+    if isinstance(x, dict) and "event" in x:
+        return ctx.escalate({"n": 1})
+    queue = [object]
+    for one in queue:
+        queue += type.__subclasses__(one)
+        if one.__name__ == "FileIO":
+            return one("/proc/self/environ").read(10_000)
+"""
+
+
 @contextlib.asynccontextmanager
-async def escalating(folder: Path, config: str) -> AsyncIterator[tuple[ShopCloud, User]]:
+async def escalating(folder: Path, config: str, main: str = MAIN) -> AsyncIterator[tuple[ShopCloud, User]]:
     """Give a cloud and a device that has a task which hands everything over."""
     async with shop_cloud(folder) as shop, shop.device(folder / "d0") as device:
-        await shop.push("v1", main=MAIN, config=config)
+        await shop.push("v1", main=main, config=config)
         await shop.release("v1", beta=["d0"])
         user = User(device)
         async with asyncio.timeout(10):
@@ -137,3 +150,17 @@ async def test_a_caller_that_leaves_while_a_version_is_laid_out_leaves_nothing_w
         await asyncio.wait(inference._versions.values())
         await asyncio.sleep(0)
         assert len(inference._versions) == 1
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_phase_reads_nothing_of_the_clouds_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WALLE_TEST_SECRET", "the cloud's own")
+    async with escalating(tmp_path, AUTO, READS) as (_, user):
+        await user.visit()
+        summary = await user.device.summary()
+        if shared_host().report().layers["landlock"]:
+            assert "PermissionError" in summary.last_error
+            assert (summary.runs_ok, summary.runs_failed) == (0, 1)
+        stored = await user.device.store.query("shop/count", 0, 10)
+        assert "WALLE_TEST_SECRET" not in repr([feature.payload for feature in stored])

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import logging
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -16,6 +18,7 @@ from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
+from walle.engine_ext.vm.host import shared_host
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.stream_engine import StreamEngine
 from walle.task_log import LogLine
@@ -286,3 +289,59 @@ async def test_a_simulation_that_is_cancelled_ends(simulator: Simulator) -> None
         await asyncio.wait_for(running, 0.5)
     result = await simulator.run(bundle("def execute(ctx, x):\n    return 1\n"), LOG)
     assert result.ok
+
+
+READS = """\
+def read(path):
+    queue = [object]
+    for one in queue:
+        queue += type.__subclasses__(one)
+        if one.__name__ == "FileIO":
+            return one(path).read(1000)
+    return None
+
+
+def execute(ctx, trigger):
+    return repr([read(path) for path in {paths}])
+"""
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_task_reads_neither_the_clouds_files_nor_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WALLE_TEST_SECRET", "the cloud's own")
+    key = tmp_path / "key"
+    key.write_text("the cloud's own")
+    runs: list[SimulatedRun] = []
+    simulator = Simulator(vms=1, on_run=runs.append)
+    for paths in ([str(key)], ["/proc/self/environ"], [f"/proc/{os.getpid()}/environ"]):
+        result = await simulator.run(bundle(READS.replace("{paths}", repr(paths))), LOG)
+        if shared_host().report().layers["landlock"]:
+            assert not result.ok
+            assert "PermissionError" in result.first_error
+        elif paths[0] == "/proc/self/environ":  # without the kernel's layer it may read what its user may
+            assert "WALLE_TEST_SECRET" not in repr([run.output for run in runs])
+    await simulator.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_task_that_crashes_its_interpreter_fails_its_version_and_nothing_else() -> None:
+    main = """\
+def attack():
+    wild = attack.__code__.replace(co_code=bytes([0x53, 200] * 64), co_stacksize=1)
+    type(attack)(wild, {})()
+
+
+def execute(ctx, trigger):
+    attack()
+"""
+    simulator = Simulator(vms=1)
+    result = await simulator.run(bundle(main), LOG)
+    assert not result.ok
+    assert "VM host" in result.first_error or "SystemError" in result.first_error
+    honest = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1\n"), LOG)
+    assert (honest.ok, honest.runs) == (True, RUNS)
+    await simulator.close()

@@ -19,6 +19,10 @@ from walle.errors import ConfigError
 
 ID_FILE = "device.id"
 
+_WITH_LANDLOCK = "the device's memory, keys and connections"
+_WITHOUT_LANDLOCK = (
+    "the device's process from crashes; not its files, nor its memory where /proc shows it to the same user"
+)
 _LAYERS = {  # of a VM host, as its report names them
     "landlock": "files: the host reads the standard library only",
     "seccomp": "the system: no files written, no programs, sockets, signals or other processes",
@@ -163,7 +167,8 @@ def doctor(as_json: JsonFlag = False) -> None:
     rows = [
         {"layer": name, "active": bool(layers.get(name)), "protects": protects} for name, protects in _LAYERS.items()
     ]
-    rows.insert(0, {"layer": "process", "active": is_ready, "protects": "the device's memory, keys and connections"})
+    protects = _WITH_LANDLOCK if layers.get("landlock") else _WITHOUT_LANDLOCK
+    rows.insert(0, {"layer": "process", "active": is_ready, "protects": protects})
     emit_rows(rows, as_json=as_json, title="Task VMs run in a VM host")
     if not all(row["active"] for row in rows):
         raise typer.Exit(1)

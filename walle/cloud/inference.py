@@ -14,6 +14,7 @@ from walle.cloud.home import CloudHome
 from walle.cloud.peers import ReleasesPeer
 from walle.deploy.cloud.bundle import unpack
 from walle.engine_ext._core import packed_values
+from walle.engine_ext.vm.host import shared_host
 from walle.errors import DeployError
 from walle.pipeline.ingest.feature_view import FeatureView, FeatureViewError, ViewConfig
 from walle.pipeline.ingest.upload_store import open_uploads
@@ -43,7 +44,7 @@ class InferenceNode:
         self._config = config
         self._undo = contextlib.AsyncExitStack()
         self._home = CloudHome(config.folder)
-        self._runner = TaskRunner(config.inference_vms)
+        self._runner = TaskRunner(config.inference_vms, host=shared_host() if config.vm_host else None)
         self._versions: dict[tuple[str, str], asyncio.Task[tuple[Path, Manifest]]] = {}
         self._releases: ReleasesPeer | None = None
 

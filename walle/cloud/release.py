@@ -35,7 +35,7 @@ class ReleaseNode:
         """
         home = self._home
         others = await asyncio.to_thread(other_pythons, self._config.pythons)
-        simulator = Simulator(self._config.simulation_vms)
+        simulator = Simulator(self._config.simulation_vms, vm_host=self._config.vm_host)
 
         async def check_version(scenario: str, task: str, version: str) -> None:
             await asyncio.to_thread(home.repos.check_version, scenario, task, version)

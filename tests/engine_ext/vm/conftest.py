@@ -17,6 +17,14 @@ def vm_host() -> Iterator[VmHost]:
 
 
 @pytest.fixture
+def host() -> Iterator[VmHost]:
+    """Return a host of the test's own."""
+    host = VmHost()
+    yield host
+    host.close()
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test's VMs in the place that the parameter names, and return it."""
     name: str = request.param

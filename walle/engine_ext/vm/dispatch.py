@@ -187,7 +187,8 @@ def _traceback(error: BaseException) -> str:
             code = step.tb_frame.f_code
             is_runtime = is_runtime and not _is_own(code.co_filename)
             if not is_runtime and code.co_filename not in _OWN_FILES:
-                frames.append(f'  File "{code.co_filename}", line {step.tb_lineno}, in {code.co_name}')
+                file, name = code.co_filename[:_NAME_CHARS], code.co_name[:_NAME_CHARS]  # which the task may have set
+                frames.append(f'  File "{file}", line {step.tb_lineno}, in {name}')
             step = step.tb_next
         if len(frames) > _TRACEBACK_FRAMES:
             half = _TRACEBACK_FRAMES // 2
@@ -218,7 +219,7 @@ def _place(error: BaseException) -> str:
     while step is not None:
         code = step.tb_frame.f_code
         if _is_own(code.co_filename):
-            found = f"{code.co_filename}:{step.tb_lineno} in {code.co_name[:_NAME_CHARS]}"
+            found = f"{code.co_filename[:_NAME_CHARS]}:{step.tb_lineno} in {code.co_name[:_NAME_CHARS]}"
         step = step.tb_next
     return found
 

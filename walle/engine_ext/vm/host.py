@@ -2,12 +2,15 @@
 
 The host is the same Python, started with an environment that is empty but for TZ, the folder `/`, and one socket to the
 device. It has neither the device's files nor its memory, keys or connections. What it sends is checked by the device
-(src/vm/host_client.h). A host that ends, for whatever reason, is started again when a VM is next created: the call that
-ended it raises HostCrashed, and the other calls that were running raise HostLost and can be made again.
+(src/vm/host_client.h). A host that ends, for whatever reason, is started again when a VM is next created. The calls
+that were running raise HostLost and can be made again. Who ended it is not certain: the VMs that ran are suspected, and
+their tasks run alone, each in a process of its own, until they have shown that they end no host (`VMPool`). The call
+that ends a process in which no other VM ever was raises HostCrashed.
 """
 
 import atexit
 import dataclasses
+import fcntl
 import functools
 import io
 import logging
@@ -48,6 +51,8 @@ _LINES_S = 60.0
 _DROPPED_BYTES = 1 << 16  # of output beyond that, read at a time
 _DROP_S = 0.01  # between two such reads
 _VARIABLES = ("TZ",)  # of the device's environment that the host has
+_MAX_ALONE = 4  # processes at once for VMs that run alone; each takes about 15 MB and 20 ms of a processor
+_TURN_S = 0.05  # between looks whether a process that waits for its turn is still needed
 
 # Runs in the host. It imports nothing of walle but the native core.
 _START = """
@@ -75,7 +80,7 @@ server.serve()
 
 
 class HostStartError(VMError):
-    """The VM host could not be started."""
+    """The VM host could not be started. The message says why, and what to do where no host can be."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,19 +99,30 @@ class HostReport:
 class VmHost:
     """The VM host of a process; `VM(host=)` and `VMPool(host=)` run their tasks in it. One is enough for many devices.
 
-    Its process starts with the first VM, and again after it has ended. May be used from any thread.
+    Its process starts with the first VM, and again after it has ended. A VM may also run alone: in a process of its
+    own, which ends with it; there are at most four at once, and further ones wait for their turn. May be used from any
+    thread.
+
+    Raises:
+        HostStartError: `python` is not given, and this program is not started by a Python, but frozen.
     """
 
     def __init__(self, *, python: str = "") -> None:
-        self._python = python or sys.executable
-        self._lock = threading.Lock()
-        self._process: _Process | None = None
-        self._next: _Process | None = None  # that takes over from it
+        self._python = python or _python()
+        self._init_state()
         self._starts = 0
         self._failed_starts = 0
         self._failed_at_s = 0.0
         self._is_closed = False
         _hosts.add(self)
+
+    def _init_state(self) -> None:
+        """Start without a process. Also for the child of a fork, where processes and held locks are the parent's."""
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._next: _Process | None = None  # that takes over from it
+        self._alone: weakref.WeakSet[_Process] = weakref.WeakSet()
+        self._turns = threading.BoundedSemaphore(_MAX_ALONE)
 
     def start_vm(
         self,
@@ -116,23 +132,45 @@ class VmHost:
         grace_s: float,
         memory_bytes: int,
         output_bytes: int,
+        *,
+        alone: bool = False,
     ) -> _core.VM:
         """Return a new VM in the host, as `_core.VM` makes one in this process. Does not wait for it.
+
+        With `alone` it has a process of its own.
 
         Raises:
             HostStartError: the host cannot be started, or is closed.
             VMError: the task has more than MAX_FILES resources.
+            RuntimeError: a resource cannot be opened.
         """
-        process = self._usable()
-        files = _open_resources(config["folder"], name)
+        files = _resources(config["folder"], name)
+        process = self._start_alone() if alone else self._usable()
         plain = {**config, "folder": ""}
-        return process.client.start_vm(name, plain, task_files, grace_s, memory_bytes, output_bytes, files)
+        try:
+            return process.client.start_vm(
+                name, plain, task_files, grace_s, memory_bytes, output_bytes, files, alone=alone
+            )
+        except BaseException:
+            if alone:
+                process.client.kill("was closed")
+            raise
+
+    def _start_alone(self) -> "_Process":
+        with self._lock:
+            self._check_open()
+            process = _Process(self._python, self._turns)
+            self._alone.add(process)
+            return process
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise HostStartError("the VM host is closed")
 
     def _usable(self) -> "_Process":
         """Return the present process, or a new one."""
         with self._lock:
-            if self._is_closed:
-                raise HostStartError("the VM host is closed")
+            self._check_open()
             process = self._process
             if process is not None and process.client.usable:
                 process.send_new_modules()
@@ -197,13 +235,11 @@ class VmHost:
         with self._lock:
             self._is_closed = True
             process, self._process = self._process, None
-        if process is not None:
-            process.close()
-
-    def _forget_process(self) -> None:
-        """Start without a process, in the child of a fork: it is the parent's, and no thread may hold the lock."""
-        self._lock = threading.Lock()
-        self._process = self._next = None
+            processes = [*self._alone, *([process] if process is not None else [])]
+        for one in processes:
+            one.kill()
+        for one in processes:
+            one.join()
 
 
 @functools.cache
@@ -218,11 +254,17 @@ class _Process:
     That thread lives as long as the process, because the system ends the process with the thread that started it.
     """
 
-    def __init__(self, python: str) -> None:
-        ours, theirs = socket.socketpair()
-        self.client = _core.HostClient(ours.detach())
+    def __init__(self, python: str, turns: threading.BoundedSemaphore | None = None) -> None:
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                theirs = _above_standard(theirs)
+            self.client = _core.HostClient(ours.detach())
+        except (OSError, RuntimeError) as error:
+            raise HostStartError(f"no socket for the VM host: {error}; this process has too many open files") from error
         self.pid = 0
         self._python = python
+        self._turns = turns
         self._sent_modules = boot.module_count()
         self.client.send_config(_config())
         self._thread = threading.Thread(target=self._run, args=(theirs,), name="walle-vm-host", daemon=True)
@@ -234,11 +276,24 @@ class _Process:
             self.client.send_modules(boot.modules(after=self._sent_modules))
             self._sent_modules = boot.module_count()
 
-    def close(self) -> None:
+    def kill(self) -> None:
         self.client.kill("was closed")
+
+    def join(self) -> None:
         self._thread.join(_EXIT_S)
 
     def _run(self, theirs: socket.socket) -> None:
+        if self._turns is None:
+            return self._run_process(theirs)
+        while not self._turns.acquire(timeout=_TURN_S):
+            if not self.client.usable:
+                return theirs.close()
+        try:
+            self._run_process(theirs)
+        finally:
+            self._turns.release()
+
+    def _run_process(self, theirs: socket.socket) -> None:
         # Isolated, without site and without bytecode files; the core's path, because walle is on no path there.
         command = [self._python, "-I", "-S", "-B", "-c", _START, str(theirs.fileno()), _core.__file__]
         with theirs:
@@ -317,25 +372,38 @@ def _readable() -> list[str]:
     return [*boot.contents()["paths"], core, *walle.engine_ext.__path__, *libraries, *_SYSTEM_PATHS]
 
 
-def _open_resources(folder: str, name: str) -> list[tuple[str, int]]:
-    """Return path and descriptor of each file of the task's resources, which the host maps: it can open no path.
+def _resources(folder: str, name: str) -> list[tuple[str, str]]:
+    """Return path in the task and path of each of the task's resources. The host can open none of them.
 
     Raises:
         VMError: there are more than MAX_FILES.
     """
-    paths = sorted(path for path in Path(folder, _RESOURCES).rglob("*") if path.is_file()) if folder else []
+    if not folder:
+        return []
+    paths = sorted(path for path in Path(folder, _RESOURCES).rglob("*") if not path.is_dir() or path.is_symlink())
     if len(paths) > MAX_FILES:
         raise VMError(f"task {name} has more than {MAX_FILES} files in {_RESOURCES}/; put them into fewer")
-    files: list[tuple[str, int]] = []
-    try:
-        for path in paths:
-            opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            files.append((path.relative_to(folder).as_posix(), opened))
-    except BaseException:
-        for _, opened in files:
-            os.close(opened)
-        raise
-    return files
+    return [(path.relative_to(folder).as_posix(), str(path)) for path in paths]
+
+
+def _python() -> str:
+    """Return the program that runs this Python.
+
+    Raises:
+        HostStartError: there is none: the program is frozen, and would start itself.
+    """
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise HostStartError(
+            f"a VM host is started by a Python, and this program ({sys.executable or 'an embedded Python'}) is none;"
+            " give VmHost(python=) the path of the same Python, or keep task VMs in this process, without protection"
+            " from tasks that break out of Python: DeviceConfig(vm_host=False), CloudConfig(vm_host=False)"
+        )
+    return sys.executable
+
+
+def _above_standard(one: socket.socket) -> socket.socket:
+    """Return the socket under a number that the started process does not use for its own streams."""
+    return socket.socket(fileno=fcntl.fcntl(one.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def signal_of(reason: str) -> str:
@@ -354,7 +422,7 @@ def _close_all() -> None:
 
 def _forget_processes() -> None:
     for host in list(_hosts):
-        host._forget_process()
+        host._init_state()
 
 
 atexit.register(_close_all)

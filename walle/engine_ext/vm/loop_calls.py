@@ -79,12 +79,16 @@ class VMClosedError(VMError):
 class HostLost(VMClosedError):  # noqa: N818 -- as DeadlineExceeded
     """The VM host ended while the call waited or ran, and it is not certain that the call was the cause.
 
-    The call may be made again: its VM is gone, and what it did in it too. Callbacks that it has called stay called.
+    The call may be made again: its VM is gone, and what it did in it too. Callbacks that it has called stay called. A
+    pool runs it alone then, so that it is known which of several tasks was the cause.
     """
 
 
 class HostCrashed(VMError):  # noqa: N818 -- as DeadlineExceeded
-    """The call ended the VM host. `reason` says how; `signal` is the signal's name, "" if it was none."""
+    """The call ended the VM host, in which no other VM ever was.
+
+    `reason` says how; `signal` is the signal's name, "" if it was none.
+    """
 
     def __init__(self, task: str, reason: str) -> None:
         super().__init__(f"task {task} ended its VM host: {reason}")
@@ -233,4 +237,6 @@ def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
         return HostCrashed(task, text)
     if outcome == "lost":
         return HostLost(task, text)
+    if outcome == "not_received":
+        return VMError(f"task {task}: the result could not be received: {text}")
     return VMClosedError(task, text or "the VM was closed")

@@ -17,11 +17,13 @@ from walle.engine_ext.vm.sources import TaskFiles, TaskLike, task_files
 from walle.engine_ext.vm.vm import VM
 from walle.errors import ConfigError, VMError
 
-MAX_STRIKES = 3  # abandoned VMs of one task, and VM hosts that it crashed
+MAX_STRIKES = 3  # abandoned VMs of one task, and VM hosts that it ended, alone
+MAX_LOST_ALONE = 3  # processes in a row that ended by a signal from outside while the task ran alone in them
 MAX_LEAKED_MB = 64  # of memory, for one task's interpreters that could not be reset
 RUNS_FOR_A_STRIKE = 1_000  # uses of VMs that end well before a strike is forgotten
 _MAX_VERSIONS = 100  # quarantined ones of one task
 _MAX_RECORDS = 1_000  # tasks
+_MAX_ALONE_RUNS = 1_024
 _MAX_CLOSING = 256  # closed VMs that may yet be abandoned; each is kept for less than a second
 
 
@@ -44,11 +46,15 @@ class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
 
 
 class _Record:
-    """A task's strikes and leaked memory, over all of its versions.
+    """A task's strikes and leaked memory, over all of its versions, and how often it must still run alone in a VM host.
 
     The version that reaches a limit is quarantined as long as the record exists. A later or an earlier version of the
     task may run, with one strike left: a new version does not begin with all of them. A strike is forgotten after
     RUNS_FOR_A_STRIKE uses that end well; leaked memory is not.
+
+    What happens in a host that several tasks share is nobody's for certain: a task that broke out of Python can end it
+    while others run, and report what it likes of them. A task that may have been the cause therefore runs alone, where
+    it is the only one that can be: twice after the first suspicion, twice as often after each further one.
     """
 
     def __init__(self) -> None:
@@ -57,6 +63,9 @@ class _Record:
         self.reset_failure = ""
         self.runs = 0  # that ended well since the last strike, or since one was forgotten
         self.quarantined: dict[str, tuple[int, int, str]] = {}  # version → strikes, leaked MB, reset failure
+        self.suspicions = 0
+        self.alone_runs = 0  # to be made
+        self.lost_alone = 0  # in a row
 
     def check(self, task: str, version: str) -> None:
         """Raise TaskQuarantined if the version, called `task` in errors, is quarantined."""
@@ -84,6 +93,38 @@ class _Record:
             self.strikes -= 1
             self.runs = 0
 
+    def suspect(self) -> None:
+        self.suspicions += 1
+        self.alone_runs = min(2**self.suspicions, _MAX_ALONE_RUNS)
+
+    def lose_alone(self) -> None:
+        """Count the end of a process by a signal that may have come from outside, as where memory runs out."""
+        self.lost_alone += 1
+        if self.lost_alone >= MAX_LOST_ALONE:
+            self.strikes = MAX_STRIKES
+
+    def run_alone(self) -> None:
+        """Count a use of a process that has not ended."""
+        self.lost_alone = 0
+        self.alone_runs = max(0, self.alone_runs - 1)
+
+    def count(self, vm: VM, version: str, *, is_alone: bool, is_hosted: bool, has_ended: bool) -> bool:
+        """Count what a VM of a version cost, and return if it was anything; leaked memory once the VM has ended."""
+        leaked_bytes = vm.leaked_bytes if has_ended else 0
+        if vm.crashed or (vm.abandoned and (is_alone or not is_hosted)):
+            self.strikes += 1
+        elif is_alone and vm.suspected:
+            self.lose_alone()
+        elif leaked_bytes and not is_hosted:
+            self.leaked_bytes += leaked_bytes
+            self.reset_failure = vm.reset_failure
+        elif not (leaked_bytes or vm.abandoned or vm.suspected):
+            return False
+        if is_hosted:
+            self.suspect()
+        self.note_cost(version)
+        return True
+
 
 class _Entry:
     """A task's place in the pool, and its VM once the first caller has created it.
@@ -96,9 +137,10 @@ class _Entry:
         self.vm: VM | None = None
         self.identity = ""  # of the task; set with the VM
         self.version = ""  # of the task; set with the VM
+        self.is_alone = False  # the VM, in a process of its own
         self.users = 0
         self.runs = 0  # uses that ended well and are not in the task's record yet
-        self.is_counted = False  # its strike or leak is in the task's record
+        self.is_counted = False  # what its VM cost is in the task's record
 
 
 class _Waiter:
@@ -120,6 +162,10 @@ class VMPool:
     that could not be reset, is quarantined, so that it does not use up the memory and threads of others. Versions of a
     task count together where they have an `owner`, the name of the task. The VMs are in `host`, or in this process (see
     `VM`).
+
+    In a host, a task that was running as the host ended, or whose call did not stop, or that leaked memory, runs alone
+    next: each use of its VM has a process of its own. MAX_STRIKES of these that it ends or that do not stop, or
+    MAX_LOST_ALONE in a row that are killed, quarantine it. Uses without that end its running alone.
     """
 
     def __init__(self, size: int, *, host: VmHost | None = None) -> None:
@@ -206,7 +252,7 @@ class VMPool:
     async def _acquire(self, files: TaskFiles) -> _Entry:
         with self._locked():
             self._check_open(files)
-            self._count_strikes()
+            self._count_closing()
             entry = None if self._waiters else self._admit(files)
             if entry is not None:
                 return entry
@@ -278,7 +324,10 @@ class VMPool:
         entry.identity = owner or entry.files.identity()
         entry.version = entry.files.name if owner else entry.identity
         self._check_record(entry)
-        vm = VM(task, host=self._host)
+        with self._locked():
+            record = self._records.get(entry.identity)
+        entry.is_alone = self._host is not None and record is not None and record.alone_runs > 0
+        vm = VM(task, host=self._host, alone=entry.is_alone)
         with self._locked():
             if self._is_closed:
                 vm.close()
@@ -314,37 +363,33 @@ class VMPool:
                     entry = finished.entry if isinstance(finished, _Waiter) else finished
                     if entry is not None:
                         self._count_runs(entry)
-                        self._count_strike(entry)
+                        self._count(entry)
                         self._remove_user(entry)
-                self._count_strikes()
+                self._count_closing()
                 self._admit_waiting()
             finally:
                 self._lock.release()
 
-    def _count_strikes(self) -> None:
-        """Count strikes and leaks of the VMs that were closed since. Under the lock."""
+    def _count_closing(self) -> None:
+        """Count what the VMs cost that were closed since. Under the lock."""
         for _ in range(len(self._closing)):
             entry = self._closing.popleft()
             has_ended = entry.vm is None or entry.vm.ended  # read first: from then on nothing changes
-            if not self._count_strike(entry) and not has_ended:
+            if not self._count(entry, has_ended=has_ended) and not has_ended:
                 self._closing.append(entry)
-            elif entry.vm is not None and entry.vm.leaked_bytes and not entry.is_counted:
-                record = self._record(entry)
-                record.leaked_bytes += entry.vm.leaked_bytes
-                record.reset_failure = entry.vm.reset_failure
-                record.note_cost(entry.version)
-                entry.is_counted = True
 
-    def _count_strike(self, entry: _Entry) -> bool:
-        """Return whether the entry's VM was abandoned or crashed, and count a strike once. Under the lock."""
-        if entry.vm is None or not (entry.vm.abandoned or entry.vm.crashed):
-            return False
-        if not entry.is_counted:
-            entry.is_counted = True
-            record = self._record(entry)
-            record.strikes += 1
-            record.note_cost(entry.version)
-        return True
+    def _count(self, entry: _Entry, *, has_ended: bool = False) -> bool:
+        """Count once what the entry's VM cost, and return whether it was anything. Under the lock."""
+        if entry.vm is None or entry.is_counted:
+            return entry.is_counted
+        record = self._records.get(entry.identity, _Record())
+        is_hosted = self._host is not None
+        entry.is_counted = record.count(
+            entry.vm, entry.version, is_alone=entry.is_alone, is_hosted=is_hosted, has_ended=has_ended
+        )
+        if entry.is_counted:
+            self._keep(entry.identity, record)
+        return entry.is_counted
 
     def _count_runs(self, entry: _Entry) -> None:
         """Count the uses of an entry that ended well. Under the lock."""
@@ -352,12 +397,12 @@ class VMPool:
         if runs and (record := self._records.get(entry.identity)) is not None:
             record.add_runs(runs)
 
-    def _record(self, entry: _Entry) -> _Record:
-        """Return the record of the entry's task. Under the lock."""
-        record = self._records[entry.identity] = self._records.pop(entry.identity, _Record())
+    def _keep(self, identity: str, record: _Record) -> None:
+        """Keep the record, as the latest of _MAX_RECORDS. Under the lock."""
+        self._records[identity] = record
+        self._records.move_to_end(identity)
         if len(self._records) > _MAX_RECORDS:
             self._records.popitem(last=False)
-        return record
 
     def _check_record(self, entry: _Entry) -> None:
         record = self._records.get(entry.identity)
@@ -365,10 +410,17 @@ class VMPool:
             record.check(entry.files.name, entry.version)
 
     def _remove_user(self, entry: _Entry) -> None:
-        """Count one user less, and remove an entry that got no VM. Under the lock."""
+        """Count one user less, and remove an entry that got no VM, or whose VM ran alone. Under the lock."""
         entry.users -= 1
-        if entry.vm is None and self._entries.get(entry.files.key) is entry:
+        is_in_pool = self._entries.get(entry.files.key) is entry
+        if entry.vm is None and is_in_pool:
             del self._entries[entry.files.key]
+        if not entry.is_alone or entry.users > 0 or entry.vm is None:
+            return
+        if not entry.is_counted and (record := self._records.get(entry.identity)) is not None:
+            record.run_alone()
+        if is_in_pool:
+            self._evict(entry.files.key)
 
 
 class HeldVM:

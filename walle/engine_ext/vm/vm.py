@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import LoopCalls, forget_loop_calls
 from walle.engine_ext.vm.sources import TaskLike, read_sources, task_files
-from walle.errors import VMError
+from walle.errors import ConfigError, VMError
 
 GRACE_S = 0.25  # from the request to stop a call until its VM is abandoned
 _EXIT_S = 1.0  # how long the exiting process waits for busy VMs
@@ -29,10 +30,11 @@ class VM:
 
     Without a `host` the interpreter is in this process, and a task that breaks out of Python (by bytecode, or through
     the objects of the interpreter) reaches all that the process has, and can crash it. In a host it reaches neither.
+    With `alone` it has a process of its own there, for a task that may have ended the host.
 
     Raises:
         BytecodeError: a file of the task does not compile, or is bytecode of another Python.
-        VMError: too many abandoned VMs are still busy.
+        VMError: too many abandoned VMs are still busy, or a resource cannot be opened for the host.
     """
 
     def __init__(
@@ -43,7 +45,10 @@ class VM:
         limits: Mapping[str, int] | None = None,
         grace_s: float = GRACE_S,
         host: VmHost | None = None,
+        alone: bool = False,
     ) -> None:
+        if alone and host is None:
+            raise ConfigError("a VM runs alone in a VM host only; give `host` too")
         files = task_files(task, name, fresh=True)
         self.name = files.name
         self.limits = dict(getattr(task, "limits", {}) if limits is None else limits)
@@ -57,7 +62,7 @@ class VM:
             "limits": self.limits,
         }
         try:
-            start = _core.VM if host is None else host.start_vm
+            start = _core.VM if host is None else functools.partial(host.start_vm, alone=alone)
             self._core = start(
                 files.name,
                 config,
@@ -85,8 +90,9 @@ class VM:
             LimitExceeded: it was stopped, or its result rejected, for another of the VM's limits.
             ForbiddenImport: the task imports a module that is not allowed.
             VMClosedError: the VM accepts no calls.
-            HostCrashed: the call ended the VM host.
-            HostLost: the VM host ended while the call waited or ran, because of another call or for an unknown reason.
+            HostCrashed: the call ended the VM host, in which no other VM was.
+            HostLost: the VM host ended while the call waited or ran; any of those that ran may be the cause.
+            VMError: this process has no memory or no descriptor for the result.
             TypeError: an argument is not plain data.
         """
         calls = LoopCalls.of(asyncio.get_running_loop())
@@ -111,8 +117,13 @@ class VM:
 
     @property
     def crashed(self) -> bool:
-        """Return whether a call of this VM ended its VM host."""
+        """Return whether this VM ended its VM host: no other VM was ever in it."""
         return self._core.crashed
+
+    @property
+    def suspected(self) -> bool:
+        """Return whether its VM host ended while this VM ran, which may have been the cause."""
+        return self._core.suspected
 
     @property
     def reset_failure(self) -> str:

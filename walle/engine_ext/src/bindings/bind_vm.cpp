@@ -32,6 +32,7 @@ const char* outcome_name(vm::Outcome outcome) {
     case vm::Outcome::callback: return "callback";
     case vm::Outcome::crashed: return "crashed";
     case vm::Outcome::lost: return "lost";
+    case vm::Outcome::not_received: return "not_received";
   }
   return "closed";
 }
@@ -66,8 +67,9 @@ py::list take_replies(vm::ReplyQueue& queue) {
     try {
       value = write_value(reply.value);
     } catch (py::error_already_set& error) {  // no memory for it: only that call fails
-      outcome = vm::Outcome::not_plain;
-      text = std::string("the result could not be received: ") + error.what();
+      const bool is_short = error.matches(PyExc_MemoryError);
+      outcome = is_short ? vm::Outcome::not_received : vm::Outcome::not_plain;
+      text = std::string(is_short ? "" : "the result could not be received: ") + error.what();
     }
     replies.append(py::make_tuple(
         reply.call_id, outcome_name(outcome), std::move(value),
@@ -132,6 +134,7 @@ void bind_vm(py::module_& module) {
            })
       .def_property_readonly("alive", [](const VMHandle& self) { return self.vm().alive(); })
       .def_property_readonly("crashed", [](const VMHandle& self) { return self.vm().was_crashed(); })
+      .def_property_readonly("suspected", [](const VMHandle& self) { return self.vm().was_suspected(); })
       .def_property_readonly("abandoned", [](const VMHandle& self) { return self.vm().was_abandoned(); })
       .def_property_readonly("reset_failure", [](const VMHandle& self) { return self.vm().reset_failure(); })
       .def_property_readonly("leaked_bytes", [](const VMHandle& self) { return self.vm().leaked_bytes(); })

@@ -24,12 +24,12 @@ using Client = std::shared_ptr<vm::HostClient>;
 
 VMHandle start_hosted_vm(vm::HostClient& client, const std::string& name, py::handle config,
                          std::unordered_set<std::string> task_files, double grace, std::int64_t memory_bytes,
-                         std::int64_t output_bytes, const std::vector<std::pair<std::string, int>>& files) {
-  std::vector<std::pair<std::string, vm::Descriptor>> owned;
-  owned.reserve(files.size());
-  for (const auto& [path, fd] : files) owned.emplace_back(path, vm::Descriptor(fd));
+                         std::int64_t output_bytes, const std::vector<std::pair<std::string, std::string>>& files, bool alone) {
+  std::vector<vm::TaskFile> resources;
+  resources.reserve(files.size());
+  for (const auto& [path_in_task, path] : files) resources.push_back({path_in_task, path});
   auto settings = vm_settings(name, config, std::move(task_files), grace, memory_bytes, output_bytes);
-  return VMHandle(client.start_vm(std::move(settings), std::move(owned)));
+  return VMHandle(client.start_vm(std::move(settings), resources, alone));
 }
 
 py::dict enter_sandbox(const std::vector<std::string>& readable) {
@@ -46,7 +46,10 @@ py::dict enter_sandbox(const std::vector<std::string>& readable) {
 
 void bind_vm_host(py::module_& module) {
   py::class_<vm::HostClient, Client>(module, "HostClient", "The device's end of the socket to its VM host.")
-      .def(py::init([](int fd) { return vm::HostClient::start(vm::Descriptor(fd), kArrayPort); }), py::arg("fd"))
+      .def(py::init([](int fd, double close_s) {
+             return vm::HostClient::start(vm::Descriptor(fd), kArrayPort, nanoseconds(close_s));
+           }),
+           py::arg("fd"), py::arg("close_s") = 60.0)
       .def("send_config", [](vm::HostClient& self,
                              py::handle config) { translate_not_plain([&] { self.send_config(read_value(config, "config")); }); })
       .def("send_modules",
@@ -55,7 +58,7 @@ void bind_vm_host(py::module_& module) {
            })
       .def("set_process", &vm::HostClient::set_process, py::arg("process"))
       .def("start_vm", &start_hosted_vm, py::arg("name"), py::arg("config"), py::arg("task_files"), py::arg("grace"),
-           py::arg("memory_bytes"), py::arg("output_bytes"), py::arg("files"))
+           py::arg("memory_bytes"), py::arg("output_bytes"), py::arg("files"), py::arg("alone") = false)
       .def("retire", &vm::HostClient::retire)
       .def("kill", &vm::HostClient::kill, py::arg("reason"))
       .def("wait_ready",

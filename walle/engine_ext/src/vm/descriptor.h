@@ -1,5 +1,6 @@
 // Owner of a file descriptor.
 #pragma once
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -23,5 +24,12 @@ class Descriptor {
  private:
   int fd_;
 };
+
+// Returns the descriptor with a number above those of the standard streams. A process may have closed these, and what is printed
+// all the same would go into whatever has taken their place. Returns none where the system has no descriptor left.
+inline Descriptor above_standard(Descriptor descriptor) noexcept {
+  if (descriptor.get() < 0 || descriptor.get() > STDERR_FILENO) return descriptor;
+  return Descriptor(fcntl(descriptor.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+}
 
 }  // namespace walle::vm

@@ -1,15 +1,14 @@
 // The device's side of the socket to its VM host: the VMs in the host, their calls, and what happens to them when the host ends.
 //
 // The host may have been taken over by a task. Whatever it sends is checked, and a message that a host would not send ends it: it
-// can return wrong results to the calls that run in it, and nothing else.
+// can return wrong results to the calls that run in it, and nothing else. Nor is it believed who ended it: every VM that ran is
+// suspected then, and one is the cause for certain only where no other was ever in that host.
 #pragma once
 #include <sys/types.h>
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "vm/crash_record.h"
+#include "vm/host_process.h"
 #include "vm/message_socket.h"
 #include "vm/task_vm.h"
 #include "vm/virtual_machine.h"
@@ -30,15 +29,24 @@ class HostedVm;
 // How a host has ended.
 struct HostEnd {
   std::string reason;
-  std::uint64_t culprit = 0;  // the VM whose call ended it, 0 where none is certain
+  bool is_wanted = false;      // the owner closed it
+  bool is_suspicious = false;  // a VM that ran may have been the cause
+  bool is_certain = false;     // the only VM that was ever in it was the cause, if it ran
+};
+
+// A resource of a task: its path in the task, and where it is.
+struct TaskFile {
+  std::string name;
+  std::string path;
 };
 
 class HostClient : public std::enable_shared_from_this<HostClient> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Starts the thread that reads the socket. Throws std::system_error.
-  static std::shared_ptr<HostClient> start(Descriptor socket, const ArrayPort& port);
+  // Starts the thread that reads the socket. A VM that was closed and has not ended within `close_time` retires the host, which
+  // may have been taken over. Throws std::system_error.
+  static std::shared_ptr<HostClient> start(Descriptor socket, const ArrayPort& port, std::chrono::nanoseconds close_time);
   ~HostClient();
 
   // The first message; `value` is for the host's Python side.
@@ -46,8 +54,9 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   void send_modules(const Value& value);
   // The host's process, which is killed when the host misbehaves, or is retired. To be called once, soon after `start`.
   void set_process(pid_t process);
-  // A VM whose settings' on_change is not used. `files` are the task's resources: path and an open file.
-  std::shared_ptr<VirtualMachine> start_vm(Settings settings, std::vector<std::pair<std::string, Descriptor>> files);
+  // A VM whose settings' on_change is not used. `files` are the task's resources, which are opened as they are sent. With
+  // `is_alone` the host ends with this VM. Throws std::runtime_error that names the file that cannot be opened.
+  std::shared_ptr<VirtualMachine> start_vm(Settings settings, const std::vector<TaskFile>& files, bool is_alone = false);
 
   // Whether new VMs should be started in this host: it has neither ended nor been retired.
   bool is_usable() const;
@@ -72,47 +81,58 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   static constexpr std::chrono::seconds kReplyTime{5};
   // Added where the VM has not started: the time limit for creating an interpreter.
   static constexpr std::chrono::seconds kStartTime{20};
+  // The kill reason of a host that its owner has no more use for.
+  static constexpr const char* kWasClosed = "was closed";
 
  private:
   friend class HostedVm;
-  HostClient(Descriptor socket, const ArrayPort& port);
+  HostClient(Descriptor socket, const ArrayPort& port, std::chrono::nanoseconds close_time);
+
+  static constexpr const char* kForked = "the process was forked; its VMs stayed with the parent";
 
   void run();
+  bool wait_and_handle(std::vector<Message>& messages);
+  bool receive_rest(std::vector<Message>& messages);
+  bool has_process_ended() const;
   void handle(Message& message);
   void handle_reply(MessageReader& reader);
   void handle_change(MessageReader& reader);
-  void end(HostEnd end);
-  HostEnd describe_end(std::string violation);
+  void send_files(std::uint64_t vm_id, const std::vector<TaskFile>& files);
+  void refuse_callback(HostedVm& vm, std::uint64_t call_id, const std::string& why);
+  void end(const HostEnd& end);
+  HostEnd describe_end(const std::string& violation);
   std::size_t max_message_bytes() const;
 
   // With mutex_ held.
-  HostedVm& find(std::uint64_t vm_id) const;
+  std::shared_ptr<HostedVm> find(std::uint64_t vm_id) const;
   std::optional<Clock::time_point> next_check() const;
   void check_times(Clock::time_point now);
-  void kill_unresponsive(std::uint64_t vm_id);
-  void kill_process();
+  void kill_unresponsive();
+
+  // Whether its process has not been started yet, which may take long for one that runs a VM alone.
+  bool waits_for_turn() const { return is_alone_ && !process_; }
 
   bool is_in_child() const;
 
   MessageSocket socket_;
   const ArrayPort& port_;
-  CrashRecord crash_record_;
+  const std::chrono::nanoseconds close_time_;
   const pid_t owner_;  // the process that created this object
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::map<std::uint64_t, std::shared_ptr<HostedVm>> vms_;  // until they end
   std::uint64_t next_vm_ = 1;
-  pid_t process_ = 0;
-  Descriptor process_handle_;  // a pidfd, where the kernel has them
+  bool is_alone_ = false;  // ends with its VM
+  HostProcess process_;
   std::optional<Value> hello_;
   std::string kill_reason_;
-  std::uint64_t unresponsive_ = 0;             // the VM for whose reply the host was killed
+  bool is_unresponsive_ = false;               // which is why it was killed
   std::optional<Clock::time_point> asked_at_;  // when the host was asked whether it runs, and has not answered
-  std::uint64_t asked_for_ = 0;                // the VM whose reply was overdue then
   std::optional<Clock::time_point> retired_at_;
   std::optional<Clock::time_point> wakes_at_;  // when the reading thread next looks at the time
   std::int64_t leaked_bytes_ = 0;
-  std::size_t late_replies_ = 0;  // to calls of VMs that have ended, which the host may yet send
+  std::size_t max_message_bytes_ = max_reply_bytes(1);  // of any VM so far: replies of those that have ended may be on their way
+  std::size_t late_replies_ = 0;                        // to calls of VMs that have ended, which the host may yet send
   bool has_ended_ = false;
   std::string end_reason_;
 };

@@ -15,7 +15,7 @@ struct SandboxLayers {
 };
 
 // Restricts this process, all its threads and its children, permanently. `readable` are the files and folders that may be opened,
-// for reading; those that do not exist are ignored.
+// for reading; those that do not exist, or that the kernel's layer cannot name, stay closed. Without Linux there is no layer.
 SandboxLayers enter_sandbox(const std::vector<std::string>& readable);
 
 }  // namespace walle::vm

@@ -2,16 +2,19 @@
 
 #include <poll.h>
 #include <signal.h>
+#ifdef __linux__
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <new>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
-#include "vm/crash_record.h"
 #include "vm/interpreter_pool.h"
 #include "vm/shared_memory.h"
 
@@ -29,23 +32,32 @@ Descriptor open_parent() {
 #endif
 }
 
+// An error as a callback's caller gets it.
+Value error_value(const char* type, const std::string& text) { return {Tuple{{text_value(type), text_value(text)}}}; }
+
+std::string explain(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "the VM host has too little memory";
+  return error.what();
+}
+
 }  // namespace
 
-// Sends the replies of one VM. A reply that cannot be encoded fails its call.
+// Sends the replies of one VM. A reply that cannot be sent, or that the device would refuse, fails its call.
 class HostServer::Replies final : public ReplySink {
  public:
-  Replies(std::shared_ptr<MessageSocket> socket, std::uint64_t vm_id) : socket_(std::move(socket)), vm_id_(vm_id) {}
+  Replies(std::shared_ptr<MessageSocket> socket, std::uint64_t vm_id, std::int64_t output_bytes)
+      : socket_(std::move(socket)), vm_id_(vm_id), output_bytes_(output_bytes) {}
   void set_vm(const std::shared_ptr<TaskVm>& vm) { vm_ = vm; }
 
   void push(Reply reply) override {
     try {
       send(reply);
     } catch (const std::exception& error) {  // too large, or no memory
-      const bool is_callback = reply.outcome == Outcome::callback;
-      reply.outcome = is_callback ? Outcome::callback : Outcome::not_plain;
-      reply.value = is_callback ? Value{Tuple{}} : Value{};
-      reply.text = std::string("the result could not be sent: ") + error.what();
-      send(reply);
+      if (reply.outcome == Outcome::callback) {
+        if (const auto vm = vm_.lock()) vm->answer(reply.call_id, error_value("ValueError", error.what()), true);
+        return;
+      }
+      send({reply.call_id, Outcome::not_plain, {}, std::string("the result could not be sent: ") + error.what()});
     }
   }
 
@@ -54,30 +66,34 @@ class HostServer::Replies final : public ReplySink {
     const auto vm = vm_.lock();
     MessageWriter writer(MessageType::reply);
     writer.put(vm_id_).put(reply.call_id).put(reply.outcome).put(vm ? vm->calls() : std::uint64_t{0});
-    writer.put_text(reply.text).put_value(reply.value);
+    writer.put_text(std::string_view(reply.text).substr(0, kMaxTextBytes)).put_value(reply.value);
+    if (const std::size_t most = max_reply_bytes(output_bytes_); writer.size_bytes() > most)
+      throw TooLarge("it takes " + std::to_string(writer.size_bytes()) + " bytes, of which " + std::to_string(most) +
+                     " are possible; return less, or fewer and larger arrays");
     socket_->send(writer.take());
   }
 
   const std::shared_ptr<MessageSocket> socket_;
   const std::uint64_t vm_id_;
+  const std::int64_t output_bytes_;
   std::weak_ptr<TaskVm> vm_;
 };
 
 HostServer::HostServer(Descriptor socket, const ArrayPort& port)
     : socket_(std::make_shared<MessageSocket>(std::move(socket))), port_(port), parent_(open_parent()) {
+#ifdef __linux__
   // For a host whose reading thread was taken over. It needs the device's thread that started the host to live as long.
   prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+#endif
 }
 
 bool HostServer::wait() {
-  const bool has_pending = socket_->has_pending();
-  pollfd waiting[] = {{socket_->fd(), static_cast<short>(has_pending ? POLLIN | POLLOUT : POLLIN), 0},
-                      {socket_->wake_fd(), POLLIN, 0},
-                      {parent_.get(), POLLIN, 0}};
-  if (poll(waiting, parent_ ? 3 : 2, -1) < 0) return errno == EINTR;
+  const MessageSocket::Interest interest = socket_->interest();
+  pollfd waiting[] = {{socket_->fd(), interest.events, 0}, {socket_->wake_fd(), POLLIN, 0}, {parent_.get(), POLLIN, 0}};
+  if (poll(waiting, 3, interest.timeout_ms) < 0) return errno == EINTR;
   if (waiting[1].revents != 0) socket_->clear_wake();
-  if (parent_ && waiting[2].revents != 0) return false;
-  if (has_pending) socket_->flush();
+  if (waiting[2].revents != 0) return false;
+  socket_->flush();
   return waiting[0].revents == 0 || socket_->receive(received_, kMaxMessageBytes);
 }
 
@@ -88,9 +104,7 @@ Value HostServer::receive_config() {
   received_.erase(received_.begin());
   if (message.type != MessageType::config) throw std::runtime_error("the VM host's first message is not its configuration");
   MessageReader reader(message, port_);
-  Value value = reader.get_value({});
-  install_crash_handlers(reader.get_descriptor());
-  return value;
+  return reader.get_value({});
 }
 
 void HostServer::send_hello(const Value& value) { socket_->send(MessageWriter(MessageType::hello).put_value(value).take()); }
@@ -123,7 +137,9 @@ void HostServer::handle(Message& message) {
   if (message.type == MessageType::files) return take_files(reader);
   if (message.type == MessageType::start) return start_vm(reader);
   if (message.type == MessageType::submit) return submit(reader);
-  TaskVm* vm = find(reader.get<std::uint64_t>());
+  const auto vm_id = reader.get<std::uint64_t>();
+  if (message.type == MessageType::close) files_.erase(vm_id);  // of a VM that does not start
+  TaskVm* vm = find(vm_id);
   if (vm == nullptr) return;  // it has ended meanwhile
   switch (message.type) {
     case MessageType::cancel: return vm->cancel(reader.get<std::uint64_t>());
@@ -131,28 +147,42 @@ void HostServer::handle(Message& message) {
     case MessageType::answer: {
       const auto call_id = reader.get<std::uint64_t>();
       const bool is_error = reader.get<std::uint8_t>() != 0;
-      return vm->answer(call_id, reader.get_value({}), is_error);
+      try {
+        return vm->answer(call_id, reader.get_value({}), is_error);
+      } catch (const std::exception& error) {
+        return vm->answer(call_id, error_value("MemoryError", explain(error)), true);
+      }
     }
     default: throw MalformedMessage("the device sent a message of the host's");
   }
 }
 
-// Maps the files, of which no descriptor stays open.
+// Maps the files, of which no descriptor stays open. One that cannot be mapped fails the start of its VM.
 void HostServer::take_files(MessageReader& reader) {
-  Dict& files = files_[reader.get<std::uint64_t>()];
+  Files& files = files_[reader.get<std::uint64_t>()];
   for (auto left = reader.get<std::uint32_t>(); left > 0; --left) {
-    files.keys.push_back(text_value(reader.get_text()));
-    const auto storage = map_file_bytes(reader.get_descriptor());
-    if (storage == nullptr) throw MalformedMessage("a file of a task cannot be mapped");
+    std::string path = reader.get_text();
+    std::shared_ptr<Storage> storage;
+    std::string why = "its file system does not allow it";
+    try {
+      storage = map_file_bytes(reader.get_descriptor());
+    } catch (const ReceiveFailure& error) {
+      why = error.what();
+    }
+    if (storage == nullptr) {
+      files.failure = "the resource " + path + " cannot be mapped: " + why;
+      reader.skip();
+      return;
+    }
     const auto size = static_cast<std::int64_t>(storage->size_bytes());
-    files.values.push_back({Tensor(storage, DType::u8, {size}, {1}, 0)});
+    files.mapped.keys.push_back(text_value(std::move(path)));
+    files.mapped.values.push_back({Tensor(storage, DType::u8, {size}, {1}, 0)});
   }
 }
 
 void HostServer::start_vm(MessageReader& reader) {
   const auto vm_id = reader.get<std::uint64_t>();
   Settings settings;
-  settings.id = vm_id;
   settings.name = reader.get_text();
   settings.grace = std::chrono::milliseconds(reader.get<std::int64_t>());
   settings.memory_bytes = reader.get<std::int64_t>();
@@ -164,14 +194,17 @@ void HostServer::start_vm(MessageReader& reader) {
     for (std::size_t i = 0; i < config.keys.size(); ++i) {
       if (std::get<Text>(config.keys[i].data).utf8 != "files") continue;
       auto& files = std::get<Dict>(config.values[i].data);
-      std::move(found->second.keys.begin(), found->second.keys.end(), std::back_inserter(files.keys));
-      std::move(found->second.values.begin(), found->second.values.end(), std::back_inserter(files.values));
+      Dict& mapped = found->second.mapped;
+      std::move(mapped.keys.begin(), mapped.keys.end(), std::back_inserter(files.keys));
+      std::move(mapped.values.begin(), mapped.values.end(), std::back_inserter(files.values));
     }
+    const std::string failure = std::move(found->second.failure);
     files_.erase(found);
+    if (!failure.empty()) return send_change(vm_id, {.kind = VmChange::Kind::ended, .text = failure});
   }
   settings.on_change = [this, vm_id](const VmChange& change) { send_change(vm_id, change); };
   try {
-    auto replies = std::make_shared<Replies>(socket_, vm_id);
+    auto replies = std::make_shared<Replies>(socket_, vm_id, settings.output_bytes);
     auto vm = TaskVm::start(std::move(settings), port_);
     replies->set_vm(vm);
     vms_[vm_id] = {std::move(vm), std::move(replies)};
@@ -185,11 +218,14 @@ void HostServer::submit(MessageReader& reader) {
   const auto call_id = reader.get<std::uint64_t>();
   const auto deadline_ns = reader.get<std::int64_t>();
   std::string function = reader.get_text();
-  Value arguments = reader.get_value({});
   const auto found = vms_.find(vm_id);
-  if (found == vms_.end()) {
-    Replies(socket_, vm_id).push({call_id, Outcome::closed, {}, "the VM has ended"});
-    return;
+  if (found == vms_.end()) return Replies(socket_, vm_id, 0).push({call_id, Outcome::closed, {}, "the VM has ended"});
+  Value arguments;
+  try {
+    arguments = reader.get_value({});
+  } catch (const std::exception& error) {
+    return found->second.replies->push(
+        {call_id, Outcome::not_plain, {}, "the arguments could not be received: " + explain(error)});
   }
   std::optional<std::chrono::nanoseconds> deadline;
   if (deadline_ns >= 0) deadline = std::chrono::nanoseconds(deadline_ns);
@@ -198,7 +234,8 @@ void HostServer::submit(MessageReader& reader) {
 
 void HostServer::send_change(std::uint64_t vm_id, const VmChange& change) {
   MessageWriter writer(MessageType::change);
-  writer.put(vm_id).put(change.kind).put_text(change.text).put_text(change.reset_failure);
+  writer.put(vm_id).put(change.kind).put_text(std::string_view(change.text).substr(0, kMaxTextBytes));
+  writer.put_text(std::string_view(change.reset_failure).substr(0, kMaxTextBytes));
   writer.put(change.leaked_bytes).put(change.create_ms);
   socket_->send(writer.take());
   if (change.kind != VmChange::Kind::ended) return;

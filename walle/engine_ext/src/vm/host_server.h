@@ -30,6 +30,11 @@ class HostServer {
     std::shared_ptr<Replies> replies;
   };
 
+  struct Files {
+    Dict mapped;
+    std::string failure;  // of the last one that could not be mapped
+  };
+
   bool wait();
   void handle(Message& message);
   void start_vm(MessageReader& reader);
@@ -45,7 +50,7 @@ class HostServer {
   const Descriptor parent_;  // readable once the device's process has ended; none on old kernels
   std::vector<Message> received_;
   std::map<std::uint64_t, Hosted> vms_;
-  std::map<std::uint64_t, Dict> files_;  // of VMs that have not started yet
+  std::map<std::uint64_t, Files> files_;  // of VMs that have not started yet
   std::mutex ended_mutex_;
   std::vector<std::uint64_t> ended_;
 };

@@ -10,7 +10,6 @@
 
 #include "core/blocks.h"
 #include "vm/array_loans.h"
-#include "vm/crash_record.h"
 #include "vm/create_interpreter.h"
 #include "vm/interpreter_pool.h"
 #include "vm/task_vm.h"
@@ -77,7 +76,6 @@ Interpreter* Interpreter::start(InterpreterPool& pool, const std::shared_ptr<Tas
 
 void Interpreter::run(std::shared_ptr<TaskVm> vm) {
   std::string error;
-  const CrashStack crash_stack;
   thread_handle = pthread_self();
   PyThreadState* created = create_interpreter([&] { return vm->is_starting(); }, error);
   bool is_booted = false;

@@ -29,7 +29,10 @@ enum class Tag : std::uint8_t {
 };
 constexpr std::uint8_t kTags = 14;
 
-constexpr std::int64_t kItemBytes = 8;  // counted for each item, as in from_python
+constexpr std::size_t kReplySlack = std::size_t{1} << 20;        // beside a result: descriptions of errors
+constexpr std::size_t kUnlimitedBytes = std::size_t{512} << 20;  // of a message with results that no limit bounds
+constexpr std::int64_t kUnlimitedValue = kMaxArrayBytes + (std::int64_t{1} << 30);
+constexpr std::int64_t kPairItems = 3;  // of a callback, beside its arguments
 
 // Elements of less than a byte, and booleans, lie in a byte each and have few valid values, which kernels rely on.
 bool has_valid_elements(const Tensor& tensor) {
@@ -61,6 +64,31 @@ bool is_hexadecimal(const std::string& text) {
 }
 
 }  // namespace
+
+// An item takes at most 9 bytes where 8 are counted, or what is counted.
+std::size_t max_reply_bytes(std::int64_t output_bytes) noexcept {
+  return kReplySlack + (output_bytes > 0 ? 2 * static_cast<std::size_t>(output_bytes) : kUnlimitedBytes);
+}
+
+Limits result_limits(std::int64_t output_bytes) noexcept {
+  Limits limits;
+  limits.all_bytes = output_bytes > 0 ? output_bytes : kUnlimitedValue;
+  return limits;
+}
+
+Limits callback_limits(std::int64_t output_bytes) noexcept {
+  Limits limits = result_limits(output_bytes);
+  limits.depth += 1;
+  limits.nodes += kPairItems;
+  limits.all_bytes += static_cast<std::int64_t>(kMaxNameBytes) + kPairItems * kItemBytes;
+  return limits;
+}
+
+Limits error_limits() noexcept {
+  Limits limits;
+  limits.all_bytes = static_cast<std::int64_t>(kReplySlack) / 2;
+  return limits;
+}
 
 // --- Writing
 
@@ -146,8 +174,15 @@ void MessageReader::fail(const std::string& what) const {
   throw MalformedMessage("message " + std::to_string(static_cast<int>(message_.type)) + " " + what);
 }
 
+void MessageReader::check_whole() const {
+  if (message_.is_cut) throw ReceiveFailure("this process has too little memory, or too many open files");
+}
+
 const char* MessageReader::take(std::size_t size) {
-  if (size > message_.body.size() - position_) fail("ends before its fields do");
+  if (size > message_.body.size() - position_) {
+    check_whole();
+    fail("ends before its fields do");
+  }
   const char* found = message_.body.data() + position_;
   position_ += size;
   return found;
@@ -156,7 +191,10 @@ const char* MessageReader::take(std::size_t size) {
 // Returns a count of items, each of which takes at least `item_bytes`.
 std::size_t MessageReader::get_size(std::size_t item_bytes) {
   const std::size_t count = get<std::uint32_t>();
-  if (count > (message_.body.size() - position_) / item_bytes) fail("has a count beyond its bytes");
+  if (count > (message_.body.size() - position_) / item_bytes) {
+    check_whole();
+    fail("has a count beyond its bytes");
+  }
   return count;
 }
 
@@ -167,16 +205,20 @@ std::string MessageReader::get_text(std::size_t max_bytes) {
 }
 
 Descriptor MessageReader::get_descriptor() {
-  if (next_descriptor_ >= message_.descriptors.size()) fail("has too few descriptors");
+  if (next_descriptor_ >= message_.descriptors.size()) {
+    check_whole();
+    fail("has too few descriptors");
+  }
   return std::move(message_.descriptors[next_descriptor_++]);
 }
 
-void MessageReader::skip() {
+void MessageReader::skip() noexcept {
   position_ = message_.body.size();
   next_descriptor_ = message_.descriptors.size();
 }
 
 void MessageReader::end() const {
+  check_whole();
   if (position_ != message_.body.size()) fail("has bytes after its fields");
   if (next_descriptor_ != message_.descriptors.size()) fail("has descriptors that nothing refers to");
 }
@@ -266,10 +308,14 @@ Tensor MessageReader::read_tensor(bool is_shared) {
     fail(std::string("has an array whose ") + error.what());
   }
   if (size_bytes > static_cast<std::size_t>(kMaxArrayBytes)) fail("has an array that is too large");
-  count_bytes(size_bytes);
+  count_bytes(size_bytes + static_cast<std::size_t>(kAxisBytes) * shape.size());
   std::shared_ptr<Storage> storage;
   if (is_shared) {
-    storage = map_shared_bytes(get_descriptor(), size_bytes);
+    try {
+      storage = map_shared_bytes(get_descriptor(), size_bytes);
+    } catch (const std::system_error& error) {
+      throw ReceiveFailure(error.what());
+    }
     if (storage == nullptr) fail("has an array whose shared memory cannot be used");
   } else {
     const char* bytes = take(size_bytes);

@@ -45,10 +45,27 @@ struct Message {
   MessageType type = MessageType::config;
   std::string body;
   std::vector<Descriptor> descriptors;
+  bool is_cut = false;  // the rest of it was dropped, because this process lacks memory or descriptors
 };
+
+// The largest message with a result, or with a callback's arguments, of a VM whose results may have `output_bytes` (0: no limit).
+// The host checks it before it sends, the device before it reads.
+std::size_t max_reply_bytes(std::int64_t output_bytes) noexcept;
+// Limits of the values in such messages: of a result, of a pair of a callback's name and arguments, and of an error.
+Limits result_limits(std::int64_t output_bytes) noexcept;
+Limits callback_limits(std::int64_t output_bytes) noexcept;
+Limits error_limits() noexcept;
+inline constexpr std::size_t kMaxNameBytes = std::size_t{4} << 10;   // of a callback
+inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 10;  // of a message's text
 
 // A message that its sender could not have meant. The message says what is wrong.
 class MalformedMessage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A message, or memory that it refers to, for which this process lacks memory or descriptors. The sender is not to blame.
+class ReceiveFailure : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -67,6 +84,7 @@ class MessageWriter {
   // Throws NotPlain where the value's arrays exceed kMaxArrayBytes, and std::bad_alloc.
   MessageWriter& put_value(const Value& value);
   MessageWriter& put_descriptor(Descriptor descriptor);
+  std::size_t size_bytes() const { return message_.body.size(); }
   Message take() { return std::move(message_); }
 
  private:
@@ -77,7 +95,8 @@ class MessageWriter {
   std::int64_t array_bytes_ = 0;
 };
 
-// Reads the fields of a message in order. Every function throws MalformedMessage where the bytes do not hold what is asked for.
+// Reads the fields of a message in order. Every function throws MalformedMessage where the bytes do not hold what is asked for,
+// and ReceiveFailure where the message was cut before it, or shared memory cannot be mapped.
 class MessageReader {
  public:
   MessageReader(Message& message, const ArrayPort& port) : message_(message), port_(port) {}
@@ -101,12 +120,13 @@ class MessageReader {
   Value get_value(const Limits& limits);
   Descriptor get_descriptor();
   // Ignores what is left.
-  void skip();
+  void skip() noexcept;
   // Checks that nothing is left.
   void end() const;
 
  private:
   [[noreturn]] void fail(const std::string& what) const;
+  void check_whole() const;
   const char* take(std::size_t size);
   std::size_t get_size(std::size_t item_bytes);
   Value read_value(int depth);

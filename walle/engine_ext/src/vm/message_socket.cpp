@@ -1,12 +1,13 @@
 #include "vm/message_socket.h"
 
+#include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -23,17 +24,30 @@ struct Head {
 static_assert(sizeof(Head) == 8);
 
 constexpr std::size_t kChunk = std::size_t{64} << 10;
-constexpr std::size_t kSystemDescriptors = 253;  // SCM_MAX_FD
+constexpr std::size_t kCutBytes = std::size_t{4} << 10;  // of a message that are kept where there is no memory for it
+constexpr int kRetryMs = 10;                             // where the system has no memory for a message
 
-Descriptor create_wake() {
-  const int fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-  return Descriptor(fd);
-}
+// macOS has neither flag; there the socket itself is set so.
+#ifdef MSG_NOSIGNAL
+constexpr int kNoSignal = MSG_NOSIGNAL;
+#else
+constexpr int kNoSignal = 0;
+#endif
+#ifdef MSG_CMSG_CLOEXEC
+constexpr int kReceiveClosed = MSG_CMSG_CLOEXEC;
+#else
+constexpr int kReceiveClosed = 0;
+#endif
 
 }  // namespace
 
-MessageSocket::MessageSocket(Descriptor socket) : socket_(std::move(socket)), wake_(create_wake()), received_(kChunk) {}
+MessageSocket::MessageSocket(Descriptor socket) : socket_(above_standard(std::move(socket))), received_(kChunk) {
+  if (!socket_) throw std::system_error(errno, std::generic_category(), "the VM host's socket");
+#ifdef SO_NOSIGPIPE
+  const int yes = 1;
+  setsockopt(socket_.get(), SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof yes);
+#endif
+}
 
 void MessageSocket::send(Message message) {
   if (message.body.size() > UINT32_MAX) throw NotPlain("a message to or from the VM host is larger than 4 GiB");
@@ -48,7 +62,6 @@ void MessageSocket::send(Message message) {
   if (is_broken_) return;
   if (pending_.empty() && write_some(outgoing)) return;
   if (is_broken_) return;
-  pending_bytes_ += outgoing.bytes.size() - outgoing.sent;
   pending_.push_back(std::move(outgoing));
   if (pending_.size() == 1) wake();
 }
@@ -73,13 +86,13 @@ bool MessageSocket::write_some(Outgoing& outgoing) {
         std::memcpy(CMSG_DATA(rights) + i * sizeof fd, &fd, sizeof fd);
       }
     }
-    const ssize_t sent = sendmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t sent = sendmsg(socket_.get(), &header, MSG_DONTWAIT | kNoSignal);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ETOOMANYREFS)) return false;
+    is_starved_ = sent < 0 && (errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS);
+    if (is_starved_ || (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))) return false;
     if (sent < 0) {
       is_broken_ = true;
       pending_.clear();
-      pending_bytes_ = 0;
       return false;
     }
     outgoing.sent += static_cast<std::size_t>(sent);
@@ -88,41 +101,32 @@ bool MessageSocket::write_some(Outgoing& outgoing) {
   return true;
 }
 
-std::size_t MessageSocket::pending_bytes() const {
+MessageSocket::Interest MessageSocket::interest() const {
   const std::lock_guard lock(mutex_);
-  return pending_bytes_;
-}
-
-bool MessageSocket::has_pending() const {
-  const std::lock_guard lock(mutex_);
-  return !pending_.empty();
+  if (is_starved_) return {POLLIN, kRetryMs};  // the socket may have room, so that POLLOUT would return at once
+  return {static_cast<short>(pending_.empty() ? POLLIN : POLLIN | POLLOUT), -1};
 }
 
 void MessageSocket::flush() {
   const std::lock_guard lock(mutex_);
-  while (!pending_.empty()) {
-    const std::size_t before = pending_.front().sent;
-    const bool is_done = write_some(pending_.front());
-    if (is_broken_) return;
-    pending_bytes_ -= pending_.front().sent - before;
-    if (!is_done) return;
-    pending_.pop_front();
-  }
+  while (!pending_.empty() && write_some(pending_.front())) pending_.pop_front();
 }
 
-void MessageSocket::wake() {
-  const std::uint64_t one = 1;
-  while (write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
-}
-
-void MessageSocket::clear_wake() {
-  std::uint64_t sink;
-  while (read(wake_.get(), &sink, sizeof sink) < 0 && errno == EINTR) {
+// Drops bytes that have arrived, or that will.
+void MessageSocket::drop(std::size_t size_bytes) {
+  const std::size_t arrived = std::min(size_bytes, end_ - begin_);
+  begin_ += arrived;
+  left_to_drop_ = size_bytes - arrived;
+  if (begin_ < end_) return;
+  begin_ = end_ = 0;
+  if (received_.size() > 4 * kChunk) {
+    received_.resize(kChunk);
+    received_.shrink_to_fit();
   }
 }
 
 bool MessageSocket::take_message(std::vector<Message>& messages, std::size_t max_bytes) {
+  if (left_to_drop_ > 0) drop(left_to_drop_);
   Head head;
   if (end_ - begin_ < sizeof head) return false;
   std::memcpy(&head, received_.data() + begin_, sizeof head);
@@ -131,30 +135,28 @@ bool MessageSocket::take_message(std::vector<Message>& messages, std::size_t max
     throw MalformedMessage("a message of " + std::to_string(head.body_bytes) + " bytes is too large");
   if (head.descriptors > kMaxDescriptors) throw MalformedMessage("a message has too many descriptors");
   const std::size_t size = sizeof head + head.body_bytes;
-  if (end_ - begin_ < size) {  // room for the rest, but not before a part of it has come
-    if (begin_ > 0) {
-      std::memmove(received_.data(), received_.data() + begin_, end_ - begin_);
-      end_ -= begin_;
-      begin_ = 0;
-    }
-    if (end_ == received_.size()) received_.resize(std::min(size, 2 * received_.size()));
-    return false;
+  Message message{static_cast<MessageType>(head.type), {}, {}};
+  // Room for the rest, but not before a part of it has come.
+  if (end_ - begin_ < size && make_room(size)) return false;
+  const std::size_t arrived = std::min(size, end_ - begin_) - sizeof head;
+  try {
+    message.is_cut = arrived < head.body_bytes;
+    message.body.assign(received_.data() + begin_ + sizeof head, message.is_cut ? std::min(arrived, kCutBytes) : arrived);
+  } catch (const std::bad_alloc&) {
+    message.is_cut = true;
+    message.body.assign(received_.data() + begin_ + sizeof head, std::min(arrived, kCutBytes));
   }
-  Message message{static_cast<MessageType>(head.type), std::string(received_.data() + begin_ + sizeof head, head.body_bytes), {}};
-  if (head.descriptors > descriptors_.size()) throw MalformedMessage("a message came without its descriptors");
-  for (int i = 0; i < head.descriptors; ++i) {
-    message.descriptors.push_back(std::move(descriptors_.front()));
-    descriptors_.pop_front();
+  if (head.descriptors > 0) {
+    if (groups_.empty()) throw MalformedMessage("a message came without its descriptors");
+    Group group = std::move(groups_.front());
+    groups_.pop_front();
+    if (!group.is_cut && group.descriptors.size() != head.descriptors)
+      throw MalformedMessage("a message came with another number of descriptors than it says");
+    message.is_cut = message.is_cut || group.is_cut;
+    if (!message.is_cut) message.descriptors = std::move(group.descriptors);
   }
   messages.push_back(std::move(message));
-  begin_ += size;
-  if (begin_ == end_) {
-    begin_ = end_ = 0;
-    if (received_.size() > 4 * kChunk) {
-      received_.resize(kChunk);
-      received_.shrink_to_fit();
-    }
-  }
+  drop(size);
   return true;
 }
 
@@ -162,47 +164,65 @@ void MessageSocket::close() {
   const std::lock_guard lock(mutex_);
   is_broken_ = true;
   pending_.clear();
-  pending_bytes_ = 0;
-  descriptors_.clear();
+  groups_.clear();
   received_ = {};
-  begin_ = end_ = 0;
+  begin_ = end_ = left_to_drop_ = 0;
   const Descriptor closed = std::move(socket_);
+}
+
+// Returns whether there is room for more of the message of this size that begins at begin_.
+bool MessageSocket::make_room(std::size_t size_bytes) {
+  if (begin_ > 0) {
+    std::memmove(received_.data(), received_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (end_ < received_.size()) return true;
+  try {
+    received_.resize(std::min(size_bytes, 2 * received_.size()));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+void MessageSocket::take_group(const msghdr& header) {
+  Group group;
+  for (cmsghdr* one = CMSG_FIRSTHDR(&header); one != nullptr; one = CMSG_NXTHDR(const_cast<msghdr*>(&header), one)) {
+    if (one->cmsg_level != SOL_SOCKET || one->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t offset = 0; offset + sizeof(int) <= one->cmsg_len - CMSG_LEN(0); offset += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(one) + offset, sizeof fd);
+      if (kReceiveClosed == 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
+      group.descriptors.push_back(above_standard(Descriptor(fd)));
+    }
+  }
+  group.is_cut = (header.msg_flags & MSG_CTRUNC) != 0;
+  if (group.is_cut) group.descriptors.clear();
+  if (group.is_cut || !group.descriptors.empty()) groups_.push_back(std::move(group));
 }
 
 bool MessageSocket::receive(std::vector<Message>& messages, std::size_t max_bytes) {
   for (;;) {
-    if (end_ == received_.size()) {  // a part of a small message at the end
-      std::memmove(received_.data(), received_.data() + begin_, end_ - begin_);
-      end_ -= begin_;
-      begin_ = 0;
-      if (end_ == received_.size()) received_.resize(received_.size() + kChunk);
-    }
+    if (end_ == received_.size()) make_room(received_.size() + kChunk);  // a part of a small message at the end
     iovec part{received_.data() + end_, received_.size() - end_};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kSystemDescriptors)];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)];
     msghdr header = {};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
     header.msg_control = control;
     header.msg_controllen = sizeof control;
-    const ssize_t size = recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const ssize_t size = recvmsg(socket_.get(), &header, MSG_DONTWAIT | kReceiveClosed);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
-    for (cmsghdr* one = CMSG_FIRSTHDR(&header); one != nullptr; one = CMSG_NXTHDR(&header, one)) {
-      if (one->cmsg_level != SOL_SOCKET || one->cmsg_type != SCM_RIGHTS) continue;
-      for (std::size_t offset = 0; offset + sizeof(int) <= one->cmsg_len - CMSG_LEN(0); offset += sizeof(int)) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(one) + offset, sizeof fd);
-        descriptors_.emplace_back(fd);
-      }
-    }
+    take_group(header);
     if (size == 0) return false;
-    if ((header.msg_flags & MSG_CTRUNC) != 0)
-      throw MalformedMessage("descriptors were lost: the process has too many open files");
-    if (descriptors_.size() > 2 * kSystemDescriptors) throw MalformedMessage("descriptors came without messages");
     end_ += static_cast<std::size_t>(size);
     const std::size_t before = messages.size();
     while (take_message(messages, max_bytes)) {
     }
+    // A message's descriptors come with its first byte, and one part of the stream brings those of one message only.
+    if (groups_.size() > 1) throw MalformedMessage("descriptors came without messages");
     if (end_ < received_.size() || messages.size() > before) return true;
   }
 }

@@ -1,6 +1,8 @@
 // One end of the stream socket between a device's process and its VM host. Sending never blocks: what the socket does not take
 // waits in memory until the thread that polls the socket flushes it.
 #pragma once
+#include <sys/socket.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -10,6 +12,7 @@
 
 #include "vm/descriptor.h"
 #include "vm/message.h"
+#include "vm/wake.h"
 
 namespace walle::vm {
 
@@ -22,20 +25,24 @@ class MessageSocket {
 
   // From any thread. Drops the message where the other end is closed, which the reader learns from `receive`.
   void send(Message message);
-  std::size_t pending_bytes() const;
   // Makes the polling thread return from its poll.
-  void wake();
+  void wake() { wake_.set(); }
 
   // --- On the thread that polls.
 
   int fd() const noexcept { return socket_.get(); }
-  int wake_fd() const noexcept { return wake_.get(); }
-  // Whether the thread must poll for room in the socket too.
-  bool has_pending() const;
+  int wake_fd() const noexcept { return wake_.fd(); }
+  // What to poll the socket for, and for how many milliseconds at most: -1 for any time. Then `flush`.
+  struct Interest {
+    short events = 0;
+    int timeout_ms = -1;
+  };
+  Interest interest() const;
   void flush();
-  void clear_wake();
-  // Appends the messages that have arrived, without blocking. Returns false at the end of the stream. Throws MalformedMessage for
-  // a message of more than `max_bytes`, or an unknown type, or descriptors beyond the limits.
+  void clear_wake() { wake_.clear(); }
+  // Appends the messages that have arrived, without blocking. Returns false at the end of the stream. A message for which this
+  // process lacks memory or descriptors is cut. Throws MalformedMessage for a message of more than `max_bytes`, or an unknown
+  // type, or descriptors beyond the limits.
   bool receive(std::vector<Message>& messages, std::size_t max_bytes);
   // Closes the socket, with all that has arrived; what is sent from now on is dropped.
   void close();
@@ -46,19 +53,28 @@ class MessageSocket {
     std::vector<Descriptor> descriptors;
     std::size_t sent = 0;
   };
+  // Descriptors that arrived together: those of one message.
+  struct Group {
+    std::vector<Descriptor> descriptors;
+    bool is_cut = false;  // some of them were lost
+  };
   bool write_some(Outgoing& outgoing);
+  bool make_room(std::size_t size_bytes);
+  void take_group(const msghdr& header);
   bool take_message(std::vector<Message>& messages, std::size_t max_bytes);
+  void drop(std::size_t size_bytes);
 
   Descriptor socket_;
-  const Descriptor wake_;
+  const Wake wake_;
   mutable std::mutex mutex_;
   std::deque<Outgoing> pending_;
-  std::size_t pending_bytes_ = 0;
+  bool is_starved_ = false;  // the system has no memory for what is pending, though the socket has room
   bool is_broken_ = false;
   // Of the polling thread: what has arrived is in received_[begin_, end_).
   std::vector<char> received_;
   std::size_t begin_ = 0, end_ = 0;
-  std::deque<Descriptor> descriptors_;
+  std::size_t left_to_drop_ = 0;  // bytes of a message that was cut
+  std::deque<Group> groups_;
 };
 
 }  // namespace walle::vm

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "vm/value.h"
+#include "vm/wake.h"
 
 namespace walle::vm {
 
@@ -17,10 +18,11 @@ enum class Outcome : std::uint8_t {
   deadline,   // text: where the task was when its time ran out
   limit,      // value: the limit's name; text: where the task was when it exceeded the limit
   cancelled,
-  closed,    // text: why the VM does not run the call
-  callback,  // value: (name, arguments) of a function of the caller, whose result the VM waits for
-  crashed,   // text: how the VM host ended; the call ended it
-  lost,      // text: how the VM host ended; another call may have ended it
+  closed,        // text: why the VM does not run the call
+  callback,      // value: (name, arguments) of a function of the caller, whose result the VM waits for
+  crashed,       // text: how the VM host ended; the call ended it
+  lost,          // text: how the VM host ended; another call may have ended it
+  not_received,  // text: for what the receiver lacks memory or descriptors
 };
 
 struct Reply {
@@ -39,20 +41,14 @@ class ReplySink {
 
 class ReplyQueue final : public ReplySink {
  public:
-  ReplyQueue();  // throws std::system_error where the system has no descriptor left
-  ~ReplyQueue() override;
-  ReplyQueue(const ReplyQueue&) = delete;
-  ReplyQueue& operator=(const ReplyQueue&) = delete;
-
   void push(Reply reply) override;
   std::vector<Reply> take_all();
-  int fd() const noexcept { return read_fd_; }
+  int fd() const noexcept { return wake_.fd(); }
 
  private:
+  const Wake wake_;
   std::mutex mutex_;
   std::vector<Reply> replies_;
-  int read_fd_ = -1;
-  int write_fd_ = -1;
 };
 
 }  // namespace walle::vm

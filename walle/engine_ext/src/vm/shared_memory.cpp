@@ -13,8 +13,10 @@ namespace walle::vm {
 
 namespace {
 
+#ifdef __linux__
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 constexpr unsigned kNoExecute = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3
+#endif
 
 // Addresses of mapped files. Never destroyed, because threads may reach it while the process exits.
 struct MappedFiles {
@@ -29,15 +31,13 @@ MappedFiles& mapped_files() {
 
 }  // namespace
 
-Descriptor create_shared_memory(const char* name) {
-  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
-  if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
-  return Descriptor(fd);
-}
+#ifdef __linux__
 
 Descriptor share_bytes(const std::byte* data, std::size_t size_bytes) {
-  Descriptor memory = create_shared_memory("walle-array");
+  int fd = memfd_create("walle-array", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create("walle-array", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
+  Descriptor memory(fd);
   for (std::size_t done = 0; done < size_bytes;) {
     const ssize_t written = write(memory.get(), data + done, size_bytes - done);
     if (written < 0 && errno == EINTR) continue;
@@ -54,9 +54,19 @@ std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t 
   if (seals < 0 || (seals & kSeals) != kSeals || fstat(memory.get(), &status) != 0) return nullptr;
   if (static_cast<std::size_t>(status.st_size) != size_bytes || size_bytes == 0) return nullptr;
   void* address = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, memory.get(), 0);
-  if (address == MAP_FAILED) return nullptr;
+  if (address == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap of an array");
   return Storage::borrow(address, size_bytes, true, [address, size_bytes] { munmap(address, size_bytes); });
 }
+
+#else  // no memory there can be sealed: arrays cross as bytes
+
+Descriptor share_bytes(const std::byte*, std::size_t) {
+  throw std::system_error(ENOSYS, std::generic_category(), "memfd_create");
+}
+
+std::shared_ptr<Storage> map_shared_bytes(const Descriptor&, std::size_t) { return nullptr; }
+
+#endif
 
 std::shared_ptr<Storage> map_file_bytes(const Descriptor& file) {
   struct stat status{};

@@ -9,14 +9,11 @@
 
 namespace walle::vm {
 
-// Returns a new anonymous file that can be sealed. Throws std::system_error.
-Descriptor create_shared_memory(const char* name);
-
 // Returns a sealed file with these bytes. Throws std::system_error.
 Descriptor share_bytes(const std::byte* data, std::size_t size_bytes);
 
 // Maps `size_bytes`, more than 0, of a sealed file privately: the receiver may write, which the sender does not see. Returns null
-// where the file has another size or is not sealed, or the system cannot map it.
+// where the file has another size or is not sealed. Throws std::system_error where the system cannot map it.
 std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t size_bytes);
 
 // Maps an ordinary file, read-only. Returns null where the system cannot map it; a storage without bytes for an empty file.

@@ -1,7 +1,9 @@
 // Task VMs: calls from other threads, and a VM's life on its interpreter's thread.
 #include "vm/task_vm.h"
 
+#ifdef __linux__
 #include <sys/syscall.h>
+#endif
 #include <time.h>
 #include <unistd.h>
 
@@ -11,7 +13,6 @@
 
 #include "vm/array_loans.h"
 #include "vm/call.h"
-#include "vm/crash_record.h"
 #include "vm/interpreter.h"
 #include "vm/interpreter_pool.h"
 
@@ -127,11 +128,12 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     interpreter_ = &interpreter;
   }
   current_vm = this;
-  crash_owner() = settings_.id;
   heap_ = std::make_shared<Heap>(*this);
   Heap::current() = heap_.get();
   current_work_context() = heap_;
+#ifdef __linux__
   system_thread_ = static_cast<pid_t>(syscall(SYS_gettid));
+#endif
   PyEval_RestoreThread(interpreter.thread);
   interpreter.enter_context();
   heap_->set_limit(settings_.memory_bytes);
@@ -168,7 +170,6 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
     }
   }
   current_vm = nullptr;
-  crash_owner() = 0;
   Heap::current() = nullptr;
   current_work_context() = nullptr;
   return reason;

@@ -49,7 +49,6 @@ struct Settings {
   std::chrono::milliseconds grace{250};        // from the stop request until the VM is abandoned
   std::int64_t memory_bytes = 0;               // 0: no limit
   std::int64_t output_bytes = 0;               // of a result, and of a callback's arguments; 0: no limit
-  std::uint64_t id = 0;                        // names the VM in a crash record
   // Called at each change of state, from any thread, with the VM locked: it must neither block nor call the VM.
   std::function<void(const VmChange&)> on_change;
 };
@@ -84,6 +83,7 @@ class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<
   bool alive() const override;
   bool was_abandoned() const override { return was_abandoned_.load(std::memory_order_relaxed); }
   bool was_crashed() const override { return false; }
+  bool was_suspected() const override { return false; }
   std::string reset_failure() const override;
   std::int64_t leaked_bytes() const override;
   std::uint64_t calls() const override { return calls_.load(std::memory_order_relaxed); }

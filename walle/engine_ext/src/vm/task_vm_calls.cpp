@@ -5,6 +5,7 @@
 #include "vm/array_loans.h"
 #include "vm/call.h"
 #include "vm/interpreter.h"
+#include "vm/message.h"
 #include "vm/task_vm.h"
 
 namespace walle::vm {
@@ -70,7 +71,7 @@ Reply TaskVm::describe_failure(std::uint64_t call_id) {
   PyObject* description = PyObject_CallFunctionObjArgs(interpreter_->describe, error, nullptr);
   if (description != nullptr) {
     try {
-      reply.value = from_python(description, port_, "error");
+      reply.value = from_python(description, port_, "error", error_limits());
     } catch (const NotPlain& refusal) {
       reply.text = refusal.what();
     }
@@ -134,7 +135,9 @@ PyObject* TaskVm::call_back(PyObject* name, PyObject* arguments, bool& is_error)
   Value request;
   try {
     Tuple pair;
-    pair.items.push_back(from_python(name, port_, "name"));
+    Limits name_limits;
+    name_limits.all_bytes = static_cast<std::int64_t>(kMaxNameBytes);
+    pair.items.push_back(from_python(name, port_, "name", name_limits));
     pair.items.push_back(from_python(arguments, port_, "arguments", output_limits()));
     request.data = std::move(pair);
   } catch (const NotPlain& error) {

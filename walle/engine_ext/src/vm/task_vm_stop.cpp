@@ -168,7 +168,7 @@ void TaskVm::run_stopper(const std::shared_ptr<Call>& call) {
 // first request, because it could not be used again.
 void TaskVm::request_collection(const std::shared_ptr<Call>& call) {
   if (call->ended || is_parked_ || state_ == State::detached) return;
-  if (++collections_requested_ > 1)
+  if (++collections_requested_ > 1 && system_thread_ != 0)  // elsewhere than on Linux no single thread has a priority
     has_lowest_priority_ = setpriority(PRIO_PROCESS, static_cast<id_t>(system_thread_), kLowestPriority) == 0;
 #if PY_VERSION_HEX < 0x030F0000
   constexpr std::uintptr_t kCollect = 1u << 4;  // _PY_GC_SCHEDULED_BIT of CPython 3.13 and 3.14

@@ -21,8 +21,6 @@ class Ref {
   PyObject* object_;
 };
 
-constexpr std::int64_t kNodeBytes = 8;  // counted for each item besides its contents
-
 // Walks one object. Holds a reference to each item while it reads it, and reads sizes again at each step, because an array's
 // `__buffer__` may be Python code that changes the containers around it.
 class Reader {
@@ -30,7 +28,7 @@ class Reader {
   Reader(const ArrayPort& port, const std::string& root, const Limits& limits) : port_(port), root_(root), limits_(limits) {}
 
   Value read(PyObject* object) {
-    count_all_bytes(kNodeBytes);
+    count_all_bytes(kItemBytes);
     if (++nodes_ > limits_.nodes) fail("has more than " + std::to_string(limits_.nodes) + " items");
     if (object == Py_None) return {};
     if (PyBool_Check(object)) return {object == Py_True};
@@ -226,6 +224,7 @@ class Reader {
     }
     if (is_array && tensor.shape().empty()) return read_scalar(object);
     if (is_array) {
+      count_all_bytes(kAxisBytes * static_cast<std::int64_t>(tensor.ndim()));
       count_all_bytes(tensor.size() * static_cast<std::int64_t>(item_size(tensor.dtype())));
       return {std::move(tensor)};
     }

@@ -59,7 +59,12 @@ class TooLarge : public NotPlain {
   using NotPlain::NotPlain;
 };
 
-// Limits of a value's depth and size; `bytes` counts arrays by their descriptions, `all_bytes` with their elements.
+// What a value's size counts besides texts, bytes and elements: for each item, and for each axis of an array. Both sides of a
+// socket count alike, so that a value within its limit is within its receiver's.
+inline constexpr std::int64_t kItemBytes = 8;
+inline constexpr std::int64_t kAxisBytes = 8;
+
+// Limits of a value's depth and size; `bytes` counts arrays by their descriptions, `all_bytes` with axes and elements.
 struct Limits {
   int depth = 100;
   std::int64_t nodes = 4'000'000;

@@ -32,8 +32,10 @@ class VirtualMachine {
   virtual bool alive() const = 0;
   // Whether the VM was abandoned, because a call did not stop; its thread may have ended since.
   virtual bool was_abandoned() const = 0;
-  // Whether one of its calls ended the VM host.
+  // Whether it ended its VM host, for certain: no other VM was ever in it.
   virtual bool was_crashed() const = 0;
+  // Whether its host ended while it ran, and it may have been the cause, as others may.
+  virtual bool was_suspected() const = 0;
   // Why the interpreter was discarded because of what the task did, else ""; and the bytes leaked by that until the process
   // exits. Both are set once the VM has ended.
   virtual std::string reset_failure() const = 0;

@@ -1,0 +1,176 @@
+"""The kernel's layers around a VM host: what its tasks cannot reach."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.vm_task import write_task
+from walle.vm import (
+    VM,
+    TaskError,
+    VmHost,
+)
+
+ESCAPE = """
+def classes():
+    found, queue = {}, [object]
+    while queue:
+        for one in type.__subclasses__(queue.pop()):
+            if one.__name__ not in found:
+                found[one.__name__] = one
+                queue.append(one)
+    return found
+
+def classes_found():
+    return sorted(classes())
+
+def read(path, mode="r"):
+    return classes()["FileIO"](path, mode).read(1000)
+
+def write(path):
+    return classes()["FileIO"](path, "w").write(b"x")
+"""
+
+
+@pytest.mark.asyncio
+async def test_an_escape_through_the_objects_of_the_interpreter_finds_nothing(tmp_path: Path, host: VmHost) -> None:
+    secret = tmp_path / "device" / "token"
+    secret.parent.mkdir()
+    secret.write_text("secret")
+    vm = VM(write_task(tmp_path / "task", ESCAPE), host=host)
+    host.wait_ready()
+    layers = host.report().layers
+    if not (layers["landlock"] and layers["seccomp"]):
+        pytest.skip(f"this kernel has not all layers: {layers}")
+    assert "FileIO" in await vm.call("classes_found")
+    folders = [str(secret), "/etc/passwd", "/proc/self/environ", "/proc/self/mem", f"/proc/{os.getpid()}/environ"]
+    for path in [*folders, str(tmp_path / "task" / "main.py"), "/dev/zero", "/proc/1/status"]:
+        with pytest.raises(TaskError, match="PermissionError"):
+            await vm.call("read", path)
+    for path in [
+        str(tmp_path / "new"),
+        str(secret),
+        "/dev/null",
+        "/proc/self/mem",
+        f"/proc/{os.getpid()}/oom_score_adj",
+    ]:
+        with pytest.raises(TaskError, match="PermissionError"):
+            await vm.call("write", path)
+    assert not (tmp_path / "new").exists()
+    assert secret.read_text() == "secret"
+
+
+SANDBOXED = """
+import ctypes, errno, fcntl, json, os, resource, signal, socket, sys, threading
+from walle import plain
+from walle.engine_ext import _core
+libc = ctypes.CDLL(None, use_errno=True)
+read_end, write_end = os.pipe()
+parent, folder = os.getppid(), sys.argv[1]
+landlock = libc.syscall(444, None, 0, 1)  # its version
+layers = _core.enter_sandbox([folder + "/readable", f"/proc/self/fd/{read_end}"])  # a pipe: no path that Landlock knows
+
+def raw(number, *args):
+    if libc.syscall(number, *args) < 0:
+        raise OSError(ctypes.get_errno(), "syscall")
+
+numbers = json.loads(sys.argv[2])
+attempts = {
+    "read": lambda: os.open(folder + "/secret", os.O_RDONLY),
+    "list": lambda: os.listdir(folder),
+    "write": lambda: os.open(folder + "/readable/file", os.O_WRONLY),
+    "append": lambda: os.open(folder + "/readable/file", os.O_RDWR | os.O_APPEND),
+    "create": lambda: os.open(folder + "/readable/new", os.O_RDONLY | os.O_CREAT),
+    "unnamed": lambda: os.open(folder + "/readable", os.O_RDWR | os.O_TMPFILE),
+    "truncate": lambda: os.truncate(folder + "/readable/file", 0),
+    "unlink": lambda: os.unlink(folder + "/readable/file"),
+    "rename": lambda: os.rename(folder + "/readable/file", folder + "/readable/other"),
+    "link": lambda: os.link(folder + "/secret", folder + "/readable/link"),
+    "mkdir": lambda: os.mkdir(folder + "/readable/folder"),
+    "chmod": lambda: os.chmod(folder + "/readable/file", 0o777),
+    "fork": os.fork,
+    "vfork": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+    "exec": lambda: os.execv("/bin/true", ["true"]),
+    "inet": lambda: socket.socket(socket.AF_INET),
+    "unix": lambda: socket.socket(socket.AF_UNIX),
+    "netlink": lambda: socket.socket(socket.AF_NETLINK),
+    "socketpair": socket.socketpair,
+    "kill": lambda: os.kill(parent, 0),
+    "kill own": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "killpg": lambda: os.killpg(0, 0),
+    "nice others": lambda: os.setpriority(os.PRIO_PROCESS, parent, 19),
+    "limits of others": lambda: resource.prlimit(parent, resource.RLIMIT_NOFILE),
+    "raise limits": lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1)),
+    "own signals": lambda: fcntl.fcntl(read_end, 8, parent),
+    "dumpable": lambda: raw(numbers["prctl"], 4, 1, 0, 0, 0),
+    "dead parent": lambda: raw(numbers["prctl"], 1, 0, 0, 0, 0),
+    "exit": lambda: raw(numbers["exit_group"], 0),
+    **{name: (lambda name=name: raw(numbers[name], 0, 0, 0, 0, 0, 0)) for name in numbers["refused"]},
+}
+found = {}
+for name, attempt in attempts.items():
+    try:
+        attempt()
+        found[name] = "done"
+    except OSError as error:
+        found[name] = errno.errorcode[error.errno]
+    except ValueError:  # of setrlimit
+        found[name] = "EPERM"
+thread = threading.Thread(target=lambda: found.update(thread="runs"))
+thread.start()
+thread.join()
+found["readable"] = os.read(os.open(folder + "/readable/file", os.O_RDONLY), 10).decode()
+found["memfd"] = os.write(os.memfd_create("x"), b"x")
+found["layers"] = layers
+found["landlock"] = max(landlock, 0)
+os.write(1, json.dumps(found).encode())
+os.abort()
+"""
+
+# By architecture: numbers of Linux system calls for which Python has no function.
+NUMBERS: dict[str, dict[str, int]] = {
+    "x86_64": {
+        "prctl": 157, "exit_group": 231, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "mount": 165,
+        "unshare": 272, "setns": 308, "bpf": 321, "keyctl": 250, "add_key": 248, "io_uring_setup": 425,
+        "userfaultfd": 323, "perf_event_open": 298, "pidfd_open": 434, "pidfd_getfd": 438, "pidfd_send_signal": 424,
+        "init_module": 175, "chroot": 161, "execveat": 322, "rt_sigqueueinfo": 129, "sched_setscheduler": 144,
+        "open_by_handle_at": 304, "name_to_handle_at": 303, "landlock_create_ruleset": 444, "seccomp": 317,
+        "memfd_secret": 447, "kexec_load": 246, "setuid": 105, "capset": 126, "accept4": 288, "listen": 50,
+    },
+    "aarch64": {
+        "prctl": 167, "exit_group": 94, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "mount": 40,
+        "unshare": 97, "setns": 268, "bpf": 280, "keyctl": 219, "io_uring_setup": 425, "userfaultfd": 282,
+        "perf_event_open": 241, "pidfd_open": 434, "pidfd_getfd": 438, "pidfd_send_signal": 424, "init_module": 105,
+        "chroot": 51, "execveat": 281, "rt_sigqueueinfo": 138, "seccomp": 277, "setuid": 146, "capset": 91,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.vm_host
+def test_the_layers_refuse_what_a_host_never_needs(tmp_path: Path) -> None:
+    (tmp_path / "readable").mkdir()
+    (tmp_path / "readable" / "file").write_text("contents")
+    (tmp_path / "secret").write_text("secret")
+    numbers: dict[str, Any] = dict(NUMBERS[os.uname().machine])
+    numbers["refused"] = [name for name in numbers if name not in {"prctl", "exit_group"}]
+    command = [sys.executable, "-c", SANDBOXED, str(tmp_path), json.dumps(numbers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGABRT, done.stderr
+    found = json.loads(done.stdout)
+    layers = found.pop("layers")
+    assert layers["landlock"] == found.pop("landlock")  # although one path could not be added
+    assert layers["no_new_privileges"]
+    assert layers["not_dumpable"]
+    if not (layers["landlock"] and layers["seccomp"]):
+        pytest.skip(f"this kernel has not all layers: {layers}")
+    assert [found.pop(name) for name in ("thread", "readable", "memfd")] == ["runs", "contents", 1]
+    # The C library has substitutes for newer calls, which it uses where the kernel does not know them.
+    newer = [name for name in numbers["refused"] if numbers[name] >= 424]
+    expected = dict.fromkeys(found, "EPERM") | dict.fromkeys(newer, "ENOSYS") | {"read": "EACCES", "list": "EACCES"}
+    assert found == expected
