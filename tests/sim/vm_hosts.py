@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import opcode
 import os
 import time
 from pathlib import Path
@@ -10,12 +11,12 @@ from tests.sim.vm_task import DEEP_SLEEP
 
 HONEST = DEEP_SLEEP + "\ndef add(a, b): return a + b\ndef wait(seconds): sleep(seconds); return seconds\n"
 
-# Bytecode that takes an object from an empty stack's place, which is not one.
-CRASHES = """
+# Bytecode that loads a constant 16 GB behind the function's constants, where no memory is.
+_FAR = bytes(part for byte in (0x7F, 0xFF, 0xFF) for part in (opcode.opmap["EXTENDED_ARG"], byte))
+_WILD = _FAR + bytes([opcode.opmap["LOAD_CONST"], 0xFF, opcode.opmap["RETURN_VALUE"], 0])
+CRASHES = f"""
 def run():
-    code = run.__code__
-    wild = code.replace(co_code=bytes([0x53, 200] * 64), co_stacksize=1)
-    type(run)(wild, {})()
+    type(run)(run.__code__.replace(co_code={_WILD!r}), {{}})()
 """
 
 
