@@ -476,6 +476,13 @@ def test_laws_of_arithmetic(triples: list[tuple[complex, complex, complex]]) -> 
     assert near((a / divisor) * divisor, a)
 
 
+def test_angles_and_operators_of_long_strided_arrays() -> None:
+    there = sample("complex64", (5000,))
+    same(np.angle(there), numpy.angle(there))
+    same(np.asarray(there)[::2] * np.asarray(there)[1::2], there[::2] * there[1::2])
+    same(np.asarray(there.real) + np.asarray(there.imag), there.real + there.imag)
+
+
 def test_transforms_over_several_axes() -> None:
     both = sample("complex128", (4, 6, 5))
     for name in ("fftn", "ifftn", "fft2", "ifft2"):
