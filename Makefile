@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-cpp test-asan test-tsan test-neon fuzz fuzz-frames soak-vm soak-faults loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-cpp test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames soak-vm soak-faults loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test-asan: $(STAMP)  ## run the engine's Python tests on a module built with ASa
 
 test-tsan: $(STAMP)  ## run the VMs' tests on a module built with TSan, then VMs by the thousand (about ten minutes)
 	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh scripts/test_sanitized.sh tsan $(TEST_ARGS)
+
+numpy-suite: $(STAMP)  ## run NumPy's own tests on walle.np, and write docs/numpy-suite.md (about ten minutes)
+	@$(BIN)/python -m tests.numpy_suite.run --write $(TEST_ARGS)
 
 fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (1800); needs clang with libFuzzer
 	@CMAKE=$(BIN)/cmake PYTHON=$(abspath $(BIN)/python) sh tests/fuzz/fuzz.sh $(FUZZ_SECONDS)

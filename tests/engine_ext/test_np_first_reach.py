@@ -1,4 +1,4 @@
-"""What NumPy code reaches for first: dtypes with attributes, flat, base, flags, pickle, r_, mgrid, errstate, kinds."""
+"""Names that NumPy code reaches for first: dtypes with attributes, flat, base, flags, pickle, r_, mgrid, errstate."""
 
 import copy
 import json
@@ -193,6 +193,7 @@ def test_floating_point_errors() -> None:
         assert np.geterr()["invalid"] == "warn"
         assert (np.array([1.0]) / 0).item() == math.inf
     assert np.geterr()["invalid"] == "ignore"
+    assert np.errstate(invalid="warn")(np.geterr)()["invalid"] == "warn"
     assert np.seterr(over="warn")["over"] == "ignore"
     assert np.seterr(all="ignore")["over"] == "warn"
     with pytest.raises(UnsupportedError, match="isfinite"), np.errstate(all="raise"):
@@ -234,3 +235,32 @@ def test_counts_of_arrays_and_bad_parameters() -> None:
     for mean in (-1, 1e9, float("nan")):
         with pytest.raises(ShapeError, match="poisson"):
             rng.poisson(mean)
+
+
+# Found by NumPy's own tests (docs/numpy-suite.md).
+
+
+@pytest.mark.parametrize("range_", [(-1, 3, 8), (0, -5, 4), (-2.5, 2.5, 6)])
+def test_integers_of_linspace_are_rounded_down(range_: tuple[float, float, int]) -> None:
+    assert np.linspace(*range_, dtype="int64").tolist() == numpy.linspace(*range_, dtype=int).tolist()
+
+
+def test_histogramdd_takes_coordinates_by_dimension() -> None:
+    coordinates = [[1, 2, 3], [3, 4, 9]]
+    here, edges = np.histogramdd(coordinates, bins=2)
+    there, other = numpy.histogramdd(coordinates, bins=2)
+    same(here, there)
+    same(edges[1], other[1])
+    same(np.histogramdd(np.array(coordinates), bins=2)[0], numpy.histogramdd(numpy.array(coordinates), bins=2)[0])
+
+
+def test_block_of_an_array_is_a_copy() -> None:
+    x = np.zeros(2)
+    np.block(x)[0] = 1
+    assert x.tolist() == [0, 0]
+
+
+def test_put_of_no_values_changes_nothing() -> None:
+    x = np.arange(3)
+    np.put(x, [0, 1], [])
+    assert x.tolist() == [0, 1, 2]

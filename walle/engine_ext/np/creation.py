@@ -74,6 +74,8 @@ def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True, re
     line = _core.arange(0, 1, num, "float64") * (step if parts > 0 else 0.0) + float(start)
     if endpoint and num > 1:
         line[-1] = stop
+    if _core.dtype(dtype).kind in "iu":  # NumPy rounds towards minus infinity, a conversion towards 0
+        line = _core.unary("Floor", line)
     result = line.astype(dtype)
     return (result, step) if retstep else result
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import UnsupportedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from walle.engine_ext.np.likes import DType
@@ -107,11 +110,19 @@ def seterr(all: str | None = None, divide: str | None = None, over: str | None =
 
 
 class errstate:  # noqa: N801 -- NumPy's name
-    """Context with another handling of floating-point errors; see seterr."""
+    """Context, or decorator of a function, with another handling of floating-point errors; see seterr."""
 
     def __init__(self, **ways: str | None) -> None:
         self._ways = {name: how for name, how in ways.items() if name != "call"}
         self._before: dict[str, str] = {}
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def decorated(*args: Any, **kwargs: Any) -> Any:
+            with errstate(**self._ways):
+                return function(*args, **kwargs)
+
+        return decorated
 
     def __enter__(self) -> None:
         self._before = seterr(**self._ways)

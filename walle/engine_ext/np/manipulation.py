@@ -286,7 +286,7 @@ def block(arrays: Any) -> ndarray:
         x = asarray(item)
         return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
-    return build(arrays, 0)
+    return build(arrays, 0) if levels else build(arrays, 0).copy()
 
 
 def array_split(x: ArrayLike, parts: int | Sequence[int], axis: int = 0) -> list[ndarray]:

@@ -281,9 +281,15 @@ def _count_in_bins(
 
 def histogramdd(x: ArrayLike | Sequence[ArrayLike], bins: Any = 10, range: Any = None, density: bool = False,  # noqa: A002 -- NumPy's name
                 weights: ArrayLike | None = None) -> tuple[ndarray, list[ndarray]]:  # fmt: skip
-    """Return the counts (float64) of points, one per row, over a grid of bins, and the edges of each dimension."""
+    """Return the counts (float64) of points over a grid of bins, and the edges of each dimension.
+
+    An array has one point per row; a sequence has one array of coordinates per dimension, as in NumPy.
+    """
     points = asarray(x)
-    points = points.reshape(-1, 1) if points.ndim == 1 else points
+    if points.ndim == 1:
+        points = points.reshape(-1, 1)
+    elif isinstance(x, list | tuple):
+        points = points.T
     rank = points.shape[1]
     each = [bins] * rank if isinstance(bins, int) else list(bins)
     ranges = [None] * rank if range is None else list(range)

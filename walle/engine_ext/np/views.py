@@ -22,7 +22,7 @@ _NAMES = {
 
 
 class Flags:
-    """How an array's elements lie in memory, and whether they may be written; keys and attributes as NumPy's."""
+    """Order of an array's elements in memory, and whether they may be written; keys and attributes as NumPy's."""
 
     def __init__(self, array: ndarray) -> None:
         self._array = array

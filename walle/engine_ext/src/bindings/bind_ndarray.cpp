@@ -459,7 +459,7 @@ void bind_ndarray(py::module_& module) {
         if (!is_true(write.ptr()) && writable)
           x = Tensor(vm::read_only(x.storage()), x.dtype(), x.shape(), x.strides(), x.offset());
       },
-      py::arg("write") = py::none(), "Make the array read-only; other arrays on the same memory stay as they are.");
+      py::arg("write") = py::none(), "Make the array read-only; other arrays on the same memory are unchanged.");
   cls.def("dot", [](py::handle a, py::handle b) { return binary("MatMul", a, b); }, py::arg("b"));
   bind_functions(cls);
   seal_type(reinterpret_cast<PyTypeObject*>(type.ptr()));

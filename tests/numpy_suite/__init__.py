@@ -1,0 +1,1 @@
+"""NumPy's own test files, run on walle.np (`make numpy-suite`)."""
