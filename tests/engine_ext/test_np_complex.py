@@ -609,3 +609,8 @@ def test_kinds_of_dtypes() -> None:
     made = np.dtype("complex128")
     assert (made.kind, made.itemsize, made.char, made.str, made.alignment) == ("c", 16, "D", "<c16", 8)
     assert np.dtype(complex) == "complex64"
+    assert np.issubdtype(made, np.complexfloating)
+    assert np.issubdtype(made, np.inexact)
+    assert not np.issubdtype(made, np.floating)
+    assert np.isdtype(made, "complex floating")
+    assert np.isdtype(made, "numeric")
