@@ -62,7 +62,7 @@ MEANT = {
 
 # Names of NumPy that walle.np does not have, by reason.
 MISSING = {
-    "complex numbers": "complex256 complexfloating clongdouble sort_complex emath common_type mintypecode roots poly linalg.eig linalg.eigvals",
+    "complex numbers": "complex256 clongdouble sort_complex emath common_type mintypecode roots poly linalg.eig linalg.eigvals",
     "dtypes of C, objects and texts; classes of scalars": "ScalarType bytes_ character dtypes flexible float128 "
     "longdouble min_scalar_type object_ "
     "sctypeDict str_ typecodes typename "

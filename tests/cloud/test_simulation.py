@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from tests.sim.shop_cloud import no_task_left
 from tests.sim.visits import TASK_CONFIG, event_at
+from tests.sim.vm_hosts import CRASHES
 from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree

@@ -258,3 +258,9 @@ def test_block_of_an_array_is_a_copy() -> None:
     x = np.zeros(2)
     np.block(x)[0] = 1
     assert x.tolist() == [0, 0]
+
+
+def test_put_of_no_values_changes_nothing() -> None:
+    x = np.arange(3)
+    np.put(x, [0, 1], [])
+    assert x.tolist() == [0, 1, 2]

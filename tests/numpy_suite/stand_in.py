@@ -59,6 +59,10 @@ class Missing:
         self._use()
         return 0
 
+    def __int__(self) -> int:
+        self._use()
+        return 0
+
     def _combine(self, other: object) -> Missing:
         return self._use()
 
@@ -128,6 +132,7 @@ _CONVERSIONS = ("array", "asarray", "asanyarray", "ascontiguousarray")
 _DTYPE_AT = {"array": 1, "asarray": 1, "asanyarray": 1, "ascontiguousarray": 1, "zeros": 1, "ones": 1, "empty": 1,
              "full": 2, "arange": 3, "linspace": 5, "logspace": 5, "geomspace": 4, "eye": 3, "identity": 1,
              "tri": 3}  # fmt: skip
+_CLASSES = ("dtype", "finfo", "iinfo")  # whose names may be called with anything while a file is imported
 _OWN: dict[str, Any] = {
     "typecodes": {
         "All": "?bhilqBHILQefd", "AllInteger": "bhilqBHILQ", "AllFloat": "efd", "Float": "efd", "Integer": "bhilq",
@@ -154,7 +159,7 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         found = self._find(name)
         is_function = callable(found) and not isinstance(found, str | Missing | type)
-        return Tolerant(name, found) if is_collecting and (is_function or found is walle_np.dtype) else found
+        return Tolerant(name, found) if is_collecting and (is_function or name in _CLASSES) else found
 
     def _find(self, name: str) -> Any:
         if name in _OWN:

@@ -71,8 +71,8 @@ _MODULES = {
         "take_along_axis trace tril_indices tril_indices_from triu_indices triu_indices_from unravel_index where"
     ),
     "kinds": (
-        "errstate floating generic geterr inexact integer isdtype issubdtype number seterr signedinteger "
-        "unsignedinteger"
+        "complexfloating errstate floating generic geterr inexact integer isdtype issubdtype number seterr "
+        "signedinteger unsignedinteger"
     ),
     "manipulation": (
         "append array_split atleast_1d atleast_2d atleast_3d block broadcast_arrays broadcast_shapes broadcast_to "

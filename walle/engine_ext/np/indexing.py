@@ -95,10 +95,12 @@ def put_along_axis(x: ndarray, indices: ArrayLike, values: ArrayLike, axis: int 
 
 
 def put(x: ndarray, indices: ArrayLike, values: ArrayLike) -> None:
-    """Write values at indices of the flat array; too few values are repeated."""
+    """Write values at indices of the flat array; too few values are repeated, and none change nothing."""
     places = asarray(indices, "int64").reshape(-1)
-    flat = x.reshape(-1)
-    flat[places] = _repeat_to(asarray(values, x.dtype), places.size)
+    flat, written = x.reshape(-1), asarray(values, x.dtype)
+    if not written.size:
+        return
+    flat[places] = _repeat_to(written, places.size)
     if x.ndim != 1:
         x[...] = flat.reshape(x.shape)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from walle.engine_ext.np.likes import DType
 
 __all__ = [
-    "errstate", "floating", "generic", "geterr", "inexact", "integer", "isdtype", "issubdtype", "number", "seterr",
-    "signedinteger", "unsignedinteger",
+    "complexfloating", "errstate", "floating", "generic", "geterr", "inexact", "integer", "isdtype",
+    "issubdtype", "number", "seterr", "signedinteger", "unsignedinteger",
 ]  # fmt: skip
 
 
@@ -31,19 +31,23 @@ class _Kind(type):
 
 
 class generic(metaclass=_Kind):  # noqa: N801 -- NumPy's name
-    kinds = "bfiu"
+    kinds = "bfiuc"
 
 
 class number(generic):  # noqa: N801
-    kinds = "fiu"
+    kinds = "fiuc"
 
 
 class inexact(number):  # noqa: N801
-    kinds = "f"
+    kinds = "fc"
 
 
 class floating(inexact):  # noqa: N801
     kinds = "f"
+
+
+class complexfloating(inexact):  # noqa: N801
+    kinds = "c"
 
 
 class integer(number):  # noqa: N801
@@ -68,7 +72,8 @@ def issubdtype(dtype: Any, kind: Any) -> bool:
 
 
 _SETS = {
-    "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f", "numeric": "fiu",
+    "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f",
+    "complex floating": "c", "numeric": "fiuc",
 }  # fmt: skip
 
 

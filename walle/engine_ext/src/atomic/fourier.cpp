@@ -84,9 +84,11 @@ class Plan {
       Pass pass{radix, n / done / radix, done, {}, {}};
       pass.turns.resize(static_cast<std::size_t>((radix - 1) * 2 * pass.rest));
       for (std::int64_t k = 1; k < radix; ++k) {
-        throw_if_stopped();
         double *re = pass.turns.data() + (2 * k - 2) * pass.rest, *im = re + pass.rest;
-        for (std::int64_t p = 0; p < pass.rest; ++p) roots.get(k * p * done, re[p], im[p]);
+        for (std::int64_t p = 0; p < pass.rest; ++p) {
+          if ((p & 0xfffff) == 0) throw_if_stopped();
+          roots.get(k * p * done, re[p], im[p]);
+        }
       }
       pass.wheel.resize(static_cast<std::size_t>(2 * radix));
       for (std::int64_t j = 0; j < radix; ++j) {

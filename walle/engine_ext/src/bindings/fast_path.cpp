@@ -80,6 +80,13 @@ std::optional<Tensor> fast_binary(const OpDef& op, py::handle a, py::handle b) {
                                       {broadcast_strides(x->shape(), x->strides(), result.shape()),
                                        broadcast_strides(y->shape(), y->strides(), result.shape()), result.strides()},
                                       {item, item, item_size(result.dtype())});
+  // Long rows of other strides are gathered by the general path, because vector kernels take dense ones.
+  constexpr std::int64_t kLongRow = 256;
+  const auto is_dense = [&](std::size_t operand) {
+    const std::int64_t stride = nest.row_stride(operand, item);
+    return stride == 0 || stride == 1;
+  };
+  if (nest.row() > kLongRow && (!is_dense(0) || !is_dense(1))) return std::nullopt;
   nest.walk({x->raw(), y->raw(), result.raw()}, 1, [&](const auto& address) {
     kernel(address[0], nest.row_stride(0, item), address[1], nest.row_stride(1, item), address[2], nest.row());
   });
