@@ -264,3 +264,8 @@ def test_put_of_no_values_changes_nothing() -> None:
     x = np.arange(3)
     np.put(x, [0, 1], [])
     assert x.tolist() == [0, 1, 2]
+
+
+def test_the_absolute_of_bools_is_bool() -> None:
+    x = np.array([True, False])
+    assert (~abs(x)).tolist() == (~np.abs(x)).tolist() == [False, True]

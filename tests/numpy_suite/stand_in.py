@@ -67,6 +67,7 @@ class Missing:
         return self._use()
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = _combine
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __or__ = __ror__ = __and__ = __rand__ = _combine
     __neg__ = _use
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:

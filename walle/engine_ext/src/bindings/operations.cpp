@@ -134,6 +134,7 @@ PyObject* new_stored(Tensor result, PyObject* out) {
 Tensor unary(const OpDef& given, const Tensor& x) {
   if (is_complex(x.dtype()) && given.name == "Abs") return unary(operator_named("Magnitude"), x);
   if (auto result = fast_unary(given, x)) return *std::move(result);
+  if (x.dtype() == DType::b8 && given.name == "Abs") return copy_of(x);  // bool as in NumPy, so that ~abs(x) negates
   const OpDef& op = x.dtype() == DType::b8 ? operator_named(logical_name(given.name)) : given;
   const Tensor inputs[] = {cast(x, compute_dtype(op, x.dtype()))};
   return run(op, inputs);
