@@ -166,7 +166,7 @@ async def test_a_run_that_fails_hands_its_lines_over_and_names_its_place(
     assert failure.place == f"shop/ipv/v1/main.py:{place}"
     assert "info: last words" in failure.log.split("\n") or "log_kb" in failure.error
     is_named = failure.place in failure.error
-    assert is_named or "imports 'socket'" in failure.error or "result['output'] makes" in failure.error
+    assert is_named or "imports 'socket'" in failure.error or "result.output makes" in failure.error
 
 
 @pytest.mark.asyncio

@@ -29,10 +29,10 @@ LOG = b"".join(json.dumps(event_at(position).to_dict()).encode() + b"\n" for pos
 RUNS = VISITS * len(DEVICE_KINDS)
 
 
-def bundle(main: str, config: str = TASK_CONFIG) -> Bundle:
+def bundle(main: str, config: str = TASK_CONFIG, version: str = "v1") -> Bundle:
     files = {"task.toml": config.encode(), "main.py": main.encode()}
     return build_bundle(
-        TaskVersion.parse(TaskTree(scenario="shop", task="count", version="v1", commit="c" * 40, files=files)),
+        TaskVersion.parse(TaskTree(scenario="shop", task="count", version=version, commit="c" * 40, files=files)),
         Signer.generate(),
     )
 
@@ -82,8 +82,8 @@ def execute(ctx, trigger):
     [
         ("return {'prices': [0, {1: 2}]}", r"output\.prices\[1\] has the key 1 of type int"),
         ("return {'n': 10**400}", r"output\.n is an int of more than 64 bits"),
-        ("ctx.store.put('shop/a', 1); ctx.store.put('shop/b', {'a': {3}})", r"puts\[1\]\.payload\.a is of type set"),
-        ("ctx.store.put('shop/a', {(1, 2): 3}, upload=False)", r"local\[0\]\.payload has the key \(1, 2\)"),
+        ("ctx.store.put('a', 1); ctx.store.put('b', {'a': {3}})", r"puts\[1\]\.payload\.a is of type set"),
+        ("ctx.store.put('a', {(1, 2): 3}, upload=False)", r"local\[0\]\.payload has the key \(1, 2\)"),
     ],
 )
 async def test_an_output_that_is_not_plain_data_fails_with_its_place(
@@ -335,6 +335,6 @@ async def test_a_task_that_crashes_its_interpreter_fails_its_version_and_nothing
     result = await simulator.run(bundle(main), LOG)
     assert not result.ok
     assert "VM host" in result.first_error
-    honest = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1\n"), LOG)
+    honest = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1\n", version="v2"), LOG)
     assert (honest.ok, honest.runs) == (True, RUNS)
     await simulator.close()

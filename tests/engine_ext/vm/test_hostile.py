@@ -51,9 +51,9 @@ async def test_a_vm_host_contains_what_one_process_does_not(tmp_path: Path) -> N
     [
         ("any(itertools.repeat(0))", {"VM host: restart"}),
         ("range(1 << 62).count(0.5)", {"VM host: restart"}),
-        ("crashes by bytecode", {"VM host: crash", "VM: error of the call"}),
+        ("crashes by bytecode", {"VM host: crash", "VM: error of the call", "VM: names"}),
         ("allocates giants", {"VM: limit"}),
-        ("changes builtins", {"VM: reset"}),
+        ("changes builtins", {"VM: reset", "VM: error of the call"}),
     ],
 )
 async def test_the_table_names_the_layer_that_contains_a_task(tmp_path: Path, name: str, layers: set[str]) -> None:

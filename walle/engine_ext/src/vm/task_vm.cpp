@@ -190,7 +190,10 @@ void TaskVm::report(VmChange change) const {
 }
 
 bool TaskVm::start_task() {
+  // Without the VM's account: its resources are files that are mapped, and do not count towards the task's memory.
+  auto account = std::exchange(current_work_context(), nullptr);
   PyObject* config = to_python(settings_.config, port_);
+  current_work_context() = std::move(account);
   PyObject* done = config != nullptr ? PyObject_CallOneArg(interpreter_->start_function, config) : nullptr;
   Py_XDECREF(config);
   Py_XDECREF(done);
