@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import walle.np as np
+from walle.engine_ext import _core
 from walle.engine_ext._core import live_storage_bytes
 from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
 
@@ -111,6 +113,55 @@ def test_objects_that_are_not_numbers() -> None:
     assert x + Other() == "other's"
     with pytest.raises(TypeError, match="cannot be deleted"):
         del x[0]
+    with pytest.raises(AttributeError, match="cannot be deleted"):
+        del x.flat
+
+
+class Broken(int):
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    def __gt__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    __hash__ = int.__hash__
+
+
+def test_errors_of_a_numbers_own_comparison_are_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        np.arange(3, 5, Broken(2))
+    with pytest.raises(ZeroDivisionError):
+        np.greater(np.array([1, 2], "uint8"), Broken(2**80))
+
+
+def test_flags_may_change_while_another_thread_counts_them() -> None:
+    flags, items, is_done = np.ones(2_000_000, "bool"), np.ones(2_000_000, "uint8"), threading.Event()
+
+    def change() -> None:
+        while not is_done.is_set():
+            flags.fill(False)
+            flags.fill(True)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(40):
+            (kept,) = _core.evaluate("Compress", [items, flags], {}, 1)
+            (places,) = _core.evaluate("NonZero", [flags], {}, 1)
+            assert kept.max() <= 1 if kept.size else True
+            assert places.max() < flags.size if places.size else True
+    finally:
+        is_done.set()
+        thread.join()
+
+
+def test_out_of_integers_takes_no_complex_numbers() -> None:
+    numbers = np.ones((2, 3), "complex64")
+    with pytest.raises(DTypeError, match="cannot hold"):
+        np.add.reduce(numbers, out=np.zeros(3, "int32"))
+    with pytest.raises(DTypeError, match="cannot hold"):
+        np.add(numbers, 1, out=np.zeros((2, 3), "int32"), where=np.array([True, False, True]))
+    assert np.add.reduce(np.ones((2, 3)), out=np.zeros(3, "complex64")).tolist() == [2, 2, 2]
 
 
 def test_buffers_have_what_their_consumer_asks_for() -> None:

@@ -45,6 +45,9 @@ DEEDS = {
     "fake_array": "np.ndarray.reshape(Fake(), 3)",
     "fake_argument": "np.add(Fake(), 1)",
     "fake_result": "Fake()",
+    "iterator": "type(iter(np.ones((2,))))()",
+    "iterator_of_object": "object.__new__(type(iter(np.ones((2,)))))",
+    "copied_iterator": "json.dumps.__globals__['__builtins__']['__import__']('copy').copy(iter(np.ones((2,))))",
     "wide_view": "_core.as_strided(np.ones((2,)), (1 << 40,), (4,))",
 }
 

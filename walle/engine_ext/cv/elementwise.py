@@ -51,7 +51,7 @@ def divide(src1: Operand, src2: Operand, dst: ImageLike | None = None, scale: fl
     beside = other.astype("float64") if type(other) is ndarray else other
     above, below = (beside, wide) if upside_down else (wide, beside)
     quotient = _core.binary("Div", _core.asarray(above, "float64") * float(scale), _core.asarray(below, "float64"))
-    if given.dtype not in _FLOATS:
+    if given.dtype not in _FLOATS and like.dtype not in _FLOATS:
         quotient = _core.where(_core.binary("Equal", _core.asarray(below, "float64"), 0.0), 0.0, quotient)
     return into_dst(to_dtype_of(quotient, like), dst)
 

@@ -48,7 +48,7 @@ def floodFill(
 
     A pixel belongs to the region if each channel is at most `loDiff` below and `upDiff` above that of a neighbour in
     it, or with FLOODFILL_FIXED_RANGE that of the seed. `mask` has two rows and columns more than the image; the fill
-    does not enter where it is not 0, and writes 1 there, or bits 8 to 15 of `flags`.
+    does not enter where it is not 0, and writes 1 there, or bits 8 to 15 of `flags`. Its border becomes 1, as OpenCV's.
     """
     canvas = as_image(image_)
     height, width = canvas.shape[:2]
@@ -65,6 +65,7 @@ def floodFill(
         "fixed": int(bool(flags & constants.FLOODFILL_FIXED_RANGE)),
         "eight": int(flags & 255 == 8),
     }
+    edged[0] = edged[-1] = edged[:, 0] = edged[:, -1] = 1
     inner = edged[1:-1, 1:-1]
     reached = evaluate("FloodRegion", [canvas.reshape(height, width, channels), inner.copy()], attributes)
     rows, columns = _core.evaluate("NonZero", [reached], {})[0]

@@ -60,9 +60,8 @@ def call(function: ufunc, operands_: Sequence[ArrayLike], *, out: Any = None, wh
 def _stored(result: ndarray, out: Any, mask: ndarray | None) -> ndarray:
     if not isinstance(out, ndarray):
         raise TypeError(f"`out` must be an ndarray, not {type(out).__name__}")
-    if _core.promote(result.dtype, out.dtype) != out.dtype and result.dtype.startswith("float") != out.dtype.startswith(
-        "float"
-    ):
+    wider = [kind for kind in ("complex", "float") if result.dtype.startswith(kind)]
+    if wider and not out.dtype.startswith(("complex", wider[0])):
         raise DTypeError(f"`out` has dtype {out.dtype}, which cannot hold a result of dtype {result.dtype}")
     if out.shape != result.shape:
         raise ShapeError(f"`out` has shape {out.shape}, but the result has shape {result.shape}")

@@ -98,8 +98,9 @@ PyObject* arange_until(PyObject*, PyObject* const* args, Py_ssize_t count, PyObj
     bool whole = true;
     for (PyObject* number : {start, stop, step})
       whole = whole && (PyLong_Check(number) || (is_ndarray(number) && is_integer(tensor_of(number).dtype())));
-    if (PyObject_RichCompareBool(step, zero.ptr(), Py_EQ) == 1)
-      throw Error(ErrorKind::shape, "arange with a step of 0; give a positive or negative step");
+    const int is_still = PyObject_RichCompareBool(step, zero.ptr(), Py_EQ);
+    if (is_still < 0) throw py::error_already_set();
+    if (is_still == 1) throw Error(ErrorKind::shape, "arange with a step of 0; give a positive or negative step");
     // The number of steps, rounded up: -(-(stop - start) // step).
     const py::object length = checked(PyNumber_Subtract(start, stop));
     const py::object steps = checked(PyNumber_FloorDivide(length.ptr(), step));

@@ -348,8 +348,12 @@ PyGetSetDef* array_attributes() {
           "How the elements lie in memory, and whether they may be written."),
       {"flat", [](PyObject* self, void*) { return call_function("views", "flatiter", self); },
        [](PyObject* self, PyObject* value, void*) {
+         if (value == nullptr) {
+           PyErr_SetString(PyExc_AttributeError, "`flat` of an array cannot be deleted");
+           return -1;
+         }
          const auto flat = py::reinterpret_steal<py::object>(call_function("views", "flatiter", self));
-         return flat && value != nullptr ? PyObject_SetItem(flat.ptr(), Py_Ellipsis, value) : -1;
+         return flat ? PyObject_SetItem(flat.ptr(), Py_Ellipsis, value) : -1;
        },
        "The elements in row-major order, as an iterator that can be indexed.", nullptr},
       attribute(
@@ -361,12 +365,17 @@ PyGetSetDef* array_attributes() {
 
 namespace {
 
+// The objects of a type without Py_tp_new are created here only: object's own __new__ would leave their pointers null.
 py::object new_type(const py::module_& module, const char* name, std::size_t size, PyMemberDef* members, PyType_Slot* slots) {
   std::vector<PyType_Slot> all;
   if (members != nullptr) all.push_back({Py_tp_members, members});
-  for (; slots->slot != 0; ++slots) all.push_back(*slots);
+  unsigned flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
+  for (; slots->slot != 0; ++slots) {
+    if (slots->slot == Py_tp_new) flags = Py_TPFLAGS_DEFAULT;
+    all.push_back(*slots);
+  }
   all.push_back({0, nullptr});
-  PyType_Spec spec{name, static_cast<int>(size), 0, Py_TPFLAGS_DEFAULT, all.data()};
+  PyType_Spec spec{name, static_cast<int>(size), 0, flags, all.data()};
   auto type = py::reinterpret_steal<py::object>(PyType_FromModuleAndSpec(module.ptr(), &spec, nullptr));
   if (!type) throw py::error_already_set();
   return type;

@@ -108,10 +108,12 @@ Tensor flat_indices(const Tensor& mask) {
   for (std::int64_t i = 0; i < size; ++i) count += flags[i] != 0;
   Tensor result = Tensor::empty(DType::i64, {count});
   std::int64_t* indices = result.data<std::int64_t>();
-  for (std::int64_t i = 0, found = 0; found < count; ++i) {
+  std::int64_t found = 0;  // less than `count` if the buffer's owner clears flags after they were counted
+  for (std::int64_t i = 0; found < count && i < size; ++i) {
     indices[found] = i;
     found += flags[i] != 0;
   }
+  std::fill(indices + found, indices + count, 0);
   return result;
 }
 

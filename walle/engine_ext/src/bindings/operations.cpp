@@ -62,7 +62,8 @@ MixedOperands mixed_operands(py::handle a, py::handle b) {
 
 }  // namespace
 
-Tensor clip(const Tensor& x, py::handle low, py::handle high) {
+Tensor clip(const Tensor& array, py::handle low, py::handle high) {
+  const Tensor x = array;  // its own, because another thread may replace the array's (setflags) while the GIL is released
   const auto bounded = [](const Tensor& given, const char* name, py::handle bound) {
     return bound.is_none() ? given : binary(name, py::reinterpret_steal<py::object>(new_array(given)), bound);
   };
@@ -154,7 +155,9 @@ std::optional<Tensor> compare_out_of_range(const OpDef& op, const MixedOperands&
   if (!op.is(Family::compare) || number_left == number_right) return std::nullopt;
   const py::handle number = number_left ? a : b;
   if (fits(number, operands.dtype)) return std::nullopt;
-  const std::int64_t element = 0, side = PyObject_RichCompareBool(number.ptr(), py::int_(0).ptr(), Py_GT) == 1 ? 1 : -1;
+  const int is_above = PyObject_RichCompareBool(number.ptr(), py::int_(0).ptr(), Py_GT);
+  if (is_above < 0) throw py::error_already_set();
+  const std::int64_t element = 0, side = is_above == 1 ? 1 : -1;
   Tensor result = Tensor::empty(DType::b8, (number_left ? operands.b : operands.a).shape());
   kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))](
       number_left ? &side : &element, 0, number_left ? &element : &side, 0, result.raw(), result.size());

@@ -14,17 +14,18 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 constexpr std::int64_t kMaxCells = std::int64_t{1} << 26;
+constexpr double kMaxRho = 65536;  // longer than any image; steps along a line stay above 0 in float32
 
 // Votes for lines x cos(angle) + y sin(angle) = distance: a cell for each angle and each step of the distance.
 struct Votes {
   std::int64_t height, width, angles, distances;
   double rho, theta, first_angle;
-  std::vector<float> cosines, sines;
-  std::vector<std::int32_t> cells;
+  Tensor angle_table, cell_table;  // count as the task's memory
+  float *cosines, *sines;
+  std::int32_t* cells;
 
   std::int64_t cell(std::int64_t angle, std::int64_t x, std::int64_t y) const {
-    const auto n = static_cast<std::size_t>(angle);
-    const float far = static_cast<float>(x) * cosines[n] + static_cast<float>(y) * sines[n];
+    const float far = static_cast<float>(x) * cosines[angle] + static_cast<float>(y) * sines[angle];
     return angle * distances + std::lrintf(far) + (distances - 1) / 2;
   }
 };
@@ -36,13 +37,16 @@ Votes empty_votes(std::string_view op, const Tensor& image, const Attributes& at
                                       std::string(dtype_name(image.dtype())) + " of shape " + to_string(image.shape()));
   Votes votes{};
   votes.height = image.shape()[0], votes.width = image.shape()[1];
-  votes.rho = attributes.get_float("rho", 1), votes.theta = attributes.get_float("theta", kPi / 180);
+  // In float32 as OpenCV's, whose votes else differ where rounding is close.
+  votes.rho = static_cast<float>(attributes.get_float("rho", 1));
+  votes.theta = static_cast<float>(attributes.get_float("theta", kPi / 180));
   votes.first_angle = attributes.get_float("min_theta", 0);
   const double last = attributes.get_float("max_theta", kPi);
   const bool finite =
       std::isfinite(votes.rho) && std::isfinite(votes.theta) && std::isfinite(votes.first_angle) && std::isfinite(last);
-  if (!finite || votes.rho <= 0 || votes.theta <= 0 || last < votes.first_angle)
-    throw Error(ErrorKind::model, std::string(op) + ": rho and theta must be above 0, and max_theta not below min_theta");
+  if (!finite || votes.rho <= 0 || votes.rho > kMaxRho || votes.theta <= 0 || last < votes.first_angle)
+    throw Error(ErrorKind::model,
+                std::string(op) + ": rho and theta must be above 0, rho at most 65536, and max_theta not below min_theta");
   const double steps = std::floor((last - votes.first_angle) / votes.theta) + 1;
   // As many steps on both sides of 0.
   const double lengths = 2 * std::ceil(static_cast<double>(votes.width + votes.height) / votes.rho) + 1;
@@ -54,12 +58,17 @@ Votes empty_votes(std::string_view op, const Tensor& image, const Attributes& at
   if (votes.angles > 1 && std::abs(kPi - span) < votes.theta / 2) --votes.angles;
   votes.distances = static_cast<std::int64_t>(lengths);
   auto sum = static_cast<float>(votes.first_angle);
+  votes.angle_table = Tensor::empty(DType::f32, {2, votes.angles});
+  votes.cosines = votes.angle_table.data<float>(), votes.sines = votes.cosines + votes.angles;
+  const auto per_step = static_cast<double>(1 / static_cast<float>(votes.rho));
   for (std::int64_t n = 0; n < votes.angles; ++n, sum += static_cast<float>(votes.theta)) {
     const double angle = summed ? static_cast<double>(sum) : votes.first_angle + static_cast<double>(n) * votes.theta;
-    votes.cosines.push_back(static_cast<float>(std::cos(angle) / votes.rho));
-    votes.sines.push_back(static_cast<float>(std::sin(angle) / votes.rho));
+    votes.cosines[n] = static_cast<float>(std::cos(angle) * per_step);
+    votes.sines[n] = static_cast<float>(std::sin(angle) * per_step);
   }
-  votes.cells.assign(static_cast<std::size_t>(votes.angles * votes.distances), 0);
+  votes.cell_table = Tensor::empty(DType::i32, {votes.angles, votes.distances});
+  votes.cells = votes.cell_table.data<std::int32_t>();
+  std::fill(votes.cells, votes.cells + votes.cell_table.size(), 0);
   return votes;
 }
 
@@ -129,12 +138,12 @@ std::vector<Tensor> hough_lines(std::span<const Tensor> inputs, const Attributes
     for (std::int64_t x = 0; x < votes.width; ++x)
       if (pixels[y * votes.width + x] != 0) {
         count.add(votes.angles);
-        for (std::int64_t n = 0; n < votes.angles; ++n) ++votes.cells[static_cast<std::size_t>(votes.cell(n, x, y))];
+        for (std::int64_t n = 0; n < votes.angles; ++n) ++votes.cells[votes.cell(n, x, y)];
       }
   // A line is a cell with more votes than its neighbours; of equal ones the first.
   const auto at = [&](std::int64_t angle, std::int64_t distance) {
     const bool outside = angle < 0 || angle >= votes.angles || distance < 0 || distance >= votes.distances;
-    return outside ? 0 : votes.cells[static_cast<std::size_t>(angle * votes.distances + distance)];
+    return outside ? 0 : votes.cells[angle * votes.distances + distance];
   };
   std::vector<std::pair<std::int64_t, std::int64_t>> found;  // distance, angle
   for (std::int64_t r = 0; r < votes.distances; ++r)
@@ -185,11 +194,11 @@ std::vector<Tensor> hough_segments(std::span<const Tensor> inputs, const Attribu
     count.add(votes.angles);
     std::int64_t most = threshold - 1, best = 0;
     for (std::int64_t n = 0; n < votes.angles; ++n) {
-      const std::int32_t own = ++votes.cells[static_cast<std::size_t>(votes.cell(n, from.x, from.y))];
+      const std::int32_t own = ++votes.cells[votes.cell(n, from.x, from.y)];
       if (own > most) most = own, best = n;
     }
     if (most < threshold) continue;
-    const float cosine = votes.cosines[static_cast<std::size_t>(best)], sine = votes.sines[static_cast<std::size_t>(best)];
+    const float cosine = votes.cosines[best], sine = votes.sines[best];
     Place ends[2] = {from, from};
     for (int way = 0; way < 2; ++way) {
       std::int64_t gap = 0;
@@ -206,7 +215,7 @@ std::vector<Tensor> hough_segments(std::span<const Tensor> inputs, const Attribu
         const Place here = walk.place();
         if (pixel(here) != 0 && good) {
           count.add(votes.angles);
-          for (std::int64_t n = 0; n < votes.angles; ++n) --votes.cells[static_cast<std::size_t>(votes.cell(n, here.x, here.y))];
+          for (std::int64_t n = 0; n < votes.angles; ++n) --votes.cells[votes.cell(n, here.x, here.y)];
         }
         pixel(here) = 0;
         if (here == ends[way]) break;

@@ -22,15 +22,18 @@ std::int64_t count_set(const unsigned char* flags, std::int64_t size) {
   return total;
 }
 
-// Copy the elements whose flag is set, contiguously, without a branch for each.
+// Copy the elements whose flag is set, contiguously, without a branch for each. Another thread may clear flags after they were
+// counted; then zeros follow.
 template <class Item>
-void keep_flagged(const std::byte* items, const unsigned char* flags, std::int64_t kept, std::byte* to) {
+void keep_flagged(const std::byte* items, const unsigned char* flags, std::int64_t size, std::int64_t kept, std::byte* to) {
   const auto* from = reinterpret_cast<const Item*>(items);
   auto* result = reinterpret_cast<Item*>(to);
-  for (std::int64_t i = 0, found = 0; found < kept; ++i) {
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; found < kept && i < size; ++i) {
     result[found] = from[i];
     found += flags[i] != 0;
   }
+  std::fill(result + found, result + kept, Item{});
 }
 
 }  // namespace
@@ -68,7 +71,7 @@ std::vector<Tensor> compress(std::span<const Tensor> inputs, const Attributes& a
     constexpr decltype(&keep_flagged<std::uint8_t>) keep[] = {&keep_flagged<std::uint8_t>, &keep_flagged<std::uint16_t>,
                                                               &keep_flagged<std::uint32_t>, &keep_flagged<std::uint64_t>,
                                                               &keep_flagged<std::array<std::uint64_t, 2>>};
-    keep[std::bit_width(item_size(x.dtype())) - 1](x.raw(), flags, kept, result.raw());
+    keep[std::bit_width(item_size(x.dtype())) - 1](x.raw(), flags, condition.size(), kept, result.raw());
     return {result};
   }
   Dims index;
@@ -97,7 +100,8 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
   auto* columns = places + static_cast<std::int64_t>(last) * count;
   with_elements(x, [&](const auto* at) {  // row by row; the coordinates within a row differ only in the last one
     Dims outer(last, 0);
-    for (std::int64_t start = 0, found = 0; found < count; start += row) {
+    std::int64_t found = 0;  // less than `count` if another thread clears elements after they were counted
+    for (std::int64_t start = 0; found < count && start < size; start += row) {
       const std::int64_t before = found;
       for (std::int64_t i = 0; i < row && found < count; ++i) {  // without a branch for each element
         columns[found] = i;
@@ -111,6 +115,9 @@ std::vector<Tensor> non_zero(std::span<const Tensor> inputs, const Attributes&, 
         outer[axis] = 0;
       }
     }
+    for (std::size_t axis = 0; axis <= last; ++axis)
+      std::fill(places + static_cast<std::int64_t>(axis) * count + found, places + static_cast<std::int64_t>(axis + 1) * count,
+                std::int64_t{0});
   });
   return {result};
 }

@@ -42,8 +42,8 @@ struct Between {
 
 Between between(std::int64_t at, std::int64_t size, std::int64_t tiles) {
   const float middle = static_cast<float>(at) * (1.0F / static_cast<float>(size)) - 0.5F;
-  const auto first = static_cast<std::int64_t>(std::floor(middle));
-  return {std::max<std::int64_t>(first, 0), std::min(first + 1, tiles - 1), middle - static_cast<float>(first)};
+  const auto first = static_cast<std::int64_t>(std::floor(middle));  // float32 rounds up past the last tile of a wide image
+  return {std::clamp<std::int64_t>(first, 0, tiles - 1), std::min(first + 1, tiles - 1), middle - static_cast<float>(first)};
 }
 
 }  // namespace
@@ -67,7 +67,8 @@ std::vector<Tensor> equalize_tiles(std::span<const Tensor> inputs, const Attribu
   const std::int64_t pixels = tile_height * tile_width;
   const double counted = std::min(limit * static_cast<double>(pixels) / kTones, static_cast<double>(pixels));
   const std::int64_t bound = limit > 0 ? std::max<std::int64_t>(static_cast<std::int64_t>(counted), 1) : 0;
-  std::vector<std::uint8_t> tones(static_cast<std::size_t>(rows * columns * kTones));
+  const Tensor tone_table = Tensor::empty(DType::u8, {rows * columns, kTones});  // counts as the task's memory
+  auto* tones = tone_table.data<std::uint8_t>();
   std::vector<std::int64_t> counts(kTones);
   for (std::int64_t tile = 0; tile < rows * columns; ++tile) {
     throw_if_stopped();
@@ -75,7 +76,7 @@ std::vector<Tensor> equalize_tiles(std::span<const Tensor> inputs, const Attribu
     std::fill(counts.begin(), counts.end(), 0);
     for (std::int64_t y = 0; y < tile_height; ++y)
       for (std::int64_t x = 0; x < tile_width; ++x) ++counts[at[y * padded.shape()[1] + x]];
-    equalizing_tones(counts, pixels, bound, tones.data() + tile * kTones);
+    equalizing_tones(counts, pixels, bound, tones + tile * kTones);
   }
   std::vector<Between> across;
   for (std::int64_t x = 0; x < width; ++x) across.push_back(between(x, tile_width, columns));
@@ -85,8 +86,8 @@ std::vector<Tensor> equalize_tiles(std::span<const Tensor> inputs, const Attribu
   for (std::int64_t y = 0; y < height; ++y) {
     throw_if_stopped();
     const Between down = between(y, tile_height, rows);
-    const auto* above = tones.data() + down.before * columns * kTones;
-    const auto* below = tones.data() + down.after * columns * kTones;
+    const auto* above = tones + down.before * columns * kTones;
+    const auto* below = tones + down.after * columns * kTones;
     for (std::int64_t x = 0; x < width; ++x) {
       const Between& side = across[static_cast<std::size_t>(x)];
       const std::int64_t tone = from[y * width + x], left = side.before * kTones + tone, right = side.after * kTones + tone;
