@@ -53,6 +53,7 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 VALUES = st.recursive(_SCALARS, _containers, max_leaves=15)
 REFUSED = [
+    {10**5000: 1}, {(10**5000,): 1},
     {1: 2}, {(1, 2): 3}, {b"x": 1}, {None: 1}, {1.5: 1}, {"\ud800": 1}, "\ud800", 10**400, 2**64, -(2**63) - 1,
     {1}, frozenset(), 1j, datetime.date(2026, 1, 2), object(), np.array(["text"]), np.datetime64("2026-01-02"),
 ]  # fmt: skip
@@ -259,3 +260,37 @@ async def test_a_state_that_cannot_be_decoded_is_reported_and_begins_empty(tmp_p
     async with FeatureStore(tmp_path / "features.db") as store:
         assert store.task_states.active("t") is None
         assert store.report.lines() == ("1 states of tasks failed their checksum or could not be decoded",)
+
+
+# A text that names a thing and not its fault is cut at both ends of a host's socket.
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("{'k' * 3_000_000: set()}", "is of type set"),
+        ("{chr(0x1F600) * 3_000_000: set()}", "is of type set"),
+        ("{('k', chr(0x1F600) * 3_000_000): 1}", "of type tuple"),
+        ("type('C' * 3_000_000, (), {})()", "is not plain data"),
+        ("{type(chr(0x1F600) * 3_000_000, (), {})(): 1}", "keys of plain data are str"),
+    ],
+)
+def test_a_fault_is_named_beside_long_names(runner: asyncio.Runner, tmp_path: Path, value: str, reason: str) -> None:
+    (tmp_path / "main.py").write_text(f"def make():\n    return {value}\n")
+
+    async def refusals() -> list[str]:
+        host = VmHost()
+        texts = []
+        for vm in (VM(tmp_path), VM(tmp_path, host=host)):
+            with pytest.raises(TaskError) as refused:
+                await vm.call("make")
+            texts.append(refused.value.message)
+            vm.close()
+            assert await vm.wait_closed()
+        host.close()
+        return texts
+
+    with pytest.raises(plain.PlainDataError) as encoded:
+        plain.encode(eval(value))
+    for text in [*runner.run(refusals()), str(encoded.value)]:
+        assert reason in text
+        assert len(text) < 400
+        assert "\ufffd" not in text

@@ -22,7 +22,7 @@ from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.session import Session
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
-from walle.engine_ext.vm.pool import MAX_STRIKES, TaskQuarantined, VMPool
+from walle.engine_ext.vm.pool import MAX_STRIKES, TaskQuarantined, VMPool, _Record
 from walle.engine_ext.vm.sources import TaskLike
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
@@ -291,6 +291,23 @@ async def test_a_task_that_reached_into_its_runtime_fails_and_nothing_else(
     assert (await runner.run(files, manifest, Trigger(EVENT, 8, (), ()), {}, {})).output == 1
 
 
+# What is not a dict answers the question for its parts in its own way: an array with an IndexError.
+@pytest.mark.asyncio
+@pytest.mark.parametrize("result", ["np.zeros(3)", "[1]", "'log'", "5", "None", "{'log': np.zeros(3)}"])
+async def test_a_run_whose_runtime_returns_something_else_fails(
+    runner: TaskRunner, tmp_path: Path, result: str
+) -> None:
+    main = f"""\
+import walle.np as np
+def execute(ctx, x):
+    type(ctx).escalate.__globals__["_run_phases"] = lambda *given: {result}
+"""
+    files, manifest = laid_out(tmp_path / "task", main)
+    await runner.run(files, manifest, TRIGGER, {}, {})
+    with pytest.raises(TaskOutputError, match="shop/ipv v1 returned a"):
+        await runner.run(files, manifest, TRIGGER, {}, {})
+
+
 @pytest.mark.asyncio
 async def test_concurrent_failing_runs_of_one_vm_each_get_their_own_log(runner: TaskRunner, tmp_path: Path) -> None:
     main = """\
@@ -441,6 +458,31 @@ async def test_idle_tasks_get_vms_in_a_new_host_before_the_task_that_was_stuck(
     assert created == ["b", "c", "a", "stuck"]
     assert host.report().restarts == 1
     assert host._next is None
+    await runner.close()
+    host.close()
+
+
+# Else a load, which runs none of its phases, would count as a use without harm, in a process that ends at once.
+@pytest.mark.asyncio
+async def test_a_task_that_is_to_run_alone_is_not_loaded_for_a_new_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created = created_in(monkeypatch)
+    tasks = tasks_beside(tmp_path, "a", "b")
+    host = VmHost()
+    runner = TaskRunner(3, host=host)
+    for name in ("a", "b"):
+        await runner.run(*tasks[name], TRIGGER, {}, {})
+    await runner.load(*tasks["stuck"])
+    record = _Record()
+    record.suspect()
+    runner._pool._keep("shop/a", record)  # as where the host ended while the task ran
+    created.clear()
+    with pytest.raises(DeadlineExceeded):
+        await runner.run(*tasks["stuck"], TRIGGER, {}, {})
+    assert (await runner.run(*tasks["stuck"], LATER, {}, {})).output == 8
+    assert created == ["b", "stuck"]
+    assert record.alone_runs == 2
     await runner.close()
     host.close()
 

@@ -49,7 +49,7 @@ def _body_offset(ndim: int) -> int:
 
 def _view(value: object) -> memoryview:
     """Return an array's elements. Raises PlainDataError if it is not an array of numbers."""
-    kind = type(value).__name__
+    kind = type(value).__name__[:_SHOWN_CHARS]
     try:
         if kind in _BYTES_IN_DISGUISE:
             raise TypeError(kind)  # noqa: TRY301 -- refused as any other
@@ -107,13 +107,21 @@ def _fault(value: object, levels: int) -> tuple[str, str] | None:
         return "", f"is nested deeper than {MAX_LEVELS} levels, or refers to itself"
     for step, item in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(value, dict) and not isinstance(step, str):
-            shown = repr(step)[:_SHOWN_CHARS] if type(step) in _SIMPLE or type(step) is tuple else "..."
             advice = "keys of plain data are str: use str(key), or a list of pairs"
-            return "", f"has the key {shown} of type {type(step).__name__}; {advice}"
+            return "", f"has the key {_shown(step)} of type {type(step).__name__[:_SHOWN_CHARS]}; {advice}"
         found = (_fault(step, levels) if isinstance(step, str) else None) or _fault(item, levels - 1)
         if found is not None:
             return f"{_step(step)}{found[0]}", found[1]
     return None
+
+
+def _shown(key: object) -> str:
+    if type(key) not in _SIMPLE and type(key) is not tuple:
+        return "..."
+    try:
+        return repr(key)[:_SHOWN_CHARS]
+    except ValueError:  # an int of more digits than Python turns into text
+        return "..."
 
 
 def _step(step: object) -> str:
@@ -121,7 +129,8 @@ def _step(step: object) -> str:
     if isinstance(step, int):
         return f"[{step}]"
     text = str(step).encode(errors="backslashreplace").decode()
-    return f".{text}" if text.isascii() and text.isidentifier() else f'["{text[: 2 * _SHOWN_CHARS]}"]'
+    shown = text if len(text) <= 2 * _SHOWN_CHARS else f"{text[: 2 * _SHOWN_CHARS]}..."
+    return f".{shown}" if text.isascii() and text.isidentifier() else f'["{shown}"]'
 
 
 def _pack_other(value: object) -> Any:

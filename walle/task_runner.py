@@ -234,7 +234,7 @@ class TaskRunner:
             times = result["phase_ms"] if timed else {}
             phase_ms = {phase: float(times[phase]) for phase in PHASES if phase in times}
             output = TaskOutput(result["output"], puts, local, result.get("state"), phase_ms)
-        except (KeyError, TypeError, ValueError, TopicError) as error:
+        except (LookupError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)
         return output
@@ -250,7 +250,7 @@ class TaskRunner:
         result = await self._call(version, log, _MIGRATE, *args, deadline=version.load_s, callbacks=None)
         try:
             lines, migrated = parse_lines(result["log"]), result["state"]
-        except (KeyError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)
         return migrated
@@ -280,7 +280,7 @@ class TaskRunner:
         result = await self._call(version, log, _PHASE, *args, deadline=deadline_s(manifest), callbacks=callbacks)
         try:
             lines, output = parse_lines(result["log"]), result["output"]
-        except (KeyError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)
         return output
@@ -330,7 +330,8 @@ class TaskRunner:
     async def _move_others(self, host: VmHost, owner: str, stuck: VM) -> None:
         """Wait until a thread has stopped or its host ends, and load other tasks, last used first, in a new host.
 
-        That host starts meanwhile. Tasks with strikes of their own are left out: they get a VM at their next call.
+        That host starts meanwhile. Tasks with strikes of their own, or that run alone, are left out: they get a VM at
+        their next call.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
@@ -343,7 +344,7 @@ class TaskRunner:
                         host.drop_next()
                 for vm in lost or self._pool.lost_vms():
                     version = self._loaded.get(vm)
-                    if version is None or version.owner == owner or self._pool.has_strikes(version.owner):
+                    if version is None or version.owner == owner or self._pool.is_suspect(version.owner):
                         continue
                     log = self._log(version.manifest, None)
                     try:
@@ -364,7 +365,7 @@ class TaskRunner:
         result = await self._call_held(vm, log, function, version.models, deadline=version.load_s, callbacks=None)
         try:
             lines = parse_lines(result["log"])
-        except (KeyError, TypeError) as error:
+        except (LookupError, TypeError) as error:
             raise _output_error(version.name, result, error) from error
         self._loaded[vm] = version
         return lines

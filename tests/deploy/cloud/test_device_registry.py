@@ -173,6 +173,33 @@ async def test_one_device_has_bounded_tasks_and_failures(registry: DeviceRegistr
 
 
 @pytest.mark.asyncio
+async def test_tasks_of_long_ago_make_room_for_new_ones(registry: DeviceRegistry, clock: ManualClock) -> None:
+    for number in range(MAX_DEVICE_TASKS):
+        await clock.advance(1)
+        registry.take(batch("d1", run(f"shop/t{number}", ok=1)))
+    registry.note(header("d1", {"shop/t0": "v1", "shop/new": "v1"}))
+    assert "shop/new" not in {task.task for task in (await registry.get("d1")).tasks}  # anyone may send a profile
+    registry.take(batch("d1", run("shop/new", failed=1, failures=(failure("x"),)), run("shop/other", ok=1)))
+    tasks = {task.task: task for task in (await registry.get("d1")).tasks}
+    assert len(tasks) == MAX_DEVICE_TASKS
+    assert tasks.keys() >= {"shop/t0", "shop/new", "shop/other"}  # that is active, and those that were reported last
+    assert tasks.keys().isdisjoint({"shop/t1", "shop/t2"})
+    assert [one.task for one in await registry.failures("d1")] == ["shop/new"]
+
+
+@pytest.mark.asyncio
+async def test_forged_profiles_leave_room_for_what_the_device_reports(registry: DeviceRegistry) -> None:
+    registry.take(batch("d1", run("shop/first", ok=1)))
+    for forged in "abc":
+        registry.note(header("d1", {f"shop/{forged}{number}": "v1" for number in range(2 * MAX_DEVICE_TASKS)}))
+        await registry.flush()
+    registry.take(batch("d1", run(failed=1, failures=(failure("x"),))))
+    tasks = {task.task: task for task in (await registry.get("d1")).tasks}
+    assert len(tasks) == MAX_DEVICE_TASKS
+    assert (tasks["shop/first"].ok, tasks["shop/ipv"].failed) == (1, 1)
+
+
+@pytest.mark.asyncio
 async def test_what_floods_is_dropped_and_counted(registry: DeviceRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("walle.deploy.cloud.device_registry._MAX_WAITING", 10)
     for number in range(25):

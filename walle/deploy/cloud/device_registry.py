@@ -1,10 +1,10 @@
 """Devices that the cloud has heard of: their profiles, the standing of their tasks, and their latest failures.
 
 What is known comes from profiles, which anyone may send, and from reports of outcomes, which need a device's token.
-The registry is one SQLite file of bounded size: MAX_DEVICES devices, MAX_FAILURES failures, MAX_DEVICE_FAILURES of a
-device. Beyond that, devices that never reported an outcome go first, then those that were seen least recently; they
-come back when they are heard of again. A release depends on nothing here: the file may be lost, and a damaged one is
-set aside.
+The registry is one SQLite file of bounded size: MAX_DEVICES devices, MAX_FAILURES failures, MAX_DEVICE_TASKS and
+MAX_DEVICE_FAILURES of a device. Beyond that, devices that never reported an outcome go first, then those that were seen
+least recently; they come back when they are heard of again. So do a device's tasks that are not active. A release
+depends on nothing here: the file may be lost, and a damaged one is set aside.
 """
 
 import asyncio
@@ -38,6 +38,9 @@ _MAX_APP_VERSION = 100  # characters
 _MAX_ATTRIBUTES = 2_000  # characters of JSON
 _MAX_TASK = 300  # characters
 _FLUSH_S = 2.0
+# Tasks that may make room for others of their device. Anyone may send profiles: they remove nothing that was reported.
+_REMOVED_BY_PROFILES = "active = '' AND reported_s IS NULL"
+_REMOVED_BY_REPORTS = "(active = '' OR reported_s IS NULL)"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS devices (
@@ -476,6 +479,7 @@ class _Sighting:
         known = _known_tasks(db, self.device_id)
         for task in known - active.keys():
             db.execute("UPDATE tasks SET active = '' WHERE device_id = ? AND task = ?", (self.device_id, task))
+        _make_room(db, self.device_id, known, active.keys(), by=_REMOVED_BY_PROFILES)
         for task, version in active.items():
             if task in known or len(known) < MAX_DEVICE_TASKS:
                 known.add(task)
@@ -501,6 +505,8 @@ class _Report:
             (device_id, now_s, now_s, now_s),
         )
         known = _known_tasks(db, device_id)
+        wanted = {outcome.task[:_MAX_TASK] for outcome in self.batch.outcomes}
+        _make_room(db, device_id, known, wanted, by=_REMOVED_BY_REPORTS)
         has_failures = False
         for outcome in self.batch.outcomes:
             task = outcome.task[:_MAX_TASK]
@@ -555,6 +561,20 @@ class _Report:
 
 def _known_tasks(db: sqlite3.Connection, device_id: str) -> set[str]:
     return {task for (task,) in db.execute("SELECT task FROM tasks WHERE device_id = ?", (device_id,)).fetchall()}
+
+
+def _make_room(db: sqlite3.Connection, device_id: str, known: set[str], wanted: Collection[str], *, by: str) -> None:
+    """Remove the device's tasks that `by` allows, where those that are wanted make too many."""
+    excess = len(known.union(wanted)) - MAX_DEVICE_TASKS
+    if excess <= 0:
+        return
+    query = (
+        f"SELECT task FROM tasks WHERE device_id = ? AND {by} ORDER BY reported_s IS NOT NULL, active != '', reported_s"  # noqa: S608 - ours
+    )
+    removable = [task for (task,) in db.execute(query, (device_id,)) if task not in wanted]
+    for task in removable[:excess]:
+        db.execute("DELETE FROM tasks WHERE device_id = ? AND task = ?", (device_id, task))
+        known.discard(task)
 
 
 def _failures(outcome: Outcome) -> tuple[Failure, ...]:

@@ -224,10 +224,10 @@ class VMPool:
                 self._evict(files.key)
                 self._admit_waiting()
 
-    def has_strikes(self, identity: str) -> bool:
-        """Return whether VMs of the task were abandoned or crashed, and not enough uses ended well since."""
+    def is_suspect(self, identity: str) -> bool:
+        """Return whether the task has strikes, or runs alone next: not enough uses ended well since."""
         record = self._records.get(identity)
-        return record is not None and record.strikes > 0
+        return record is not None and (record.strikes > 0 or record.alone_runs > 0)
 
     def lost_vms(self) -> list[VM]:
         """Return the VMs of tasks that ended with their host, or whose host is retired; the last used one first."""

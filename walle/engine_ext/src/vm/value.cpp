@@ -6,6 +6,17 @@ namespace walle::vm {
 
 namespace {
 
+constexpr std::size_t kShownBytes = 80;  // of a name that the task chose: a message must have room for what is wrong
+
+// Returns the beginning of a text in UTF-8, in whole characters.
+std::string shortened(const std::string& text, std::size_t most = kShownBytes) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return text.substr(0, most) + "...";
+}
+
+std::string type_name(PyObject* object) { return shortened(Py_TYPE(object)->tp_name); }
+
 // One strong reference.
 class Ref {
  public:
@@ -82,7 +93,7 @@ class Reader {
     bool is_name = !text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) == 0;
     for (const char character : text)
       is_name = is_name && (std::isalnum(static_cast<unsigned char>(character)) != 0 || character == '_');
-    return is_name ? "." + text : "[\"" + text.substr(0, 80) + "\"]";
+    return is_name ? "." + shortened(text) : "[\"" + shortened(text) + "\"]";
   }
 
   // Returns the start of the object's repr; "" for objects whose repr is code of the task.
@@ -96,7 +107,7 @@ class Reader {
       }
     const Ref text(PyObject_Repr(object));  // fails for an int of thousands of digits
     const char* utf8 = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
-    std::string start = utf8 != nullptr ? " " + std::string(utf8).substr(0, 40) : "";
+    std::string start = utf8 != nullptr ? " " + shortened(utf8, 40) : "";
     PyErr_Clear();
     return start;
   }
@@ -186,7 +197,7 @@ class Reader {
 
   [[noreturn]] void fail_key(PyObject* key) {
     steps_.pop_back();  // the dict is named, which has no step for such a key
-    fail("has the key" + shown(key) + " of type " + Py_TYPE(key)->tp_name +
+    fail("has the key" + shown(key) + " of type " + type_name(key) +
          "; keys of plain data are str: use str(key), or a list of pairs");
   }
 
@@ -195,7 +206,7 @@ class Reader {
     const Ref number(PyObject_CallMethod(object, "tolist", nullptr));
     if (!number) fail("is a scalar that cannot be read (" + take_error_text() + ")");
     if (!PyFloat_CheckExact(number.get()) && !PyLong_CheckExact(number.get()) && !PyBool_Check(number.get()))
-      fail(std::string("is a scalar of type ") + Py_TYPE(number.get())->tp_name + "; send its parts as numbers");
+      fail("is a scalar of type " + type_name(number.get()) + "; send its parts as numbers");
     return read(number.get());
   }
 
@@ -212,7 +223,7 @@ class Reader {
   Value read_array(PyObject* object) {
     Tensor tensor;
     bool is_array = false;
-    const std::string kind = Py_TYPE(object)->tp_name;
+    const std::string kind = type_name(object);
     if (kind == "numpy.datetime64" || kind == "numpy.timedelta64")  // lend a buffer of eight bytes
       fail("is of type " + kind + ", which is not plain data; send text: str(value)");
     try {
@@ -287,7 +298,7 @@ std::string take_error_text() {
   const Ref message(PyObject_Str(error.get()));
   const char* utf8 = message ? PyUnicode_AsUTF8(message.get()) : nullptr;
   PyErr_Clear();
-  return std::string(Py_TYPE(error.get())->tp_name) + (utf8 ? std::string(": ") + utf8 : std::string());
+  return type_name(error.get()) + (utf8 ? std::string(": ") + utf8 : std::string());
 }
 
 Value from_python(PyObject* object, const ArrayPort& port, const std::string& root, const Limits& limits) {
