@@ -402,12 +402,14 @@ HostEnd HostClient::describe_end(const std::string& violation) {
     if (is_killed) process_.kill();
   }
   std::optional<ProcessEnd> found;
+  bool runs_on = false;
   for (const auto until = Clock::now() + kExitTime;; std::this_thread::sleep_for(1ms)) {
     const std::lock_guard lock(mutex_);
     found = process_.end();
-    if (found || !process_ || process_.has_ended()) break;
-    if (Clock::now() > until) {  // it closed its socket and runs on
-      process_.kill();
+    if (found || !process_) break;
+    if (Clock::now() > until) {
+      runs_on = !process_.has_ended();  // it closed its socket
+      if (runs_on) process_.kill();
       break;
     }
   }
@@ -422,7 +424,7 @@ HostEnd HostClient::describe_end(const std::string& violation) {
   // ran may be the cause, and nobody is for certain.
   end.is_wanted = kill_reason_ == kWasClosed;
   end.is_suspicious = hello_ && (kill_reason_.empty() || is_unresponsive_ || !violation.empty());
-  end.is_certain = end.is_suspicious && next_vm_ == 2 && (is_killed || !found || is_own_fault(*found));
+  end.is_certain = end.is_suspicious && next_vm_ == 2 && (is_killed || runs_on || (found && is_own_fault(*found)));
   return end;
 }
 
