@@ -135,7 +135,7 @@ def test_errors_of_a_numbers_own_comparison_are_raised() -> None:
 
 
 def test_flags_may_change_while_another_thread_counts_them() -> None:
-    flags, items, is_done = np.ones(2_000_000, "bool"), np.ones(2_000_000, "uint8"), threading.Event()
+    flags, items, is_done = np.ones(4_000_000, "bool"), np.ones(4_000_000, "uint8"), threading.Event()
 
     def change() -> None:
         while not is_done.is_set():
