@@ -72,11 +72,16 @@ def test_quotients_of_integers_as_floats_are_opencvs() -> None:
 
 
 def test_segments_of_noise_are_opencvs() -> None:
-    for seed in range(30):
-        image = (numpy.random.default_rng(seed).random((30, 41)) < 0.2).astype("uint8")
-        options: dict[str, Any] = {"minLineLength": 5, "maxLineGap": 2}
-        theirs = cv2.HoughLinesP(image, 0.5, math.pi / 360, 9, **options)
-        same(cv.HoughLinesP(image, 0.5, math.pi / 360, 9, **options), theirs)
+    random = numpy.random.default_rng(1)
+    options: dict[str, Any] = {"minLineLength": 5, "maxLineGap": 2}
+    for _ in range(30):
+        image = (random.random((30, 41)) < 0.15).astype("uint8") * 255
+        for _ in range(3):
+            a, b, c, d = random.integers(0, 30, 4).tolist()
+            cv2.line(image, (a, b), (c, d), 255)
+        for rho, theta, threshold in ((1, math.pi / 180, 12), (2, math.pi / 90, 15), (0.5, math.pi / 360, 9)):
+            theirs = cv2.HoughLinesP(image, rho, theta, threshold, **options)
+            same(cv.HoughLinesP(image, rho, theta, threshold, **options), theirs)
 
 
 def test_lines_with_steps_that_mean_nothing_are_refused() -> None:
@@ -84,6 +89,9 @@ def test_lines_with_steps_that_mean_nothing_are_refused() -> None:
     for rho, theta in ((0, 1), (1, 0), (-1, 1), (1, math.nan), (1e300, 1), (1, 1e-300)):
         with pytest.raises(EngineError, match="rho and theta must be above 0"):
             cv.HoughLines(image, rho, theta, 1)
+    for low, high in ((1e300, 1e300), (-1e300, 1), (0, 2e3)):
+        with pytest.raises(EngineError, match="between -1000 and 1000"):
+            cv.HoughLines(np.ones((9, 9), "uint8"), 1, 1, 1, min_theta=low, max_theta=high)
     with pytest.raises(EngineError, match="use a larger rho or theta"):
         cv.HoughLinesP(image, 1e-6, 1e-6, 1)
     with pytest.raises(ShapeError, match="takes uint8"):

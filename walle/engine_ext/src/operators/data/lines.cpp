@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 constexpr std::int64_t kMaxCells = std::int64_t{1} << 26;
-constexpr double kMaxRho = 65536;  // longer than any image; steps along a line stay above 0 in float32
+constexpr double kMaxAngle = 1000;  // a float32 has no angle that is much greater, and no cosine of infinity
+constexpr double kMaxRho = 65536;   // longer than any image; steps along a line stay above 0 in float32
 
 // Votes for lines x cos(angle) + y sin(angle) = distance: a cell for each angle and each step of the distance.
 struct Votes {
@@ -47,6 +48,8 @@ Votes empty_votes(std::string_view op, const Tensor& image, const Attributes& at
   if (!finite || votes.rho <= 0 || votes.rho > kMaxRho || votes.theta <= 0 || last < votes.first_angle)
     throw Error(ErrorKind::model,
                 std::string(op) + ": rho and theta must be above 0, rho at most 65536, and max_theta not below min_theta");
+  if (votes.first_angle < -kMaxAngle || last > kMaxAngle)
+    throw Error(ErrorKind::model, std::string(op) + ": min_theta and max_theta must be between -1000 and 1000");
   const double steps = std::floor((last - votes.first_angle) / votes.theta) + 1;
   // As many steps on both sides of 0.
   const double lengths = 2 * std::ceil(static_cast<double>(votes.width + votes.height) / votes.rho) + 1;
