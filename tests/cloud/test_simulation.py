@@ -22,6 +22,7 @@ from walle.deploy.signing import Signer
 from walle.engine_ext.vm.host import shared_host
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.stream_engine import StreamEngine
+from walle.pipeline.topics import MAX_TOPICS
 from walle.task_log import LogLine
 
 VISITS = 4
@@ -29,10 +30,10 @@ LOG = b"".join(json.dumps(event_at(position).to_dict()).encode() + b"\n" for pos
 RUNS = VISITS * len(DEVICE_KINDS)
 
 
-def bundle(main: str, config: str = TASK_CONFIG) -> Bundle:
+def bundle(main: str, config: str = TASK_CONFIG, version: str = "v1") -> Bundle:
     files = {"task.toml": config.encode(), "main.py": main.encode()}
     return build_bundle(
-        TaskVersion.parse(TaskTree(scenario="shop", task="count", version="v1", commit="c" * 40, files=files)),
+        TaskVersion.parse(TaskTree(scenario="shop", task="count", version=version, commit="c" * 40, files=files)),
         Signer.generate(),
     )
 
@@ -82,8 +83,8 @@ def execute(ctx, trigger):
     [
         ("return {'prices': [0, {1: 2}]}", r"output\.prices\[1\] has the key 1 of type int"),
         ("return {'n': 10**400}", r"output\.n is an int of more than 64 bits"),
-        ("ctx.store.put('shop/a', 1); ctx.store.put('shop/b', {'a': {3}})", r"puts\[1\]\.payload\.a is of type set"),
-        ("ctx.store.put('shop/a', {(1, 2): 3}, upload=False)", r"local\[0\]\.payload has the key \(1, 2\)"),
+        ("ctx.store.put('a', 1); ctx.store.put('b', {'a': {3}})", r"puts\[1\]\.payload\.a is of type set"),
+        ("ctx.store.put('a', {(1, 2): 3}, upload=False)", r"local\[0\]\.payload has the key \(1, 2\)"),
     ],
 )
 async def test_an_output_that_is_not_plain_data_fails_with_its_place(
@@ -123,6 +124,18 @@ def execute(ctx, trigger):
     result = await simulator.run(bundle(main), LOG)
     assert (result.ok, result.runs, result.failures) == (False, RUNS, 1)
     assert "no such screen" in result.first_error
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_puts_more_topics_than_a_device_takes_fails(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, trigger):
+    for number in range(40):
+        ctx.store.put(f"t{40 * trigger['event']['contents']['n'] + number}", 1)
+"""
+    result = await simulator.run(bundle(main), LOG)
+    assert (result.ok, result.runs, result.failures) == (False, RUNS, 2 * len(DEVICE_KINDS))  # of 40 in each run
+    assert f"is beyond the {MAX_TOPICS} that a task may put" in result.first_error
 
 
 @pytest.mark.asyncio
@@ -335,6 +348,6 @@ async def test_a_task_that_crashes_its_interpreter_fails_its_version_and_nothing
     result = await simulator.run(bundle(main), LOG)
     assert not result.ok
     assert "VM host" in result.first_error
-    honest = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1\n"), LOG)
-    assert (honest.ok, honest.runs) == (True, RUNS)
+    honest = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1\n", version="v2"), LOG)
+    assert (honest.ok, honest.runs) == (True, RUNS), honest
     await simulator.close()
