@@ -22,6 +22,7 @@ from walle.deploy.signing import Signer
 from walle.engine_ext.vm.host import shared_host
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.stream_engine import StreamEngine
+from walle.pipeline.topics import MAX_TOPICS
 from walle.task_log import LogLine
 
 VISITS = 4
@@ -123,6 +124,18 @@ def execute(ctx, trigger):
     result = await simulator.run(bundle(main), LOG)
     assert (result.ok, result.runs, result.failures) == (False, RUNS, 1)
     assert "no such screen" in result.first_error
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_puts_more_topics_than_a_device_takes_fails(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, trigger):
+    for number in range(40):
+        ctx.store.put(f"t{40 * trigger['event']['contents']['n'] + number}", 1)
+"""
+    result = await simulator.run(bundle(main), LOG)
+    assert (result.ok, result.runs, result.failures) == (False, RUNS, 2 * len(DEVICE_KINDS))  # of 40 in each run
+    assert f"is beyond the {MAX_TOPICS} that a task may put" in result.first_error
 
 
 @pytest.mark.asyncio
@@ -336,5 +349,5 @@ async def test_a_task_that_crashes_its_interpreter_fails_its_version_and_nothing
     assert not result.ok
     assert "VM host" in result.first_error
     honest = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1\n", version="v2"), LOG)
-    assert (honest.ok, honest.runs) == (True, RUNS)
+    assert (honest.ok, honest.runs) == (True, RUNS), honest
     await simulator.close()

@@ -28,6 +28,7 @@ from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.task_states import TaskState
+from walle.pipeline.topics import PutTopics
 from walle.protocol import Attribute, Failure
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, OnLog, TaskLog
@@ -124,6 +125,7 @@ class Simulator:
         manifest = bundle.manifest
         under_way: list[Trigger] = []  # one at most: runs of a task follow one another
         outputs: list[TaskOutput] = []
+        topics = PutTopics()
 
         async def escalate(phase: str, payload: Any) -> Any:
             crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which carries only plain data
@@ -144,6 +146,7 @@ class Simulator:
             output = await self._device.run(
                 files, manifest, trigger, kind, callbacks, state=state, on_log=on_log, timed=self._on_run is not None
             )
+            topics.add(manifest.name, (topic for topic, _ in (*output.puts, *output.local)))
             outputs[:] = [output]
             return output
 

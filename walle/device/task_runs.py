@@ -20,7 +20,7 @@ from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
-from walle.pipeline.topics import MAX_TOPICS, TopicError
+from walle.pipeline.topics import PutTopics
 from walle.protocol import Failure
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, TaskLog, last_lines
@@ -78,7 +78,7 @@ class TaskRuns:
         self._tunnel = tunnel
         self._runner = runner
         self._task_log = task_log
-        self._topics: dict[str, set[str]] = {}  # that each task has put
+        self._topics = PutTopics()
         self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
 
     async def run(self, task: str, trigger: Trigger) -> TaskOutput:
@@ -107,7 +107,7 @@ class TaskRuns:
             on_log=functools.partial(self._on_log, run),
         )
         run.outputs = (output.output is not None) + len(output.puts)
-        self._check_topics(task, output)
+        self._topics.add(task, (topic for topic, _ in (*output.puts, *output.local)))
         return output
 
     def end(self, task: str, ok: bool, error: Exception | None) -> RunOutcome | None:
@@ -141,15 +141,6 @@ class TaskRuns:
         place = "" if failure.place in failure.error else f" ({failure.place})"
         lines = [f"failed: {failure.error}{place}", *filter(None, failure.traceback.split("\n"))]
         self._task_log.write(task, version, [LogLine("info", line) for line in lines])
-
-    def _check_topics(self, task: str, output: TaskOutput) -> None:
-        """Count the topics that a task puts, so that it cannot use up those that the cloud accepts of the device."""
-        known = self._topics.setdefault(task, set())
-        for topic in {topic for topic, _ in (*output.puts, *output.local)} - known:
-            if len(known) == MAX_TOPICS:
-                what = f"is beyond the {MAX_TOPICS} that a task may put; keep the key in the payload"
-                raise TopicError(task, topic, what)
-            known.add(topic)
 
     # --- callbacks ----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from walle.errors import PipelineError
 
 TYPE_CHECKING = False  # `typing` would double a task VM's start-up time
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 MAX_NAME_CHARS = 64  # a full topic then fits into the store's MAX_TOPIC_CHARS
 MAX_TOPICS = 100  # that one task puts: the cloud accepts 1,000 of a device, and then nothing more of any task
@@ -97,3 +97,23 @@ def check_readable(task: str, reads: "Collection[str]", topic: str) -> None:
     else:
         what = f"is not of task {task} nor of its scenario; a task reads topics of its own scenario only"
     raise TopicError(task, topic, what)
+
+
+class PutTopics:
+    """The topics that each task has put, so that none can use up those that the cloud accepts of the device."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[str]] = {}
+
+    def add(self, task: str, topics: "Iterable[str]") -> None:
+        """Count the topics of a run, by their full names.
+
+        Raises:
+            TopicError: the task has more than MAX_TOPICS.
+        """
+        known = self._known.setdefault(task, set())
+        for topic in sorted(set(topics) - known):
+            if len(known) == MAX_TOPICS:
+                what = f"is beyond the {MAX_TOPICS} that a task may put; keep the key in the payload"
+                raise TopicError(task, topic, what)
+            known.add(topic)
