@@ -72,7 +72,8 @@ class TunnelCloud:
         """Stop at once: received uploads that are not stored are lost."""
         self.pumping.cancel()
         await asyncio.gather(self.pumping, return_exceptions=True)
-        self.server._queue.clear()
+        self.server.queue.take(self.server.queued)
+        self.server.queue.release()
         for connection in list(self.server._connections):
             connection._transport.abort()
         await self.server.close()

@@ -46,7 +46,7 @@ async def _serve(authority: Authority, database: Path) -> None:
             answer: dict[str, Any] = memory_bytes()
             if line.strip() == "reset":
                 reset_peak()
-            answer["counts"] = vars(cloud.server.counts)
+            answer["counts"] = {"refusals": cloud.server.counts.refusals}
             answer["stored"] = await cloud.ingest.count()
             sys.stdout.write(f"{json.dumps(answer)}\n")
             sys.stdout.flush()

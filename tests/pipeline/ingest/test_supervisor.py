@@ -4,14 +4,14 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from tests.pipeline.ingest.upload_samples import Batches, SetClock, received, until
 from walle.clock import ManualClock
+from walle.engine_ext import _core
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError
 from walle.pipeline.tunnel.server import Received, TunnelServer
@@ -131,6 +131,6 @@ def test_the_lag_of_an_upload_grows_though_the_clock_is_set_back() -> None:
         clock=clock,
     )
     assert server.lag_s == 0
-    server.enqueue([received(1)], 10, cast("Any", SimpleNamespace(upload_bytes=0)))
+    _core.UploadReceiver(server.queue).push([received(1)])
     clock.now_s, clock.monotonic_s = 500_000.0, 40.0
     assert server.lag_s == 40

@@ -392,7 +392,7 @@ async def test_a_lookup_that_never_ends_is_refused_after_a_while(
         RawDevice.connect(authority, server.port) as device,
     ):
         device.say(protocol.Hello("device-0", "e", "token-0"))
-        await until(lambda: [connection._pauses for connection in server._connections] == [1])
+        await until(lambda: [connection.pauses for connection in server._connections] == [1])
         await clock.advance(19.0)
         assert server.counts.open == 1
         await clock.advance(3.0)

@@ -11,20 +11,34 @@ Three accounts, each with a share of the budget, so that none starves another:
 An empty account accepts anything that a frame can hold, so that there is always progress.
 """
 
+from walle.engine_ext import _core
+
 SMALL_BYTES = 64 << 10
 
 
-class ByteBudget:
-    """The bytes in each account, and the shares of `total_bytes`. `device_bytes` bounds one device in each account."""
+def uploads_share(total_bytes: int) -> int:
+    """Return the share of uploads in a budget."""
+    return total_bytes * 3 // 8
 
-    def __init__(self, total_bytes: int, device_bytes: int) -> None:
+
+class ByteBudget:
+    """The bytes in each account, and the shares of `total_bytes`. `device_bytes` bounds one device in each account.
+
+    The account of uploads is that of their queue.
+    """
+
+    def __init__(self, total_bytes: int, device_bytes: int, queue: _core.UploadQueue) -> None:
         self.device_bytes = device_bytes
         self.buffered_share = total_bytes * 3 // 8
         self.requests_share = total_bytes // 4
-        self.uploads_share = total_bytes * 3 // 8
+        self.uploads_share = uploads_share(total_bytes)
         self.buffered = 0
         self.requests = 0
-        self.uploads = 0
+        self._queue = queue
+
+    @property
+    def uploads(self) -> int:
+        return self._queue.held_bytes
 
     @property
     def held_bytes(self) -> int:

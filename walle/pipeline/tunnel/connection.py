@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from walle import protocol
+from walle.engine_ext import _core
 from walle.errors import WalleError
 from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.dictionaries import Dictionary
@@ -21,7 +22,6 @@ from walle.pipeline.tunnel.frames import (
     FrameError,
     UnknownDictionaryError,
     UploadFields,
-    encode_ack,
 )
 from walle.pipeline.tunnel.handlers import RequestExpiredError
 from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _HELLO_BODY_BYTES = 4096  # a Hello needs no more
-_CHUNK = 256  # uploads of a connection that enter the queue between two checks of its bound
-_CHUNK_BYTES = 256 << 10
+READ_UPLOADS = 256  # of a connection that enter the queue between two checks of its bound
+READ_BYTES = 256 << 10
 _TURN_BYTES = 1 << 20  # that a connection decompresses before the others have a turn; a frame is not divided
 _UPLOADS = (protocol.Upload, protocol.UploadBatch)
 _POSTPONED = 1.25  # times the delay before, of a probe whose answer has not left yet
@@ -72,53 +72,49 @@ class _ConnectionState(enum.Enum):
     CLOSED = enum.auto()  # refused or lost; further frames are dropped
 
 
-_OPEN = _ConnectionState.OPEN  # looked up for each upload
-
-
-class Connection(asyncio.BufferedProtocol):
+class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
     """One device's connection: frames to calls of the server, and back.
 
     All connections of a server are read into one buffer: a read is processed before the next one begins, and only an
     unfinished frame is copied. A TLS transport would otherwise allocate its largest read for each small one.
+
+    Its native base class reads that buffer. Most reads are whole uploads that are due, and it queues them; any others
+    are passed to `on_bytes`.
     """
 
     def __init__(self, server: "TunnelServer") -> None:
-        self.device_id = ""
-        self.epoch = ""
-        self.upload_bytes = 0  # of its uploads that are not stored; these three are the server's accounts
-        self.request_bytes = 0
-        self.buffered_bytes = 0
+        super().__init__(server.queue)
+        self.request_bytes = 0  # this, `buffered_bytes` and `upload_bytes` are the server's accounts
         self._server = server
         self._state = _ConnectionState.GREETING
         self._decoder = Decoder(max_body_bytes=_HELLO_BODY_BYTES, decompressor=server.decompressor)
         self._transport: asyncio.Transport
-        self._acked = 0
-        self._due = 1  # number of the next upload
-        self._pauses = 0  # reasons for not reading
         self._is_reading = True  # the transport; while `resume` processes what came before, it is not
-        self._writable = asyncio.Event()
+        self._writable = asyncio.Event()  # beside `is_writable`, for those who wait
         self._writable.set()
-        self._owed_ack = False  # an Ack could not be written yet
         self._answer_bytes = 0  # of answers that wait until the device reads
         self._since_s = 0.0  # time of the latest progress
-        self._has_sent = False  # since the latest sweep, which moves `_since_s` then
         self._tasks: set[asyncio.Task[None]] = set()
         self._version = protocol.OLDEST_PROTOCOL  # of the frames that are sent: until the Hello, those that all read
         self._answers: dict[int, asyncio.Task[None]] = {}  # to requests, by their ids
         self._request_since_s: float | None = None  # when the request that waits for memory came
         self._pings = 0  # read so far
-        self._written = 0  # frames so far
-        self._last_answer = 0  # `_written` after the latest answer that a Pong may have to follow
+        self._last_answer = 0  # `written` after the latest answer that a Pong may have to follow
         self._is_probing = False
 
     @property
     def _is_closed(self) -> bool:
         return self._state is _ConnectionState.CLOSED
 
+    def _enter(self, state: _ConnectionState) -> None:
+        self._state = state
+        self.is_open = state is _ConnectionState.OPEN
+
     # --- asyncio's calls ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.write = self._transport.write
         self._since_s = self._server.clock.monotonic()
         set_limits = getattr(transport, "set_read_buffer_limits", None)
         if set_limits is not None:  # TLS transports have it
@@ -130,7 +126,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
-        self._state = _ConnectionState.CLOSED
+        self._enter(_ConnectionState.CLOSED)
+        self.write = None
         self._writable.set()
         for task in self._tasks:
             task.cancel()
@@ -139,56 +136,44 @@ class Connection(asyncio.BufferedProtocol):
         self._server.left(self)
 
     def pause_writing(self) -> None:
+        self.is_writable = False
         self._writable.clear()
         self._since_s = self._server.clock.monotonic()
         self._count_buffered()
 
     def resume_writing(self) -> None:
+        self.is_writable = True
         self._writable.set()
         self._count_buffered()
-        if self._owed_ack and not self._is_closed:
-            self._write_ack()
+        if self.owes_ack and not self._is_closed:
+            self.send_ack()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the buffer has the largest size
-        return self._server.receive_buffer
+    # --- the native receiver's calls ---
 
-    def buffer_updated(self, nbytes: int) -> None:
-        server = self._server
-        server.counts.bytes_in += nbytes
-        if self._state is _ConnectionState.CLOSED:
-            return
-        self._has_sent = True
-        received = server.receive_buffer[:nbytes]
-        if self._state is _OPEN and self.buffered_bytes == 0 and self._pauses == 0 and not server.are_uploads_full:
-            # Most reads are whole uploads that are due, and nothing else.
-            uploads, read_bytes, size_bytes = self._decoder.records_of(
-                received,
-                Received,
-                (self.device_id, self.epoch, int(server.clock.time() * 1000)),
-                (self._due, self._acked + server.limits.window),
-                _CHUNK,
-                _CHUNK_BYTES,
-            )
-            if uploads:
-                self._due += len(uploads)
-                server.enqueue(uploads, size_bytes, self)
-            if read_bytes == nbytes:
-                return
-            received = received[read_bytes:]
-        self._decoder.add(received)
-        self._take()
+    def on_bytes(self, received: memoryview, unpacked: bytes | None) -> None:
+        """Process received bytes that are not whole uploads, or not due.
+
+        `unpacked` is the body of the first frame, if it was decompressed already.
+        """
+        if not self._is_closed:
+            self._decoder.add(received, unpacked)
+            self._take()
+
+    def on_bound(self) -> None:
+        """Wait: there is no room for more uploads of this connection."""
+        self._server.hold_back(self)
 
     def _take(self) -> None:
         """Process the received frames until the connection is paused: a few bytes may decompress to many."""
         server, decoder = self._server, self._decoder
         turn_end = decoder.unpacked_bytes + _TURN_BYTES
         try:
-            while self._pauses == 0 and self._state is not _ConnectionState.CLOSED:
+            while self.pauses == 0 and self._state is not _ConnectionState.CLOSED:
                 if decoder.unpacked_bytes > turn_end:
                     self.pause()
                     asyncio.get_running_loop().call_soon(self.resume)
                     break
-                if self._state is _OPEN:
+                if self.is_open:
                     if server.are_uploads_full and (ahead := decoder.peek()) and ahead[0] in _UPLOADS:
                         server.pause_uploads(self)
                         break
@@ -217,22 +202,20 @@ class Connection(asyncio.BufferedProtocol):
     def _take_due(self) -> bool:
         """Queue the uploads that come next and are due; return whether there is one."""
         server = self._server
-        uploads, size_bytes = self._decoder.records(
+        uploads, _ = self._decoder.records(
             Received,
             (self.device_id, self.epoch, int(server.clock.time() * 1000)),
-            (self._due, self._acked + server.limits.window),
-            _CHUNK,
-            _CHUNK_BYTES,
+            (self.due, self.acked + server.limits.window),
+            READ_UPLOADS,
+            READ_BYTES,
         )
-        if not uploads:
-            return False
-        self._due += len(uploads)
-        server.enqueue(uploads, size_bytes, self)
-        return True
+        if uploads:
+            self.push(uploads)
+        return bool(uploads)
 
     def _take_others(self) -> bool:
         """Process the uploads that come next, of which the first is not due or wrong; return whether there is one."""
-        uploads = self._decoder.uploads(_CHUNK, _CHUNK_BYTES)
+        uploads = self._decoder.uploads(READ_UPLOADS, READ_BYTES)
         if uploads:
             self._on_uploads(uploads)
         return bool(uploads)
@@ -240,31 +223,29 @@ class Connection(asyncio.BufferedProtocol):
     def _on_uploads(self, uploads: list[UploadFields]) -> None:
         """Queue what is due; acknowledge what is known. Uploads before one out of turn are complete and in order."""
         received_ms = int(self._server.clock.time() * 1000)
-        due, last_allowed = self._due, self._acked + self._server.limits.window
+        due, last_allowed = self.due, self.acked + self._server.limits.window
         device_id, epoch = self.device_id, self.epoch
         fresh: list[Received] = []
-        size_bytes = duplicates = 0
+        duplicates = 0
         for seq, topic, payload, sent_ms in uploads:
             if seq == due and seq <= last_allowed:
                 due += 1
                 fresh.append(Received(device_id, epoch, seq, topic, payload, sent_ms, received_ms))
-                size_bytes += memory_bytes(topic, payload)
             elif seq < due:
                 duplicates += 1
             else:
                 break
-        self._due = due
         if fresh:
-            self._server.enqueue(fresh, size_bytes, self)
+            self.push(fresh)
         if duplicates:
             self._server.counts.duplicates += duplicates
-            self._write_ack()
+            self.send_ack()
         if len(fresh) + duplicates < len(uploads):
             self._refuse_out_of_turn(uploads[len(fresh) + duplicates][0])
 
     def _count_buffered(self) -> None:
         buffered_bytes = self._decoder.buffered_bytes + self._answer_bytes
-        if not self._writable.is_set():
+        if not self.is_writable:
             # aiofastnet leaves what is encrypted already out of the usual size.
             size = getattr(self._transport, "get_local_write_buffer_size", self._transport.get_write_buffer_size)
             buffered_bytes += size()
@@ -273,21 +254,13 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- the server's calls ---
 
-    def acknowledge(self, seq: int) -> None:
-        # Uploads of the device's previous connection may become durable during this one: continue after those.
-        if seq > self._acked and self._state is _OPEN:
-            self._acked = seq
-            if seq >= self._due:
-                self._due = seq + 1
-            self._write_ack()
-
     def refuse(self, code: str, message: str, retry_s: float, host: str = "", port: int = 0) -> None:
         """Send the reason, and where to connect instead if not here; disconnect once it is sent."""
         if self._is_closed:
             return
         self._server.counts.refusals[code] += 1
         self._write(protocol.Refusal(code, message, retry_s, host, port))
-        self._state = _ConnectionState.CLOSED
+        self._enter(_ConnectionState.CLOSED)
         self._since_s = self._server.clock.monotonic()
         if not self._is_reading:
             self._transport.resume_reading()  # else the device's end of the connection is not noticed
@@ -295,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def ask_to_move(self, drain: protocol.Drain) -> bool:
         """Send the device elsewhere; return False if it does not know how to, or has not said Hello yet."""
-        if self._version < 3 or self._state is not _OPEN:
+        if self._version < 3 or not self.is_open:
             return self._is_closed
         self._write(drain)
         return True
@@ -305,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         self.refuse(
             "memory", f"{why}; what was not acknowledged is to be sent again", self._server.limits.memory_retry_s
         )
-        if not self._writable.is_set():
+        if not self.is_writable:
             self._transport.abort()
         self._decoder.clear()
         self._answer_bytes = 0
@@ -316,27 +289,27 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def pause(self) -> None:
-        self._pauses += 1
-        if self._pauses == 1 and not self._is_closed:
+        self.pauses += 1
+        if self.pauses == 1 and not self._is_closed:
             self._is_reading = False
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        self._pauses -= 1
-        if self._pauses == 0 and not self._is_closed:
-            if self._writable.is_set():  # else the device is late to read, whoever paused it
+        self.pauses -= 1
+        if self.pauses == 0 and not self._is_closed:
+            if self.is_writable:  # else the device is late to read, whoever paused it
                 self._since_s = self._server.clock.monotonic()
             self._take()
-            if self._pauses == 0 and not self._is_closed:
+            if self.pauses == 0 and not self._is_closed:
                 self._is_reading = True
                 self._transport.resume_reading()
 
     def check_patience(self, now_s: float) -> None:
         """Disconnect a device that has been silent, or has not read, beyond the limits."""
         # Single bytes before the Hello do not extend its timeout, nor bytes of a device that does not read.
-        if self._has_sent and self._state is _OPEN and self._writable.is_set():
+        if self.has_sent and self.is_open and self.is_writable:
             self._since_s = now_s
-        self._has_sent = False
+        self.has_sent = False
         limits, waited_s = self._server.limits, now_s - self._since_s
         if self._is_closed:
             if waited_s >= limits.linger_s:
@@ -348,35 +321,35 @@ class Connection(asyncio.BufferedProtocol):
             if waited_s >= limits.check_s:
                 _LOG.error("tunnel: a device's credential or numbers were not looked up within %s s", limits.check_s)
                 self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
-        elif waited_s >= limits.idle_s and (self._pauses == 0 or not self._writable.is_set()):
+        elif waited_s >= limits.idle_s and (self.pauses == 0 or not self.is_writable):
             self.refuse("idle", f"silent for {limits.idle_s} s", 0.0)
 
     # --- frames ---
 
     def _refuse_out_of_turn(self, seq: int) -> None:
         window = self._server.limits.window
-        if seq != self._due:
-            self.refuse("gap", f"upload {seq} came where {self._due} was due", 0.0)
+        if seq != self.due:
+            self.refuse("gap", f"upload {seq} came where {self.due} was due", 0.0)
         else:
-            self.refuse("window", f"upload {seq} is more than {window} past {self._acked}, the last acknowledged", 10.0)
+            self.refuse("window", f"upload {seq} is more than {window} past {self.acked}, the last acknowledged", 10.0)
 
     def _on_other(self, frame: protocol.Frame) -> bool:
         """Process any frame but an upload in order. Return False if the connection has ended."""
         match frame:
             case protocol.Hello() if self._state is _ConnectionState.GREETING:
-                self._state = _ConnectionState.CHECKING
+                self._enter(_ConnectionState.CHECKING)
                 self._since_s = self._server.clock.monotonic()
                 self.pause()
                 self._spawn(self._greet(frame))
-            case protocol.Request() if self._state is _OPEN:
+            case protocol.Request() if self.is_open:
                 self._on_request(frame)
-            case protocol.Cancel() if self._state is _OPEN:
+            case protocol.Cancel() if self.is_open:
                 if (answer := self._answers.pop(frame.request_id, None)) is not None:
                     self._server.counts.cancelled_requests += 1
                     answer.cancel()
-            case protocol.Ping() if self._state is _OPEN:
+            case protocol.Ping() if self.is_open:
                 self._pings += 1
-                if self._writable.is_set():
+                if self.is_writable:
                     self._write(protocol.Pong(frame.token))
             case _:
                 name = type(frame).__name__
@@ -450,12 +423,11 @@ class Connection(asyncio.BufferedProtocol):
         if server.is_draining:
             server.redirect(self)
             return
-        self.device_id, self.epoch = hello.device_id, hello.epoch
-        self._acked, self._due = point.seq, point.seq + 1
-        self._state = _OPEN
-        self._since_s = self._server.clock.monotonic()
         self._decoder.max_body_bytes = MAX_BODY_BYTES
         self._decoder.dictionaries = dictionaries
+        self.open(hello.device_id, hello.epoch, point.seq, self._decoder.decompressors, MAX_BODY_BYTES)
+        self._enter(_ConnectionState.OPEN)
+        self._since_s = self._server.clock.monotonic()
         server.admit(self)
         limits, numbers = server.limits, ",".join(map(str, dictionaries))
         self._write(
@@ -487,7 +459,7 @@ class Connection(asyncio.BufferedProtocol):
             self._write(protocol.Response(request_id, b"", f"the answer cannot be sent: {error}", "internal"))
         self._answers.pop(request_id, None)
         if self._pings > pings and not self._is_closed:  # otherwise the Pong to the Ping behind the request follows
-            self._last_answer = self._written
+            self._last_answer = self.written
             if not self._is_probing:
                 self._is_probing = True
                 self._spawn(self._probe_answer())  # not here: this task holds the payload
@@ -500,11 +472,11 @@ class Connection(asyncio.BufferedProtocol):
         connection = self._transport.get_extra_info("socket")
         delay_s = answer_probe_delay_s(sockets.least_round_trip_s(connection))
         try:
-            while (last := self._last_answer) == self._written:
+            while (last := self._last_answer) == self.written:
                 await self._server.clock.sleep(delay_s)
-                if self._written != last:
+                if self.written != last:
                     continue
-                if self._writable.is_set() and not sockets.unsent_bytes(connection):
+                if self.is_writable and not sockets.unsent_bytes(connection):
                     self._write(protocol.Pong(0))
                     return
                 delay_s = min(_MOST_POSTPONED_S, _POSTPONED * delay_s)  # it would share the answer's last packet
@@ -513,12 +485,12 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _wait_writable(self, answer_bytes: int) -> None:
         """Return once an answer may be written. Another answer may fill the buffer again first."""
-        if self._writable.is_set():
+        if self.is_writable:
             return
         self._answer_bytes += answer_bytes
         self._count_buffered()
         try:
-            while not self._writable.is_set():
+            while not self.is_writable:
                 await self._writable.wait()
         finally:
             if not self._is_closed:
@@ -531,22 +503,6 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _write_ack(self) -> None:
-        if not self._writable.is_set():
-            self._owed_ack = True
-            return
-        self._owed_ack = False
-        data = encode_ack(self._acked)
-        self._written += 1
-        self._server.counts.bytes_out += len(data)
-        self._transport.write(data)
-
     def _write(self, frame: protocol.Frame) -> None:
         if not self._is_closed:
-            self._send(self._server.encoder.encode(frame, version=self._version))
-
-    def _send(self, data: bytes) -> None:
-        if not self._is_closed:
-            self._written += 1
-            self._server.counts.bytes_out += len(data)
-            self._transport.write(data)
+            self.send(self._server.encoder.encode(frame, version=self._version))

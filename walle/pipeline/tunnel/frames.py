@@ -174,10 +174,19 @@ class Decoder:
             frames.append(frame)
         return frames
 
-    def add(self, data: bytes | memoryview) -> None:
-        """Append bytes for `next` to read. Those of a memoryview must stay unchanged until `trim`."""
+    @property
+    def decompressors(self) -> dict[int, Callable[..., bytes]]:
+        """The functions that decompress bodies, by the numbers of their dictionaries; 0 is none."""
+        return self._decompressors
+
+    def add(self, data: bytes | memoryview, unpacked: bytes | None = None) -> None:
+        """Append bytes for `next` to read. Those of a memoryview must stay unchanged until `trim`.
+
+        `unpacked` is the body of the first frame, if nothing is buffered and it was decompressed already.
+        """
         if self._error is not None:
             return
+        self._unpacked = unpacked
         if self._at == len(self._buffer):
             self._buffer = data
         else:
@@ -243,25 +252,6 @@ class Decoder:
             self._buffer, self._at, self._decompressors, limits, record, values, seqs
         )
         return found, size_bytes
-
-    def records_of[Record: tuple[object, ...]](
-        self,
-        data: memoryview,
-        record: type[Record],
-        values: tuple[str, str, int],
-        seqs: tuple[int, int],
-        limit: int,
-        limit_bytes: int,
-    ) -> tuple[list[Record], int, int]:
-        """Return what `records` does for bytes that are not added yet, and how many were read.
-
-        No bytes may be buffered, and those that were not read are to be added next.
-        """
-        limits = (self.max_body_bytes, limit, limit_bytes)
-        found, read_bytes, size_bytes, self._unpacked = _core.scan_uploads(
-            data, 0, self._decompressors, limits, record, values, seqs
-        )
-        return found, read_bytes, size_bytes
 
     def uploads(self, limit: int, limit_bytes: int) -> list[UploadFields]:
         """Return the fields of the uploads that come next, alone or in batches, without a message each.

@@ -14,6 +14,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import functools
 import random
 import socket
 import ssl
@@ -25,10 +26,11 @@ import zstandard
 
 from walle import protocol
 from walle.clock import Clock, SystemClock
+from walle.engine_ext import _core
 from walle.errors import PipelineError
 from walle.pipeline.tunnel import sockets
-from walle.pipeline.tunnel.budget import ByteBudget
-from walle.pipeline.tunnel.connection import Connection, Received, ResumePoint, memory_bytes
+from walle.pipeline.tunnel.budget import ByteBudget, uploads_share
+from walle.pipeline.tunnel.connection import READ_BYTES, READ_UPLOADS, Connection, Received, ResumePoint
 from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
@@ -47,9 +49,9 @@ class TunnelServerError(PipelineError):
 class ServerCounts:
     """Counts since a server's start. `refusals` counts by code."""
 
+    queue: _core.UploadQueue
     connections: int = 0
     open: int = 0
-    uploads: int = 0
     duplicates: int = 0
     requests: int = 0
     failed_requests: int = 0
@@ -57,9 +59,19 @@ class ServerCounts:
     cancelled_requests: int = 0
     resumed: int = 0  # connections whose TLS session was resumed
     pauses: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
     refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    @property
+    def uploads(self) -> int:
+        return self.queue.uploads
+
+    @property
+    def bytes_in(self) -> int:
+        return self.queue.bytes_in
+
+    @property
+    def bytes_out(self) -> int:
+        return self.queue.bytes_out
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,21 +95,9 @@ class ServerLimits:
     closing_retry_s: float = 1.0  # delay that devices are told at a planned stop; they add jitter
 
 
-@dataclasses.dataclass(slots=True)
-class _Chunk:
-    """Uploads of one connection that wait together."""
-
-    connection: Connection
-    uploads: list[Received]
-    size_bytes: int
-    queued_s: float  # by the monotonic clock
-
-    def split(self, count: int) -> "_Chunk":
-        """Remove and return the first `count` uploads."""
-        first, self.uploads = self.uploads[:count], self.uploads[count:]
-        size_bytes = sum(memory_bytes(received.topic, received.payload) for received in first)
-        self.size_bytes -= size_bytes
-        return _Chunk(self.connection, first, size_bytes, self.queued_s)
+def _set_done(arrival: asyncio.Future[None]) -> None:
+    if not arrival.done():
+        arrival.set_result(None)
 
 
 type Authenticate = Callable[[str], Awaitable[str | None]]
@@ -145,13 +145,26 @@ class TunnelServer:
     ) -> None:
         if ssl_context.minimum_version < ssl.TLSVersion.TLSv1_3:
             raise TunnelServerError("the tunnel speaks TLS 1.3 only: set ssl_context.minimum_version to TLSv1_3")
-        self.counts = ServerCounts()
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
         self.handlers = Handlers(self.limits.handlers, self.clock)
         self.dictionaries = DictionaryCache(dictionaries)
         # Above the credit: an upload counts until the consumer comes back, longer than until its Ack.
         self._pause_bytes = min(self.limits.device_bytes, 4 * self.limits.window_bytes)
+        self.queue = _core.UploadQueue(
+            Received,
+            bytearray(_RECEIVE_BYTES),
+            self.clock.time,
+            self.clock.monotonic,
+            uploads=self.limits.queue_uploads,
+            size_bytes=uploads_share(self.limits.memory_bytes),
+            receiver_bytes=self._pause_bytes,
+            window=self.limits.window,
+            read_uploads=READ_UPLOADS,
+            read_bytes=READ_BYTES,
+        )
+        self.budget = ByteBudget(self.limits.memory_bytes, self.limits.device_bytes, self.queue)
+        self.counts = ServerCounts(queue=self.queue)
         self.is_draining = False
         self._rng = rng or random.Random()
         self._redirect = ("", 0)  # of devices that come while it drains
@@ -161,7 +174,6 @@ class TunnelServer:
         # Both are stateless between frames; one of each serves every connection of this loop.
         self.encoder = Encoder()
         self.decompressor = zstandard.ZstdDecompressor()
-        self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._address = sock or (host, port)
         self._reuse_port = reuse_port
         self._fast_transports = fast_transports
@@ -172,14 +184,9 @@ class TunnelServer:
         self._connections: set[Connection] = set()
         self._by_device: dict[str, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.budget = ByteBudget(self.limits.memory_bytes, self.limits.device_bytes)
-        self._queue: collections.deque[_Chunk] = collections.deque()
-        self._queued = 0  # uploads in the queue
-        self._taken: list[_Chunk] = []  # by the latest `arrived`; their bytes are held until the next
         self._paused: dict[Connection, None] = {}  # until there is room for uploads; in order
         self._heavy: dict[Connection, None] = {}  # until enough of their own uploads are stored
         self._waiting: dict[Connection, int] = {}  # until there is room for a request of that size; in order
-        self._arrival: asyncio.Future[None] | None = None  # `arrived` waits for it
         self._emptied = asyncio.Event()
 
     @property
@@ -191,13 +198,13 @@ class TunnelServer:
     @property
     def queued(self) -> int:
         """The number of uploads that wait for the consumer."""
-        return self._queued
+        return len(self.queue)
 
     @property
     def lag_s(self) -> float:
         """Seconds since the oldest upload that is not stored came, by the monotonic clock; 0 if there is none."""
-        oldest = self._taken[0] if self._taken else self._queue[0] if self._queue else None
-        return 0.0 if oldest is None else self.clock.monotonic() - oldest.queued_s
+        oldest_s = self.queue.oldest_s
+        return 0.0 if oldest_s is None else self.clock.monotonic() - oldest_s
 
     async def start(self) -> None:
         """Listen. Raises OSError if the address is in use."""
@@ -315,30 +322,24 @@ class TunnelServer:
 
         The call tells that the uploads of the previous one are stored. Cancellation removes nothing from the queue.
         """
-        self._release_taken()
-        while not self._queue:
+        self.queue.release()
+        self._resume_paused()
+        while not self.queue:
             if self._closed:
                 return []
-            self._arrival = asyncio.get_running_loop().create_future()
+            arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.queue.on_arrival = functools.partial(_set_done, arrival)
             try:
-                await self._arrival
+                await arrival
             finally:
-                self._arrival = None
-        uploads: list[Received] = []
-        while self._queue and len(uploads) < limit:
-            room = limit - len(uploads)
-            chunk = self._queue[0].split(room) if len(self._queue[0].uploads) > room else self._queue.popleft()
-            uploads += chunk.uploads
-            self._taken.append(chunk)
-        self._queued -= len(uploads)
+                self.queue.on_arrival = None
+        uploads: list[Received] = self.queue.take(limit)
         self._resume_paused()
         return uploads
 
-    def put_back(self, batch: list[Received]) -> None:  # noqa: ARG002 - it is in `_taken`, with its connections
+    def put_back(self, batch: list[Received]) -> None:  # noqa: ARG002 - the queue has it, with its connections
         """Put the latest batch of `arrived` back at the head of the queue: it was neither stored nor acknowledged."""
-        self._queue.extendleft(reversed(self._taken))
-        self._queued += sum(len(chunk.uploads) for chunk in self._taken)
-        self._taken = []
+        self.queue.put_back()
         self._note_arrival()
 
     async def acknowledge(self, device_id: str, epoch: str, seq: int) -> None:
@@ -347,11 +348,7 @@ class TunnelServer:
 
     def acknowledge_all(self, highest: Mapping[tuple[str, str], int]) -> None:
         """Do what `acknowledge` does, for each (device_id, epoch) and its number."""
-        connections = self._by_device
-        for (device_id, epoch), seq in highest.items():
-            connection = connections.get(device_id)
-            if connection is not None and connection.epoch == epoch:
-                connection.acknowledge(seq)
+        self.queue.acknowledge(self._by_device, dict(highest))
 
     async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None:
         """Disconnect a device with a reason and a retry delay; do nothing if it is not connected."""
@@ -361,32 +358,23 @@ class TunnelServer:
 
     # --- the connections' side ---
 
-    def enqueue(self, uploads: list[Received], size_bytes: int, connection: Connection) -> None:
-        """Queue a chunk of a connection's uploads, and pause the connection while the queue is full."""
-        count = len(uploads)
-        self._queue.append(_Chunk(connection, uploads, size_bytes, self.clock.monotonic()))
-        self._queued += count
-        self.budget.uploads += size_bytes
-        connection.upload_bytes += size_bytes
-        self.counts.uploads += count
-        if self._arrival is not None:
-            self._note_arrival()
+    def hold_back(self, connection: Connection) -> None:
+        """Pause a connection that has filled the queue, or has too much in it."""
         if self.are_uploads_full:
             self.pause_uploads(connection)
-        elif connection.upload_bytes >= self._pause_bytes:
+        else:
             self._heavy[connection] = None
             self.counts.pauses += 1
             connection.pause()
 
     def _note_arrival(self) -> None:
-        arrival, self._arrival = self._arrival, None
-        if arrival is not None and not arrival.done():
-            arrival.set_result(None)
+        on_arrival, self.queue.on_arrival = self.queue.on_arrival, None
+        if on_arrival is not None:
+            on_arrival()
 
     @property
     def are_uploads_full(self) -> bool:
-        budget = self.budget
-        return self._queued >= self.limits.queue_uploads or budget.uploads >= budget.uploads_share
+        return self.queue.is_full
 
     def pause_uploads(self, connection: Connection) -> None:
         """Do not read a connection until there is room for its uploads."""
@@ -394,13 +382,6 @@ class TunnelServer:
             self._paused[connection] = None
             self.counts.pauses += 1
             connection.pause()
-
-    def _release_taken(self) -> None:
-        for chunk in self._taken:
-            self.budget.uploads -= chunk.size_bytes
-            chunk.connection.upload_bytes -= chunk.size_bytes
-        self._taken = []
-        self._resume_paused()
 
     def _resume_paused(self) -> None:
         # A queue that other devices keep half full must not hold these back.
@@ -410,7 +391,7 @@ class TunnelServer:
             del self._heavy[connection]
             connection.resume()
         # At half of each bound, so that connections do not pause and resume at each upload.
-        if self._paused and self._queued * 2 <= self.limits.queue_uploads and self.budget.are_uploads_low:
+        if self._paused and self.queued * 2 <= self.limits.queue_uploads and self.budget.are_uploads_low:
             half_bytes = self._pause_bytes // 2
             for connection in [paused for paused in self._paused if paused.upload_bytes <= half_bytes]:
                 del self._paused[connection]

@@ -3,6 +3,7 @@
 #include "bindings/store/row_batch.h"
 #include "bindings/stream/event_columns.h"
 #include "bindings/stream/stream_types.h"
+#include "bindings/tunnel/upload_queue.h"
 #include "bindings/tunnel/upload_scan.h"
 #include "stream/memory.h"
 
@@ -26,6 +27,6 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   // cover.
   if (PyInterpreterState_Get() == PyInterpreterState_Main() &&
       (walle::add_stream_types(module.ptr()) < 0 || walle::add_store_types(module.ptr()) < 0 ||
-       walle::add_tunnel_functions(module.ptr()) < 0))
+       walle::add_tunnel_functions(module.ptr()) < 0 || walle::add_upload_queue_types(module.ptr()) < 0))
     throw pybind11::error_already_set();
 }

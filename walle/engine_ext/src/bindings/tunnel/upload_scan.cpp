@@ -48,156 +48,6 @@ std::optional<std::uint64_t> content_size(const unsigned char* frame, Py_ssize_t
   return little_endian(frame + at, size_bytes) + (size_bytes == 2 ? 256 : 0);
 }
 
-struct Scan {
-  PyObject* decompressors;
-  PyTypeObject* record;
-  PyObject* device_id;
-  PyObject* epoch;
-  PyObject* received_ms;
-  long long due;
-  long long last_seq;
-  Py_ssize_t max_body_bytes;
-  PyObject* records = nullptr;   // a list, owned
-  PyObject* topic = nullptr;     // of the latest upload, owned: those of one device are mostly the same
-  PyObject* unpacked = nullptr;  // the body of the frame at which the scan ended, owned; null if it was not decompressed
-  Py_ssize_t size_bytes = 0;     // of their topics and payloads
-
-  ~Scan() {
-    Py_XDECREF(unpacked);
-    Py_XDECREF(records);
-    Py_XDECREF(topic);
-  }
-
-  // Sets `topic`; returns false without an error if the bytes are not UTF-8.
-  bool read_topic(const char* text, Py_ssize_t bytes) {
-    if (topic != nullptr) {
-      Py_ssize_t same_bytes = 0;
-      const char* same = PyUnicode_AsUTF8AndSize(topic, &same_bytes);
-      if (same == nullptr) return false;
-      if (same_bytes == bytes && std::memcmp(same, text, static_cast<std::size_t>(bytes)) == 0) return true;
-    }
-    PyObject* decoded = PyUnicode_DecodeUTF8(text, bytes, nullptr);
-    if (decoded == nullptr) {
-      if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
-      return false;
-    }
-    Py_XSETREF(topic, decoded);
-    return true;
-  }
-
-  // Appends the records of a body, all or none. Returns false if it is not that of uploads in turn, or with a Python error.
-  bool append(const unsigned char* body, Py_ssize_t bytes, bool is_batch) {
-    if (bytes == 0) return false;
-    const Py_ssize_t before = PyList_GET_SIZE(records);
-    const long long due_before = due;
-    const Py_ssize_t size_before = size_bytes;
-    Py_ssize_t at = 0;
-    do {
-      Py_ssize_t used = append_one(body + at, bytes - at);
-      if (used < 0) break;
-      at += used;
-    } while (is_batch && at < bytes);
-    if (at == bytes) return true;
-    due = due_before;
-    size_bytes = size_before;
-    PyObject* error = PyErr_GetRaisedException();
-    PyList_SetSlice(records, before, PyList_GET_SIZE(records), nullptr);
-    if (error != nullptr) PyErr_SetRaisedException(error);
-    return false;
-  }
-
-  // Appends the record of the upload at `body`, and returns its bytes; -1 as `append`.
-  Py_ssize_t append_one(const unsigned char* body, Py_ssize_t bytes) {
-    if (bytes < kFixedBytes) return -1;
-    const auto seq = static_cast<long long>(big_endian<std::uint64_t>(body));
-    const auto topic_bytes = static_cast<Py_ssize_t>(big_endian<std::uint32_t>(body + 8));
-    const auto payload_size = static_cast<Py_ssize_t>(big_endian<std::uint32_t>(body + 12));
-    const auto sent_ms = static_cast<long long>(big_endian<std::uint64_t>(body + 16));
-    const Py_ssize_t used = kFixedBytes + topic_bytes + payload_size;
-    if (used > bytes || seq != due || seq > last_seq) return -1;
-    const char* text = reinterpret_cast<const char*>(body + kFixedBytes);
-    if (!read_topic(text, topic_bytes)) return -1;
-    PyObject* made = record->tp_alloc(record, kFields);
-    if (made == nullptr) return -1;
-    PyTuple_SET_ITEM(made, 0, Py_NewRef(device_id));
-    PyTuple_SET_ITEM(made, 1, Py_NewRef(epoch));
-    PyTuple_SET_ITEM(made, 2, PyLong_FromLongLong(seq));
-    PyTuple_SET_ITEM(made, 3, Py_NewRef(topic));
-    PyTuple_SET_ITEM(made, 4, PyBytes_FromStringAndSize(text + topic_bytes, payload_size));
-    PyTuple_SET_ITEM(made, 5, PyLong_FromLongLong(sent_ms));
-    PyTuple_SET_ITEM(made, 6, Py_NewRef(received_ms));
-    const bool whole =
-        PyTuple_GET_ITEM(made, 2) != nullptr && PyTuple_GET_ITEM(made, 4) != nullptr && PyTuple_GET_ITEM(made, 5) != nullptr;
-    const int failed = whole ? PyList_Append(records, made) : -1;
-    Py_DECREF(made);
-    if (failed < 0) return -1;
-    ++due;
-    size_bytes += topic_bytes + payload_size;
-    return used;
-  }
-
-  // As `append`, for a compressed body.
-  bool append_compressed(const unsigned char* body, Py_ssize_t bytes, bool is_batch, int dictionary) {
-    const Py_ssize_t bound = is_batch && kMaxBatchBytes < max_body_bytes ? kMaxBatchBytes : max_body_bytes;
-    const std::optional<std::uint64_t> size = content_size(body, bytes);
-    if (!size || *size > static_cast<std::uint64_t>(bound)) return false;
-    PyObject* number = PyLong_FromLong(dictionary);
-    if (number == nullptr) return false;
-    PyObject* decompress = PyDict_GetItemWithError(decompressors, number);
-    Py_DECREF(number);
-    if (decompress == nullptr) return false;
-    Py_INCREF(decompress);
-    PyObject* view = PyMemoryView_FromMemory(const_cast<char*>(reinterpret_cast<const char*>(body)), bytes, PyBUF_READ);
-    PyObject* output_size = PyLong_FromUnsignedLongLong(*size);
-    PyObject* made = nullptr;
-    if (view != nullptr && output_size != nullptr) {
-      // max_output_size, read_across_frames, allow_extra_data
-      PyObject* arguments[] = {view, output_size, Py_False, Py_False};
-      made = PyObject_Vectorcall(decompress, arguments, 4, nullptr);
-    }
-    Py_XDECREF(output_size);
-    Py_XDECREF(view);
-    Py_DECREF(decompress);
-    if (made == nullptr) {
-      if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();  // the decoder meets it again, and says what it is
-      return false;
-    }
-    if (!PyBytes_CheckExact(made) || static_cast<std::uint64_t>(PyBytes_GET_SIZE(made)) != *size) {
-      Py_DECREF(made);
-      return false;
-    }
-    if (!append(reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(made)), PyBytes_GET_SIZE(made), is_batch)) {
-      unpacked = made;
-      return false;
-    }
-    Py_DECREF(made);
-    return true;
-  }
-
-  // Appends the records of frames from `at` on; returns the place of the first that was not read, -1 with a Python error.
-  Py_ssize_t read(const unsigned char* bytes, Py_ssize_t end, Py_ssize_t at, Py_ssize_t max_uploads, Py_ssize_t max_size_bytes) {
-    while (end - at >= kHeaderBytes && PyList_GET_SIZE(records) < max_uploads && size_bytes < max_size_bytes) {
-      const auto length = static_cast<Py_ssize_t>(big_endian<std::uint32_t>(bytes + at));
-      const int kind = bytes[at + 4];
-      const int flags = bytes[at + 5];
-      const int dictionary = big_endian<std::uint16_t>(bytes + at + 6);
-      const bool is_batch = kind == kBatch;
-      if (!is_batch && kind != kUpload) break;
-      if (length > max_body_bytes || (is_batch && length > kMaxBatchBytes) || flags > 1 || (flags == 0 && dictionary != 0)) break;
-      const Py_ssize_t start = at + kHeaderBytes;
-      if (length > end - start) break;
-      const bool appended =
-          flags == 0 ? append(bytes + start, length, is_batch) : append_compressed(bytes + start, length, is_batch, dictionary);
-      if (!appended) {
-        if (PyErr_Occurred()) return -1;
-        break;
-      }
-      at = start + length;
-    }
-    return at;
-  }
-};
-
 PyMethodDef tunnel_functions[] = {
     {"scan_uploads", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(scan_uploads)), METH_FASTCALL, nullptr},
     {"next_upload_link", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(next_upload_link)), METH_FASTCALL, nullptr},
@@ -205,12 +55,143 @@ PyMethodDef tunnel_functions[] = {
 
 }  // namespace
 
+UploadScan::~UploadScan() {
+  Py_XDECREF(unpacked);
+  Py_XDECREF(records);
+  Py_XDECREF(topic_);
+}
+
+bool UploadScan::read_topic(const char* text, Py_ssize_t bytes) {
+  if (topic_ != nullptr) {
+    Py_ssize_t same_bytes = 0;
+    const char* same = PyUnicode_AsUTF8AndSize(topic_, &same_bytes);
+    if (same == nullptr) return false;
+    if (same_bytes == bytes && std::memcmp(same, text, static_cast<std::size_t>(bytes)) == 0) return true;
+  }
+  PyObject* decoded = PyUnicode_DecodeUTF8(text, bytes, nullptr);
+  if (decoded == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
+    return false;
+  }
+  Py_XSETREF(topic_, decoded);
+  return true;
+}
+
+bool UploadScan::append(const unsigned char* body, Py_ssize_t bytes, bool is_batch) {
+  if (bytes == 0) return false;
+  const Py_ssize_t before = PyList_GET_SIZE(records);
+  const long long due_before = due;
+  const Py_ssize_t size_before = size_bytes;
+  Py_ssize_t at = 0;
+  do {
+    Py_ssize_t used = append_one(body + at, bytes - at);
+    if (used < 0) break;
+    at += used;
+  } while (is_batch && at < bytes);
+  if (at == bytes) return true;
+  due = due_before;
+  size_bytes = size_before;
+  PyObject* error = PyErr_GetRaisedException();
+  PyList_SetSlice(records, before, PyList_GET_SIZE(records), nullptr);
+  if (error != nullptr) PyErr_SetRaisedException(error);
+  return false;
+}
+
+Py_ssize_t UploadScan::append_one(const unsigned char* body, Py_ssize_t bytes) {
+  if (bytes < kFixedBytes) return -1;
+  const auto seq = static_cast<long long>(big_endian<std::uint64_t>(body));
+  const auto topic_bytes = static_cast<Py_ssize_t>(big_endian<std::uint32_t>(body + 8));
+  const auto payload_size = static_cast<Py_ssize_t>(big_endian<std::uint32_t>(body + 12));
+  const auto sent_ms = static_cast<long long>(big_endian<std::uint64_t>(body + 16));
+  const Py_ssize_t used = kFixedBytes + topic_bytes + payload_size;
+  if (used > bytes || seq != due || seq > last_seq) return -1;
+  const char* text = reinterpret_cast<const char*>(body + kFixedBytes);
+  if (!read_topic(text, topic_bytes)) return -1;
+  PyObject* made = record->tp_alloc(record, kFields);
+  if (made == nullptr) return -1;
+  PyTuple_SET_ITEM(made, 0, Py_NewRef(device_id));
+  PyTuple_SET_ITEM(made, 1, Py_NewRef(epoch));
+  PyTuple_SET_ITEM(made, 2, PyLong_FromLongLong(seq));
+  PyTuple_SET_ITEM(made, 3, Py_NewRef(topic_));
+  PyTuple_SET_ITEM(made, 4, PyBytes_FromStringAndSize(text + topic_bytes, payload_size));
+  PyTuple_SET_ITEM(made, 5, PyLong_FromLongLong(sent_ms));
+  PyTuple_SET_ITEM(made, 6, Py_NewRef(received_ms));
+  const bool whole =
+      PyTuple_GET_ITEM(made, 2) != nullptr && PyTuple_GET_ITEM(made, 4) != nullptr && PyTuple_GET_ITEM(made, 5) != nullptr;
+  const int failed = whole ? PyList_Append(records, made) : -1;
+  Py_DECREF(made);
+  if (failed < 0) return -1;
+  ++due;
+  size_bytes += topic_bytes + payload_size;
+  return used;
+}
+
+bool UploadScan::append_compressed(const unsigned char* body, Py_ssize_t bytes, bool is_batch, int dictionary) {
+  const Py_ssize_t bound = is_batch && kMaxBatchBytes < max_body_bytes ? kMaxBatchBytes : max_body_bytes;
+  const std::optional<std::uint64_t> size = content_size(body, bytes);
+  if (!size || *size > static_cast<std::uint64_t>(bound)) return false;
+  PyObject* number = PyLong_FromLong(dictionary);
+  if (number == nullptr) return false;
+  PyObject* decompress = PyDict_GetItemWithError(decompressors, number);
+  Py_DECREF(number);
+  if (decompress == nullptr) return false;
+  Py_INCREF(decompress);
+  PyObject* view = PyMemoryView_FromMemory(const_cast<char*>(reinterpret_cast<const char*>(body)), bytes, PyBUF_READ);
+  PyObject* output_size = PyLong_FromUnsignedLongLong(*size);
+  PyObject* made = nullptr;
+  if (view != nullptr && output_size != nullptr) {
+    // max_output_size, read_across_frames, allow_extra_data
+    PyObject* arguments[] = {view, output_size, Py_False, Py_False};
+    made = PyObject_Vectorcall(decompress, arguments, 4, nullptr);
+  }
+  Py_XDECREF(output_size);
+  Py_XDECREF(view);
+  Py_DECREF(decompress);
+  if (made == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();  // the decoder meets it again, and says what it is
+    return false;
+  }
+  if (!PyBytes_CheckExact(made) || static_cast<std::uint64_t>(PyBytes_GET_SIZE(made)) != *size) {
+    Py_DECREF(made);
+    return false;
+  }
+  if (!append(reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(made)), PyBytes_GET_SIZE(made), is_batch)) {
+    unpacked = made;
+    return false;
+  }
+  Py_DECREF(made);
+  return true;
+}
+
+Py_ssize_t UploadScan::read(const unsigned char* bytes, Py_ssize_t end, Py_ssize_t at, Py_ssize_t max_uploads,
+                            Py_ssize_t max_size_bytes) {
+  while (end - at >= kHeaderBytes && PyList_GET_SIZE(records) < max_uploads && size_bytes < max_size_bytes) {
+    const auto length = static_cast<Py_ssize_t>(big_endian<std::uint32_t>(bytes + at));
+    const int kind = bytes[at + 4];
+    const int flags = bytes[at + 5];
+    const int dictionary = big_endian<std::uint16_t>(bytes + at + 6);
+    const bool is_batch = kind == kBatch;
+    if (!is_batch && kind != kUpload) break;
+    if (length > max_body_bytes || (is_batch && length > kMaxBatchBytes) || flags > 1 || (flags == 0 && dictionary != 0)) break;
+    const Py_ssize_t start = at + kHeaderBytes;
+    if (length > end - start) break;
+    const bool appended =
+        flags == 0 ? append(bytes + start, length, is_batch) : append_compressed(bytes + start, length, is_batch, dictionary);
+    if (!appended) {
+      if (PyErr_Occurred()) return -1;
+      break;
+    }
+    at = start + length;
+  }
+  return at;
+}
+
 PyObject* scan_uploads(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 7) {
     PyErr_Format(PyExc_TypeError, "scan_uploads takes 7 arguments, got %zd", count);
     return nullptr;
   }
-  Scan scan{};
+  UploadScan scan;
   Py_ssize_t at = PyLong_AsSsize_t(arguments[1]);
   if (at == -1 && PyErr_Occurred()) return nullptr;
   Py_ssize_t max_uploads = 0;

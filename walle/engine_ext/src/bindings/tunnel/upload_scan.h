@@ -4,6 +4,42 @@
 
 namespace walle {
 
+// One reading of uploads from bytes. The members in the first group are to be set before `read`, and are borrowed.
+struct UploadScan {
+  PyObject* decompressors = nullptr;  // a dict; for these see scan_uploads
+  PyTypeObject* record = nullptr;
+  PyObject* device_id = nullptr;
+  PyObject* epoch = nullptr;
+  PyObject* received_ms = nullptr;
+  long long due = 0;  // the number of the next upload; `read` moves it
+  long long last_seq = 0;
+  Py_ssize_t max_body_bytes = 0;
+
+  PyObject* records = nullptr;   // a list, made before `read`; owned
+  PyObject* unpacked = nullptr;  // the body of the frame at which the scan ended, owned; null if it was not decompressed
+  Py_ssize_t size_bytes = 0;     // of their topics and payloads
+
+  UploadScan() = default;
+  UploadScan(const UploadScan&) = delete;
+  UploadScan& operator=(const UploadScan&) = delete;
+  ~UploadScan();
+
+  // Appends the records of frames from `at` on; returns the place of the first that was not read, -1 with a Python error.
+  Py_ssize_t read(const unsigned char* bytes, Py_ssize_t end, Py_ssize_t at, Py_ssize_t max_uploads, Py_ssize_t max_size_bytes);
+
+ private:
+  // Sets `topic_`; returns false without an error if the bytes are not UTF-8.
+  bool read_topic(const char* text, Py_ssize_t bytes);
+  // Appends the records of a body, all or none. Returns false if it is not that of uploads in turn, or with a Python error.
+  bool append(const unsigned char* body, Py_ssize_t bytes, bool is_batch);
+  // Appends the record of the upload at `body`, and returns its bytes; -1 as `append`.
+  Py_ssize_t append_one(const unsigned char* body, Py_ssize_t bytes);
+  // As `append`, for a compressed body.
+  bool append_compressed(const unsigned char* body, Py_ssize_t bytes, bool is_batch, int dictionary);
+
+  PyObject* topic_ = nullptr;  // of the latest upload, owned: those of one device are mostly the same
+};
+
 // scan_uploads(buffer, at, decompressors, limits, record, values, seqs) -> (records, next, size_bytes, unpacked)
 //
 // Reads the frames of uploads and of batches of uploads in `buffer` from `at` on, as walle.pipeline.tunnel.frames.Decoder does,
