@@ -47,7 +47,7 @@ from walle.cloud.authority import Authority
 from walle.cloud.malloc import map_tls_buffers
 from walle.pipeline.checksums import first_link
 from walle.pipeline.tunnel.client import client_context
-from walle.pipeline.tunnel.frames import Decoder, Encoder, encode_ack
+from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.listener import listen
 from walle.pipeline.tunnel.server import Received, ResumePoint, ServerLimits, TunnelServer
@@ -81,6 +81,14 @@ async def _echo(_device_id: str, _topic: str, payload: bytes) -> bytes:
 async def _acknowledge_all(server: TunnelServer) -> None:
     while batch := await server.arrived(1000):
         server.acknowledge_all({received[:2]: received.seq for received in batch})
+
+
+_ACK_HEADER = Encoder().encode(protocol.Ack(0))[:8]
+
+
+def encode_ack(seq: int) -> bytes:
+    """Return the frame of an Ack, in the fastest way of Python."""
+    return _ACK_HEADER + seq.to_bytes(8)
 
 
 class BareServer(asyncio.Protocol):

@@ -1,7 +1,7 @@
 # The native core (src/bindings). Errors are those of walle.engine_ext.errors; shapes and axes as in NumPy.
 
 import os
-from collections.abc import Buffer, Callable, Iterable, Iterator, Sequence
+from collections.abc import Buffer, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self, SupportsIndex, final
 
 type _Operand = ndarray | Buffer | complex | list[Any] | tuple[Any, ...]
@@ -454,7 +454,7 @@ class UploadQueue:
     def take(self, limit: int, /) -> list[Any]: ...
     def put_back(self) -> None: ...
     def release(self) -> None: ...
-    def acknowledge(self, receivers: dict[str, Any], highest: dict[tuple[str, str], int], /) -> None: ...
+    def acknowledge(self, receivers: dict[str, Any], highest: Mapping[tuple[str, str], int], /) -> None: ...
 
 class UploadReceiver:
     write: Callable[[bytes], object] | None

@@ -31,7 +31,7 @@ from walle.pipeline.tunnel.client import (
     TunnelRefusedError,
     client_context,
 )
-from walle.pipeline.tunnel.frames import Encoder, encode_ack
+from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.link import Link
 from walle.pipeline.tunnel.server import ResumePoint, ServerLimits, TunnelServer, TunnelServerError
@@ -277,7 +277,7 @@ async def test_uploads_of_a_replaced_connection_may_become_durable_later(authori
 @pytest.mark.asyncio
 async def test_an_ack_that_comes_before_the_welcome_is_taken_over_counts() -> None:
     link = Link(ManualClock())
-    link.data_received(Encoder().encode(protocol.Welcome(3, 8, 0)) + encode_ack(5))
+    link.data_received(Encoder().encode(protocol.Welcome(3, 8, 0)) + Encoder().encode(protocol.Ack(5)))
     link.accept(await link.welcome(), [])
     assert link.acked == 5
 

@@ -11,8 +11,8 @@ import pytest
 
 from walle.engine_ext import _core
 from walle.pipeline.tunnel.connection import Received
-from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, Encoder, encode_ack
-from walle.protocol import Frame, Ping, Upload, UploadBatch
+from walle.pipeline.tunnel.frames import MAX_BODY_BYTES, Decoder, Encoder
+from walle.protocol import Ack, Frame, Ping, Upload, UploadBatch
 
 _BUFFER_BYTES = 64 << 10
 
@@ -54,6 +54,10 @@ def _queue(**bounds: Any) -> _core.UploadQueue:
     )
 
 
+def _ack(seq: int) -> bytes:
+    return Encoder().encode(Ack(seq))
+
+
 def _frames(*seqs: int, size_bytes: int = 100, topic: str = "t") -> bytes:
     return b"".join(Encoder().encode(Upload(seq, topic, b"f" * size_bytes, 7)) for seq in seqs)
 
@@ -71,6 +75,16 @@ def test_a_read_of_uploads_in_turn_is_queued_whole_and_in_order() -> None:
     assert (queue.take(2), len(queue), queue.held_bytes) == ([], 0, 22 + 603)
     queue.release()
     assert (queue.held_bytes, first.upload_bytes, second.upload_bytes, queue.oldest_s) == (0, 0, 0, None)
+
+
+def test_uploads_of_a_receiver_share_their_topic_over_reads() -> None:
+    queue = _queue()
+    receiver = Receiver(queue)
+    for seq, topic in ((1, "tö"), (2, "tö"), (3, "other"), (4, "tö")):
+        receiver.read(_frames(seq, topic=topic))
+    topics = [received.topic for received in queue.take(10)]
+    assert topics == ["tö", "tö", "other", "tö"]
+    assert topics[0] is topics[1]
 
 
 def test_uploads_that_are_put_back_come_again_before_later_ones() -> None:
@@ -178,7 +192,7 @@ def test_acknowledgements_never_go_back_and_wait_until_they_can_be_written() -> 
     receiver, other = Receiver(queue), Receiver(queue, device_id="other")
     receivers = {"d": receiver, "other": other}
     queue.acknowledge(receivers, {("d", "e"): 5, ("other", "former"): 7, ("gone", "e"): 1})
-    assert (receiver.sent, other.sent) == ([encode_ack(5)], [])
+    assert (receiver.sent, other.sent) == ([_ack(5)], [])
     assert (receiver.acked, receiver.due, receiver.written) == (5, 6, 1)  # those of the device's earlier connection
     queue.acknowledge(receivers, {("d", "e"): 4})
     assert len(receiver.sent) == 1
@@ -187,14 +201,14 @@ def test_acknowledgements_never_go_back_and_wait_until_they_can_be_written() -> 
     assert (receiver.sent[1:], receiver.owes_ack, receiver.acked) == ([], True, 8)
     receiver.is_writable = True
     receiver.send_ack()
-    assert (receiver.sent[1:], receiver.owes_ack) == ([encode_ack(8)], False)
+    assert (receiver.sent[1:], receiver.owes_ack) == ([_ack(8)], False)
     receiver.is_open = False
     receiver.acknowledge(9)
     receiver.write = None
     receiver.send(b"dropped")
-    assert receiver.sent == [encode_ack(5), encode_ack(8)]
+    assert receiver.sent == [_ack(5), _ack(8)]
     assert queue.bytes_out == 2 * 16 + len(b"dropped")
-    assert encode_ack(2**63 - 1) == _sent_ack(2**63 - 1)
+    assert _ack(2**63 - 1) == _sent_ack(2**63 - 1)
 
 
 def _sent_ack(seq: int) -> bytes:
@@ -335,6 +349,6 @@ _WRONG: list[Callable[[Receiver, _core.UploadQueue], object]] = [
 def test_wrong_use_is_refused(wrong: Callable[[Receiver, _core.UploadQueue], object]) -> None:
     queue = _queue()
     receiver = Receiver(queue)
-    with pytest.raises((TypeError, ValueError, OverflowError, BufferError)):
+    with pytest.raises((TypeError, AttributeError, ValueError, OverflowError, BufferError)):
         wrong(receiver, queue)
     assert (len(queue), queue.held_bytes, receiver.upload_bytes, receiver.sent) == (0, 0, 0, [])

@@ -18,7 +18,6 @@ from walle import protocol
 from walle.engine_ext import _core
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.layouts import (
-    ACK,
     BATCH,
     BY_MESSAGE,
     BY_NUMBER,
@@ -42,7 +41,6 @@ __all__ = [
     "FrameError",
     "UnknownDictionaryError",
     "UploadFields",
-    "encode_ack",
 ]
 
 MAX_PAYLOAD_BYTES = MAX_BODY_BYTES - 4096  # leaves room for a topic and the fixed part
@@ -52,16 +50,10 @@ DICTIONARY_FROM_BYTES = 48  # the same with a dictionary
 _HEADER = struct.Struct(">IBBH")
 _HEADER_BYTES = _HEADER.size
 _COMPRESSED = 1
-_ACK_HEADER = _HEADER.pack(8, ACK.number, 0, 0)
 
 
 class UnknownDictionaryError(FrameError):
     """A frame that was compressed with a dictionary on which the two sides of its connection did not agree."""
-
-
-def encode_ack(seq: int) -> bytes:
-    """Return the frame of a `protocol.Ack`; the server writes many."""
-    return _ACK_HEADER + seq.to_bytes(8)
 
 
 class Encoder:

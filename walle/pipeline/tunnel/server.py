@@ -348,7 +348,7 @@ class TunnelServer:
 
     def acknowledge_all(self, highest: Mapping[tuple[str, str], int]) -> None:
         """Do what `acknowledge` does, for each (device_id, epoch) and its number."""
-        self.queue.acknowledge(self._by_device, dict(highest))
+        self.queue.acknowledge(self._by_device, highest)
 
     async def disconnect(self, device_id: str, epoch: str, code: str, message: str, retry_s: float) -> None:
         """Disconnect a device with a reason and a retry delay; do nothing if it is not connected."""

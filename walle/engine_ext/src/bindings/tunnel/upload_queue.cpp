@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <new>
+#include <utility>
 
 #include "bindings/tunnel/upload_scan.h"
 
@@ -43,6 +44,7 @@ struct ReceiverObject {
   PyObject* device_id;
   PyObject* epoch;
   PyObject* decompressors;  // a dict; null before `open`
+  PyObject* topic;          // of the latest upload, or null
   PyObject* write;          // of the transport
   Py_ssize_t max_body_bytes;
   Py_ssize_t buffered_bytes;
@@ -347,6 +349,7 @@ void receiver_dealloc(PyObject* object) {
   Py_XDECREF(self->device_id);
   Py_XDECREF(self->epoch);
   Py_XDECREF(self->decompressors);
+  Py_XDECREF(self->topic);
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -407,11 +410,13 @@ PyObject* receiver_buffer_updated(PyObject* object, PyObject* argument) {
     scan.last_seq = self->acked + queue.window;
     scan.max_body_bytes = self->max_body_bytes;
     scan.records = PyList_New(0);
+    std::swap(self->topic, scan.topic);
     read_bytes =
         scan.received_ms == nullptr || scan.records == nullptr
             ? -1
             : scan.read(static_cast<const unsigned char*>(queue.buffer.buf), bytes, 0, queue.read_uploads, queue.read_bytes);
     Py_XDECREF(scan.received_ms);
+    std::swap(self->topic, scan.topic);
     if (read_bytes < 0) return nullptr;
     if (PyList_GET_SIZE(scan.records) > 0) {
       self->due = scan.due;
@@ -485,16 +490,15 @@ bool is_receiver(PyObject* object) {
 
 // acknowledge(receivers, highest)
 PyObject* queue_acknowledge(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 2 || !PyDict_Check(arguments[0]) || !PyDict_Check(arguments[1])) {
-    PyErr_SetString(PyExc_TypeError, "acknowledge() takes a dict of receivers and one of the highest numbers");
+  if (count != 2 || !PyDict_Check(arguments[0])) {
+    PyErr_SetString(PyExc_TypeError, "acknowledge() takes a dict of receivers and the highest numbers");
     return nullptr;
   }
-  PyObject* items = PyDict_Items(arguments[1]);  // a list of pairs, which no call below changes
-  if (items == nullptr) return nullptr;
-  bool failed = false;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items) && !failed; ++i) {
-    PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 0);
-    PyObject* seq = PyTuple_GET_ITEM(PyList_GET_ITEM(items, i), 1);
+  PyObject* highest = PyDict_New();  // a copy, which no call below can change
+  bool failed = highest == nullptr || PyDict_Update(highest, arguments[1]) < 0;
+  Py_ssize_t at = 0;
+  PyObject *key = nullptr, *seq = nullptr;
+  while (!failed && PyDict_Next(highest, &at, &key, &seq)) {
     if (!PyTuple_Check(key) || PyTuple_GET_SIZE(key) != 2 || !PyUnicode_Check(PyTuple_GET_ITEM(key, 1))) {
       PyErr_SetString(PyExc_TypeError, "acknowledge(): a key is (device_id, epoch)");
       failed = true;
@@ -510,14 +514,15 @@ PyObject* queue_acknowledge(PyObject*, PyObject* const* arguments, Py_ssize_t co
       failed = true;
       break;
     }
-    if (PyUnicode_Compare(receiver_of(receiver)->epoch, PyTuple_GET_ITEM(key, 1)) != 0) continue;
+    if (receiver_of(receiver)->epoch == nullptr || PyUnicode_Compare(receiver_of(receiver)->epoch, PyTuple_GET_ITEM(key, 1)) != 0)
+      continue;
     Py_INCREF(receiver);
     PyObject* answer = receiver_acknowledge(receiver, seq);
     Py_DECREF(receiver);
     failed = answer == nullptr;
     Py_XDECREF(answer);
   }
-  Py_DECREF(items);
+  Py_XDECREF(highest);
   if (failed) return nullptr;
   Py_RETURN_NONE;
 }

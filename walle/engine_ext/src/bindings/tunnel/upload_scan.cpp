@@ -58,13 +58,13 @@ PyMethodDef tunnel_functions[] = {
 UploadScan::~UploadScan() {
   Py_XDECREF(unpacked);
   Py_XDECREF(records);
-  Py_XDECREF(topic_);
+  Py_XDECREF(topic);
 }
 
 bool UploadScan::read_topic(const char* text, Py_ssize_t bytes) {
-  if (topic_ != nullptr) {
+  if (topic != nullptr) {
     Py_ssize_t same_bytes = 0;
-    const char* same = PyUnicode_AsUTF8AndSize(topic_, &same_bytes);
+    const char* same = PyUnicode_AsUTF8AndSize(topic, &same_bytes);
     if (same == nullptr) return false;
     if (same_bytes == bytes && std::memcmp(same, text, static_cast<std::size_t>(bytes)) == 0) return true;
   }
@@ -73,7 +73,7 @@ bool UploadScan::read_topic(const char* text, Py_ssize_t bytes) {
     if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
     return false;
   }
-  Py_XSETREF(topic_, decoded);
+  Py_XSETREF(topic, decoded);
   return true;
 }
 
@@ -112,7 +112,7 @@ Py_ssize_t UploadScan::append_one(const unsigned char* body, Py_ssize_t bytes) {
   PyTuple_SET_ITEM(made, 0, Py_NewRef(device_id));
   PyTuple_SET_ITEM(made, 1, Py_NewRef(epoch));
   PyTuple_SET_ITEM(made, 2, PyLong_FromLongLong(seq));
-  PyTuple_SET_ITEM(made, 3, Py_NewRef(topic_));
+  PyTuple_SET_ITEM(made, 3, Py_NewRef(topic));
   PyTuple_SET_ITEM(made, 4, PyBytes_FromStringAndSize(text + topic_bytes, payload_size));
   PyTuple_SET_ITEM(made, 5, PyLong_FromLongLong(sent_ms));
   PyTuple_SET_ITEM(made, 6, Py_NewRef(received_ms));

@@ -15,6 +15,7 @@ struct UploadScan {
   long long last_seq = 0;
   Py_ssize_t max_body_bytes = 0;
 
+  PyObject* topic = nullptr;     // of the latest upload, owned: those of one device are mostly the same
   PyObject* records = nullptr;   // a list, made before `read`; owned
   PyObject* unpacked = nullptr;  // the body of the frame at which the scan ended, owned; null if it was not decompressed
   Py_ssize_t size_bytes = 0;     // of their topics and payloads
@@ -28,7 +29,7 @@ struct UploadScan {
   Py_ssize_t read(const unsigned char* bytes, Py_ssize_t end, Py_ssize_t at, Py_ssize_t max_uploads, Py_ssize_t max_size_bytes);
 
  private:
-  // Sets `topic_`; returns false without an error if the bytes are not UTF-8.
+  // Sets `topic`; returns false without an error if the bytes are not UTF-8.
   bool read_topic(const char* text, Py_ssize_t bytes);
   // Appends the records of a body, all or none. Returns false if it is not that of uploads in turn, or with a Python error.
   bool append(const unsigned char* body, Py_ssize_t bytes, bool is_batch);
@@ -36,8 +37,6 @@ struct UploadScan {
   Py_ssize_t append_one(const unsigned char* body, Py_ssize_t bytes);
   // As `append`, for a compressed body.
   bool append_compressed(const unsigned char* body, Py_ssize_t bytes, bool is_batch, int dictionary);
-
-  PyObject* topic_ = nullptr;  // of the latest upload, owned: those of one device are mostly the same
 };
 
 // scan_uploads(buffer, at, decompressors, limits, record, values, seqs) -> (records, next, size_bytes, unpacked)
