@@ -31,6 +31,7 @@ import walle.engine_ext
 from walle.engine_ext import _core, rates
 from walle.engine_ext.vm import boot
 from walle.errors import VMError
+from walle.protocol import printable
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ _TURN_S = 0.05  # between looks whether a process that waits for its turn is sti
 
 # Runs in the host. It imports nothing of walle but the native core.
 _START = """
+import faulthandler
 import sys
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -66,6 +68,8 @@ core = module_from_spec(spec_from_file_location(name, path, loader=loader))
 loader.exec_module(core)
 server = core.HostServer(int(sys.argv[1]))
 config = server.receive_config()
+if server.trace_fd >= 0:
+    faulthandler.enable(server.trace_fd)  # the frames of a thread that crashes
 if config["count_memory"]:
     core.vm_count_memory()
 core.vm_set_empty_site(config["site"])
@@ -318,7 +322,8 @@ class _Process:
             _log_output(cast("io.BufferedReader", process.stdout), process.pid)
             self.client.wait_ended(_READY_S)  # the client reads the exit status, which is gone once it is taken here
         level = logging.DEBUG if "was closed" in self.client.end_reason else logging.WARNING
-        _LOG.log(level, "%s (process %d)", self.client.end_reason, process.pid)
+        running = "; these tasks ran: " + ", ".join(map(printable, ran)) if (ran := self.client.ran_at_end) else ""
+        _LOG.log(level, "%s (process %d)%s", self.client.end_reason, process.pid, running)
 
 
 def _log_output(output: io.BufferedReader, pid: int) -> None:

@@ -126,6 +126,15 @@ class VM:
         return self._core.suspected
 
     @property
+    def last_place(self) -> tuple[str, str]:
+        """Return (phase, place) of what its task did as the VM host ended, where it is suspected; else ("", "").
+
+        The phase is the task's, or the function that was called; the place is "file:line in function", the innermost
+        frame of the task's code where its own thread crashed, else the beginning of what it entered last.
+        """
+        return self._core.last_place
+
+    @property
     def reset_failure(self) -> str:
         """Why its interpreter was discarded when the VM ended: what the task did could not be undone; else ""."""
         return self._core.reset_failure

@@ -73,6 +73,12 @@ void bind_vm_host(py::module_& module) {
            })
       .def_property_readonly("usable", &vm::HostClient::is_usable)
       .def_property_readonly("end_reason", &vm::HostClient::end_reason)
+      .def_property_readonly("ran_at_end",
+                             [](const vm::HostClient& self) {
+                               py::list all;
+                               for (const std::string& one : self.ran_at_end()) all.append(decode_text(one));
+                               return all;
+                             })
       .def_property_readonly("hello", [](const vm::HostClient& self) -> py::object {
         const auto found = self.hello();
         return found ? write_value(*found) : py::none();
@@ -89,6 +95,7 @@ void bind_vm_host(py::module_& module) {
              }
              return write_value(config);
            })
+      .def_property_readonly("trace_fd", &vm::HostServer::trace_fd)
       .def("send_hello", [](vm::HostServer& self, py::handle value) { self.send_hello(read_value(value, "hello")); })
       .def("serve", &vm::HostServer::serve, py::call_guard<py::gil_scoped_release>());
   module.def("enter_sandbox", &enter_sandbox, py::arg("readable"),
