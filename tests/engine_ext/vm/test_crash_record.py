@@ -187,6 +187,6 @@ async def test_a_record_that_a_task_has_overwritten_is_only_shown(tmp_path: Path
 
 def _open_record(pid: int) -> int:
     for link in Path("/proc/self/fd").iterdir():
-        if "walle-crash-record" in os.readlink(link):
+        if "walle-crash-record" in str(link.readlink()):
             return os.open(link, os.O_RDWR)
     raise AssertionError(f"no crash record of {pid}")
