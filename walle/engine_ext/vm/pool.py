@@ -237,11 +237,14 @@ class VMPool:
         record = self._records.get(identity)
         return record is not None and (record.strikes > 0 or record.alone_runs > 0)
 
+    def vms(self) -> list[VM]:
+        """Return the VMs of tasks, the last used one first."""
+        with self._locked():
+            return [entry.vm for entry in reversed(self._entries.values()) if entry.vm is not None]
+
     def lost_vms(self) -> list[VM]:
         """Return the VMs of tasks that ended with their host, or whose host is retired; the last used one first."""
-        with self._locked():
-            vms = [entry.vm for entry in reversed(self._entries.values()) if entry.vm is not None]
-        return [vm for vm in vms if not vm.alive and not vm.abandoned and not vm.crashed]
+        return [vm for vm in self.vms() if not vm.alive and not vm.abandoned and not vm.crashed]
 
     def close(self) -> None:
         """Close every VM; later calls raise VMClosedError."""

@@ -10,7 +10,7 @@ from typing import Any
 from walle.engine_ext import _core, rates
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
-from walle.engine_ext.vm.host import VmHost
+from walle.engine_ext.vm.host import NextHost, VmHost
 from walle.engine_ext.vm.loop_calls import LoopCalls, forget_loop_calls
 from walle.engine_ext.vm.sources import TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
@@ -44,7 +44,7 @@ class VM:
         name: str = "",
         limits: Mapping[str, int] | None = None,
         grace_s: float = GRACE_S,
-        host: VmHost | None = None,
+        host: VmHost | NextHost | None = None,
         alone: bool = False,
     ) -> None:
         if alone and host is None:
