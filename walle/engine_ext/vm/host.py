@@ -77,7 +77,7 @@ core.vm_set_boot(config["boot"], config["paths"])
 core.vm_register_modules(config["modules"])
 for backend, measured in config["rates"].items():
     core.set_rates(backend, measured)
-layers = core.enter_sandbox(config["readable"]) if config["readable"] else {}
+layers = core.enter_sandbox(config["readable"], server.descriptors) if config["readable"] else {}
 server.send_hello({"layers": layers})
 server.serve()
 """

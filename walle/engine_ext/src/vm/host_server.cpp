@@ -109,6 +109,12 @@ Value HostServer::receive_config() {
   return config;
 }
 
+std::vector<int> HostServer::descriptors() const {
+  std::vector<int> all = socket_->descriptors();
+  if (parent_) all.push_back(parent_.get());
+  return all;
+}
+
 void HostServer::send_hello(const Value& value) { socket_->send(MessageWriter(MessageType::hello).put_value(value).take()); }
 
 void HostServer::serve() {

@@ -22,6 +22,8 @@ class HostServer {
   Value receive_config();
   // The descriptor to which faulthandler is to write, after `receive_config`; -1 where there is none.
   int trace_fd() const { return record_ ? record_->trace_fd() : -1; }
+  // The descriptors through which it serves, none of which it reads, writes or closes by the calls for files.
+  std::vector<int> descriptors() const;
   void send_hello(const Value& value);
   // Ends the process once the device has ended or closed the socket.
   [[noreturn]] void serve();
