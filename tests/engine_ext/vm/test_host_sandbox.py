@@ -38,7 +38,9 @@ def write(path):
 """
 
 
-DESCRIPTORS = ESCAPE + """
+DESCRIPTORS = (
+    ESCAPE
+    + """
 def use(number):
     found = []
     for attempt in (
@@ -54,6 +56,11 @@ def use(number):
             found.append(type(error).__name__)
     return found
 """
+)
+
+
+def links_of(pid: int) -> dict[str, str]:
+    return {link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 @pytest.mark.asyncio
@@ -63,14 +70,14 @@ async def test_a_task_cannot_use_the_descriptors_through_which_its_host_serves(t
     if not host.report().layers["seccomp"]:
         pytest.skip("this kernel has no seccomp")
     pid = host.report().pid
-    links = {link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    links = links_of(pid)
     serving = [int(name) for name, link in links.items() if "socket" in link or "pidfd" in link]
     assert len(serving) == 4  # to the device, two to wake up its thread, and the device's process
     assert not any("eventfd" in link for link in links.values())
     for number in serving:
         assert await vm.call("use", number) == ["PermissionError"] * 4
     assert host.report().pid == pid
-    assert {link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()} == links
+    assert links_of(pid) == links
 
 
 @pytest.mark.asyncio
@@ -183,18 +190,18 @@ os.abort()
 # By architecture: numbers of Linux system calls for which Python has no function.
 NUMBERS: dict[str, dict[str, int]] = {
     "x86_64": {
-        "close": 3, "prctl": 157, "exit_group": 231, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "mount": 165,
+        "prctl": 157, "exit_group": 231, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "mount": 165,
         "unshare": 272, "setns": 308, "bpf": 321, "keyctl": 250, "add_key": 248, "io_uring_setup": 425,
         "userfaultfd": 323, "perf_event_open": 298, "pidfd_open": 434, "pidfd_getfd": 438, "pidfd_send_signal": 424,
         "init_module": 175, "chroot": 161, "execveat": 322, "rt_sigqueueinfo": 129, "sched_setscheduler": 144,
         "open_by_handle_at": 304, "name_to_handle_at": 303, "landlock_create_ruleset": 444, "seccomp": 317,
-        "memfd_secret": 447, "kexec_load": 246, "setuid": 105, "capset": 126, "accept4": 288, "listen": 50,
+        "memfd_secret": 447, "close": 3, "kexec_load": 246, "setuid": 105, "capset": 126, "accept4": 288, "listen": 50,
     },
     "aarch64": {
-        "close": 57, "prctl": 167, "exit_group": 94, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "mount": 40,
+        "prctl": 167, "exit_group": 94, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "mount": 40,
         "unshare": 97, "setns": 268, "bpf": 280, "keyctl": 219, "io_uring_setup": 425, "userfaultfd": 282,
         "perf_event_open": 241, "pidfd_open": 434, "pidfd_getfd": 438, "pidfd_send_signal": 424, "init_module": 105,
-        "chroot": 51, "execveat": 281, "rt_sigqueueinfo": 138, "seccomp": 277, "setuid": 146, "capset": 91,
+        "chroot": 51, "execveat": 281, "rt_sigqueueinfo": 138, "close": 57, "seccomp": 277, "setuid": 146, "capset": 91,
     },
 }  # fmt: skip
 
