@@ -1,6 +1,7 @@
 """Places of crashes: what a device reports of the task that ran as its VM host ended, by each kind of end."""
 
 import asyncio
+import contextlib
 import logging
 import mmap
 import os
@@ -52,12 +53,15 @@ async def test_a_crash_names_its_own_vm_among_several(
     tmp_path: Path, host: VmHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "walle.engine_ext.vm.host")
+    others = _records()
     crashing = VM(write_task(tmp_path / "crashing", CRASHES), name="crashing v1", host=host)
     honest = VM(write_task(tmp_path / "honest", HONEST), name="honest v2", host=host)
     idle = VM(tmp_path / "honest", name="idle v2", host=host)
     assert [await honest.call("add", 1, 2), await idle.call("add", 1, 2)] == [3, 3]
     waiting = asyncio.ensure_future(honest.call("wait", 30.0))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0)
+    (record,) = _records() - others
+    await _entered(record, b"wait")
     with pytest.raises(HostLost, match=r"phase run, .*main\.py:\d+ in run") as lost:
         await crashing.call("run")
     assert lost.value.place.startswith(f"{tmp_path}/crashing/main.py:")
@@ -88,11 +92,11 @@ async def test_an_end_from_outside_names_the_phase_and_what_the_task_entered_las
     """SIGKILL is also how the system ends a process where memory runs out; no handler runs then."""
     main = HONEST + "\ndef execute(ctx, x):\n    return wait(30.0)\n"
     files = write_task(tmp_path, main)
+    others = _records()
     vm = VM(files, host=host)
     running = asyncio.ensure_future(vm.call("walle.pipeline.context:phase", "a/b", "execute", 1, {}))
-    while vm.calls == 0 and vm.create_ms == 0:  # noqa: ASYNC110 -- a VM sends no event
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.3)
+    (record,) = _records() - others
+    await _entered(record, b" in execute")
     os.kill(host.report().pid, by)
     with pytest.raises(HostLost, match=by.name) as caught:
         await running
@@ -106,8 +110,11 @@ async def test_an_end_from_outside_names_the_phase_and_what_the_task_entered_las
 async def test_an_end_while_a_module_is_loaded_names_the_module(tmp_path: Path, host: VmHost) -> None:
     folder = write_task(tmp_path, HONEST + "import slow\n")
     (folder / "slow.py").write_text(HONEST + "\nwait(30.0)\n")
+    others = _records()
     running = asyncio.ensure_future(VM(folder, host=host).call("walle.pipeline.context:load"))
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0)
+    (record,) = _records() - others
+    await _entered(record, b"slow.py")
     os.kill(host.report().pid, signal.SIGKILL)
     with pytest.raises(HostLost) as caught:
         await running
@@ -163,20 +170,19 @@ async def test_strikes_of_crashes_end_in_a_quarantine_with_their_place(tmp_path:
 @pytest.mark.asyncio
 async def test_a_record_that_a_task_has_overwritten_is_only_shown(tmp_path: Path, host: VmHost) -> None:
     """A task that broke out of Python writes what it likes: bounded, escaped, and nobody is blamed for it."""
-    host.wait_ready()
+    others = _records()
     vm = VM(write_task(tmp_path, HONEST), host=host)
     assert await vm.call("add", 1, 2) == 3
     pid = host.report().pid
-    record = _open_record(pid)
+    (record,) = _records() - others
     running = asyncio.ensure_future(vm.call("wait", 30.0))
-    await asyncio.sleep(0.2)
+    await _entered(record, b"wait")
     with mmap.mmap(record, 64 << 10) as memory:
         entry = memory.find((1).to_bytes(8, "little"))
         memory[entry + 16 : entry + 512] = b"\x1b[31m\xff?" * 70 + b"\x1b[31m!"  # neither ends with a zero
         memory[32 << 10 :] = b"Current thread 0x" + b"z" * ((32 << 10) - 17)
     with pytest.raises(OSError, match="not permitted"):
         os.ftruncate(record, 0)
-    os.close(record)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(HostLost) as caught:
         await running
@@ -185,8 +191,18 @@ async def test_a_record_that_a_task_has_overwritten_is_only_shown(tmp_path: Path
     assert "\x1b" not in failure_of(caught.value).place
 
 
-def _open_record(pid: int) -> int:
+def _records() -> set[int]:
+    """Return this process's descriptors of crash records, each of another host."""
+    found = set()
     for link in Path("/proc/self/fd").iterdir():
-        if "walle-crash-record" in str(link.readlink()):
-            return os.open(link, os.O_RDWR)
-    raise AssertionError(f"no crash record of {pid}")
+        with contextlib.suppress(OSError):
+            if "walle-crash-record" in str(link.readlink()):
+                found.add(int(link.name))
+    return found
+
+
+async def _entered(record: int, text: bytes) -> None:
+    """Wait until the record has a text."""
+    async with asyncio.timeout(30):
+        while text not in os.pread(record, 32 << 10, 0):  # noqa: ASYNC110 -- memory sends no event
+            await asyncio.sleep(0.01)
