@@ -20,7 +20,7 @@ from walle.deploy.cloud.bundle import build_bundle, unpack
 from walle.deploy.signing import Signer
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.session import Session
-from walle.engine_ext.vm.host import VmHost
+from walle.engine_ext.vm.host import NextHost, VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.engine_ext.vm.pool import MAX_STRIKES, TaskQuarantined, VMPool, _Record
 from walle.engine_ext.vm.sources import TaskLike
@@ -458,6 +458,59 @@ async def test_idle_tasks_get_vms_in_a_new_host_before_the_task_that_was_stuck(
     assert created == ["b", "c", "a", "stuck"]
     assert host.report().restarts == 1
     assert host._next is None
+    await runner.close()
+    host.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_thread_that_stops_soon_starts_no_other_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = VmHost()
+    runner = TaskRunner(1, host=host)
+    prepared: list[str] = []
+    monkeypatch.setattr(host, "prepare_next", lambda: prepared.append("now"))
+
+    class Stuck:
+        looks = 0
+
+        @property
+        def ended(self) -> bool:
+            self.looks += 1
+            return self.looks > 1
+
+    stuck: Any = Stuck()
+    await runner._move_others(host, "shop/stuck", stuck)
+    assert (stuck.looks, prepared) == (2, [])
+    await runner.close()
+    host.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_the_libraries_of_other_tasks_are_loaded_before_their_host_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = tasks_beside(tmp_path, "a", "b", "c")
+    host = VmHost()
+    runner = TaskRunner(4, host=host)
+    for name in ("a", "b", "c"):
+        await runner.run(*tasks[name], TRIGGER, {}, {})
+    record = _Record()
+    record.suspect()
+    runner._pool._keep("shop/c", record)  # a suspect is not let into the next host
+    warmed: list[tuple[str, int]] = []
+    start = NextHost.start_vm
+
+    def start_vm(self: NextHost, name: str, *args: Any, **options: Any) -> Any:
+        warmed.append((name, host.report().restarts))
+        return start(self, name, *args, **options)
+
+    monkeypatch.setattr(NextHost, "start_vm", start_vm)
+    with pytest.raises(DeadlineExceeded):
+        await runner.run(*tasks["stuck"], TRIGGER, {}, {})
+    assert (await runner.run(*tasks["stuck"], LATER, {}, {})).output == 8
+    assert warmed == [("shop/b v1", 0), ("shop/a v1", 0)]
+    assert host.report().restarts == 1
     await runner.close()
     host.close()
 

@@ -2,7 +2,8 @@
 
 from walle.engine_ext.vm.bytecode import BytecodeError
 from walle.engine_ext.vm.imports import ForbiddenImport
-from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
+from walle.engine_ext.vm.loop_calls import HostCrashed, HostLost, LimitExceeded, TaskError
+from walle.engine_ext.vm.pool import TaskQuarantined
 from walle.errors import VMError
 from walle.protocol import Failure, printable
 
@@ -16,7 +17,7 @@ def failure_of(error: BaseException, *, log: str = "") -> Failure:
     match error:
         case TaskError():
             error_type, place, traceback = error.type_name, error.place, error.traceback_text
-        case LimitExceeded() | ForbiddenImport():
+        case LimitExceeded() | ForbiddenImport() | HostCrashed() | HostLost() | TaskQuarantined():
             error_type, place = type(error).__name__, error.place
         case BytecodeError():
             error_type, place = type(error).__name__, f"{error.file}:{error.line}" if error.line else error.file

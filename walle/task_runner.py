@@ -7,8 +7,9 @@ import functools
 import itertools
 import logging
 import re
+import time
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from walle.engine_ext.vm.imports import ForbiddenImport
 from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, NotPlainError, TaskError
 from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
 from walle.engine_ext.vm.vm import VM
-from walle.errors import VMError
+from walle.errors import ConfigError, VMError
 from walle.pipeline.sequences import RecentEvents
 from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
@@ -42,6 +43,8 @@ _DEFAULT_DEADLINE_MS = 500
 _ATTEMPTS = MAX_STRIKES + 1
 _STOP_S = 10.0  # for an abandoned thread to stop, or its host to be replaced, before its task may run again
 _LOOK_S = 0.02  # between two looks at that thread
+_SPARE_S = 0.2  # that it has to stop before another host is started: most calls that stop late stop soon
+_MAX_WARM = 8  # tasks whose libraries are loaded in that host before it takes over
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
@@ -330,22 +333,25 @@ class TaskRunner:
     async def _move_others(self, host: VmHost, owner: str, stuck: VM) -> None:
         """Wait until a thread has stopped or its host ends, and load other tasks, last used first, in a new host.
 
-        That host starts meanwhile. Tasks with strikes of their own, or that run alone, are left out: they get a VM at
-        their next call.
+        That host starts and is made warm meanwhile. Tasks with strikes of their own, or that run alone, are left out:
+        they get a VM at their next call.
         """
+        spare_at_s = time.monotonic() + _SPARE_S
+        warming: asyncio.Task[None] | None = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 try:
                     while not (lost := self._pool.lost_vms()) and not stuck.ended:
-                        host.prepare_next()
+                        if time.monotonic() >= spare_at_s:
+                            host.prepare_next()
+                            warming = warming or asyncio.create_task(self._warm(host, owner))
                         await asyncio.sleep(_LOOK_S)
                 finally:
+                    if warming is not None:
+                        warming.cancel()
                     if not self._pool.lost_vms():  # the thread has stopped
                         host.drop_next()
-                for vm in lost or self._pool.lost_vms():
-                    version = self._loaded.get(vm)
-                    if version is None or version.owner == owner or self._pool.is_suspect(version.owner):
-                        continue
+                for version in self._movable(lost or self._pool.lost_vms(), owner):
                     log = self._log(version.manifest, None)
                     try:
                         async with self._pool.hold(version) as replacement:
@@ -353,6 +359,27 @@ class TaskRunner:
                                 await self._load_once(replacement, version, log)
                     except VMError as error:  # its next run meets and reports it
                         _LOG.info("%s is not loaded in the new VM host: %s", version.name, error)
+
+    def _movable(self, vms: Iterable[VM], owner: str) -> list[_Version]:
+        """Return the versions of these VMs that are given VMs in a new host, in this order."""
+        found = [version for vm in vms if (version := self._loaded.get(vm)) is not None]
+        return [one for one in found if one.owner != owner and not self._pool.is_suspect(one.owner)]
+
+    async def _warm(self, host: VmHost, owner: str) -> None:
+        """Load the tasks, last used first, in the host that is to take over, and close their VMs there.
+
+        What stays are interpreters with the libraries of these tasks, of which the time without VMs mostly consists.
+        """
+        vms = []  # closed together: a VM takes the interpreter of one that was closed before
+        try:
+            for version in self._movable(self._pool.vms(), owner)[:_MAX_WARM]:
+                # The host has ended, the version was removed, or its next run meets the error and reports it.
+                with contextlib.suppress(VMError, ConfigError, OSError):
+                    vms.append(vm := VM(version, host=host.in_next()))
+                    await vm.call(_LOAD, version.models, deadline=version.load_s)
+        finally:
+            for vm in vms:
+                vm.close()
 
     async def _load_once(self, vm: VM, version: _Version, log: OnLog) -> None:
         """Load the version in its VM, unless another call does so meanwhile."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from walle.cli.task_simulation import own_events
+from walle.cli.task_simulation import _json_bytes, _json_of, own_events
 
 # The packages of walle[cloud], and NumPy.
 REFUSED = (
@@ -102,6 +102,30 @@ def test_it_shows_outputs_where_asked(task: Path) -> None:
     assert f'{at} → {{"n": 3, "values": [0, 1, 2], "raw": "<3 bytes>"}}\n    put local/small/side: 3\n' in shown.stdout
     assert "2 lines of" in shown.stdout
     assert "→" not in simulate(task).stdout
+
+
+def test_outputs_beyond_the_reports_room_are_left_out_and_counted(task: Path) -> None:
+    main = "import walle.np as np\ndef execute(ctx, trigger):\n    return np.zeros(250_000)\n"  # 5 MB as JSON, about
+    (task / "main.py").write_text(main)
+    done = simulate(task, "--json")
+    report = json.loads(done.stdout)
+    kept = [one for one in report["results"] if "output" in one]
+    left_out = [one for one in report["results"] if "left_out_bytes" in one]
+    assert (len(kept), len(left_out), report["left_out_outputs"]) == (3, 5, 5)
+    assert kept[0]["output"] == [0.0] * 250_000
+    assert report["left_out_bytes"] == sum(one["left_out_bytes"] for one in left_out) == 5 * 5_000_002
+    assert len(done.stdout) < 17 << 20
+    shown = simulate(task, "--show").stdout
+    assert shown.count("→ (left out: about 5000002 bytes as JSON)") == 5
+    assert "5 outputs of about 25.0 MB as JSON were left out: the report has room for 16 MB" in shown
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 5, -(10**40), 0.1, float("nan"), "text", b"bytes", [1, [2.5, None]], {"a": {"b": (1, 2)}}, [[[[]]]]],
+)
+def test_the_size_of_an_output_as_json_is_not_underestimated_by_much(value: Any) -> None:
+    assert len(json.dumps(_json_of(value))) <= _json_bytes(value) + 8
 
 
 def test_wrong_use_has_a_status_of_its_own(task: Path) -> None:

@@ -106,7 +106,7 @@ async def test_devices_and_failures_are_shown_to_readers_of_their_scenario_only(
         release_id = await shop.release("v1", beta=["d0"], gate=TOLERANT)
         await user.until(lambda: device.counts.runs_failed >= 1)
         await device.settled()
-        paths = ["/v1/devices", "/v1/devices/d0", "/v1/devices/d0/log", f"/v1/releases/{release_id}/failures"]
+        paths = ["/v1/devices", "/v1/devices/d0", "/v1/device-log/d0", f"/v1/releases/{release_id}/failures"]
 
         async def answers(token: str) -> list[int]:
             headers = {"Authorization": f"Bearer {token}"} if token else {"Authorization": ""}
@@ -142,8 +142,8 @@ async def test_a_wrong_query_is_refused_by_name(tmp_path: Path, query: str) -> N
 
 
 @pytest.mark.asyncio
-async def test_an_id_with_slashes_and_controls_is_one_device(tmp_path: Path) -> None:
-    device_id = "a/b?c#d\x1b e/log/x"
+@pytest.mark.parametrize("device_id", ["a/b?c#d\x1b e/log/x", "kiosk/log", "log", "a/device-log/b"])
+async def test_an_id_with_slashes_and_controls_is_one_device(tmp_path: Path, device_id: str) -> None:
     async with shop_cloud(tmp_path) as shop:
         batch: dict[str, Any] = {"device_id": device_id, "batch_id": "b1", "outcomes": []}
         headers = {"Authorization": f"Bearer {shop.cloud.home.device_token}"}

@@ -4,6 +4,7 @@ import ast
 import asyncio
 import inspect
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -76,6 +77,14 @@ def test_every_block_is_of_a_kind_that_a_test_knows() -> None:
     assert [block.place for block in BLOCKS if block.language not in {"toml", "python", "sh", *SHOWN_ONLY}] == []
 
 
+def test_every_block_of_commands_is_marked_as_such() -> None:
+    """Else no test reads its options."""
+    unmarked = [
+        block for block in BLOCKS if not block.language and re.search(r"^(walle|pip) ", block.text, re.MULTILINE)
+    ]
+    assert [block.place for block in unmarked] == []
+
+
 def test_few_blocks_are_not_run_and_each_says_why() -> None:
     reasons = {block.place: block.remark for block in BLOCKS if block.kind == "not run"}
     assert all(len(reason) > 10 for reason in reasons.values())
@@ -117,6 +126,7 @@ def test_a_command_exists_with_these_options(block: Block) -> None:
         while getattr(command, "commands", None):
             assert rest[0] in command.commands, f"{block.place}: walle {' '.join(words)}"
             command = command.commands[rest.pop(0)]
+        rest = rest[: rest.index("--")] if "--" in rest else rest  # what follows is another program's
         known = {option for parameter in command.params for option in parameter.opts}
         assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= known, f"{block.place}: {words}"
 

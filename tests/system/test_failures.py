@@ -180,7 +180,7 @@ async def test_what_ends_or_blocks_the_vm_host_is_a_failure_of_its_release_too(t
         await device.settled()
         found = (await shop.releases.failures(release_id))["failures"]
         kinds = {failure["error_type"]: (failure["place"], failure["error"]) for failure in found}
-        assert kinds["HostCrashed"][0] == ""
+        assert kinds["HostCrashed"][0] == "shop/count/v1/main.py:3 in wild"
         assert "ended its VM host" in kinds["HostCrashed"][1]
         assert kinds["DeadlineExceeded"][0] == "a C call that cannot be interrupted"
 

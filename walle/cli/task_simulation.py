@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 _MAX_LOG_LINES = 1_000  # of a simulation, in its report
 _SHOWN_LOG_LINES = 20  # of these, in text
 _MAX_RESULTS = 1_000  # runs in the report; failed ones are always in it
+_MAX_RESULT_BYTES = 16 << 20  # of all outputs and puts in the report, as JSON, about
 _MAX_VALUE_CHARS = 2_000  # of an output in text
 _SHOWN_SKIPPED = 5  # lines, in text
+_NUMBER_BYTES = 20  # of a float in JSON, with the comma
 
 
 def simulate(
@@ -149,6 +151,8 @@ class _Record:
         self.dropped_log_lines = 0
         self.results: list[dict[str, Any]] = []
         self.dropped_results = 0
+        self.result_bytes = 0
+        self.left_out = {"outputs": 0, "bytes": 0}  # of runs in the report, whose outputs were too large for it
         self.phase_ms: collections.defaultdict[str, list[float]] = collections.defaultdict(list)
         self._lines = played.lines if played is not None else ()
 
@@ -177,8 +181,7 @@ class _Record:
             failure = dataclasses.asdict(run.failure)
             result |= {key: failure[key] for key in ("error_type", "error", "place", "traceback")}
         if run.output is not None:
-            puts = [(topic, _json_of(value)) for topic, value in [*run.output.puts, *run.output.local]]
-            result |= {"output": _json_of(run.output.output), "puts": puts}
+            result |= self._outputs(run.output.output, [*run.output.puts, *run.output.local])
             result["phase_ms"] = {phase: round(ms, 4) for phase, ms in run.output.phase_ms.items()}
             for phase, ms in run.output.phase_ms.items():
                 self.phase_ms[phase].append(ms)
@@ -186,6 +189,37 @@ class _Record:
             self.results.append(result)
         else:
             self.dropped_results += 1
+
+    def _outputs(self, output: Any, puts: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        """Return the outputs of one run for the report; their size alone where the report has no room for them."""
+        if len(self.results) >= _MAX_RESULTS:
+            return {}
+        size_bytes = _json_bytes(output) + sum(len(topic) + _json_bytes(value) for topic, value in puts)
+        if self.result_bytes + size_bytes > _MAX_RESULT_BYTES:
+            self.left_out["outputs"] += 1
+            self.left_out["bytes"] += size_bytes
+            return {"left_out_bytes": size_bytes}
+        self.result_bytes += size_bytes
+        return {"output": _json_of(output), "puts": [(topic, _json_of(value)) for topic, value in puts]}
+
+
+def _json_bytes(value: Any) -> int:
+    """Return about how many bytes plain data takes as JSON. It is not made: lists of an array may not fit in memory."""
+    match value:
+        case dict():
+            return 2 + sum(len(str(key)) + 4 + _json_bytes(one) for key, one in value.items())
+        case list() | tuple():
+            return 2 + sum(2 + _json_bytes(one) for one in value)
+        case str():
+            return 2 + len(value)
+        case bool() | None:
+            return 5
+        case int():
+            return 2 + value.bit_length() // 3
+        case _ if hasattr(value, "tolist"):
+            return 2 + _NUMBER_BYTES * int(value.size)
+        case _:
+            return _NUMBER_BYTES
 
 
 def _json_of(value: Any) -> Any:
@@ -250,6 +284,8 @@ def _report(
         "refused_events": refused,
         "results": record.results,
         "dropped_results": record.dropped_results,
+        "left_out_outputs": record.left_out["outputs"],
+        "left_out_bytes": record.left_out["bytes"],
         "log": record.log,
         "dropped_log_lines": record.dropped_log_lines,
     }
@@ -292,6 +328,9 @@ def _lines(report: Mapping[str, Any], *, show: bool) -> list[str]:
         lines += _result_lines(result, path, show=show)
     if show and report["dropped_results"]:
         lines.append(f"{report['dropped_results']} more outputs were not kept; play fewer events with --limit")
+    if show and (count := report["left_out_outputs"]):
+        what = f"{count} outputs of about {report['left_out_bytes'] / 1e6:.1f} MB as JSON were left out"
+        lines.append(f"{what}: the report has room for {_MAX_RESULT_BYTES >> 20} MB; play fewer events with --limit")
     lines += [f"log: {escape(_log_line(line))}" for line in report["log"][:_SHOWN_LOG_LINES]]
     if hidden := len(report["log"][_SHOWN_LOG_LINES:]) + report["dropped_log_lines"]:
         lines.append(f"log: {hidden} more lines; --json gives the first {_MAX_LOG_LINES}")
@@ -315,6 +354,8 @@ def _result_lines(result: Mapping[str, Any], path: str, *, show: bool) -> list[s
         return [f"[red]{escape(lines[0])}[/]", *(escape(f"    {line}") for line in lines[1:])]
     if not show:
         return []
+    if "left_out_bytes" in result:
+        return [escape(f"{where} → (left out: about {result['left_out_bytes']} bytes as JSON)")]
     lines = [f"{where} → {_shown(result['output'])}"]
     lines += [f"    put {topic}: {_shown(value)}" for topic, value in result["puts"]]
     return [escape(line) for line in lines]

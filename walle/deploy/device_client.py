@@ -1,4 +1,4 @@
-"""HTTP client of the devices that a cloud has heard of (`/v1/devices`)."""
+"""HTTP client of the devices that a cloud has heard of (`/v1/devices`, `/v1/device-log`)."""
 
 import urllib.parse
 from typing import Any, TypedDict
@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 from walle.deploy.cloud_client import CloudClient
 
 _PATH = "/v1/devices"
+_LOG_PATH = "/v1/device-log"
 
 
 class DeviceTaskJson(TypedDict):
@@ -77,6 +78,6 @@ class DeviceClient(CloudClient):
     ) -> list[DeviceFailureJson]:
         """Return failures that the device reported, newest first: those of numbers below `before`, 0 for all."""
         parameters: dict[str, str | int | float] = {"task": task, "before": before, "limit": limit}
-        path = f"{_PATH}/{urllib.parse.quote(device_id, safe='')}/log"
+        path = f"{_LOG_PATH}/{urllib.parse.quote(device_id, safe='')}"
         found: list[DeviceFailureJson] = (await self._call("GET", path, parameters=parameters))["failures"]
         return found

@@ -401,7 +401,9 @@ def migrate(old_version: int, state: dict[str, Any], run_id: int = 0) -> dict[st
         TaskContextError: the task has no such function.
     """
     _open_log(run_id)
-    return {"state": _migration()(old_version, state), "log": _close_log(run_id)}
+    function = _migration()
+    dispatch.enter_phase("migrate", getattr(function, "__code__", None))
+    return {"state": function(old_version, state), "log": _close_log(run_id)}
 
 
 def run(
@@ -456,8 +458,10 @@ def _run_phases(
     value: Any = trigger
     for ctx.phase in present:
         log.phase = ctx.phase
+        function = getattr(main, ctx.phase)
+        dispatch.enter_phase(ctx.phase, getattr(function, "__code__", None))
         start_s = _clock_s() if times is not None else 0.0
-        value = ctx.escalate(value) if phases.get(ctx.phase) == "cloud" else getattr(main, ctx.phase)(ctx, value)
+        value = ctx.escalate(value) if phases.get(ctx.phase) == "cloud" else function(ctx, value)
         if times is not None:
             times[log.phase] = (_clock_s() - start_s) * 1000
     result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": _close_log(run_id)}
@@ -479,5 +483,7 @@ def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id:
     if name not in _load():
         raise TaskContextError(f"the task has no phase {name!r}")
     ctx.phase = log.phase = name
-    output = getattr(dispatch.task().main(), name)(ctx, payload)
+    function = getattr(dispatch.task().main(), name)
+    dispatch.enter_phase(name, getattr(function, "__code__", None))
+    output = function(ctx, payload)
     return {"output": output, "log": _close_log(run_id)}

@@ -1,5 +1,6 @@
 """The registry of devices: what profiles and reports leave in it, its bounds, and what hostile devices cannot do."""
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,10 +13,15 @@ from walle.clock import ManualClock
 from walle.deploy.cloud.device_registry import (
     MAX_DEVICE_FAILURES,
     MAX_DEVICE_TASKS,
+    DeviceFailure,
+    DevicePage,
     DeviceQuery,
     DeviceRegistry,
+    DeviceTask,
+    KnownDevice,
     UnknownDeviceError,
 )
+from walle.deploy.device_client import DeviceFailureJson, DeviceJson, DevicePageJson, DeviceTaskJson
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile
 
 
@@ -242,3 +248,13 @@ async def test_hostile_profiles_and_reports_harm_no_other(registry: DeviceRegist
     registry.take(monkey)
     assert (await registry.get("greedy")).tasks[0].ok >= 10**11
     assert (await registry.get("x\0y")).tasks[0].task == "a\0b"
+
+
+def test_the_clients_types_have_the_fields_of_the_registrys() -> None:
+    """A client imports nothing of the cloud, so that both sides write the fields down."""
+    page = {"devices", "after", "total", "unlisted"}
+    failure = {field.name for one in (DeviceFailure, Failure) for field in dataclasses.fields(one)} - {"failure"}
+    assert set(DeviceTaskJson.__annotations__) == {field.name for field in dataclasses.fields(DeviceTask)}
+    assert set(DeviceJson.__annotations__) == {field.name for field in dataclasses.fields(KnownDevice)}
+    assert set(DevicePageJson.__annotations__) == page == {field.name for field in dataclasses.fields(DevicePage)}
+    assert set(DeviceFailureJson.__annotations__) == failure

@@ -38,6 +38,48 @@ def write(path):
 """
 
 
+DESCRIPTORS = (
+    ESCAPE
+    + """
+def use(number):
+    found = []
+    for attempt in (
+        lambda: classes()["FileIO"](number, "w", closefd=False).write(b"x"),
+        lambda: classes()["FileIO"](number, "r", closefd=False).read(1),
+        lambda: classes()["FileIO"](number, "r", closefd=False).readinto(bytearray(1)),
+        lambda: classes()["FileIO"](number, "r", closefd=True).close(),
+    ):
+        try:
+            attempt()
+            found.append("done")
+        except OSError as error:
+            found.append(type(error).__name__)
+    return found
+"""
+)
+
+
+def links_of(pid: int) -> dict[str, str]:
+    return {link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+@pytest.mark.asyncio
+async def test_a_task_cannot_use_the_descriptors_through_which_its_host_serves(tmp_path: Path, host: VmHost) -> None:
+    vm = VM(write_task(tmp_path, DESCRIPTORS), host=host)
+    host.wait_ready()
+    if not host.report().layers["seccomp"]:
+        pytest.skip("this kernel has no seccomp")
+    pid = host.report().pid
+    links = links_of(pid)
+    serving = [int(name) for name, link in links.items() if "socket" in link or "pidfd" in link]
+    assert len(serving) == 4  # to the device, two to wake up its thread, and the device's process
+    assert not any("eventfd" in link for link in links.values())
+    for number in serving:
+        assert await vm.call("use", number) == ["PermissionError"] * 4
+    assert host.report().pid == pid
+    assert links_of(pid) == links
+
+
 @pytest.mark.asyncio
 async def test_an_escape_through_the_objects_of_the_interpreter_finds_nothing(tmp_path: Path, host: VmHost) -> None:
     secret = tmp_path / "device" / "token"
@@ -74,7 +116,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 read_end, write_end = os.pipe()
 parent, folder = os.getppid(), sys.argv[1]
 landlock = libc.syscall(444, None, 0, 1)  # its version
-layers = _core.enter_sandbox([folder + "/readable", f"/proc/self/fd/{read_end}"])  # a pipe: no path that Landlock knows
+reserved, other = socket.socketpair()
+os.write(write_end, b"x")
+# A pipe: no path that Landlock knows.
+layers = _core.enter_sandbox([folder + "/readable", f"/proc/self/fd/{read_end}"], [reserved.fileno()])
 
 def raw(number, *args):
     if libc.syscall(number, *args) < 0:
@@ -107,6 +152,14 @@ attempts = {
     "nice others": lambda: os.setpriority(os.PRIO_PROCESS, parent, 19),
     "limits of others": lambda: resource.prlimit(parent, resource.RLIMIT_NOFILE),
     "raise limits": lambda: resource.setrlimit(resource.RLIMIT_CORE, (1, 1)),
+    "read reserved": lambda: os.read(reserved.fileno(), 1),
+    "write reserved": lambda: os.write(reserved.fileno(), b"x"),
+    "readv reserved": lambda: os.readv(reserved.fileno(), [bytearray(1)]),
+    "writev reserved": lambda: os.writev(reserved.fileno(), [b"x"]),
+    "close reserved": lambda: os.close(reserved.fileno()),
+    "duplicate reserved": lambda: fcntl.fcntl(reserved.fileno(), fcntl.F_DUPFD_CLOEXEC, 3),
+    "flags of reserved": lambda: fcntl.fcntl(reserved.fileno(), fcntl.F_GETFL),
+    "high half of reserved": lambda: raw(numbers["close"], ctypes.c_long(reserved.fileno() | 1 << 32)),
     "own signals": lambda: fcntl.fcntl(read_end, 8, parent),
     "dumpable": lambda: raw(numbers["prctl"], 4, 1, 0, 0, 0),
     "dead parent": lambda: raw(numbers["prctl"], 1, 0, 0, 0, 0),
@@ -126,6 +179,7 @@ thread = threading.Thread(target=lambda: found.update(thread="runs"))
 thread.start()
 thread.join()
 found["readable"] = os.read(os.open(folder + "/readable/file", os.O_RDONLY), 10).decode()
+found["messages"] = [reserved.sendmsg([b"x"]), other.recvmsg(1)[0].decode(), os.read(read_end, 1).decode()]
 found["memfd"] = os.write(os.memfd_create("x"), b"x")
 found["layers"] = layers
 found["landlock"] = max(landlock, 0)
@@ -141,13 +195,13 @@ NUMBERS: dict[str, dict[str, int]] = {
         "userfaultfd": 323, "perf_event_open": 298, "pidfd_open": 434, "pidfd_getfd": 438, "pidfd_send_signal": 424,
         "init_module": 175, "chroot": 161, "execveat": 322, "rt_sigqueueinfo": 129, "sched_setscheduler": 144,
         "open_by_handle_at": 304, "name_to_handle_at": 303, "landlock_create_ruleset": 444, "seccomp": 317,
-        "memfd_secret": 447, "kexec_load": 246, "setuid": 105, "capset": 126, "accept4": 288, "listen": 50,
+        "memfd_secret": 447, "close": 3, "kexec_load": 246, "setuid": 105, "capset": 126, "accept4": 288, "listen": 50,
     },
     "aarch64": {
         "prctl": 167, "exit_group": 94, "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "mount": 40,
         "unshare": 97, "setns": 268, "bpf": 280, "keyctl": 219, "io_uring_setup": 425, "userfaultfd": 282,
         "perf_event_open": 241, "pidfd_open": 434, "pidfd_getfd": 438, "pidfd_send_signal": 424, "init_module": 105,
-        "chroot": 51, "execveat": 281, "rt_sigqueueinfo": 138, "seccomp": 277, "setuid": 146, "capset": 91,
+        "chroot": 51, "execveat": 281, "rt_sigqueueinfo": 138, "close": 57, "seccomp": 277, "setuid": 146, "capset": 91,
     },
 }  # fmt: skip
 
@@ -158,7 +212,7 @@ def test_the_layers_refuse_what_a_host_never_needs(tmp_path: Path) -> None:
     (tmp_path / "readable" / "file").write_text("contents")
     (tmp_path / "secret").write_text("secret")
     numbers: dict[str, Any] = dict(NUMBERS[os.uname().machine])
-    numbers["refused"] = [name for name in numbers if name not in {"prctl", "exit_group"}]
+    numbers["refused"] = [name for name in numbers if name not in {"close", "prctl", "exit_group"}]
     command = [sys.executable, "-c", SANDBOXED, str(tmp_path), json.dumps(numbers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGABRT, done.stderr
@@ -170,6 +224,7 @@ def test_the_layers_refuse_what_a_host_never_needs(tmp_path: Path) -> None:
     if not (layers["landlock"] and layers["seccomp"]):
         pytest.skip(f"this kernel has not all layers: {layers}")
     assert [found.pop(name) for name in ("thread", "readable", "memfd")] == ["runs", "contents", 1]
+    assert found.pop("messages") == [1, "x", "x"]
     # The C library has substitutes for newer calls, which it uses where the kernel does not know them.
     newer = [name for name in numbers["refused"] if numbers[name] >= 424]
     expected = dict.fromkeys(found, "EPERM") | dict.fromkeys(newer, "ENOSYS") | {"read": "EACCES", "list": "EACCES"}

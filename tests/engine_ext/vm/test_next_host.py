@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.vm_task import write_task
+from walle.engine_ext.vm.host import HostStartError
 from walle.vm import VM, VmHost
 
 pytestmark = pytest.mark.vm_host
@@ -25,6 +26,10 @@ def next_pid(host: VmHost) -> int:
 
 def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def threads_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
 async def gone(pid: int) -> None:
@@ -51,6 +56,30 @@ async def test_the_next_vm_is_in_the_process_that_was_prepared(tmp_path: Path) -
     assert (host.report().pid, host.report().restarts) == (prepared, 1)
     host.close()
     await gone(prepared)
+
+
+@pytest.mark.asyncio
+async def test_a_prepared_process_takes_over_with_the_interpreters_of_closed_vms(tmp_path: Path) -> None:
+    host = VmHost()
+    folder = write_task(tmp_path, MAIN)
+    vm = VM(folder, host=host)
+    assert await vm.call("run") == 5
+    with pytest.raises(HostStartError, match="prepared"):
+        VM(folder, host=host.in_next())
+    host.prepare_next()
+    prepared = next_pid(host)
+    warm = VM(folder, host=host.in_next())
+    assert await warm.call("run") == 5
+    warm.close()
+    assert await warm.wait_closed()
+    threads = threads_of(prepared)
+    assert await vm.call("run") == 5  # in the first process
+    os.kill(host.report().pid, signal.SIGKILL)
+    await gone(host._process.pid if host._process else 0)
+    assert await VM(folder, host=host).call("run") == 5
+    assert host.report().pid == prepared
+    assert threads_of(prepared) == threads  # no new interpreter
+    host.close()
 
 
 @pytest.mark.asyncio

@@ -165,3 +165,43 @@ async def test_a_process_that_opens_the_file_while_another_moves_uploads_waits_f
         with pytest.raises(IngestError, match="locked") as raised:
             await SqliteUploadStore(tmp_path / "held.db").start()
         assert raised.value.may_pass
+
+
+@pytest.mark.asyncio
+async def test_a_process_whose_file_a_newer_walle_has_migrated_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    async with SqliteUploadStore(path) as store:
+        await store.accept([received(1)])
+        await store.count()
+        with contextlib.closing(sqlite3.connect(path)) as newer:
+            newer.executescript(
+                "ALTER TABLE uploads RENAME TO parcels; ALTER TABLE losses RENAME TO lost; PRAGMA user_version = 6"
+            )
+        what = r"uploads\.db: was brought to format 6 by another version of walle .* format 5; .* that version"
+        for work in (
+            lambda: store.accept([received(2)]),
+            lambda: store.accept([received(seq) for seq in range(2, 20)]),
+            lambda: store.resume(Hello("d", "e", "")),
+            store.losses,
+            lambda: store.query(),
+            lambda: store.forget_group("g"),
+        ):
+            with pytest.raises(IngestError, match=what) as caught:
+                await work()
+            assert not caught.value.may_pass
+            assert not caught.value.of_contents  # which would set each upload aside
+        with contextlib.closing(sqlite3.connect(path)) as newer:
+            assert newer.execute("SELECT count(*) FROM parcels").fetchone() == (1,)
+
+
+@pytest.mark.asyncio
+async def test_a_migration_that_keeps_the_tables_is_noticed_too(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    async with SqliteUploadStore(path) as store:
+        await store.accept([received(1)])
+        with contextlib.closing(sqlite3.connect(path)) as newer:
+            newer.execute("PRAGMA user_version = 6")
+        with pytest.raises(IngestError, match="format 6"):
+            await store.accept([received(2)])
+        with contextlib.closing(sqlite3.connect(path)) as newer:
+            assert newer.execute("SELECT count(*) FROM uploads").fetchone() == (1,)

@@ -36,7 +36,9 @@ Authorization = Annotated[str, Header()]
 
 
 def registry_router(devices: Devices, access: Access) -> APIRouter:
-    """Return /v1/devices and the page /dashboard/devices.
+    """Return /v1/devices, /v1/device-log and the page /dashboard/devices.
+
+    A device's id may have slashes and end in any word, so that it is the rest of a path, and nothing follows it.
 
     The routes need a token with the role `read`. Devices and tasks of other scenarios than the token's are not shown.
     """
@@ -90,7 +92,7 @@ def registry_router(devices: Devices, access: Access) -> APIRouter:
             "unlisted": found.unlisted,
         }
 
-    @router.get("/v1/devices/{device_id:path}/log")
+    @router.get("/v1/device-log/{device_id:path}")
     async def device_log(
         device_id: str,
         *,

@@ -8,7 +8,6 @@ depends on nothing here: the file may be lost, and a damaged one is set aside.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -16,12 +15,12 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from walle.clock import Clock
-from walle.deploy.cloud.journal import JournalError
+from walle.deploy.cloud.journal import JournalError, journal_errors
 from walle.errors import DeployError
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile, ProtocolError, whole_characters
 
@@ -200,7 +199,7 @@ class DeviceRegistry:
                 self._db = None
 
     def _open(self) -> sqlite3.Connection:
-        with self._named():
+        with journal_errors(self.path):
             try:
                 return self._connect()
             except sqlite3.DatabaseError as error:
@@ -257,7 +256,7 @@ class DeviceRegistry:
             await asyncio.to_thread(self._write)
 
     def _write(self) -> None:
-        with self._lock, self._named():
+        with self._lock, journal_errors(self.path):
             changes, self._waiting, self._waiting_weight = self._waiting, [], 0
             if not changes:
                 return
@@ -342,7 +341,7 @@ class DeviceRegistry:
     def _page(self, query: DeviceQuery) -> DevicePage:
         where, values = _conditions(query, self._clock.time())
         limit = max(1, min(query.limit, MAX_PAGE))
-        with self._lock, self._named():
+        with self._lock, journal_errors(self.path):
             db = self._opened()
             # Conditions are constants of this module; what the caller gave is bound.
             ((total,),) = db.execute(f"SELECT count(*) FROM devices AS d WHERE {where}", values).fetchall()  # noqa: S608
@@ -355,7 +354,7 @@ class DeviceRegistry:
         return DevicePage(devices=devices, after=after, total=total, unlisted=self.unlisted)
 
     def _get(self, device_id: str, scenarios: Collection[str] | None) -> KnownDevice:
-        with self._lock, self._named():
+        with self._lock, journal_errors(self.path):
             db = self._opened()
             row = db.execute("SELECT * FROM devices WHERE device_id = ?", (device_id,)).fetchone()
             device = None if row is None else self._known(db, row, scenarios)
@@ -385,7 +384,7 @@ class DeviceRegistry:
         self, device_id: str, scenarios: Collection[str] | None, task: str, before: int, limit: int
     ) -> list[DeviceFailure]:
         self._get(device_id, scenarios)
-        with self._lock, self._named():
+        with self._lock, journal_errors(self.path):
             rows = self._opened().execute(
                 "SELECT number, at_s, task, version, release, kind, failure FROM failures"
                 " WHERE device_id = ? AND (? = 0 OR number < ?) AND (? = '' OR task = ?) ORDER BY number DESC",
@@ -403,13 +402,6 @@ class DeviceRegistry:
         if self._db is None:
             raise JournalError(str(self.path), "is not open")
         return self._db
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise JournalError(str(self.path), str(error)) from error
 
 
 def _may_read(task: str, scenarios: Collection[str] | None) -> bool:

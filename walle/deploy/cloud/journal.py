@@ -46,6 +46,15 @@ class JournalError(DeployError):
         return f"release journal {self.path}: {self.why}"
 
 
+@contextlib.contextmanager
+def journal_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of the system within the block into JournalError, which names the file."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise JournalError(str(path), str(error)) from error
+
+
 @dataclasses.dataclass(frozen=True)
 class PendingEffect:
     """An effect that was journalled and has not run."""
@@ -78,7 +87,7 @@ class Journal:
         self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        with self._named():
+        with journal_errors(self.path):
             await asyncio.to_thread(self._probe)
             connecting = asyncio.ensure_future(self._connect())
             try:
@@ -231,7 +240,7 @@ class Journal:
 
     async def _transaction(self, action: Callable[[aiosqlite.Connection], Awaitable[None]]) -> None:
         db = self._opened()
-        with self._named():
+        with journal_errors(self.path):
             await db.execute("BEGIN IMMEDIATE")
             try:
                 await action(db)
@@ -246,17 +255,10 @@ class Journal:
         sqlite3.connect(self.path).close()
 
     async def _read(self, sql: str, *values: object) -> list[Any]:
-        with self._named():
+        with journal_errors(self.path):
             return list(await self._opened().execute_fetchall(sql, values))
 
     def _opened(self) -> aiosqlite.Connection:
         if self._db is None:
             raise JournalError(str(self.path), "is not open")
         return self._db
-
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise JournalError(str(self.path), str(error)) from error

@@ -129,6 +129,7 @@ class Output:
 
 
 _exceed_limit = _core.vm_exceed_limit
+enter_phase = _core.vm_enter_phase  # (phase, code): what the device reads where the VM's process ends
 _stdout: Any = sys.stdout
 output = Output()
 

@@ -31,6 +31,7 @@ import walle.engine_ext
 from walle.engine_ext import _core, rates
 from walle.engine_ext.vm import boot
 from walle.errors import VMError
+from walle.protocol import printable
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ _TURN_S = 0.05  # between looks whether a process that waits for its turn is sti
 
 # Runs in the host. It imports nothing of walle but the native core.
 _START = """
+import faulthandler
 import sys
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -66,6 +68,8 @@ core = module_from_spec(spec_from_file_location(name, path, loader=loader))
 loader.exec_module(core)
 server = core.HostServer(int(sys.argv[1]))
 config = server.receive_config()
+if server.trace_fd >= 0:
+    faulthandler.enable(server.trace_fd)  # the frames of a thread that crashes
 if config["count_memory"]:
     core.vm_count_memory()
 core.vm_set_empty_site(config["site"])
@@ -73,7 +77,7 @@ core.vm_set_boot(config["boot"], config["paths"])
 core.vm_register_modules(config["modules"])
 for backend, measured in config["rates"].items():
     core.set_rates(backend, measured)
-layers = core.enter_sandbox(config["readable"]) if config["readable"] else {}
+layers = core.enter_sandbox(config["readable"], server.descriptors) if config["readable"] else {}
 server.send_hello({"layers": layers})
 server.serve()
 """
@@ -144,13 +148,9 @@ class VmHost:
             VMError: the task has more than MAX_FILES resources.
             RuntimeError: a resource cannot be opened.
         """
-        files = _resources(config["folder"], name)
         process = self._start_alone() if alone else self._usable()
-        plain = {**config, "folder": ""}
         try:
-            return process.client.start_vm(
-                name, plain, task_files, grace_s, memory_bytes, output_bytes, files, alone=alone
-            )
+            return process.start_vm(name, config, task_files, grace_s, memory_bytes, output_bytes, alone=alone)
         except BaseException:
             if alone:
                 process.client.kill("was closed")
@@ -191,6 +191,10 @@ class VmHost:
         with self._lock:
             if not self._is_closed and (self._next is None or not self._next.client.usable):
                 self._next = _Process(self._python)
+
+    def in_next(self) -> "NextHost":
+        """Return the prepared process as a place for VMs, which takes over with the interpreters that these leave."""
+        return NextHost(self)
 
     def drop_next(self) -> None:
         """End the process that `prepare_next` started, unless it has taken over."""
@@ -242,6 +246,40 @@ class VmHost:
             one.join()
 
 
+class NextHost:
+    """The prepared process of a VM host, for VMs that load in it before it takes over.
+
+    An interpreter whose VM was closed keeps the library modules that this one has loaded, and takes about 1 ms for the
+    next VM of the same modules, where a new one takes 20.
+    """
+
+    def __init__(self, host: VmHost) -> None:
+        self._host = host
+
+    def start_vm(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        task_files: set[str],
+        grace_s: float,
+        memory_bytes: int,
+        output_bytes: int,
+        *,
+        alone: bool = False,
+    ) -> _core.VM:
+        """Return a new VM, as `VmHost.start_vm`.
+
+        Raises:
+            HostStartError: no process is prepared, or it has ended or taken over.
+            VMError, RuntimeError: as `VmHost.start_vm`.
+        """
+        with self._host._lock:
+            process = self._host._next
+        if process is None or alone:
+            raise HostStartError("no VM host is prepared")
+        return process.start_vm(name, config, task_files, grace_s, memory_bytes, output_bytes, alone=False)
+
+
 @functools.cache
 def shared_host() -> VmHost:
     """Return the VM host that the devices of this process share. It ends with the process."""
@@ -269,6 +307,21 @@ class _Process:
         self.client.send_config(_config())
         self._thread = threading.Thread(target=self._run, args=(theirs,), name="walle-vm-host", daemon=True)
         self._thread.start()
+
+    def start_vm(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        task_files: set[str],
+        grace_s: float,
+        memory_bytes: int,
+        output_bytes: int,
+        *,
+        alone: bool,
+    ) -> _core.VM:
+        files = _resources(config["folder"], name)
+        plain = {**config, "folder": ""}
+        return self.client.start_vm(name, plain, task_files, grace_s, memory_bytes, output_bytes, files, alone=alone)
 
     def send_new_modules(self) -> None:
         """Send what was registered since the start."""
@@ -318,7 +371,8 @@ class _Process:
             _log_output(cast("io.BufferedReader", process.stdout), process.pid)
             self.client.wait_ended(_READY_S)  # the client reads the exit status, which is gone once it is taken here
         level = logging.DEBUG if "was closed" in self.client.end_reason else logging.WARNING
-        _LOG.log(level, "%s (process %d)", self.client.end_reason, process.pid)
+        running = "; these tasks ran: " + ", ".join(map(printable, ran)) if (ran := self.client.ran_at_end) else ""
+        _LOG.log(level, "%s (process %d)%s", self.client.end_reason, process.pid, running)
 
 
 def _log_output(output: io.BufferedReader, pid: int) -> None:

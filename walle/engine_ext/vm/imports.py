@@ -131,6 +131,7 @@ class TaskModules:
         code = load_code(data, file)
         self._collect(code)
         self._modules[name] = module
+        _enter_phase("", code)
         try:
             _run_code(code, module.__dict__)
         except BaseException:
@@ -308,6 +309,7 @@ class TaskModules:
         return ForbiddenImport(name, frame.f_code.co_filename, frame.f_lineno)
 
 
+_enter_phase = _core.vm_enter_phase
 _run_code = exec  # a task's code runs in its module's namespace
 
 

@@ -80,21 +80,38 @@ class HostLost(VMClosedError):  # noqa: N818 -- as DeadlineExceeded
     """The VM host ended while the call waited or ran, and it is not certain that the call was the cause.
 
     The call may be made again: its VM is gone, and what it did in it too. Callbacks that it has called stay called. A
-    pool runs it alone then, so that it is known which of several tasks was the cause.
+    pool runs it alone then, so that it is known which of several tasks was the cause. `phase` and `place` say what the
+    task did at that moment, as those of HostCrashed.
     """
+
+    def __init__(self, task: str, reason: str, phase: str = "", place: str = "") -> None:
+        super().__init__(task, reason + _where(phase, place))
+        self.phase = phase
+        self.place = place
 
 
 class HostCrashed(VMError):  # noqa: N818 -- as DeadlineExceeded
     """The call ended the VM host, in which no other VM ever was.
 
-    `reason` says how; `signal` is the signal's name, "" if it was none.
+    `reason` says how; `signal` is the signal's name, "" if it was none. `phase` is that of the task, or the function
+    that was called; `place` is "file:line in function" of the task's code: where its thread crashed, else the beginning
+    of what it entered last. Both are "" where they are not known, and come from the host, which a task may have taken
+    over.
     """
 
-    def __init__(self, task: str, reason: str) -> None:
-        super().__init__(f"task {task} ended its VM host: {reason}")
+    def __init__(self, task: str, reason: str, phase: str = "", place: str = "") -> None:
+        super().__init__(f"task {task} ended its VM host: {reason}{_where(phase, place)}")
         self.task = task
+        self.phase = phase
+        self.place = place
         self.reason = reason
         self.signal = signal_of(reason)
+
+
+def _where(phase: str, place: str) -> str:
+    """Return what a task did as its host ended, as errors show it."""
+    what = f"phase {phase}" if phase else ""
+    return f" ({', '.join(filter(None, (what, place)))})" if what or place else ""
 
 
 class _Call:
@@ -234,9 +251,9 @@ def _error(call: _Call, outcome: str, value: Any, text: str) -> Exception:
             return forbidden
         return TaskError(task, *(str(value[key]) for key in ("type", "message", "traceback", "place")))
     if outcome == "crashed":
-        return HostCrashed(task, text)
+        return HostCrashed(task, text, *call.vm.last_place)
     if outcome == "lost":
-        return HostLost(task, text)
+        return HostLost(task, text, *call.vm.last_place)
     if outcome == "not_received":
         return VMError(f"task {task}: the result could not be received: {text}")
     return VMClosedError(task, text or "the VM was closed")

@@ -31,18 +31,23 @@ class TaskQuarantined(VMError):  # noqa: N818 -- as DeadlineExceeded
     """The pool no longer runs the version, because its task has cost the process too much.
 
     Either `strikes` of its calls did not stop in time or ended their VM host, or what it did in its interpreters could
-    not be undone, which leaked `leaked_mb` of memory; `reset_failure` is the last reason.
+    not be undone, which leaked `leaked_mb` of memory; `reset_failure` is the last reason. `place` is "file:line in
+    function" of the last call that ended its VM host, "" where none did or it is not known.
     """
 
-    def __init__(self, task: str, strikes: int, leaked_mb: int = 0, reset_failure: str = "") -> None:
+    def __init__(self, task: str, strikes: int, leaked_mb: int = 0, reset_failure: str = "", place: str = "") -> None:
         why = f"{strikes} of its calls could not be stopped, or ended their VM host"
         if strikes < MAX_STRIKES:
             why = f"what it did in its interpreters could not be undone ({reset_failure}), which leaked {leaked_mb} MB"
-        super().__init__(f"task {task} is quarantined: {why}; release a version that does not, or restart the process")
+        at = f", the last at {place}" if place else ""
+        super().__init__(
+            f"task {task} is quarantined: {why}{at}; release a version that does not, or restart the process"
+        )
         self.task = task
         self.strikes = strikes
         self.leaked_mb = leaked_mb
         self.reset_failure = reset_failure
+        self.place = place
 
 
 class _Record:
@@ -61,8 +66,9 @@ class _Record:
         self.strikes = 0
         self.leaked_bytes = 0
         self.reset_failure = ""
+        self.place = ""  # of the last call that ended a host
         self.runs = 0  # that ended well since the last strike, or since one was forgotten
-        self.quarantined: dict[str, tuple[int, int, str]] = {}  # version → strikes, leaked MB, reset failure
+        self.quarantined: dict[str, tuple[int, int, str, str]] = {}  # version → as TaskQuarantined's
         self.suspicions = 0
         self.alone_runs = 0  # to be made
         self.lost_alone = 0  # in a row
@@ -82,7 +88,7 @@ class _Record:
         """Take note that a strike or a leak of this version was counted."""
         self.runs = 0
         if self.is_at_limit():
-            self.quarantined[version] = (self.strikes, self.leaked_bytes >> 20, self.reset_failure)
+            self.quarantined[version] = (self.strikes, self.leaked_bytes >> 20, self.reset_failure, self.place)
             if len(self.quarantined) > _MAX_VERSIONS:
                 del self.quarantined[next(iter(self.quarantined))]
 
@@ -111,6 +117,8 @@ class _Record:
     def count(self, vm: VM, version: str, *, is_alone: bool, is_hosted: bool, has_ended: bool) -> bool:
         """Count what a VM of a version cost, and return if it was anything; leaked memory once the VM has ended."""
         leaked_bytes = vm.leaked_bytes if has_ended else 0
+        if vm.suspected and is_alone:
+            self.place = vm.last_place[1] or self.place
         if vm.crashed or (vm.abandoned and (is_alone or not is_hosted)):
             self.strikes += 1
         elif is_alone and vm.suspected:
@@ -229,11 +237,14 @@ class VMPool:
         record = self._records.get(identity)
         return record is not None and (record.strikes > 0 or record.alone_runs > 0)
 
+    def vms(self) -> list[VM]:
+        """Return the VMs of tasks, the last used one first."""
+        with self._locked():
+            return [entry.vm for entry in reversed(self._entries.values()) if entry.vm is not None]
+
     def lost_vms(self) -> list[VM]:
         """Return the VMs of tasks that ended with their host, or whose host is retired; the last used one first."""
-        with self._locked():
-            vms = [entry.vm for entry in reversed(self._entries.values()) if entry.vm is not None]
-        return [vm for vm in vms if not vm.alive and not vm.abandoned and not vm.crashed]
+        return [vm for vm in self.vms() if not vm.alive and not vm.abandoned and not vm.crashed]
 
     def close(self) -> None:
         """Close every VM; later calls raise VMClosedError."""

@@ -10,7 +10,7 @@ from typing import Any
 from walle.engine_ext import _core, rates
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
-from walle.engine_ext.vm.host import VmHost
+from walle.engine_ext.vm.host import NextHost, VmHost
 from walle.engine_ext.vm.loop_calls import LoopCalls, forget_loop_calls
 from walle.engine_ext.vm.sources import TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
@@ -44,7 +44,7 @@ class VM:
         name: str = "",
         limits: Mapping[str, int] | None = None,
         grace_s: float = GRACE_S,
-        host: VmHost | None = None,
+        host: VmHost | NextHost | None = None,
         alone: bool = False,
     ) -> None:
         if alone and host is None:
@@ -124,6 +124,15 @@ class VM:
     def suspected(self) -> bool:
         """Return whether its VM host ended while this VM ran, which may have been the cause."""
         return self._core.suspected
+
+    @property
+    def last_place(self) -> tuple[str, str]:
+        """Return (phase, place) of what its task did as the VM host ended, where it is suspected; else ("", "").
+
+        The phase is the task's, or the function that was called; the place is "file:line in function", the innermost
+        frame of the task's code where its own thread crashed, else the beginning of what it entered last.
+        """
+        return self._core.last_place
 
     @property
     def reset_failure(self) -> str:

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast, override
 
@@ -325,7 +325,9 @@ class SqliteUploadStore(UploadStore):
 
     async def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_open_database() -> T:
-            return work(self._current())
+            database = self._current()
+            with self._of_own_format(database):
+                return work(database)
 
         return await self._in_thread(on_open_database)
 
@@ -334,6 +336,7 @@ class SqliteUploadStore(UploadStore):
 
         def in_transaction(database: sqlite3.Connection) -> T:
             with transaction(database, durable=False):
+                self._check_not_migrated(database)
                 return work(database)
 
         return await self._run(in_transaction)
@@ -350,7 +353,8 @@ class SqliteUploadStore(UploadStore):
                 self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
                 self._reader.execute("PRAGMA query_only = ON")
                 self._reader_of = opened
-            return work(self._reader)
+            with self._of_own_format(self._reader):
+                return work(self._reader)
 
         try:
             return await self._in_thread(on_reader, self._reader_thread)
@@ -456,6 +460,26 @@ class SqliteUploadStore(UploadStore):
             raise IngestError(self.path, f"has format {found}, this version of walle reads 1 to {FORMAT}")
         return found
 
+    def _check_not_migrated(self, database: sqlite3.Connection) -> None:
+        """Raise IngestError where a newer walle has changed the format of the open file: this one must not write it."""
+        found = cast("int", database.execute("PRAGMA user_version").fetchone()[0])
+        if found != FORMAT:
+            what = (
+                f"was brought to format {found} by another version of walle while this process had it open,"
+                f" which uses format {FORMAT}; stop this process, or start it again with that version"
+            )
+            raise IngestError(self.path, what)
+
+    @contextlib.contextmanager
+    def _of_own_format(self, database: sqlite3.Connection) -> Iterator[None]:
+        """Run the block; where SQLite refuses its statements because the file has another format now, say that."""
+        try:
+            yield
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                self._check_not_migrated(database)
+            raise
+
     def _close(self) -> None:
         database, self._database = self._database, None
         if database is None:
@@ -533,6 +557,7 @@ class SqliteUploadStore(UploadStore):
         version = data_version(database)
         if version == self._data_version:
             return False
+        self._check_not_migrated(database)
         self._data_version = version
         self._forget()
         return True

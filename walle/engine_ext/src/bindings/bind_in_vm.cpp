@@ -237,6 +237,12 @@ void bind_in_vm(py::module_& module) {
       },
       "Stop the running call for a limit that it exceeded: raise Stopped.");
   module.def(
+      "vm_enter_phase",
+      [](const std::string& phase, py::handle code) {
+        if (vm::TaskVm* task_vm = vm::TaskVm::current()) task_vm->enter_phase(phase, code.ptr());
+      },
+      py::arg("phase"), py::arg("code"), "Record that the task enters a phase (\"\": the same one), and code of its own.");
+  module.def(
       "vm_park_if_abandoned",
       [](const py::args&) {
         if (vm::TaskVm* task_vm = vm::TaskVm::current()) task_vm->park_if_abandoned();

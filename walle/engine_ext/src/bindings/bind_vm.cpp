@@ -71,9 +71,7 @@ py::list take_replies(vm::ReplyQueue& queue) {
       outcome = is_short ? vm::Outcome::not_received : vm::Outcome::not_plain;
       text = std::string(is_short ? "" : "the result could not be received: ") + error.what();
     }
-    replies.append(py::make_tuple(
-        reply.call_id, outcome_name(outcome), std::move(value),
-        py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"))));
+    replies.append(py::make_tuple(reply.call_id, outcome_name(outcome), std::move(value), decode_text(text)));
   }
   return replies;
 }
@@ -135,6 +133,11 @@ void bind_vm(py::module_& module) {
       .def_property_readonly("alive", [](const VMHandle& self) { return self.vm().alive(); })
       .def_property_readonly("crashed", [](const VMHandle& self) { return self.vm().was_crashed(); })
       .def_property_readonly("suspected", [](const VMHandle& self) { return self.vm().was_suspected(); })
+      .def_property_readonly("last_place",
+                             [](const VMHandle& self) {
+                               const vm::TaskPlace last = self.vm().last_place();
+                               return py::make_tuple(decode_text(last.phase), decode_text(last.place));
+                             })
       .def_property_readonly("abandoned", [](const VMHandle& self) { return self.vm().was_abandoned(); })
       .def_property_readonly("reset_failure", [](const VMHandle& self) { return self.vm().reset_failure(); })
       .def_property_readonly("leaked_bytes", [](const VMHandle& self) { return self.vm().leaked_bytes(); })

@@ -32,8 +32,8 @@ VMHandle start_hosted_vm(vm::HostClient& client, const std::string& name, py::ha
   return VMHandle(client.start_vm(std::move(settings), resources, alone));
 }
 
-py::dict enter_sandbox(const std::vector<std::string>& readable) {
-  const vm::SandboxLayers layers = vm::enter_sandbox(readable);
+py::dict enter_sandbox(const std::vector<std::string>& readable, const std::vector<int>& reserved) {
+  const vm::SandboxLayers layers = vm::enter_sandbox(readable, reserved);
   py::dict found;
   found["no_new_privileges"] = layers.no_new_privileges;
   found["not_dumpable"] = layers.not_dumpable;
@@ -73,6 +73,12 @@ void bind_vm_host(py::module_& module) {
            })
       .def_property_readonly("usable", &vm::HostClient::is_usable)
       .def_property_readonly("end_reason", &vm::HostClient::end_reason)
+      .def_property_readonly("ran_at_end",
+                             [](const vm::HostClient& self) {
+                               py::list all;
+                               for (const std::string& one : self.ran_at_end()) all.append(decode_text(one));
+                               return all;
+                             })
       .def_property_readonly("hello", [](const vm::HostClient& self) -> py::object {
         const auto found = self.hello();
         return found ? write_value(*found) : py::none();
@@ -89,10 +95,13 @@ void bind_vm_host(py::module_& module) {
              }
              return write_value(config);
            })
+      .def_property_readonly("descriptors", &vm::HostServer::descriptors)
+      .def_property_readonly("trace_fd", &vm::HostServer::trace_fd)
       .def("send_hello", [](vm::HostServer& self, py::handle value) { self.send_hello(read_value(value, "hello")); })
       .def("serve", &vm::HostServer::serve, py::call_guard<py::gil_scoped_release>());
-  module.def("enter_sandbox", &enter_sandbox, py::arg("readable"),
-             "Restrict this process permanently to reading these paths; return the layers that are active.");
+  module.def("enter_sandbox", &enter_sandbox, py::arg("readable"), py::arg("reserved") = std::vector<int>(),
+             "Restrict this process permanently to reading these paths, and not to use the reserved descriptors as files; return "
+             "the layers that are active.");
 }
 
 }  // namespace walle

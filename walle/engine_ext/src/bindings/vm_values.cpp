@@ -114,6 +114,12 @@ py::object write_value(const vm::Value& value) {
   return py::reinterpret_steal<py::object>(object);
 }
 
+py::str decode_text(std::string_view utf8) {
+  PyObject* text = PyUnicode_DecodeUTF8(utf8.data(), static_cast<py::ssize_t>(utf8.size()), "replace");
+  if (text == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
 std::chrono::nanoseconds nanoseconds(double seconds) {
   constexpr double kLongest = 1e9;  // seconds: practically unlimited, and far from overflow
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::min(seconds, kLongest) * 1e9));

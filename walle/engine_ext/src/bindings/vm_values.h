@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include <chrono>
+#include <string_view>
 
 #include "vm/value.h"
 
@@ -14,6 +15,9 @@ extern const vm::ArrayPort kArrayPort;
 // Throws Python's TypeError where the object is not plain data; `root` is what the error calls it.
 vm::Value read_value(pybind11::handle object, const char* root);
 pybind11::object write_value(const vm::Value& value);
+
+// Returns the text of bytes that may not be UTF-8.
+pybind11::str decode_text(std::string_view utf8);
 
 std::chrono::nanoseconds nanoseconds(double seconds);
 

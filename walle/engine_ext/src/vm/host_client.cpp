@@ -23,6 +23,7 @@ namespace {
 
 constexpr auto kExitTime = 500ms;        // that a host whose socket is closed has to exit
 constexpr auto kLookTime = 1s;           // between looks at a process that has no handle to poll
+constexpr std::size_t kMaxNamedVms = 8;  // of those that ran as the host ended
 constexpr int kMaxRestOfMessages = 100;  // parts of the stream that are read once the process has ended
 
 // Opens a resource. No link is followed: it could lead anywhere.
@@ -52,8 +53,15 @@ std::shared_ptr<HostClient> HostClient::start(Descriptor socket, const ArrayPort
 bool HostClient::is_in_child() const { return getpid() != owner_; }
 
 void HostClient::send_config(const Value& value) {
+  Descriptor record = create_crash_record();
+  Descriptor sent = record ? Descriptor(fcntl(record.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) : Descriptor();
   MessageWriter writer(MessageType::config);
-  writer.put_value(value);
+  writer.put_value(value).put(static_cast<std::uint8_t>(sent ? 1 : 0));
+  if (sent) {
+    writer.put_descriptor(std::move(sent));
+    const std::lock_guard lock(mutex_);
+    record_ = std::move(record);
+  }
   socket_.send(writer.take());
 }
 
@@ -97,7 +105,7 @@ std::shared_ptr<VirtualMachine> HostClient::start_vm(Settings settings, const st
   writer.put(static_cast<std::uint32_t>(settings.task_files.size()));
   for (const std::string& file : settings.task_files) writer.put_text(file);
   writer.put_value(settings.config);
-  auto vm = std::make_shared<HostedVm>(shared_from_this(), vm_id, settings.grace, settings.output_bytes);
+  auto vm = std::make_shared<HostedVm>(shared_from_this(), vm_id, settings);
   const std::lock_guard lock(mutex_);
   if (has_ended_) {
     vm->is_lost_ = true;
@@ -153,6 +161,12 @@ std::string HostClient::end_reason() const {
   if (is_in_child()) return kForked;
   const std::lock_guard lock(mutex_);
   return end_reason_;
+}
+
+std::vector<std::string> HostClient::ran_at_end() const {
+  if (is_in_child()) return {};
+  const std::lock_guard lock(mutex_);
+  return ran_at_end_;
 }
 
 // --- The thread that reads the socket
@@ -436,10 +450,15 @@ void HostClient::end(const HostEnd& end) {
     vm->was_crashed_ = end.is_certain && vm->is_busy();
     vm->was_suspected_ = end.is_suspicious && vm->is_busy();
     vm->is_lost_ = !end.is_wanted;
+    if (vm->was_suspected_) {
+      vm->last_ = read_place(record_, id, vm->task_files_);
+      if (ran_at_end_.size() < kMaxNamedVms) ran_at_end_.push_back(vm->describe_last());
+    }
     const Outcome others = end.is_wanted ? Outcome::closed : Outcome::lost;
     vm->end(vm->was_crashed_ ? Outcome::crashed : others, others, end.reason);
   }
   vms_.clear();
+  record_ = Descriptor();
   socket_.close();
   changed_.notify_all();
 }

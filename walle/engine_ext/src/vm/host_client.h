@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "vm/crash_record.h"
 #include "vm/host_process.h"
 #include "vm/message_socket.h"
 #include "vm/task_vm.h"
@@ -72,6 +73,9 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   // Whether the host has ended, and the replies of its calls have been sent, within the timeout.
   bool wait_ended(std::chrono::nanoseconds timeout) const;
   std::string end_reason() const;
+  // The VMs that ran as the host ended of itself or by a signal, each with what its task was doing: "NAME (execute, main.py:3 in
+  // f)".
+  std::vector<std::string> ran_at_end() const;
 
   static constexpr std::chrono::seconds kStuckTime{1};
   static constexpr std::chrono::seconds kRetireTime{5};
@@ -124,6 +128,7 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   std::uint64_t next_vm_ = 1;
   bool is_alone_ = false;  // ends with its VM
   HostProcess process_;
+  Descriptor record_;  // the host's crash record
   std::optional<Value> hello_;
   std::string kill_reason_;
   bool is_unresponsive_ = false;               // which is why it was killed
@@ -135,6 +140,7 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   std::size_t late_replies_ = 0;                        // to calls of VMs that have ended, which the host may yet send
   bool has_ended_ = false;
   std::string end_reason_;
+  std::vector<std::string> ran_at_end_;
 };
 
 }  // namespace walle::vm

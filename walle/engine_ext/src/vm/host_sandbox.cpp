@@ -150,6 +150,17 @@ class Filter {
     add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, 1);
     verdict(SECCOMP_RET_ALLOW);
   }
+  // Refuses the call where its first argument is one of the descriptors. A call's first rule, which is followed by others.
+  void refuse_for(int call, const std::vector<int>& descriptors) {
+    const auto count = static_cast<std::uint8_t>(descriptors.size());
+    add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(call), 0, static_cast<std::uint8_t>(2 * count + 2));
+    load(low_half(0));
+    for (const int descriptor : descriptors) {
+      add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<std::uint32_t>(descriptor), 0, 1);
+      verdict(SECCOMP_RET_ERRNO | EPERM);
+    }
+    load(offsetof(seccomp_data, nr));
+  }
   // Allows the call where the low half of an argument, masked, has one of the values.
   void allow_where(int call, int argument, std::uint32_t mask, std::initializer_list<std::uint32_t> values) {
     const auto count = static_cast<std::uint8_t>(values.size());
@@ -199,10 +210,15 @@ class Filter {
   std::vector<sock_filter> code_;
 };
 
-bool enter_seccomp() {
-  if (kArchitecture == 0) return false;
+// Calls of programs that read, write, duplicate and close files, by their descriptor.
+constexpr int kFileCalls[] = {SYS_read, SYS_readv, SYS_pread64, SYS_write, SYS_writev, SYS_close, SYS_fcntl, SYS_ioctl};
+constexpr std::size_t kMaxReserved = 16;
+
+bool enter_seccomp(const std::vector<int>& reserved) {
+  if (kArchitecture == 0 || reserved.size() > kMaxReserved) return false;
   const auto process = static_cast<std::uint32_t>(getpid());
   Filter filter;
+  for (const int call : kFileCalls) filter.refuse_for(call, reserved);
   for (const int call : kAllowed) filter.allow(call);
   filter.allow_where(SYS_openat, 2, ~kOpenFlags, {0});
 #ifdef SYS_open
@@ -220,7 +236,7 @@ bool enter_seccomp() {
 
 }  // namespace
 
-SandboxLayers enter_sandbox(const std::vector<std::string>& readable) {
+SandboxLayers enter_sandbox(const std::vector<std::string>& readable, const std::vector<int>& reserved) {
   SandboxLayers layers;
   // Where memory runs out, the system is to end the host and not the device: memory files count for neither.
   if (const Descriptor score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)); score)
@@ -230,7 +246,7 @@ SandboxLayers enter_sandbox(const std::vector<std::string>& readable) {
   layers.no_new_privileges = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
   if (!layers.no_new_privileges) return layers;  // the others need it
   layers.landlock = enter_landlock(readable);
-  layers.seccomp = enter_seccomp();
+  layers.seccomp = enter_seccomp(reserved);
   return layers;
 }
 
@@ -240,7 +256,7 @@ SandboxLayers enter_sandbox(const std::vector<std::string>& readable) {
 
 namespace walle::vm {
 
-SandboxLayers enter_sandbox(const std::vector<std::string>&) { return {}; }
+SandboxLayers enter_sandbox(const std::vector<std::string>&, const std::vector<int>&) { return {}; }
 
 }  // namespace walle::vm
 

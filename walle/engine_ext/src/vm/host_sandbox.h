@@ -15,7 +15,9 @@ struct SandboxLayers {
 };
 
 // Restricts this process, all its threads and its children, permanently. `readable` are the files and folders that may be opened,
-// for reading; those that do not exist, or that the kernel's layer cannot name, stay closed. Without Linux there is no layer.
-SandboxLayers enter_sandbox(const std::vector<std::string>& readable);
+// for reading; those that do not exist, or that the kernel's layer cannot name, stay closed. The calls by which programs read,
+// write, duplicate and close files are refused for the `reserved` descriptors, which leaves those of sockets. Without Linux there
+// is no layer.
+SandboxLayers enter_sandbox(const std::vector<std::string>& readable, const std::vector<int>& reserved);
 
 }  // namespace walle::vm

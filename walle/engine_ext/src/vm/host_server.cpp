@@ -104,7 +104,15 @@ Value HostServer::receive_config() {
   received_.erase(received_.begin());
   if (message.type != MessageType::config) throw std::runtime_error("the VM host's first message is not its configuration");
   MessageReader reader(message, port_);
-  return reader.get_value({});
+  Value config = reader.get_value({});
+  if (reader.get<std::uint8_t>() != 0) record_ = std::make_unique<CrashRecord>(above_standard(reader.get_descriptor()));
+  return config;
+}
+
+std::vector<int> HostServer::descriptors() const {
+  std::vector<int> all = socket_->descriptors();
+  if (parent_) all.push_back(parent_.get());
+  return all;
 }
 
 void HostServer::send_hello(const Value& value) { socket_->send(MessageWriter(MessageType::hello).put_value(value).take()); }
@@ -203,6 +211,7 @@ void HostServer::start_vm(MessageReader& reader) {
     if (!failure.empty()) return send_change(vm_id, {.kind = VmChange::Kind::ended, .text = failure});
   }
   settings.on_change = [this, vm_id](const VmChange& change) { send_change(vm_id, change); };
+  if (record_) settings.place_entry = record_->take(vm_id);
   try {
     auto replies = std::make_shared<Replies>(socket_, vm_id, settings.output_bytes);
     auto vm = TaskVm::start(std::move(settings), port_);
@@ -250,7 +259,10 @@ void HostServer::remove_ended() {
     const std::lock_guard lock(ended_mutex_);
     ended.swap(ended_);
   }
-  for (const std::uint64_t vm_id : ended) vms_.erase(vm_id);
+  for (const std::uint64_t vm_id : ended) {
+    vms_.erase(vm_id);
+    if (record_) record_->release(vm_id);
+  }
 }
 
 }  // namespace walle::vm

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "vm/crash_record.h"
 #include "vm/message_socket.h"
 #include "vm/task_vm.h"
 
@@ -19,6 +20,10 @@ class HostServer {
 
   // Blocks until the device's first message, and returns its value. Throws std::runtime_error where the device has ended.
   Value receive_config();
+  // The descriptor to which faulthandler is to write, after `receive_config`; -1 where there is none.
+  int trace_fd() const { return record_ ? record_->trace_fd() : -1; }
+  // The descriptors through which it serves, none of which it reads, writes or closes by the calls for files.
+  std::vector<int> descriptors() const;
   void send_hello(const Value& value);
   // Ends the process once the device has ended or closed the socket.
   [[noreturn]] void serve();
@@ -49,6 +54,7 @@ class HostServer {
   const ArrayPort& port_;
   const Descriptor parent_;  // readable once the device's process has ended; none on old kernels
   std::vector<Message> received_;
+  std::unique_ptr<CrashRecord> record_;
   std::map<std::uint64_t, Hosted> vms_;
   std::map<std::uint64_t, Files> files_;  // of VMs that have not started yet
   std::mutex ended_mutex_;

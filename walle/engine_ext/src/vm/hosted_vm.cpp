@@ -110,4 +110,10 @@ void HostedVm::end(Outcome first, Outcome others, const std::string& why) {
   calls_waiting_.clear();
 }
 
+std::string HostedVm::describe_last() const {
+  std::string last = last_.phase;
+  if (!last_.place.empty()) last += (last.empty() ? "" : ", ") + last_.place;
+  return last.empty() ? name_ : name_ + " (" + last + ")";
+}
+
 }  // namespace walle::vm

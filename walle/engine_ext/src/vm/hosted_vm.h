@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 
 #include "vm/host_client.h"
 #include "vm/message.h"
@@ -16,8 +17,13 @@ namespace walle::vm {
 // Its fields are guarded by the client's mutex.
 class HostedVm final : public VirtualMachine {
  public:
-  HostedVm(std::shared_ptr<HostClient> host, std::uint64_t id, std::chrono::milliseconds grace, std::int64_t output_bytes)
-      : host_(std::move(host)), id_(id), grace_(grace), output_bytes_(output_bytes) {}
+  HostedVm(std::shared_ptr<HostClient> host, std::uint64_t id, const Settings& settings)
+      : host_(std::move(host)),
+        id_(id),
+        name_(settings.name),
+        task_files_(settings.task_files),
+        grace_(settings.grace),
+        output_bytes_(settings.output_bytes) {}
 
   void submit(std::shared_ptr<ReplySink> replies, std::uint64_t call_id, std::string function, Value arguments,
               std::optional<std::chrono::nanoseconds> deadline) override;
@@ -32,6 +38,7 @@ class HostedVm final : public VirtualMachine {
   bool was_abandoned() const override { return read(was_abandoned_); }
   bool was_crashed() const override { return read(was_crashed_); }
   bool was_suspected() const override { return read(was_suspected_); }
+  TaskPlace last_place() const override { return read(last_); }
   std::string reset_failure() const override { return read(reset_failure_); }
   std::int64_t leaked_bytes() const override { return read(leaked_bytes_); }
   std::uint64_t calls() const override { return read(calls_); }
@@ -70,11 +77,15 @@ class HostedVm final : public VirtualMachine {
   // Returns when the host is to be retired for what this VM does.
   std::optional<HostClient::Clock::time_point> retire_due() const;
   void receive(Reply reply);
+  // Returns its name, and what it was doing as its host ended.
+  std::string describe_last() const;
   // The VM has ended, or its host; `first` is the outcome of the first call.
   void end(Outcome first, Outcome others, const std::string& why);
 
   const std::shared_ptr<HostClient> host_;
   const std::uint64_t id_;
+  const std::string name_;
+  const std::unordered_set<std::string> task_files_;
   const std::chrono::milliseconds grace_;
   const std::int64_t output_bytes_;
   State state_ = State::starting;
@@ -85,6 +96,7 @@ class HostedVm final : public VirtualMachine {
   bool was_abandoned_ = false;
   bool was_crashed_ = false;
   bool was_suspected_ = false;
+  TaskPlace last_;  // where it is suspected
   std::optional<HostClient::Clock::time_point> closed_at_;
   std::optional<HostClient::Clock::time_point> abandoned_at_;
   std::string reset_failure_;

@@ -49,6 +49,12 @@ MessageSocket::MessageSocket(Descriptor socket) : socket_(above_standard(std::mo
 #endif
 }
 
+std::vector<int> MessageSocket::descriptors() const {
+  std::vector<int> all = wake_.descriptors();
+  all.push_back(socket_.get());
+  return all;
+}
+
 void MessageSocket::send(Message message) {
   if (message.body.size() > UINT32_MAX) throw NotPlain("a message to or from the VM host is larger than 4 GiB");
   Outgoing outgoing;

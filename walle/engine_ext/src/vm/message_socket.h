@@ -32,6 +32,8 @@ class MessageSocket {
 
   int fd() const noexcept { return socket_.get(); }
   int wake_fd() const noexcept { return wake_.fd(); }
+  // All that it uses, by the calls of sockets and `poll` only.
+  std::vector<int> descriptors() const;
   // What to poll the socket for, and for how many milliseconds at most: -1 for any time. Then `flush`.
   struct Interest {
     short events = 0;
@@ -65,7 +67,7 @@ class MessageSocket {
   void drop(std::size_t size_bytes);
 
   Descriptor socket_;
-  const Wake wake_;
+  const Wake wake_{Wake::Means::messages};
   mutable std::mutex mutex_;
   std::deque<Outgoing> pending_;
   bool is_starved_ = false;  // the system has no memory for what is pending, though the socket has room

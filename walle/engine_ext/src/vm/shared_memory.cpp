@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <mutex>
@@ -14,7 +15,8 @@ namespace walle::vm {
 namespace {
 
 #ifdef __linux__
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr int kSeals = kSizeSeals | F_SEAL_WRITE;
 constexpr unsigned kNoExecute = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3
 #endif
 
@@ -33,11 +35,27 @@ MappedFiles& mapped_files() {
 
 #ifdef __linux__
 
-Descriptor share_bytes(const std::byte* data, std::size_t size_bytes) {
-  int fd = memfd_create("walle-array", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
-  if (fd < 0 && errno == EINVAL) fd = memfd_create("walle-array", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+namespace {
+
+Descriptor create_memory(const char* name) {
+  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
-  Descriptor memory(fd);
+  return Descriptor(fd);
+}
+
+}  // namespace
+
+Descriptor create_shared_bytes(const char* name, std::size_t size_bytes) {
+  Descriptor memory = create_memory(name);
+  if (ftruncate(memory.get(), static_cast<off_t>(size_bytes)) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0)
+    throw std::system_error(errno, std::generic_category(), "shared memory");
+  return memory;
+}
+
+Descriptor share_bytes(const std::byte* data, std::size_t size_bytes) {
+  Descriptor memory = create_memory("walle-array");
   for (std::size_t done = 0; done < size_bytes;) {
     const ssize_t written = write(memory.get(), data + done, size_bytes - done);
     if (written < 0 && errno == EINTR) continue;
@@ -59,6 +77,10 @@ std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t 
 }
 
 #else  // no memory there can be sealed: arrays cross as bytes
+
+Descriptor create_shared_bytes(const char*, std::size_t) {
+  throw std::system_error(ENOSYS, std::generic_category(), "memfd_create");
+}
 
 Descriptor share_bytes(const std::byte*, std::size_t) {
   throw std::system_error(ENOSYS, std::generic_category(), "memfd_create");

@@ -9,6 +9,9 @@
 
 namespace walle::vm {
 
+// Returns a file of zeros that can be written, and whose size is sealed. Throws std::system_error.
+Descriptor create_shared_bytes(const char* name, std::size_t size_bytes);
+
 // Returns a sealed file with these bytes. Throws std::system_error.
 Descriptor share_bytes(const std::byte* data, std::size_t size_bytes);
 

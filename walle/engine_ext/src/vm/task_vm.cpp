@@ -134,6 +134,10 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
 #ifdef __linux__
   system_thread_ = static_cast<pid_t>(syscall(SYS_gettid));
 #endif
+  if (settings_.place_entry != nullptr) {
+    settings_.place_entry->thread = interpreter.thread_id;
+    use_signal_stack();
+  }
   PyEval_RestoreThread(interpreter.thread);
   interpreter.enter_context();
   heap_->set_limit(settings_.memory_bytes);
@@ -158,6 +162,7 @@ std::string TaskVm::run_in(Interpreter& interpreter) {
   }
   InterpreterPool::instance().mark_releasing(interpreter);
   PyEval_RestoreThread(saved);
+  enter_phase("end", nullptr);  // finalizers are the task's code
   std::string reason = reset_interpreter();
   PyEval_SaveThread();
   {

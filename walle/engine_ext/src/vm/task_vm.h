@@ -15,8 +15,10 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 
+#include "vm/crash_record.h"
 #include "vm/heap.h"
 #include "vm/value.h"
 #include "vm/virtual_machine.h"
@@ -49,6 +51,7 @@ struct Settings {
   std::chrono::milliseconds grace{250};        // from the stop request until the VM is abandoned
   std::int64_t memory_bytes = 0;               // 0: no limit
   std::int64_t output_bytes = 0;               // of a result, and of a callback's arguments; 0: no limit
+  PlaceEntry* place_entry = nullptr;           // of the host's crash record; null in the device's own process
   // Called at each change of state, from any thread, with the VM locked: it must neither block nor call the VM.
   std::function<void(const VmChange&)> on_change;
 };
@@ -84,6 +87,7 @@ class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<
   bool was_abandoned() const override { return was_abandoned_.load(std::memory_order_relaxed); }
   bool was_crashed() const override { return false; }
   bool was_suspected() const override { return false; }
+  TaskPlace last_place() const override { return {}; }
   std::string reset_failure() const override;
   std::int64_t leaked_bytes() const override;
   std::uint64_t calls() const override { return calls_.load(std::memory_order_relaxed); }
@@ -112,6 +116,8 @@ class TaskVm final : public VirtualMachine, public std::enable_shared_from_this<
   // Called as each Stopped object is created. In the second half of the grace period it schedules the next Stopped already, so
   // that code that catches this one gets that one at its next jump or call.
   void reraise();
+  // Records in the host's crash record that the task enters a phase, or code of its own ("" keeps the phase).
+  void enter_phase(std::string_view phase, PyObject* code);
   // Stops the running call for the limit that it exceeded. Raises Stopped.
   void exceed_limit(const std::string& limit);
   // From within an allocator: requests the stop for the memory limit, which another thread carries out.

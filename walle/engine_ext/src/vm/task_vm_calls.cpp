@@ -27,6 +27,7 @@ void TaskVm::run_call(Call& call) {
 
 Reply TaskVm::perform(Call& call) {
   Reply reply{call.id, Outcome::ok, {}, ""};
+  enter_phase(std::string_view(call.function).substr(call.function.find(':') + 1), nullptr);
   PyObject* arguments = to_python(call.arguments, port_);
   call.arguments = {};  // its arrays are now the task's alone
   PyObject* name = arguments != nullptr

@@ -243,6 +243,15 @@ void TaskVm::reraise() {
   if (is_reraising_) PyThreadState_SetAsyncExc(interpreter_->thread_id, interpreter_->stopped);
 }
 
+void TaskVm::enter_phase(std::string_view phase, PyObject* code) {
+  PlaceEntry* entry = settings_.place_entry;
+  if (entry == nullptr) return;
+  if (!phase.empty()) entry->enter_phase(phase);
+  if (code == nullptr || !PyCode_Check(code)) return;
+  auto* entered = reinterpret_cast<PyCodeObject*>(code);
+  entry->set_place(place_text(entered, attribute_text(code, "co_filename"), entered->co_firstlineno));
+}
+
 // Returns "file:line in function" of the innermost frame of the task's own code, else of the innermost frame. Under the VM's GIL.
 std::string TaskVm::current_place() {
   std::string innermost;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "vm/crash_record.h"
 #include "vm/reply_queue.h"
 #include "vm/value.h"
 
@@ -36,6 +37,8 @@ class VirtualMachine {
   virtual bool was_crashed() const = 0;
   // Whether its host ended while it ran, and it may have been the cause, as others may.
   virtual bool was_suspected() const = 0;
+  // What its task was doing as its host ended, where it is suspected.
+  virtual TaskPlace last_place() const = 0;
   // Why the interpreter was discarded because of what the task did, else ""; and the bytes leaked by that until the process
   // exits. Both are set once the VM has ended.
   virtual std::string reset_failure() const = 0;
