@@ -212,6 +212,8 @@ void doubles(const Table& table, std::mt19937_64& random) {
   const auto power = [](long double a, long double b) { return std::pow(a, b); };
   const auto [left, right] = pairs<double>(random, 500);
   binary<double>(table, 1, BinaryOp::Power, "pow", power, left, right, 2.0);
+  const auto atan2 = [](long double y, long double x) { return std::atan2(y, x); };
+  binary<double>(table, 1, BinaryOp::Atan2, "atan2", atan2, left, right, 2.0);
   std::uniform_real_distribution<double> exponent(-700, 700), even(-1, 1);
   std::vector<double> base, tame;
   for (int i = 0; i < 8192; ++i) {
@@ -220,6 +222,7 @@ void doubles(const Table& table, std::mt19937_64& random) {
     if (i % 6 == 5) base.back() = -base.back();
   }
   binary<double>(table, 1, BinaryOp::Power, "pow", power, base, tame, 2.0);
+  binary<double>(table, 1, BinaryOp::Atan2, "atan2", atan2, base, tame, 2.0);
 }
 
 }  // namespace

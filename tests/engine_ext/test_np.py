@@ -1,5 +1,6 @@
 """walle.np against NumPy: values, dtypes, shapes, broadcasting, reductions, operators on Python numbers."""
 
+import contextlib
 import importlib
 import operator
 import subprocess
@@ -155,6 +156,56 @@ def test_in_place_operators_keep_the_array() -> None:
     with pytest.raises(DTypeError, match="in place"):
         whole /= 2
     assert whole.tolist() == [1, 2]
+
+
+_IN_PLACE = ["bool", "uint8", "int8", "int32", "uint64", "float32", "float64", "complex64"]
+
+
+@pytest.mark.parametrize("dtype", _IN_PLACE)
+@pytest.mark.parametrize("other", _IN_PLACE)
+def test_in_place_operators_follow_the_rule_of_casting(dtype: str, other: str) -> None:
+    """As NumPy's: a result of another kind is refused, and sums and products of bools are bools again."""
+    operations: list[Callable[[Any, Any], Any]] = [operator.iadd, operator.imul]
+    for operation in operations:
+        ours, theirs = np.ones(3, dtype), numpy.ones(3, dtype)
+        expected: Any = None
+        with contextlib.suppress(TypeError):
+            expected = operation(theirs, numpy.ones(3, other))
+        if expected is None:
+            with pytest.raises(DTypeError, match="in place"):
+                operation(ours, np.ones(3, other))
+            assert ours.tolist() == [1, 1, 1]
+        else:
+            assert operation(ours, np.ones(3, other)).tolist() == expected.tolist()
+    numpy_can_cast: Any = numpy.can_cast
+    can = numpy.can_cast(other, dtype, "same_kind")
+    for casting in ("no", "equiv", "safe", "same_kind", "unsafe"):
+        assert np.can_cast(other, dtype, casting) == numpy_can_cast(other, dtype, casting)
+    if not can:
+        with pytest.raises(DTypeError, match="cannot hold"):
+            np.positive(np.ones(3, other), out=np.ones(3, dtype))
+
+
+def test_in_place_operators_on_bools() -> None:
+    mask = np.array([True, False])
+    mask += [False, True]
+    mask *= True
+    mask |= mask
+    assert mask.tolist() == [True, True]
+    for wrong in (1, 2.5, [1, 0], np.int64(1)):
+        with pytest.raises(TypeError, match="bool cannot hold the result"):
+            mask += wrong
+    with pytest.raises(TypeError, match="bool cannot hold the result"):
+        mask -= True
+    with pytest.raises(ValueError, match="unknown casting"):
+        np.can_cast("int8", "int16", "some")
+
+
+def test_complex_numbers_from_two_parts() -> None:
+    assert np.complex64(1, -2).item() == 1 - 2j
+    assert np.complex128(np.float64(1), float("inf")).item().imag == float("inf")
+    with pytest.raises(TypeError, match="takes one value"):
+        np.float32(1, 2)
 
 
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "mean", "argmax", "argmin", "all", "any", "std", "var"])

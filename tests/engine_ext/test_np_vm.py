@@ -1,11 +1,13 @@
 """walle.np inside task VMs: every part loads there, without NumPy and without shared state."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import numpy
 import pytest
 
+import walle.np as np
 from tests.sim.vm_task import write_task
 from walle.vm import VM
 
@@ -34,6 +36,31 @@ def seeded(number):
 
 def more():
     return np.random.rand(3)
+
+def to_json():
+    import io
+    import json
+    from json import JSONEncoder
+
+    class Upper(JSONEncoder):
+        def default(self, o):
+            return "object" if type(o) is object else super().default(o)
+
+    a = np.array([1.0, 2.5])
+    features = {"m": a.mean(), "s": [a.sum(), a[1], np.float32(1.5)], "n": np.int64(3), "b": np.bool_(True)}
+    file = io.StringIO()
+    json.dump(features, file)
+    texts = [json.dumps(features), file.getvalue(), json.dumps(features, indent=None)]
+    texts += [json.JSONEncoder().encode(features)]
+    texts += [json.dumps([a[0], object()], cls=Upper), json.dumps(a[0], default=str)]
+    texts += [json.dumps(np.float32(float("nan")))]
+    errors = []
+    for wrong in (a, np.complex64(1j), object()):
+        try:
+            json.dumps(wrong)
+        except TypeError as error:
+            errors.append(str(error))
+    return texts, errors
 
 def refused():
     try:
@@ -70,6 +97,29 @@ async def test_parts_that_the_native_types_call_load_in_a_vm(folder: Path) -> No
         assert await vm.call("texts") == ("[[2 1]\n [2 8]]", "array(2., dtype=float64)", True, [2, 1, 2, 8], "int64")
     vm.close()
     assert await vm.wait_closed()
+
+
+@pytest.mark.asyncio
+async def test_json_of_a_task_takes_scalars(folder: Path) -> None:
+    vm = VM(folder)
+    texts, errors = await vm.call("to_json")
+    vm.close()
+    assert await vm.wait_closed()
+    assert set(texts[:4]) == {'{"m": 1.75, "s": [3.5, 2.5, 1.5], "n": 3, "b": true}'}
+    assert texts[4:] == ['[1.0, "object"]', '"1.0"', "NaN"]
+    assert "shape (2,)" in errors[0]
+    assert "tolist()" in errors[0]
+    assert "complex" in errors[1]
+    assert "object" in errors[2]
+
+
+def test_json_outside_a_vm_takes_scalars_with_a_default() -> None:
+    a = np.array([1.0, 2.5])
+    features = {"m": a.mean(), "s": [a.sum(), a[1], np.float32(1.5)], "n": np.int64(3), "a": a}
+    text = '{"m": 1.75, "s": [3.5, 2.5, 1.5], "n": 3, "a": [1.0, 2.5]}'
+    assert json.dumps(features, default=np.ndarray.tolist) == text
+    with pytest.raises(TypeError, match="ndarray is not JSON serializable"):
+        json.dumps(features)
 
 
 @pytest.mark.asyncio

@@ -76,7 +76,8 @@ def outcomes(name: str, seconds: int) -> tuple[list[dict[str, str]], str]:
         result = Path(folder) / "outcomes.json"
         command = [sys.executable, "-m", "pytest", str(copy), "-q", "-p", "tests.numpy_suite.plugin",
                    "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not slow", "--timeout=20", "--rootdir", folder,
-                   "-c", os.devnull, "-W", "ignore", "--basetemp", f"{folder}/tmp", "--maxfail=100000"]  # fmt: skip
+                   "-c", os.devnull, "-W", "ignore", "--tb=no",
+                   "--basetemp", f"{folder}/tmp", "--maxfail=100000"]  # fmt: skip
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),

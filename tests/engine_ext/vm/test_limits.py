@@ -194,6 +194,41 @@ def take():
         assert caught.value.limit == "memory_mb"
 
 
+# Vectors of operators that are not arrays, larger than the image and the result together.
+WORK = {
+    "distanceTransform": "cv.distanceTransform(image(1500, 1), cv.DIST_L2, cv.DIST_MASK_PRECISE)",
+    "distanceTransform by a mask": "cv.distanceTransform(image(1700, 1), cv.DIST_L1, 3)",
+    "findContours": "cv.findContours(1 - image(1400, 2), cv.RETR_EXTERNAL, cv.CHAIN_APPROX_NONE)",
+    "HoughLinesP": "cv.HoughLinesP(image(1300, 1), 1, 3.0, 100000)",
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("what", WORK)
+async def test_the_work_memory_of_an_operator_counts(tmp_path: Path, what: str) -> None:
+    main = f"""
+import walle.np as np
+import walle.cv as cv
+
+def image(size, step):
+    pixels = np.zeros((size, size), "uint8")
+    pixels[::step, ::step] = 1
+    return pixels
+
+def take():
+    {WORK[what]}
+
+def small():
+    {WORK[what].replace("1500", "200").replace("1700", "200").replace("1400", "200").replace("1300", "200")}
+    return True
+"""
+    async with vm_of(tmp_path, main, limits={"memory_mb": 24}) as vm:
+        assert await vm.call("small", deadline=60)
+        with pytest.raises(LimitExceeded) as caught:
+            await vm.call("take", deadline=60)
+        assert caught.value.limit == "memory_mb"
+
+
 LEAKS = """
 import walle.np as np
 

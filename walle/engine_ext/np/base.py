@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index
+
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import DTypeError, ShapeError
@@ -34,9 +36,7 @@ def normalize_axis(axis: int, ndim: int) -> int:
 
 def normalize_axes(axis: Axis, ndim: int) -> tuple[int, ...]:
     """Return the axes as indices from the front; None means all of them."""
-    if axis is None:
-        return tuple(range(ndim))
-    return tuple(normalize_axis(one, ndim) for one in ((axis,) if isinstance(axis, int) else axis))
+    return tuple(range(ndim)) if axis is None else tuple(normalize_axis(one, ndim) for one in as_shape(axis))
 
 
 def flat_or_axis(x: ArrayLike, axis: int | None) -> tuple[ndarray, int]:
@@ -104,9 +104,13 @@ def _float_for(x: ndarray) -> DType:
     return x.dtype if x.dtype in INEXACT else "float64" if x.itemsize >= 4 else "float32"
 
 
-def as_shape(shape: int | Iterable[int]) -> tuple[int, ...]:
-    """Return a shape as a tuple."""
-    return (shape,) if isinstance(shape, int) else tuple(int(size) for size in shape)
+def as_shape(shape: int | ndarray | Iterable[int]) -> tuple[int, ...]:
+    """Return a shape, or other integers, as a tuple; one integer, which may be an array without dimensions, as one."""
+    if isinstance(shape, int):
+        return (shape,)
+    if isinstance(shape, ndarray) and shape.ndim == 0:
+        return (index(shape),)
+    return tuple(index(size) for size in shape)
 
 
 def product(numbers: Iterable[int]) -> int:

@@ -126,6 +126,9 @@ class iinfo:  # noqa: N801 -- NumPy's name
         self.max = (1 << self.bits) - 1 if unsigned else (1 << (self.bits - 1)) - 1
 
 
+_KINDS = "buifc"
+
+
 def promote_types(a: DType, b: DType) -> str:
     """Return the dtype that both convert to when they are combined."""
     return _core.promote(a, b)
@@ -140,9 +143,25 @@ def result_type(*of: ArrayLike | DType) -> str:
     return result
 
 
-def can_cast(source: DType, to: DType) -> builtins.bool:
-    """Return whether every number of the one dtype can be represented in the other."""
-    return promote_types(source, to) == _core.full((), 0, to).dtype
+def can_cast(from_: DType, to: DType, casting: str = "safe") -> builtins.bool:
+    """Return whether numbers of the one dtype may become numbers of the other, by NumPy's casting rules.
+
+    "no" and "equiv": the dtypes are equal. "safe": each number can be represented. "same_kind": bool, unsigned, signed,
+    floating and complex numbers each take those before them. "unsafe": always.
+
+    Raises:
+        ValueError: the rule is unknown.
+    """
+    source, target = _core.dtype(from_), _core.dtype(to)
+    if casting not in ("no", "equiv", "safe", "same_kind", "unsafe"):
+        raise ValueError(f"unknown casting {casting!r}; use no, equiv, safe, same_kind or unsafe")
+    if casting == "unsafe" or source == target:
+        return True
+    if casting in ("no", "equiv"):
+        return False
+    if casting == "same_kind":
+        return _KINDS.index(source.kind) <= _KINDS.index(target.kind)
+    return promote_types(source, target) == target
 
 
 def isscalar(x: object) -> builtins.bool:

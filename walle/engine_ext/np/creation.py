@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 from itertools import islice
+from operator import index
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
-from walle.engine_ext.errors import ShapeError
-from walle.engine_ext.np.base import FLOATS, as_shape, asarray, operator
+from walle.engine_ext.errors import ShapeError, UnsupportedError
+from walle.engine_ext.np.base import COMPLEX, FLOATS, as_shape, asarray, operator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,8 +68,11 @@ def empty_like(x: ArrayLike, dtype: DType | None = None) -> ndarray:
 def linspace(start: float, stop: float, num: int = 50, endpoint: bool = True, retstep: bool = False,
              dtype: DType = "float32") -> Any:  # fmt: skip
     """Return `num` evenly spaced numbers; `retstep` adds the step."""
+    num = index(num)
     if num < 0:
         raise ShapeError(f"linspace of {num} numbers; `num` must not be negative")
+    _refuse_vectors("linspace", start, stop)
+    start, stop = float(start), float(stop)
     parts = num - 1 if endpoint else num
     step = (stop - start) / parts if parts > 0 else float("nan")
     line = _core.arange(0, 1, num, "float64") * (step if parts > 0 else 0.0) + float(start)
@@ -89,6 +93,7 @@ def logspace(start: float, stop: float, num: int = 50, endpoint: bool = True, ba
 
 def geomspace(start: float, stop: float, num: int = 50, endpoint: bool = True, dtype: DType = "float32") -> ndarray:
     """Return `num` numbers of a geometric sequence."""
+    _refuse_vectors("geomspace", start, stop)
     if start == 0 or stop == 0 or (start < 0) != (stop < 0):
         raise ShapeError(f"geomspace from {start} to {stop}; both must be other than 0 and have the same sign")
     parts = num - 1 if endpoint else num
@@ -97,6 +102,16 @@ def geomspace(start: float, stop: float, num: int = 50, endpoint: bool = True, d
     if endpoint and num > 1:
         line[-1] = stop
     return line.astype(dtype)
+
+
+def _refuse_vectors(function: str, *ends: object) -> None:
+    """Refuse ends that are complex numbers or have dimensions, which NumPy takes."""
+    for end in ends:
+        if not isinstance(end, int | float) and (asarray(end).ndim > 0 or asarray(end).dtype in COMPLEX):
+            raise UnsupportedError(
+                f"{function} between arrays or complex numbers is not supported; "
+                "use start + (stop - start) * linspace(0, 1, n)"
+            )
 
 
 def eye(n: int, m: int | None = None, k: int = 0, dtype: DType = "float32") -> ndarray:

@@ -6,7 +6,7 @@ from itertools import product as cartesian
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
-from walle.engine_ext.errors import ShapeError
+from walle.engine_ext.errors import DTypeError, ShapeError
 from walle.engine_ext.np.base import as_shape, asarray, flat_or_axis, index_along, operator, product, to_common_dtype
 
 TYPE_CHECKING = False
@@ -122,6 +122,9 @@ def place(x: ndarray, mask: ArrayLike, values: ArrayLike) -> None:
 
 def putmask(x: ndarray, mask: ArrayLike, values: ArrayLike) -> None:
     """Write, where the mask is true, the value at the same index; values are repeated over the array."""
+    if asarray(mask).size != x.size:
+        raise ShapeError(f"putmask with a mask of {asarray(mask).size} elements for an array of {x.size}")
+    mask = asarray(mask).reshape(x.shape)
     filled = _repeat_to(asarray(values, x.dtype), x.size).reshape(x.shape)
     x[...] = _core.where(mask, filled, x)
 
@@ -241,8 +244,13 @@ def unravel_index(indices: ArrayLike, shape: Shape) -> tuple[ndarray, ...]:
     """Return the coordinates of indices of the flat array."""
     rest = asarray(indices, "int64")
     lengths = as_shape(shape)
+    given = asarray(indices)
+    if given.size and given.dtype.kind not in "iu":
+        raise DTypeError(f"unravel_index of {given.dtype}; indices must be integers")
     if _is_outside(rest, product(lengths)):
         raise ShapeError(f"unravel_index with an index outside an array of shape {lengths}")
+    if not lengths and rest.ndim:
+        raise ShapeError("unravel_index of a shape without dimensions; it has one index, 0, without dimensions")
     if len(lengths) < 2:
         return (rest.copy(),) * len(lengths)
     result = []
@@ -257,16 +265,28 @@ def _is_outside(places: ndarray, length: int) -> bool:
     return bool((places.view("uint64") >= length).any())
 
 
-def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mode: str = "raise") -> ndarray:
-    """Return indices of the flat array from one array of coordinates for each axis."""
+def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Shape, mode: str | Sequence[str] = "raise") -> ndarray:
+    """Return indices of the flat array from one array of coordinates for each axis.
+
+    `mode` says, for all axes or for each, what a coordinate outside becomes: an error ("raise"), one counted from the
+    other end ("wrap"), or the nearest inside ("clip").
+    """
     lines = [asarray(line, "int64") for line in coordinates]
-    if len(lines) != len(dims):
-        raise ShapeError(f"{len(lines)} coordinate arrays for {len(dims)} dimensions; give one for each")
+    lengths = as_shape(dims)
+    modes = [mode] * len(lengths) if isinstance(mode, str) else list(mode)
+    if len(lines) != len(lengths) or len(modes) != len(lengths):
+        raise ShapeError(
+            f"{len(lines)} coordinate arrays and {len(modes)} modes for {len(lengths)} dimensions; give one for each"
+        )
+    if any(one not in ("raise", "wrap", "clip") for one in modes):
+        raise ShapeError(f"unknown mode {mode!r}; known are raise, wrap and clip")
     result: ndarray | None = None
-    for line, length in zip(lines, dims, strict=True):
-        if mode == "wrap":
+    for line, length, how in zip(lines, lengths, modes, strict=True):
+        if length == 0 and line.size:
+            raise ShapeError("ravel_multi_index with a coordinate on an axis without elements")
+        if how == "wrap":
             inside = line % length
-        elif mode == "clip":
+        elif how == "clip":
             inside = _core.binary("Minimum", _core.binary("Maximum", line, 0), length - 1)
         elif _is_outside(line, length):
             raise ShapeError(f"ravel_multi_index with a coordinate outside an axis of size {length}")
@@ -278,7 +298,9 @@ def ravel_multi_index(coordinates: Sequence[ArrayLike], dims: Sequence[int], mod
 
 def ndindex(*shape: Any) -> Iterator[tuple[int, ...]]:
     """Iterate over the coordinates of a shape, the last axis fastest."""
-    lengths = as_shape(shape[0]) if len(shape) == 1 else shape
+    lengths = as_shape(shape[0] if len(shape) == 1 else shape)
+    if any(length < 0 for length in lengths):
+        raise ShapeError(f"ndindex of shape {lengths}; sizes must not be negative")
     return cartesian(*(range(length) for length in lengths))
 
 

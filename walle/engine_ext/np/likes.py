@@ -14,5 +14,5 @@ class _HasBuffer(Protocol):
 
 type ArrayLike = ndarray | _HasBuffer | complex | Sequence[Any]
 type DType = str | type[complex | float | int | bool]
-type Shape = int | Iterable[int]
+type Shape = int | ndarray | Iterable[int]
 type Axis = int | Iterable[int] | None

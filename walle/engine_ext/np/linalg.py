@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
-from walle.engine_ext.errors import DTypeError, ShapeError
-from walle.engine_ext.np.base import COMPLEX, asarray, normalize_axis, operator, refuse_complex, to_floating
-from walle.engine_ext.np.indexing import diagonal, trace
+from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
+from walle.engine_ext.np import indexing
+from walle.engine_ext.np.base import (
+    COMPLEX,
+    asarray,
+    normalize_axes,
+    normalize_axis,
+    operator,
+    refuse_complex,
+    to_floating,
+)
 from walle.engine_ext.np.manipulation import matrix_transpose
 from walle.engine_ext.np.products import cross, matmul, outer, tensordot, vecdot
 
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from walle.engine_ext.np.likes import ArrayLike, Axis
+    from walle.engine_ext.np.likes import ArrayLike, Axis, DType
 
 __all__ = [
     "LinAlgError", "cholesky", "cond", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "lstsq", "matmul",
@@ -40,6 +48,27 @@ def _matrices(x: ArrayLike, name: str, *, square: bool = True, may_be_complex: b
     if given.ndim < 2 or (square and given.shape[-1] != given.shape[-2]):
         raise LinAlgError(f"{name} of shape {given.shape}; it takes {'square ' * square}matrices")
     return given
+
+
+def diagonal(x: ArrayLike, /, *, offset: int = 0) -> ndarray:
+    """Return a read-only view of the diagonals of the last two axes; np.diagonal takes the first two."""
+    return indexing.diagonal(x, offset, -2, -1)
+
+
+def trace(x: ArrayLike, /, *, offset: int = 0, dtype: DType | None = None) -> ndarray:
+    """Return the sums of the diagonals of the last two axes; np.trace takes the first two."""
+    return diagonal(x, offset=offset).sum(-1, dtype=dtype)
+
+
+def _refuse_not_finite(x: ndarray, name: str) -> ndarray:
+    """Return the array.
+
+    Raises:
+        LinAlgError: it has inf or NaN, with which no iteration converges.
+    """
+    if not _core.reduce("All", _core.unary("IsFinite", x), None, False):
+        raise LinAlgError(f"{name} of a matrix with inf or NaN does not converge; replace them (np.nan_to_num)")
+    return x
 
 
 def _factorize(op: str, inputs: list[ndarray], **attributes: Any) -> ndarray:
@@ -157,7 +186,7 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     """Return q with orthonormal columns and the upper triangular r; `mode` is reduced, complete, or r (r alone)."""
     given = _matrices(a, "qr", square=False)
     if mode not in ("reduced", "complete", "r"):
-        raise ShapeError(f"qr in mode {mode!r}; known are reduced, complete and r")
+        raise UnsupportedError(f"qr in mode {mode!r} is not supported; known are reduced, complete and r")
     m, n = given.shape[-2:]
     k = m if mode == "complete" else min(m, n)
     parts = operator("Qr", [given], complete=int(mode == "complete"))
@@ -165,25 +194,38 @@ def qr(a: ArrayLike, mode: str = "reduced") -> Any:
     return r if mode == "r" else (parts[..., :m, :k], r)
 
 
-def eigh(a: ArrayLike, uplo: str = "L") -> tuple[ndarray, ndarray]:
+def eigh(a: ArrayLike, UPLO: str = "L") -> tuple[ndarray, ndarray]:  # noqa: N803 -- NumPy's name
     """Return the eigenvalues of symmetric matrices in ascending order, and the eigenvectors as columns.
 
-    Only the lower triangle is read, or the upper one (`uplo` "U").
+    Only the lower triangle is read, or the upper one (`UPLO` "U").
+
+    Raises:
+        LinAlgError: a matrix has inf or NaN, or is not square.
     """
-    given = _matrices(a, "eigh")
-    parts = _factorize("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given])
+    parts = _factorize("Eigh", [_lower(a, "eigh", UPLO)])
     return parts[..., 0, :], parts[..., 1:, :]
 
 
-def eigvalsh(a: ArrayLike, uplo: str = "L") -> ndarray:
+def eigvalsh(a: ArrayLike, UPLO: str = "L") -> ndarray:  # noqa: N803 -- NumPy's name
     """Return the eigenvalues in ascending order; takes less time than eigh."""
-    given = _matrices(a, "eigvalsh")
-    return _factorize("Eigh", [matrix_transpose(given) if uplo.upper() == "U" else given], vectors=0)[..., 0, :]
+    return _factorize("Eigh", [_lower(a, "eigvalsh", UPLO)], vectors=0)[..., 0, :]
+
+
+def _lower(a: ArrayLike, name: str, triangle: str) -> ndarray:
+    """Return the matrices, transposed where the upper triangle is given."""
+    if triangle not in ("L", "U", "l", "u"):
+        raise ShapeError(f"{name} with UPLO {triangle!r}; known are L and U")
+    given = _refuse_not_finite(_matrices(a, name), name)
+    return matrix_transpose(given) if triangle in "Uu" else given
 
 
 def svd(a: ArrayLike, full_matrices: bool = True, compute_uv: bool = True) -> Any:
-    """Return u, s, vh with a = u @ diag(s) @ vh and s in descending order; only s unless `compute_uv`."""
-    given = _matrices(a, "svd", square=False)
+    """Return u, s, vh with a = u @ diag(s) @ vh and s in descending order; only s unless `compute_uv`.
+
+    Raises:
+        LinAlgError: a matrix has inf or NaN.
+    """
+    given = _refuse_not_finite(_matrices(a, "svd", square=False), "svd")
     m, n = given.shape[-2:]
     k = min(m, n)
     if not compute_uv:
@@ -227,6 +269,8 @@ def matrix_rank(a: ArrayLike, tol: float | None = None) -> ndarray:
     if given.ndim < 2:
         return asarray(int(bool((given != 0).any())))
     s = svdvals(given)
+    if s.shape[-1] == 0:
+        return _core.full(s.shape[:-1], 0, "int64")
     eps = 2.0**-52 if s.dtype == "float64" else 2.0**-23
     limit = _core.reduce("ReduceMax", s, -1, True) * (max(given.shape[-2:]) * eps) if tol is None else asarray(tol)
     return _core.reduce("ReduceSum", s > limit, -1, False)
@@ -243,6 +287,8 @@ def lstsq(a: ArrayLike, b: ArrayLike, rcond: float | None = None) -> tuple[ndarr
     u, s, vh = svd(left, full_matrices=False)
     eps = 2.0**-52 if dtype == "float64" else 2.0**-23
     limit = eps * max(m, n) if rcond is None else rcond
+    if m == 0 or n == 0:
+        return _core.full((n, *right.shape[1:]), 0, dtype), _core.full((0,), 0, dtype), 0, s
     large = s > limit * s.max()
     rank = int(large.sum())
     back = _core.where(large, _core.unary("Reciprocal", _core.where(large, s, 1)), 0)
@@ -264,7 +310,7 @@ def norm(x: ArrayLike, ord: float | str | None = None, axis: Axis = None, keepdi
             return result.reshape((1,) * given.ndim) if keepdims else result
         axes = tuple(range(given.ndim))
     else:
-        axes = tuple(normalize_axis(one, given.ndim) for one in ((axis,) if isinstance(axis, int) else axis))
+        axes = normalize_axes(axis, given.ndim)
     if len(axes) == 1:
         return _vector_norm(given, 2 if ord is None else ord, axes[0], keepdims)
     if len(axes) == 2:
@@ -335,11 +381,7 @@ def _matrix_norm(x: ndarray, order: float | str, axes: tuple[int, ...], keepdims
 
 def vector_norm(x: ArrayLike, *, axis: Axis = None, ord: float = 2, keepdims: bool = False) -> ndarray:  # noqa: A002 -- NumPy's name
     given = _magnitudes(x, None)
-    where = (
-        None
-        if axis is None
-        else tuple(normalize_axis(one, given.ndim) for one in ((axis,) if isinstance(axis, int) else axis))
-    )
+    where = None if axis is None else normalize_axes(axis, given.ndim)
     return _vector_norm(given, ord, where, keepdims)
 
 
@@ -350,11 +392,25 @@ def matrix_norm(x: ArrayLike, *, ord: float | str = "fro", keepdims: bool = Fals
 
 def cond(a: ArrayLike, p: float | str | None = None) -> ndarray:
     """Return the condition number in a norm: by default the greatest singular value over the least."""
-    given = _matrices(a, "cond", square=False)
+    given = _matrices(a, "cond", square=p not in (None, 2, -2), may_be_complex=p not in (None, 2, -2, "nuc"))
+    if 0 in given.shape[-2:]:
+        raise LinAlgError(f"cond of shape {given.shape}; a matrix without elements has no condition number")
+    # What has no condition number is replaced by a matrix that has one: a stack may hold others.
+    is_finite = _core.reduce("All", _core.unary("IsFinite", given), (-2, -1), False)
+    is_nan = _core.reduce("Any", _core.unary("IsNaN", given), (-2, -1), False)
+    used = _core.where(is_finite[..., None, None], given, _core.full((), 1, given.dtype))
     if p in (None, 2, -2):
-        s = svdvals(given)
-        return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
-    return matrix_norm(given, ord=p or 2) * matrix_norm(inv(given), ord=p or 2)
+        s = svdvals(used)
+        result = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+    else:
+        is_finite &= slogdet(used)[0] != 0
+        one = _core.full((given.shape[-1],) * 2, 0, given.dtype)
+        one.reshape(-1)[:: given.shape[-1] + 1] = 1
+        used = _core.where(is_finite[..., None, None], given, one)
+        result = matrix_norm(used, ord=p) * matrix_norm(inv(used), ord=p)
+    inf = float("inf")
+    usable = _core.where(is_finite & ~_core.unary("IsNaN", result), result, inf)
+    return _core.where(is_nan, float("nan"), usable)
 
 
 def matrix_power(a: ArrayLike, n: int) -> ndarray:

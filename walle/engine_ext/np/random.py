@@ -6,19 +6,23 @@ NumPy's numbers for the same seed differ: its legacy functions and its default g
 from __future__ import annotations
 
 import os
+from operator import index
 
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import ShapeError
 from walle.engine_ext.np.base import as_shape, asarray, index_along, normalize_axis, operator, product
+from walle.engine_ext.np.constants import iinfo
 from walle.engine_ext.np.sorting import argsort, searchsorted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from walle.engine_ext.np.likes import ArrayLike, DType, Shape
+
+    type Seed = int | Iterable[int]
 
 __all__ = [
     "Generator", "binomial", "choice", "default_rng", "exponential", "normal", "permutation", "poisson", "rand",
@@ -45,11 +49,14 @@ def _hash64(word: int) -> int:
 class Generator:
     """Generator of random numbers from a seed; without one, from the system's entropy."""
 
-    def __init__(self, seed: int | None = None) -> None:
-        number = int.from_bytes(os.urandom(16)) if seed is None else int(seed)
-        if number < 0:
-            raise ShapeError(f"seed {number}; a seed must not be negative")
-        self._key = _hash64(number % (1 << 64)) ^ _hash64(number >> 64)
+    def __init__(self, seed: Seed | None = None) -> None:
+        words = [int.from_bytes(os.urandom(16))] if seed is None else as_shape(seed)
+        if any(word < 0 for word in words):
+            raise ShapeError(f"seed {seed!r}; a seed must not be negative")
+        self._key = 0
+        for at, number in enumerate(words):
+            key = _hash64(number % (1 << 64)) ^ _hash64(number >> 64)
+            self._key = key if at == 0 else _hash64(self._key ^ _hash64(key + at))
         self._stream = 0
         self._counter = 0
         self._children = 0
@@ -107,19 +114,41 @@ class Generator:
 
     def integers(self, low: int, high: int | None = None, size: Shape | None = None, dtype: DType = "int64",
                  endpoint: bool = False) -> ndarray:  # fmt: skip
-        """Return integers in [low, high), or in [0, low) without `high`."""
-        if high is None:
-            low, high = 0, low
+        """Return integers in [low, high), or in [0, low) without `high`.
+
+        Raises:
+            ShapeError: the range is empty, or the dtype does not hold it.
+        """
+        low, high = (0, index(low)) if high is None else (index(low), index(high))
+        kind = iinfo(dtype) if _core.dtype(dtype) != "bool" else None
+        least, most = (kind.min, kind.max) if kind else (0, 1)
         span = high - low + endpoint
-        if not 0 < span <= 1 << 62:
-            raise ShapeError(f"integers from {low} up to {high}; the range must hold 1 to 2^62 integers")
+        if span <= 0 or low < least or low + span - 1 > most:
+            raise ShapeError(
+                f"integers from {low} up to {high}; the range must hold an integer, and {dtype} each of it"
+            )
         shape = _shape(size)
-        if span <= 1 << 16:  # 48 bits times the span stay within 64: no probability is off by more than 2^-32
+        if span > 1 << 62:
+            chosen = self._wide_integers(shape, span)
+        elif span <= 1 << 16:  # 48 bits times the span stay within 64: no probability is off by more than 2^-32
             bits = self._numbers(shape, "uint64").view("int64") >> 16 & ((1 << 47) - 1)
             chosen = bits * span >> 47
         else:
             chosen = (self._numbers(shape, "uint64").view("int64") & ((1 << 63) - 1)) % span
-        return (chosen + low).astype(dtype)
+        result = chosen + _signed(low)  # modulo 2^64
+        return result.view("uint64") if most > 1 << 63 else result.astype(dtype)
+
+    def _wide_integers(self, shape: tuple[int, ...], span: int) -> ndarray:
+        """Return integers below `span`, above 2^62, as int64 modulo 2^64; what is too large is drawn again."""
+        drawn = self._numbers(shape, "uint64")
+        bits = (span - 1).bit_length()
+        while True:
+            drawn &= (1 << bits) - 1
+            large = drawn > span - 1
+            count = int(large.sum())
+            if not count:
+                return drawn.view("int64")
+            drawn[large] = self._numbers((count,), "uint64")
 
     def binomial(self, n: ArrayLike, p: ArrayLike, size: Shape | None = None) -> ndarray:
         """Return the number of successes among n trials that succeed with probability p, as int64.
@@ -234,7 +263,7 @@ def _floating(dtype: DType) -> str:
     return name
 
 
-def default_rng(seed: int | Generator | None = None) -> Generator:
+def default_rng(seed: Seed | Generator | None = None) -> Generator:
     return seed if isinstance(seed, Generator) else Generator(seed)
 
 
@@ -249,7 +278,7 @@ def _generator() -> Generator:
     return _shared[0]
 
 
-def seed(seed: int | None = None) -> None:
+def seed(seed: Seed | None = None) -> None:
     """Replace the shared generator by one with a new seed."""
     _shared[:] = [Generator(seed)]
 

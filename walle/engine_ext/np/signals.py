@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import index as operator_index
+
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray
 from walle.engine_ext.errors import DTypeError, ShapeError
@@ -154,6 +156,7 @@ def base_repr(number: int, base: int = 2, padding: int = 0) -> str:
     if not 2 <= base <= 36:
         raise ShapeError(f"base {base}; bases are 2 to 36")
     digits = ""
+    number = operator_index(number)  # of any size: the least int8 has no absolute value as int8
     rest = abs(number)
     while rest:
         rest, digit = divmod(rest, base)

@@ -14,6 +14,7 @@ from walle.engine_ext.np.base import (
     normalize_axes,
     operator,
     product,
+    refuse_complex,
     to_common_dtype,
     to_floating,
 )
@@ -214,6 +215,8 @@ def histogram_bin_edges(x: ArrayLike, bins: Any = 10, range: tuple[float, float]
 def histogram(x: ArrayLike, bins: Any = 10, range: tuple[float, float] | None = None,  # noqa: A002 -- NumPy's name
               density: bool = False, weights: ArrayLike | None = None) -> tuple[ndarray, ndarray]:  # fmt: skip
     """Return the number of elements in each bin, and the edges; the last bin includes both its edges."""
+    if weights is not None:
+        weights = refuse_complex(asarray(weights), "histogram with weights of")
     edges = histogram_bin_edges(x, bins, range)
     flat = asarray(x).reshape(-1)
     few = edges.size <= _FEW_EDGES and weights is None and flat.size > 0

@@ -7,7 +7,8 @@ import builtins
 from walle.engine_ext import _core
 from walle.engine_ext._core import ndarray, ufunc
 from walle.engine_ext.errors import DTypeError, ShapeError, UnsupportedError
-from walle.engine_ext.np.base import FLOATS, asarray, index_along, normalize_axes, normalize_axis, operands
+from walle.engine_ext.np.base import asarray, index_along, normalize_axes, normalize_axis, operands
+from walle.engine_ext.np.constants import can_cast
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _IDENTITIES = {
 _REDUCTIONS = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any",
 }  # fmt: skip
-_IGNORED = frozenset({"casting", "order", "subok"})  # choices of what walle.np does in one way only
+_IGNORED = frozenset({"order", "subok"})  # choices of what walle.np does in one way only
 
 
 def identity(function: ufunc) -> Any:
@@ -32,10 +33,14 @@ def identity(function: ufunc) -> Any:
 
 
 def call(function: ufunc, operands_: Sequence[ArrayLike], *, out: Any = None, where: ArrayLike | None = None,
-         dtype: DType | None = None, **ignored: Any) -> Any:  # fmt: skip
+         dtype: DType | None = None, casting: str = "same_kind", **ignored: Any) -> Any:  # fmt: skip
     """Return the function of the operands, converted to `dtype`; where `where` is false, `out` keeps its element.
 
-    Without `out` the elements where `where` is false are 0.
+    Without `out` the elements where `where` is false are 0. `casting` is the rule by which operands become `dtype` and
+    results the dtype of `out`.
+
+    Raises:
+        DTypeError: the rule forbids it.
     """
     unknown = sorted(set(ignored) - _IGNORED)
     if unknown:
@@ -45,24 +50,32 @@ def call(function: ufunc, operands_: Sequence[ArrayLike], *, out: Any = None, wh
     if dtype is None:
         result = function(*(operands(*operands_) if len(operands_) == 2 else operands_))
     else:
+        for one in operands_:
+            if isinstance(one, ndarray) and not can_cast(one.dtype, dtype, casting):
+                raise DTypeError(
+                    f"{function.__name__} of {one.dtype} with dtype {dtype}: forbidden by casting {casting!r}"
+                )
         result = function(*(asarray(one, dtype) for one in operands_))
         if result.dtype != "bool":
             result = result.astype(dtype)
     if where is None or where is True:
-        return result if out is None else _stored(result, out, None)
+        return result if out is None else _stored(result, out, None, casting, may_repeat=True)
     mask = asarray(where, "bool")
     shape = _core.broadcast_to(mask, result.shape).shape if result.ndim >= mask.ndim else mask.shape
     if out is None:
         out = _core.full(shape, 0, result.dtype)
-    return _stored(_core.broadcast_to(result, shape), out, _core.broadcast_to(mask, shape))
+    return _stored(_core.broadcast_to(result, shape), out, _core.broadcast_to(mask, shape), casting, may_repeat=True)
 
 
-def _stored(result: ndarray, out: Any, mask: ndarray | None) -> ndarray:
+def _stored(result: ndarray, out: Any, mask: ndarray | None, casting: str = "same_kind",
+            *, may_repeat: bool = False) -> ndarray:  # fmt: skip
     if not isinstance(out, ndarray):
         raise TypeError(f"`out` must be an ndarray, not {type(out).__name__}")
-    wider = [kind for kind in ("complex", "float") if result.dtype.startswith(kind)]
-    if wider and not out.dtype.startswith(("complex", wider[0])):
+    if not can_cast(result.dtype, out.dtype, casting):
         raise DTypeError(f"`out` has dtype {out.dtype}, which cannot hold a result of dtype {result.dtype}")
+    if out.shape != result.shape and may_repeat and result.ndim <= out.ndim:
+        result = _core.broadcast_to(result, out.shape)
+        mask = None if mask is None else _core.broadcast_to(mask, out.shape)
     if out.shape != result.shape:
         raise ShapeError(f"`out` has shape {out.shape}, but the result has shape {result.shape}")
     if mask is None:
@@ -181,7 +194,10 @@ def outer(function: ufunc, a: ArrayLike, b: ArrayLike, **options: Any) -> Any:
 
 
 def at(function: ufunc, x: ndarray, indices: Any, b: ArrayLike | None = None) -> None:
-    """Apply the function to the elements at the indices in place; an index that occurs again is computed again."""
+    """Apply the function to the elements at the indices in place; an index that occurs again is computed again.
+
+    Results are converted to the array's dtype, as in NumPy: floats stored in integers lose their fractions.
+    """
     if not isinstance(x, ndarray):
         raise TypeError(f"{function.__name__}.at changes an ndarray in place, and was given a {type(x).__name__}")
     if (b is None) != (function.nin == 1):
@@ -195,19 +211,43 @@ def at(function: ufunc, x: ndarray, indices: Any, b: ArrayLike | None = None) ->
     numbers = _core.arange_until(flat.size)
     starts = _core.operator("CumSum", [first.astype("int64"), asarray(0, "int64")]) - 1
     occurrence = numbers - numbers[first][starts]  # how often the index came before
-    values = None if b is None else _core.broadcast_to(asarray(b, x.dtype), places.shape).reshape(-1)
+    values = None if b is None else _core.broadcast_to(operands(x, b)[1], places.shape).reshape(-1)
     target = x.reshape(-1)
     is_copy = _core.contiguous(x) is not x
-    for round_ in builtins.range(int(occurrence.max()) + 1 if flat.size else 0):
-        chosen = order[occurrence == round_]
+    rounds = int(occurrence.max()) + 1 if flat.size else 0
+    if rounds > _FEW_ROUNDS and values is not None and function.__name__ in _ASSOCIATIVE and values.dtype == x.dtype:
+        order, values = _joined(function, order, values, occurrence)
+        occurrence, rounds = _core.full(order.shape, 0, "int64"), 1
+    turn = _core.argsort(occurrence, -1)
+    start = 0
+    for end in _functions().searchsorted(occurrence[turn], _core.arange_until(rounds), "right").tolist():
+        chosen = order[turn[start:end]]
         cells = flat[chosen]
         old = target[cells]
-        new = function(old) if values is None else function(old, values[chosen])
-        if new.dtype in FLOATS and x.dtype not in FLOATS:
-            raise DTypeError(f"{function.__name__}.at gives {new.dtype}, which an array of {x.dtype} cannot hold")
-        target[cells] = new
+        target[cells] = function(old) if values is None else function(old, values[chosen])
+        start = end
     if is_copy:
         x[...] = target.reshape(x.shape)
+
+
+_FEW_ROUNDS = 64  # up to this often at an index, values are combined one after the other, with NumPy's rounding
+_ASSOCIATIVE = frozenset({"add", "multiply", "maximum", "minimum", "fmax", "fmin", "bitwise_and", "bitwise_or",
+                          "bitwise_xor", "gcd"})  # fmt: skip
+
+
+def _joined(function: ufunc, order: ndarray, values: ndarray, occurrence: ndarray) -> tuple[ndarray, ndarray]:
+    """Combine the values of each index, neighbours first: half of them are left after each step.
+
+    `order` numbers the values so that those of an index are side by side; `occurrence` counts them. Returns the first
+    place of each index in `order`, and the values with the combined ones there.
+    """
+    values = values.copy()
+    while order.size and int(occurrence.max()) > 0:
+        second = occurrence % 2 == 1
+        left = order[:-1][second[1:]]
+        values[left] = function(values[left], values[order[second]])
+        order, occurrence = order[~second], occurrence[~second] // 2
+    return order, values
 
 
 def reduceat(function: ufunc, x: ArrayLike, indices: Sequence[int], axis: int = 0, dtype: DType | None = None,

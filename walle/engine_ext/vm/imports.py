@@ -50,6 +50,9 @@ _PARTS = {
 # Functions that a task gets in place of a module's own.
 _REPLACED = {"time": {"sleep": _core.vm_sleep}}  # the library's cannot be stopped
 
+# Modules whose public names a task gets in place of a module's own.
+_REPLACEMENTS = {"json": "walle.engine_ext.vm.json_encoder"}
+
 # Modules that C code imports on behalf of a task, when a function that the task may use first needs them.
 _INDIRECT = frozenset({"_strptime", "walle.engine_ext._core", "walle.engine_ext.errors", "walle.engine_ext.np"})
 
@@ -57,7 +60,7 @@ _INDIRECT = frozenset({"_strptime", "walle.engine_ext._core", "walle.engine_ext.
 _LAZY = {"walle.np": "walle.engine_ext.np", "walle.cv": "walle.engine_ext.cv"}
 
 # Modules that load while a module's names are copied. They stay for later tasks, as if the module itself loaded them.
-_ALONGSIDE = {"typing": ("contextlib", "re")}
+_ALONGSIDE = {"typing": ("contextlib", "re"), "json": (_REPLACEMENTS["json"],)}
 
 _REMOVED_BUILTINS = ("open", "exec", "eval", "compile", "input", "breakpoint", "help", "exit", "quit")
 
@@ -277,6 +280,9 @@ class TaskModules:
             ):  # a submodule of the package, not a module that it uses
                 facade.__dict__[item] = self._facade_of_part(f"{name}.{item}", value)
         facade.__dict__.update(_REPLACED.get(name, {}))
+        if name in _REPLACEMENTS:
+            replacing = sys.modules[_REPLACEMENTS[name]]
+            facade.__dict__.update({item: vars(replacing)[item] for item in replacing.__all__})
         if listed:
             facade.__dict__["__all__"] = listed
         if hasattr(whole, "__getattr__"):

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "atomic/conversion.h"
-#include "core/work_context.h"
+#include "core/work_vector.h"
 
 namespace walle {
 
@@ -54,7 +54,7 @@ class Roots {
   }
 
  private:
-  static void put(std::vector<double>& table, std::int64_t at, std::int64_t turn, std::int64_t n) {
+  static void put(WorkVector<double>& table, std::int64_t at, std::int64_t turn, std::int64_t n) {
     double re, im;
     unit(turn, n, re, im);
     table[static_cast<std::size_t>(2 * at)] = re;
@@ -62,7 +62,7 @@ class Roots {
   }
 
   int bits_ = 0;
-  std::vector<double> fine_, coarse_;  // (., 2)
+  WorkVector<double> fine_, coarse_;  // (., 2)
 };
 
 // A transform of one length, prepared.
@@ -123,7 +123,7 @@ class Plan {
  private:
   struct Pass {
     std::int64_t radix, rest, done;
-    std::vector<double> turns, wheel;  // as in FourierPass
+    WorkVector<double> turns, wheel;  // as in FourierPass
   };
 
   // A pass in pieces, between which the stop flag is polled.
@@ -169,7 +169,7 @@ class Plan {
       re[i] = re[back] = chirp_[static_cast<std::size_t>(i)] / static_cast<double>(length);
       im[i] = im[back] = chirp_[static_cast<std::size_t>(n_ + i)] / static_cast<double>(length);
     }
-    std::vector<double> work(static_cast<std::size_t>(inner_->scratch(1)));
+    WorkVector<double> work(static_cast<std::size_t>(inner_->scratch(1)));
     StopPoll poll;
     inner_->run({re, im}, 1, work.data(), poll);
     throw_if_stopped();
@@ -206,9 +206,9 @@ class Plan {
   std::int64_t n_;
   FourierFn kernel_;
   std::vector<Pass> passes_;
-  std::unique_ptr<Plan> inner_;   // of the convolution, if there is one
-  std::vector<double> chirp_;     // (2, n)
-  std::vector<double> response_;  // the chirp's transform, over the inner length; (2, length)
+  std::unique_ptr<Plan> inner_;  // of the convolution, if there is one
+  WorkVector<double> chirp_;     // (2, n)
+  WorkVector<double> response_;  // the chirp's transform, over the inner length; (2, length)
 };
 
 // The forms of a transform of length n: complex to complex, real to complex (all numbers, or the first n / 2 + 1), and the
@@ -354,7 +354,7 @@ class FourierStep final : public Step {
   std::int64_t length_;
   double scale_;
   Plan plan_;
-  std::vector<double> turns_;  // exp(-2 pi i k / n), (., 2)
+  WorkVector<double> turns_;  // exp(-2 pi i k / n), (., 2)
 };
 
 }  // namespace

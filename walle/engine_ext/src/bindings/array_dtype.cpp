@@ -50,12 +50,21 @@ PyObject* new_dtype(PyTypeObject*, PyObject* args, PyObject* keywords) {
   return translated([&] { return name_of(dtype_of(value)); });
 }
 
+// A complex type takes a real and an imaginary part, too.
 PyObject* call_dtype(PyObject* self, PyObject* args, PyObject* keywords) {
-  PyObject* value = nullptr;
-  static const char* const names[] = {"value", nullptr};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|O:dtype", const_cast<char**>(names), &value)) return nullptr;
+  PyObject *value = nullptr, *imaginary = nullptr;
+  static const char* const names[] = {"value", "imag", nullptr};
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|OO:dtype", const_cast<char**>(names), &value, &imaginary)) return nullptr;
   return translated([&] {
     const DType dtype = dtype_of(self);
+    if (imaginary != nullptr) {
+      if (!is_complex(dtype))
+        throw py::type_error(std::string(dtype_name(dtype)) + "() takes one value; complex64 and complex128 take two");
+      const auto parts = py::reinterpret_steal<py::object>(
+          PyObject_CallFunction(reinterpret_cast<PyObject*>(&PyComplex_Type), "OO", value, imaginary));
+      if (!parts) throw py::error_already_set();
+      return new_array(as_tensor(parts, dtype));
+    }
     return new_array(value == nullptr ? scalar(py::int_(0), dtype) : as_tensor(value, dtype));
   });
 }

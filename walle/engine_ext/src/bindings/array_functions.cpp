@@ -47,7 +47,7 @@ PyObject* array(PyObject*, PyObject* const* args, Py_ssize_t count, PyObject* ke
         parse(Signature<5>{"array", {"value", "dtype", "copy", "order", "ndmin"}, 1, 2}, args, count, keywords);
     check_order(order);
     const std::int64_t rank = is_given(ndmin) ? size_of(ndmin) : 0;
-    const bool may_share = is_given(copy) && !is_true(copy);
+    const bool may_share = copy != nullptr && (copy == Py_None || !is_true(copy));
     if (may_share && rank <= 0 && is_ndarray(value) && (!is_given(dtype) || dtype_of(dtype) == tensor_of(value).dtype()))
       return Py_NewRef(value);
     Tensor result = is_given(dtype) ? as_tensor(value, dtype_of(dtype)) : as_tensor(value);

@@ -35,16 +35,25 @@ PyObject* binary_slot(PyObject* a, PyObject* b) {
   return translated([&] { return new_array(binary(binary_operator<slot>(), a, b)); });
 }
 
+// Sums and products of bools are numbers here, and bools again where they are stored in place: `or` and `and`, as in NumPy.
+template <BinarySlot slot>
+bool is_bool_again(const Tensor& target, PyObject* b) {
+  return (slot == add || slot == mul) && target.dtype() == DType::b8 && as_tensor(b).dtype() == DType::b8;
+}
+
 template <BinarySlot slot>
 PyObject* in_place_slot(PyObject* a, PyObject* b) {
   if (!is_operand(b)) Py_RETURN_NOTIMPLEMENTED;
   return translated([&] {
     const Tensor result = binary(binary_operator<slot>(), a, b);
     const Tensor& target = tensor_of(a);
-    if (!holds_kind(target.dtype(), result.dtype()))
+    if (!holds_kind(target.dtype(), result.dtype()) && !is_bool_again<slot>(target, b))
       throw Error(ErrorKind::dtype, "an array of dtype " + std::string(dtype_name(target.dtype())) +
                                         " cannot hold the result, of dtype " + std::string(dtype_name(result.dtype())) +
                                         ", in place; write a = a + b");
+    if (slot == matmul && result.shape() != target.shape())  // which would broadcast
+      throw Error(ErrorKind::shape, "a product of shape " + to_string(result.shape()) + " does not fit into an array of shape " +
+                                        to_string(target.shape()) + " in place; write a = a @ b");
     assign(cast(result, target.dtype()), target);
     return Py_NewRef(a);
   });
@@ -263,6 +272,7 @@ PyType_Slot* array_slots() {
       {Py_nb_inplace_add, slot(in_place_slot<add>)},
       {Py_nb_inplace_subtract, slot(in_place_slot<sub>)},
       {Py_nb_inplace_multiply, slot(in_place_slot<mul>)},
+      {Py_nb_inplace_matrix_multiply, slot(in_place_slot<matmul>)},
       {Py_nb_inplace_true_divide, slot(in_place_slot<div>)},
       {Py_nb_inplace_floor_divide, slot(in_place_slot<floor_div>)},
       {Py_nb_inplace_remainder, slot(in_place_slot<floor_mod>)},

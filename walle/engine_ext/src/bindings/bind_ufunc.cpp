@@ -46,11 +46,11 @@ PyObject* call_ufunc(PyObject* self, PyObject* const* args, std::size_t flags, P
     }
     PyObject* out = count + named > ufunc.nin ? args[ufunc.nin] : nullptr;
     if (ufunc.function == nullptr)
-      return new_stored(ufunc.nin == 1 ? unary(*ufunc.op, py::handle(args[0])) : binary(*ufunc.op, args[0], args[1]), out);
+      return new_stored(ufunc.nin == 1 ? unary(*ufunc.op, py::handle(args[0])) : binary(*ufunc.op, args[0], args[1]), out, true);
     const auto result = py::reinterpret_steal<py::object>(
         PyObject_Vectorcall(ufunc.function, args, static_cast<std::size_t>(ufunc.nin), nullptr));
     if (!result) return nullptr;
-    return out != nullptr && out != Py_None ? new_stored(as_tensor(result), out) : result.inc_ref().ptr();
+    return out != nullptr && out != Py_None ? new_stored(as_tensor(result), out, true) : result.inc_ref().ptr();
   });
 }
 

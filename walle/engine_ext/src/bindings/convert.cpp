@@ -95,7 +95,9 @@ void write_number(py::handle number, DType dtype, std::byte* address) {
 
 DType natural_dtype(py::handle number) {
   if (PyComplex_Check(number.ptr())) return DType::c64;
-  return PyBool_Check(number.ptr()) ? DType::b8 : PyLong_Check(number.ptr()) ? DType::i64 : DType::f32;
+  if (PyBool_Check(number.ptr())) return DType::b8;
+  if (!PyLong_Check(number.ptr())) return DType::f32;
+  return !fits(number, DType::i64) && fits(number, DType::u64) ? DType::u64 : DType::i64;
 }
 
 bool fits(py::handle number, DType dtype) {
@@ -116,12 +118,14 @@ bool fits(py::handle number, DType dtype) {
 DType promote_numbers(DType a, DType b) {
   if (a == DType::c64 || b == DType::c64) return DType::c64;
   if (a == DType::f32 || b == DType::f32) return DType::f32;
+  if (a == DType::f64 || b == DType::f64) return DType::f64;
+  if (a == DType::u64 || b == DType::u64) return a == DType::i64 || b == DType::i64 ? DType::f64 : DType::u64;
   return a == DType::i64 || b == DType::i64 ? DType::i64 : DType::b8;
 }
 
 DType promote_with_number(DType array, DType number) {
   if (number == DType::b8) return array;
-  if (number == DType::i64) return array == DType::b8 ? DType::i64 : array;
+  if (number == DType::i64 || number == DType::u64) return array == DType::b8 ? number : array;
   if (number == DType::c64) return complex_dtype(array);
   return floating_dtype(array);
 }

@@ -1,5 +1,6 @@
 // x[key] and x[key] = value as in NumPy: ints, slices, None and an ellipsis make a view; index arrays and masks make an indexed
 // raster over that view, which is read or written in place.
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -15,10 +16,16 @@ namespace walle {
 
 namespace {
 
-bool is_array_key(py::handle item) {
-  return is_ndarray(item) || PyList_Check(item.ptr()) || (PyObject_CheckBuffer(item.ptr()) && !PyIndex_Check(item.ptr()));
+// Returns whether an object that has a buffer and can be an index, as other libraries' arrays and numbers are, is an array.
+bool has_dimensions(py::handle item) {
+  return !PyLong_Check(item.ptr()) && py::hasattr(item, "ndim") && !py::object(item.attr("ndim")).equal(py::int_(0));
 }
-bool is_int_key(py::handle item) { return PyIndex_Check(item.ptr()) && !PyBool_Check(item.ptr()) && !is_array_key(item); }
+
+bool is_array_key(py::handle item) {
+  return is_ndarray(item) || PyList_Check(item.ptr()) || PyBool_Check(item.ptr()) ||
+         (PyObject_CheckBuffer(item.ptr()) && (!PyIndex_Check(item.ptr()) || has_dimensions(item)));
+}
+bool is_int_key(py::handle item) { return PyIndex_Check(item.ptr()) && !is_array_key(item); }
 
 [[noreturn]] void out_of_range(std::int64_t index, std::int64_t axis, std::int64_t size) {
   throw py::index_error("index " + std::to_string(index) + " is out of range for axis " + std::to_string(axis) + " of size " +
@@ -80,7 +87,7 @@ std::optional<Tensor> plain_view(const Tensor& x, py::handle key) {
       return std::nullopt;
   }
   const std::size_t rank = x.shape().size();
-  if (axes > rank || ellipses > 1) return std::nullopt;
+  if (axes > rank || ellipses > 1 || count + static_cast<Py_ssize_t>(rank) > 64) return std::nullopt;
   ViewBuilder builder{x};
   builder.shape.reserve(rank + static_cast<std::size_t>(count));
   builder.strides.reserve(rank + static_cast<std::size_t>(count));
@@ -153,7 +160,6 @@ std::vector<KeyPart> parts_of(const Tensor& x, py::handle key) {
       if (part.kind == KeyPart::Kind::mask) part.axes = part.array.shape().size();
       if (part.kind == KeyPart::Kind::indices && !is_integer(part.array.dtype()))
         throw py::index_error("index arrays must be of integers or bool, not " + std::string(dtype_name(part.array.dtype())));
-      if (part.kind == KeyPart::Kind::mask && part.axes == 0) throw py::index_error("a mask must have at least one dimension");
     } else if (!is_int_key(item)) {
       throw py::index_error("an index may consist of ints, slices, None, an ellipsis, integer arrays and masks, not " +
                             std::string(Py_TYPE(item.ptr())->tp_name));
@@ -165,6 +171,13 @@ std::vector<KeyPart> parts_of(const Tensor& x, py::handle key) {
   if (axes > rank)
     throw py::index_error("too many indices: " + std::to_string(axes) + " for an array of " + std::to_string(rank) +
                           " dimensions");
+  const auto count = [&](auto... kinds) {
+    return std::count_if(parts.begin(), parts.end(), [&](const KeyPart& part) { return ((part.kind == kinds) || ...); });
+  };
+  constexpr std::ptrdiff_t kMost = 64;  // as in NumPy
+  if (count(KeyPart::Kind::mask, KeyPart::Kind::indices) >= kMost ||
+      count(KeyPart::Kind::new_axis) + static_cast<std::ptrdiff_t>(rank) > kMost)
+    throw py::index_error("too many indices: an index has fewer than 64 arrays, and its result at most 64 axes");
   if (!ellipsis) parts.push_back({KeyPart::Kind::ellipsis, Py_Ellipsis, {}, 0});
   for (KeyPart& part : parts)
     if (part.kind == KeyPart::Kind::ellipsis) part.axes = rank - axes;
@@ -194,6 +207,10 @@ void add_mask(const Tensor& x, const KeyPart& part, std::size_t axis, std::vecto
     throw py::index_error("a mask of shape " + to_string(part.array.shape()) + " does not match the indexed axes of shape " +
                           to_string(masked));
   const Tensor flat = flat_indices(part.array);
+  if (part.axes == 0) {  // True or False: the whole of x or nothing of it, along a new axis
+    arrays.push_back({flat, static_cast<std::int64_t>(axis), 1, 0});
+    return;
+  }
   bool mergeable = true;
   for (std::size_t i = axis; i + 1 < axis + part.axes; ++i)
     mergeable = mergeable && x.strides()[i] == x.strides()[i + 1] * x.shape()[i + 1];

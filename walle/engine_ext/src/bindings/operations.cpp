@@ -113,19 +113,33 @@ std::string_view logical_name(std::string_view name) {
 }  // namespace
 
 bool holds_kind(DType target, DType result) noexcept {
-  if (is_complex(result)) return is_complex(target);
-  return floating_dtype(target) == target || floating_dtype(result) != result;
+  const auto kind = [](DType dtype) {
+    return is_complex(dtype) ? 4 : floating_dtype(dtype) == dtype ? 3 : dtype == DType::b8 ? 0 : is_unsigned(dtype) ? 1 : 2;
+  };
+  return kind(result) <= kind(target);
 }
 
-PyObject* new_stored(Tensor result, PyObject* out) {
+namespace {
+// Returns whether a result of one shape can be repeated to fill an array of the other.
+bool fills(const Dims& result, const Dims& target) {
+  if (result.size() > target.size()) return false;
+  const std::size_t more = target.size() - result.size();
+  for (std::size_t i = 0; i < result.size(); ++i)
+    if (result[i] != 1 && result[i] != target[more + i]) return false;
+  return true;
+}
+}  // namespace
+
+PyObject* new_stored(Tensor result, PyObject* out, bool may_repeat) {
   if (out == nullptr || out == Py_None) return new_array(std::move(result));
-  if (PyTuple_Check(out) && PyTuple_GET_SIZE(out) == 1) return new_stored(std::move(result), PyTuple_GET_ITEM(out, 0));
+  if (PyTuple_Check(out) && PyTuple_GET_SIZE(out) == 1)
+    return new_stored(std::move(result), PyTuple_GET_ITEM(out, 0), may_repeat);
   if (!is_ndarray(out)) throw py::type_error("`out` must be an ndarray, not " + std::string(Py_TYPE(out)->tp_name));
   const Tensor& target = tensor_of(out);
   if (!holds_kind(target.dtype(), result.dtype()))
     throw Error(ErrorKind::dtype, "`out` has dtype " + std::string(dtype_name(target.dtype())) +
                                       ", which cannot hold a result of dtype " + std::string(dtype_name(result.dtype())));
-  if (target.shape() != result.shape())
+  if (target.shape() != result.shape() && !(may_repeat && fills(result.shape(), target.shape())))
     throw Error(ErrorKind::shape,
                 "`out` has shape " + to_string(target.shape()) + ", but the result has shape " + to_string(result.shape()));
   assign(cast(result, target.dtype()), target);
@@ -164,6 +178,36 @@ std::optional<Tensor> compare_out_of_range(const OpDef& op, const MixedOperands&
   return result;
 }
 
+// Compares int64 (or a smaller signed type) with uint64 by value: no dtype holds both. Returns nothing for other comparisons.
+std::optional<Tensor> compare_signs(const OpDef& op, const MixedOperands& operands) {
+  if (!op.is(Family::compare) || !operands.a.storage() || !operands.b.storage()) return std::nullopt;
+  const auto is_signed = [](const Tensor& x) { return is_integer(x.dtype()) && !is_unsigned(x.dtype()); };
+  const bool left = is_signed(operands.a) && operands.b.dtype() == DType::u64;
+  if (!left && !(is_signed(operands.b) && operands.a.dtype() == DType::u64)) return std::nullopt;
+  const Tensor number = cast(left ? operands.a : operands.b, DType::i64);
+  const Tensor of_sign[] = {number, scalar(py::int_(0), DType::i64)};
+  const Tensor wide[] = {left ? cast(number, DType::u64) : operands.a, left ? operands.b : cast(number, DType::u64)};
+  const std::int64_t below = -1, zero = 0;  // as a negative number compares with any of uint64
+  bool result = false;
+  kernels().compare[op.as<ListedKernel>()->code][static_cast<std::size_t>(compute_index(DType::i64))](
+      left ? &below : &zero, 0, left ? &zero : &below, 0, &result, 1);
+  const Tensor choices[] = {run(operator_named("Less"), of_sign), scalar(py::bool_(result), DType::b8), run(op, wide)};
+  return run(operator_named("Where"), choices);
+}
+
+// Refuses integers to the power of negative integers, as NumPy does: the results are no integers.
+void check_exponents(const OpDef& op, DType dtype, const Tensor& exponents, py::handle number) {
+  if (op.name != "Power" || !is_integer(dtype)) return;
+  bool negative = false;
+  if (!exponents.storage()) {
+    negative = PyObject_RichCompareBool(number.ptr(), py::int_(0).ptr(), Py_LT) == 1;
+  } else if (is_integer(exponents.dtype()) && !is_unsigned(exponents.dtype()) && exponents.size() > 0) {
+    const Tensor least = cast(reduce("ReduceMin", exponents, py::none(), false), DType::i64);
+    negative = *least.data<const std::int64_t>() < 0;
+  }
+  if (negative) throw py::value_error("integers to negative integer powers are not integers; convert one of them to floats");
+}
+
 // Returns the dedicated operator of x ** 2, x ** 0.5 or x ** -1, null for other exponents.
 const char* power_operator(py::handle exponent, DType dtype) {
   if (!PyLong_CheckExact(exponent.ptr()) && !PyFloat_CheckExact(exponent.ptr())) return nullptr;
@@ -176,9 +220,16 @@ const char* power_operator(py::handle exponent, DType dtype) {
 }  // namespace
 
 Tensor binary(const OpDef& given, py::handle a, py::handle b) {
-  if (auto result = fast_binary(given, a, b)) return *std::move(result);
+  const bool is_power = given.name == "Power";
+  if (!is_power)
+    if (auto result = fast_binary(given, a, b)) return *std::move(result);
   MixedOperands operands = mixed_operands(a, b);
+  if (is_power) {
+    check_exponents(given, operands.dtype, operands.b, b);
+    if (auto result = fast_binary(given, a, b)) return *std::move(result);
+  }
   if (auto result = compare_out_of_range(given, operands, a, b)) return *std::move(result);
+  if (auto result = compare_signs(given, operands)) return *std::move(result);
   if (given.is(Family::matmul) && operands.a.storage() && operands.b.storage())
     if (auto result = fast_matmul(operands.a, operands.b)) return *std::move(result);
   const OpDef& op = operands.dtype == DType::b8 ? operator_named(logical_name(given.name)) : given;
@@ -263,7 +314,10 @@ std::optional<Tensor> reduce_small(const std::string& name, const Tensor& x, boo
 
 }  // namespace
 
-Tensor reduce(const std::string& given, const Tensor& x, py::handle axis, bool keepdims) {
+Tensor reduce(const std::string& given, const Tensor& x, py::handle given_axis, bool keepdims) {
+  const bool whole = x.ndim() == 0 && PyLong_CheckExact(given_axis.ptr()) &&  // as in NumPy, a number has an axis 0
+                     (given_axis.equal(py::int_(0)) || given_axis.equal(py::int_(-1)));
+  const py::handle axis = whole ? py::handle(py::none()) : given_axis;
   const bool is_logical = given == "All" || given == "Any";  // minimum and maximum of the flags
   const std::string name = !is_logical ? given : given == "All" ? "ReduceMin" : "ReduceMax";
   const OpDef& op = operator_named(name);

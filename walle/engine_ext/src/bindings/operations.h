@@ -28,12 +28,12 @@ Tensor where(pybind11::handle condition, pybind11::handle a, pybind11::handle b)
 // `op` is a reduction of the registry, or "All" or "Any".
 Tensor reduce(const std::string& op, const Tensor& x, pybind11::handle axis, bool keepdims);
 
-// Returns whether an array of dtype `target` can take results of dtype `result` in place: floats do not become integers, and
-// complex numbers do not become real ones.
+// Returns whether an array of dtype `target` can take results of dtype `result` in place, by NumPy's rule "same_kind": bool,
+// unsigned, signed, floating and complex numbers each take those before them.
 bool holds_kind(DType target, DType result) noexcept;
-// Copies `result` into `out` and returns `out`, a new reference; returns an array of `result` where `out` is None or null. Throws
-// Error (shape, dtype) where `out` cannot hold it.
-PyObject* new_stored(Tensor result, PyObject* out);
+// Copies `result` into `out`, repeated to its shape where it may be, and returns `out`, a new reference; returns an array of
+// `result` where `out` is None or null. Throws Error (shape, dtype) where `out` cannot hold it.
+PyObject* new_stored(Tensor result, PyObject* out, bool may_repeat = false);
 
 // Returns x[key]: a view where the key consists of ints, slices, None and an ellipsis; a copy where it has index arrays or masks.
 Tensor get_item(const Tensor& x, pybind11::handle key);

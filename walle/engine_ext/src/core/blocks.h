@@ -13,7 +13,7 @@ struct MemoryBlock {
 
 inline constexpr std::size_t kBlockAlignment = 64;
 // Limits of a thread's cache; all of it is freed when the thread ends.
-inline constexpr std::size_t kMaxCachedBytes = std::size_t{4} << 20, kMaxCachedBlocks = 8;
+inline constexpr std::size_t kMaxCachedBytes = std::size_t{16} << 20, kMaxCachedBlocks = 8;
 
 MemoryBlock allocate_block(std::size_t size_bytes) noexcept;
 void free_block(const MemoryBlock& block) noexcept;  // on any thread, which may cache it

@@ -16,6 +16,12 @@ inline Vec mul(Vec a, Vec b) noexcept { return _mm512_mul_ps(a, b); }
 inline Vec div(Vec a, Vec b) noexcept { return _mm512_div_ps(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) noexcept { return _mm512_fmadd_ps(a, b, c); }    // a * b + c
 inline Vec nfma(Vec a, Vec b, Vec c) noexcept { return _mm512_fnmadd_ps(a, b, c); }  // c - a * b
+// Half as many doubles, for products of matrices.
+using DoubleVec = __m512d;
+inline DoubleVec load(const double* p) noexcept { return _mm512_loadu_pd(p); }
+inline void store(double* p, DoubleVec v) noexcept { _mm512_storeu_pd(p, v); }
+inline DoubleVec set_double(double x) noexcept { return _mm512_set1_pd(x); }
+inline DoubleVec fma(DoubleVec a, DoubleVec b, DoubleVec c) noexcept { return _mm512_fmadd_pd(a, b, c); }  // a * b + c
 inline Vec sqrt(Vec a) noexcept { return _mm512_sqrt_ps(a); }
 inline Vec round(Vec a) noexcept { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline Vec floor(Vec a) noexcept { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }

@@ -12,6 +12,7 @@
 #include "kernels/generic/lanes-inl.h"
 #include "kernels/generic/panel-inl.h"
 #include "kernels/generic/gemm-inl.h"
+#include "kernels/generic/gemm-doubles-inl.h"
 #include "kernels/generic/winograd-inl.h"
 #if !defined(WALLE_BASELINE_HAS_VECTORS)
 #include "kernels/generic/find-best-inl.h"

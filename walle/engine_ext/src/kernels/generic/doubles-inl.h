@@ -1,7 +1,7 @@
-// Functions of float64 in plain code that the compiler vectorises, without tables: exponential, logarithm, power, tanh, sine and
-// cosine, each within 2 ulp of the exact value (tanh 3). Intermediate values that need more precision than a float64 are the sum
-// of two. The polynomials are Taylor polynomials, truncated where the remainder is below 2^-57 of the result. `fits` returns
-// whether a formula covers an argument.
+// Functions of float64 in plain code that the compiler vectorises, without tables: exponential, logarithm, power, tanh, sine,
+// cosine and arc tangent, each within 2 ulp of the exact value (tanh 3). Intermediate values that need more precision than a
+// float64 are the sum of two. The polynomials are Taylor polynomials, truncated where the remainder is below 2^-57 of the result.
+// `fits` returns whether a formula covers an argument.
 
 // A double-double number, high + low; and the sum of a and b as one, where |a| >= |b| or a is 0.
 struct Pair {
@@ -175,4 +175,46 @@ struct DoubleCos : DoubleAngle {
     const double sine = sine_of(t.r), cosine = cosine_of(t.r), value = t.quarter & 1 ? sine : cosine;
     return with_sign(value, ((t.quarter + 1) >> 1) & 1);
   }
+};
+
+// The angle of the point (x, y): the smaller part over the larger, reduced to |t| < 7/16 around 0, atan(1/2) and pi / 4 by
+// differences that are exact, and turned to its quadrant. The polynomial is fdlibm's (Sun Microsystems, 1993).
+struct DoubleAtan2 {
+  using Number = double;
+  static bool fits(double y, double x) noexcept { return (__builtin_fabs(x) < 0x1p1000) & (__builtin_fabs(y) < 0x1p1000); }
+  static double of(double y, double x) noexcept {
+    const double up = __builtin_fabs(y), across = __builtin_fabs(x);
+    const bool steep = across < up, behind = __builtin_copysign(1.0, x) < 0;
+    const double least = steep ? across : up, most = steep ? up : across;
+    const bool low = 16 * least <= 7 * most, middle = 16 * least < 11 * most;
+    const double over = low ? least : middle ? 2 * least - most : least - most;
+    const double under = low ? most : middle ? 2 * most + least : most + least;
+    const double t = over / (under > 0 ? under : 1.0);
+    const double from = low ? 0.0 : middle ? 0x1.dac670561bb4fp-2 : 0x1.921fb54442d18p-1;
+    const double from_rest = low ? 0.0 : middle ? 0x1.a2b7f222f65e2p-56 : 0x1.1a62633145c07p-55;
+    const double square = t * t, fourth = square * square;
+    double odd = 1.62858201153657823623e-02, even = -3.65315727442169155270e-02;
+    odd = __builtin_fma(odd, fourth, 4.97687799461593236017e-02);
+    even = __builtin_fma(even, fourth, -5.83357013379057348645e-02);
+    odd = __builtin_fma(odd, fourth, 6.66107313738753120669e-02);
+    even = __builtin_fma(even, fourth, -7.69187620504482999495e-02);
+    odd = __builtin_fma(odd, fourth, 9.09088713343650656196e-02);
+    even = __builtin_fma(even, fourth, -1.11111104054623557880e-01);
+    odd = __builtin_fma(odd, fourth, 1.42857142725034663711e-01);
+    even = __builtin_fma(even, fourth, -1.99999999998764832476e-01);
+    odd = __builtin_fma(odd, fourth, 3.33333333333329318027e-01);
+    const double rest = __builtin_fma(odd, square, even * fourth);
+    const double sign = steep != behind ? -1.0 : 1.0;
+    const double base = steep ? 0x1.921fb54442d18p+0 : behind ? 0x1.921fb54442d18p+1 : 0.0;
+    const double base_rest = steep ? 0x1.1a62633145c07p-54 : behind ? 0x1.1a62633145c07p-53 : 0.0;
+    const Pair start = base > 0 ? sum_of_two(base, sign * from) : Pair{sign * from, 0.0};
+    const Pair near = sum_of_two(start.high, sign * t);
+    const double far = near.low + (start.low + (base_rest + sign * __builtin_fma(-t, rest, from_rest)));
+    return __builtin_copysign(near.high + far, y);
+  }
+};
+struct DoubleAtan {
+  using Number = double;
+  static bool fits(double x) noexcept { return DoubleAtan2::fits(x, 1.0); }
+  static double of(double x) noexcept { return DoubleAtan2::of(x, 1.0); }
 };

@@ -63,6 +63,7 @@ void fill(Table& table) noexcept {
   plain_reduce<ReduceOp::ReduceMin> = min_entry;
   min_entry = &reduce_lanes<MinimumOp, &plain_reduce<ReduceOp::ReduceMin>>;
   table.gemm[0] = {&gemm, &gemm_scratch_bytes, true};
+  table.gemm[1] = {&double_gemm, &double_gemm_scratch, true};
   table.axpy[0] = &axpy;
 #define WALLE_MAP(op, ...) table.map[static_cast<std::size_t>(MapOp::op)] = &map<op##Map>;
 #include "kernels/kernels.inc"

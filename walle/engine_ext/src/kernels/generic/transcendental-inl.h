@@ -276,8 +276,15 @@ void fill_transcendental(Table& table) noexcept {
   WALLE_FAST(Tanh)
   WALLE_FAST(Sin)
   WALLE_FAST(Cos)
+  WALLE_FAST(Atan)
 #undef WALLE_FAST
-  BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::Power)][1];
-  plain_binary<BinaryOp::Power, 1> = entry;
-  entry = &wide_binary<double, DoublePower, &plain_binary<BinaryOp::Power, 1>>;
+#define WALLE_FAST(op)                                                         \
+  {                                                                            \
+    BinaryFn& entry = table.binary[static_cast<std::size_t>(BinaryOp::op)][1]; \
+    plain_binary<BinaryOp::op, 1> = entry;                                     \
+    entry = &wide_binary<double, Double##op, &plain_binary<BinaryOp::op, 1>>;  \
+  }
+  WALLE_FAST(Power)
+  WALLE_FAST(Atan2)
+#undef WALLE_FAST
 }

@@ -16,6 +16,12 @@ inline Vec mul(Vec a, Vec b) noexcept { return vmulq_f32(a, b); }
 inline Vec div(Vec a, Vec b) noexcept { return vdivq_f32(a, b); }
 inline Vec fma(Vec a, Vec b, Vec c) noexcept { return vfmaq_f32(c, a, b); }   // a * b + c
 inline Vec nfma(Vec a, Vec b, Vec c) noexcept { return vfmsq_f32(c, a, b); }  // c - a * b
+// Half as many doubles, for products of matrices.
+using DoubleVec = float64x2_t;
+inline DoubleVec load(const double* p) noexcept { return vld1q_f64(p); }
+inline void store(double* p, DoubleVec v) noexcept { vst1q_f64(p, v); }
+inline DoubleVec set_double(double x) noexcept { return vdupq_n_f64(x); }
+inline DoubleVec fma(DoubleVec a, DoubleVec b, DoubleVec c) noexcept { return vfmaq_f64(c, a, b); }  // a * b + c
 inline Vec sqrt(Vec a) noexcept { return vsqrtq_f32(a); }
 inline Vec round(Vec a) noexcept { return vrndnq_f32(a); }
 inline Vec floor(Vec a) noexcept { return vrndmq_f32(a); }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/work_vector.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -22,7 +23,7 @@ std::vector<Tensor> component_statistics(std::span<const Tensor> inputs, const A
   struct Box {
     std::int64_t left = std::numeric_limits<std::int64_t>::max(), top = left, right = -1, bottom = -1, area = 0, x = 0, y = 0;
   };
-  std::vector<Box> boxes(static_cast<std::size_t>(most) + 1);
+  WorkVector<Box> boxes(static_cast<std::size_t>(most) + 1);
   for (std::int64_t i = 0; i < count; ++i) {
     Box& box = boxes[static_cast<std::size_t>(at[i])];
     const std::int64_t x = i % width, y = i / width;

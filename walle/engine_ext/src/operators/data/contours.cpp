@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/work_vector.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -16,7 +17,7 @@ struct ContourPoint {
 struct Border {
   bool hole = false;
   std::int32_t parent = 0;  // number of the surrounding border; 1 is the frame, whose number 0 is here
-  std::vector<ContourPoint> points;
+  WorkVector<ContourPoint> points;
 };
 
 // The neighbours of a pixel, counter-clockwise as seen on the screen, starting at the right.
@@ -33,10 +34,11 @@ class Follower {
     for (std::size_t k = 0; k < 8; ++k) step_[k] = kAround[k][1] * width_ + kAround[k][0];
   }
 
-  std::vector<Border> run() {
-    std::vector<Border> borders(2);  // 0 and 1 are not border numbers: 1 marks pixels not followed yet
-    borders[1].hole = true;          // the frame
+  WorkVector<Border> run() {
+    WorkVector<Border> borders(2);  // 0 and 1 are not border numbers: 1 marks pixels not followed yet
+    borders[1].hole = true;         // the frame
     for (std::int64_t y = 1; y < height_ - 1; ++y) {
+      throw_if_stopped();
       std::int32_t last = 1;  // LNBD
       for (std::int64_t x = 1; x < width_ - 1; ++x) {
         const std::int64_t at = y * width_ + x;
@@ -64,7 +66,7 @@ class Follower {
 
  private:
   // Step 3: follow the border from the pixel `start`, whose neighbour in direction `from` is 0.
-  void follow(std::int64_t start, std::size_t from, std::int32_t number, std::vector<ContourPoint>& points) {
+  void follow(std::int64_t start, std::size_t from, std::int32_t number, WorkVector<ContourPoint>& points) {
     std::size_t direction = from;
     do {  // 3.1, clockwise
       direction = (direction + 7) % 8;
@@ -105,7 +107,7 @@ class Follower {
 
   std::int64_t width_, height_;
   bool simple_;
-  std::vector<std::int32_t> cells_;
+  WorkVector<std::int32_t> cells_;
   std::array<std::int64_t, 8> step_;
 };
 
@@ -122,7 +124,7 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
   const std::string mode = attributes.get_string("mode", "list");
   if (mode != "external" && mode != "list" && mode != "ccomp" && mode != "tree")
     throw Error(ErrorKind::unsupported, "FindContours mode '" + mode + "'; known are external, list, ccomp and tree");
-  std::vector<Border> borders;
+  WorkVector<Border> borders;
   if (image.size() > 0)
     borders =
         Follower(image.data<std::uint8_t>(), image.shape()[0], image.shape()[1], attributes.get_int("simple", 0) != 0).run();
@@ -131,12 +133,12 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
     const auto parent = static_cast<std::size_t>(borders[i].parent);
     return parent > 1 && (mode == "tree" || (mode == "ccomp" && borders[i].hole)) ? parent : std::size_t{0};
   };
-  std::vector<std::vector<std::size_t>> inner(borders.size());
+  WorkVector<WorkVector<std::size_t>> inner(borders.size());
   for (std::size_t i = 2; i < borders.size(); ++i)
     if (mode != "external" || (!borders[i].hole && borders[i].parent == 1)) inner[related(i)].push_back(i);
-  std::vector<std::size_t> kept, open;
+  WorkVector<std::size_t> kept, open;
   if (!inner.empty()) open = inner[0];
-  std::vector<std::int32_t> place(borders.size(), -1), parents;
+  WorkVector<std::int32_t> place(borders.size(), -1), parents;
   while (!open.empty()) {
     const std::size_t i = open.back();
     open.pop_back();
@@ -154,7 +156,7 @@ std::vector<Tensor> find_contours(std::span<const Tensor> inputs, const Attribut
   auto* links = tree.data<std::int32_t>();
   std::fill(links, links + 4 * count, -1);
   std::int64_t end = 0;
-  std::vector<std::int32_t> latest(kept.size() + 1, -1);  // indexed by parent + 1
+  WorkVector<std::int32_t> latest(kept.size() + 1, -1);  // indexed by parent + 1
   for (std::size_t i = 0; i < kept.size(); ++i) {
     for (const ContourPoint& point : borders[kept[i]].points) {
       *to++ = point.x;

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/work_context.h"
+#include "core/work_vector.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -42,7 +42,7 @@ void by_mask(const std::uint8_t* image, float* out, std::int64_t height, std::in
   constexpr std::uint32_t far = std::numeric_limits<std::uint32_t>::max() / 2;
   constexpr std::int64_t edge = 2;
   const std::int64_t row = width + 2 * edge;
-  std::vector<std::uint32_t> least(static_cast<std::size_t>(row * (height + 2 * edge)), far);
+  WorkVector<std::uint32_t> least(static_cast<std::size_t>(row * (height + 2 * edge)), far);
   const auto at = [&](std::int64_t x, std::int64_t y) { return least.data() + (y + edge) * row + x + edge; };
   for (std::int64_t y = 0; y < height; ++y) {
     throw_if_stopped();
@@ -67,8 +67,8 @@ void by_mask(const std::uint8_t* image, float* out, std::int64_t height, std::in
 }
 
 // Replace each value by the least of (distance along the line)^2 + value: the lower envelope of parabolas.
-void lower_envelope(const double* values, double* out, std::int64_t count, std::vector<std::int64_t>& tops,
-                    std::vector<double>& ends) {
+void lower_envelope(const double* values, double* out, std::int64_t count, WorkVector<std::int64_t>& tops,
+                    WorkVector<double>& ends) {
   std::int64_t last = -1;
   for (std::int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(values[i])) continue;
@@ -102,8 +102,8 @@ float nearest(double square) {
 
 void exactly(const std::uint8_t* image, float* out, std::int64_t height, std::int64_t width) {
   const auto longest = static_cast<std::size_t>(std::max(height, width));
-  std::vector<double> squares(static_cast<std::size_t>(height * width)), line(longest), result(longest), ends(longest);
-  std::vector<std::int64_t> tops(longest);
+  WorkVector<double> squares(static_cast<std::size_t>(height * width)), line(longest), result(longest), ends(longest);
+  WorkVector<std::int64_t> tops(longest);
   for (std::int64_t x = 0; x < width; ++x) {
     throw_if_stopped();
     for (std::int64_t y = 0; y < height; ++y)

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/work_context.h"
+#include "core/work_vector.h"
 #include "operators/data/data.h"
 
 namespace walle {
@@ -42,7 +43,7 @@ std::vector<Tensor> flood_region(std::span<const Tensor> inputs, const Attribute
       return true;
     };
     constexpr std::int64_t dx[] = {1, -1, 0, 0, 1, 1, -1, -1}, dy[] = {0, 0, 1, -1, 1, -1, 1, -1};
-    std::vector<std::int64_t> open{seed};
+    WorkVector<std::int64_t> open{seed};
     reached[seed] = 1;
     for (std::int64_t taken = 0; !open.empty(); ++taken) {
       if (taken % 65536 == 0) throw_if_stopped();

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "core/work_context.h"
+#include "core/work_vector.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -148,7 +148,7 @@ std::vector<Tensor> hough_lines(std::span<const Tensor> inputs, const Attributes
     const bool outside = angle < 0 || angle >= votes.angles || distance < 0 || distance >= votes.distances;
     return outside ? 0 : votes.cells[angle * votes.distances + distance];
   };
-  std::vector<std::pair<std::int64_t, std::int64_t>> found;  // distance, angle
+  WorkVector<std::pair<std::int64_t, std::int64_t>> found;  // distance, angle
   for (std::int64_t r = 0; r < votes.distances; ++r)
     for (std::int64_t n = 0; n < votes.angles; ++n) {
       const std::int32_t own = at(n, r);
@@ -178,14 +178,14 @@ std::vector<Tensor> hough_segments(std::span<const Tensor> inputs, const Attribu
   const std::int64_t threshold = attributes.get_int("threshold", 0), least = attributes.get_int("length", 0);
   const std::int64_t most_gap = attributes.get_int("gap", 0);
   const auto* pixels = inputs[0].data<std::uint8_t>();
-  std::vector<std::uint8_t> left(pixels, pixels + votes.height * votes.width);  // pixels that no segment has
-  std::vector<Place> places;
+  WorkVector<std::uint8_t> left(pixels, pixels + votes.height * votes.width);  // pixels that no segment has
+  WorkVector<Place> places;
   for (std::int64_t i = 0; i < votes.height * votes.width; ++i)
     if (pixels[i] != 0)
       places.push_back({static_cast<std::int32_t>(i % votes.width), static_cast<std::int32_t>(i / votes.width)});
   const auto inside = [&](Place p) { return p.x >= 0 && p.x < votes.width && p.y >= 0 && p.y < votes.height; };
   const auto pixel = [&](Place p) -> std::uint8_t& { return left[static_cast<std::size_t>(p.y * votes.width + p.x)]; };
-  std::vector<std::int32_t> segments;
+  WorkVector<std::int32_t> segments;
   PixelOrder order;
   VoteCount count;
   while (!places.empty()) {

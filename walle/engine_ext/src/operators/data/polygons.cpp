@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/work_vector.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -15,11 +16,11 @@ struct PolygonPoint {
   double x, y;
 };
 
-std::vector<PolygonPoint> polygon_points(std::string_view op, const Tensor& given) {
+WorkVector<PolygonPoint> polygon_points(std::string_view op, const Tensor& given) {
   if (given.ndim() != 2 || given.shape()[1] != 2 || given.dtype() != DType::f64)
     throw Error(ErrorKind::shape, std::string(op) + " takes float64 points [count, 2], not " +
                                       std::string(dtype_name(given.dtype())) + " of shape " + to_string(given.shape()));
-  std::vector<PolygonPoint> points;
+  WorkVector<PolygonPoint> points;
   for (std::int64_t i = 0; i < given.shape()[0]; ++i) {
     points.push_back({given.data<double>()[2 * i], given.data<double>()[2 * i + 1]});
     if (!std::isfinite(points.back().x) || !std::isfinite(points.back().y))
@@ -28,7 +29,7 @@ std::vector<PolygonPoint> polygon_points(std::string_view op, const Tensor& give
   return points;
 }
 
-Tensor indices(const std::vector<std::int64_t>& kept) {
+Tensor indices(const WorkVector<std::int64_t>& kept) {
   Tensor result = Tensor::empty(DType::i64, {static_cast<std::int64_t>(kept.size())});
   std::copy(kept.begin(), kept.end(), result.data<std::int64_t>());
   return result;
@@ -39,9 +40,8 @@ double turn(const PolygonPoint& a, const PolygonPoint& b, const PolygonPoint& c)
 }
 
 // Mark the points to keep between two kept points, without recursion.
-void reduce(const std::vector<PolygonPoint>& points, std::vector<bool>& stays, std::size_t first, std::size_t last,
-            double bound) {
-  std::vector<std::pair<std::size_t, std::size_t>> open{{first, last}};
+void reduce(const WorkVector<PolygonPoint>& points, WorkVector<bool>& stays, std::size_t first, std::size_t last, double bound) {
+  WorkVector<std::pair<std::size_t, std::size_t>> open{{first, last}};
   const std::size_t count = points.size();
   while (!open.empty()) {
     const auto [from, to] = open.back();
@@ -69,7 +69,7 @@ void reduce(const std::vector<PolygonPoint>& points, std::vector<bool>& stays, s
 // Input: float64 [count, 2]. Attribute: clockwise, as seen with y upwards. Result: int64, the indices of the hull's corners.
 std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes& attributes, int) {
   const auto points = polygon_points("ConvexHull", inputs[0]);
-  std::vector<std::int64_t> order(points.size());
+  WorkVector<std::int64_t> order(points.size());
   std::iota(order.begin(), order.end(), 0);
   const auto at = [&](std::int64_t i) -> const PolygonPoint& { return points[static_cast<std::size_t>(i)]; };
   std::sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
@@ -77,7 +77,7 @@ std::vector<Tensor> convex_hull(std::span<const Tensor> inputs, const Attributes
   });
   order.erase(std::unique(order.begin(), order.end(), [&](auto a, auto b) { return at(a).x == at(b).x && at(a).y == at(b).y; }),
               order.end());
-  std::vector<std::int64_t> hull;
+  WorkVector<std::int64_t> hull;
   if (order.size() < 3) {
     hull = order;
   } else {
@@ -120,7 +120,7 @@ std::vector<Tensor> approximate_polygon(std::span<const Tensor> inputs, const At
   const double bound = attributes.get_float("epsilon", 0);
   const std::size_t count = points.size();
   if (!(bound >= 0)) throw Error(ErrorKind::model, "ApproximatePolygon needs an epsilon of at least 0");
-  std::vector<bool> stays(count, false);
+  WorkVector<bool> stays(count, false);
   if (count > 0 && attributes.get_int("closed", 1) != 0) {
     std::size_t from = 0, to = 0;
     double most = 0;
@@ -142,7 +142,7 @@ std::vector<Tensor> approximate_polygon(std::span<const Tensor> inputs, const At
     stays[0] = stays[count - 1] = true;
     if (count > 2) reduce(points, stays, 0, count - 1, bound);
   }
-  std::vector<std::int64_t> kept;
+  WorkVector<std::int64_t> kept;
   for (std::size_t i = 0; i < count; ++i)
     if (stays[i]) kept.push_back(static_cast<std::int64_t>(i));
   return {indices(kept)};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/work_vector.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -37,7 +38,7 @@ class Spans {
 
  private:
   std::int64_t height_, width_;
-  std::vector<std::int32_t> numbers_;
+  WorkVector<std::int32_t> numbers_;
 };
 
 struct SpanPoint {
@@ -131,11 +132,11 @@ struct Corner {
 };
 
 // Fill closed polygons by the even-odd rule, sampled on the rows. `nearest`: edges are rounded, not drawn inward.
-void inside(Spans& spans, const std::vector<std::vector<Corner>>& polygons, bool nearest) {
+void inside(Spans& spans, const WorkVector<WorkVector<Corner>>& polygons, bool nearest) {
   struct Edge {
     double top, bottom, x, slope;
   };
-  std::vector<Edge> edges;
+  WorkVector<Edge> edges;
   double low = 1e18, high = -1e18;
   for (const auto& polygon : polygons)
     for (std::size_t i = 0; i < polygon.size(); ++i) {
@@ -149,9 +150,9 @@ void inside(Spans& spans, const std::vector<std::vector<Corner>>& polygons, bool
   std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.top < b.top; });
   const auto first = static_cast<std::int64_t>(std::clamp(std::ceil(low), 0.0, static_cast<double>(spans.height())));
   const auto last = static_cast<std::int64_t>(std::clamp(std::floor(high), -1.0, static_cast<double>(spans.height() - 1)));
-  std::vector<Edge> active;
+  WorkVector<Edge> active;
   std::size_t next = 0;
-  std::vector<double> cuts;
+  WorkVector<double> cuts;
   for (std::int64_t y = first; y <= last; ++y) {
     const auto row = static_cast<double>(y);
     while (next < edges.size() && edges[next].top <= row) active.push_back(edges[next++]);
@@ -178,7 +179,7 @@ void thick_line(Spans& spans, SpanPoint a, SpanPoint b, std::int64_t thickness) 
     const double r = (static_cast<double>(thickness) / 2 + (thickness % 2 != 0 ? 0.5 : 0.0)) / length, x = dy * r, y = dx * r;
     const auto ax = static_cast<double>(a.x), ay = static_cast<double>(a.y), bx = static_cast<double>(b.x),
                by = static_cast<double>(b.y);
-    const std::vector<Corner> corners{{ax + x, ay + y}, {ax - x, ay - y}, {bx - x, by - y}, {bx + x, by + y}};
+    const WorkVector<Corner> corners{{ax + x, ay + y}, {ax - x, ay - y}, {bx - x, by - y}, {bx + x, by + y}};
     inside(spans, {corners}, true);
     for (std::size_t i = 0; i < corners.size(); ++i) {
       const Corner &from = corners[i], &to = corners[(i + 1) % corners.size()];
@@ -225,7 +226,7 @@ std::vector<Tensor> polygon_spans(std::span<const Tensor> inputs, const Attribut
   std::int64_t count = 0, begin = 0;
   const std::int32_t* at = span_points("PolygonSpans", inputs[0], count);
   if (inputs[1].dtype() != DType::i64 || inputs[1].ndim() != 1) throw Error(ErrorKind::dtype, "PolygonSpans takes int64 ends");
-  std::vector<std::vector<Corner>> polygons;
+  WorkVector<WorkVector<Corner>> polygons;
   for (std::int64_t i = 0; i < inputs[1].size(); ++i) {
     const std::int64_t end = inputs[1].data<std::int64_t>()[i];
     if (end < begin || end > count) throw Error(ErrorKind::shape, "PolygonSpans with ends that do not ascend within its points");

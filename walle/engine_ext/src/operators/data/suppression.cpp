@@ -1,6 +1,7 @@
 // NonMaxSuppression: for each batch and class the best boxes whose overlap with every better selected one is below a threshold.
 #include <algorithm>
 
+#include "core/work_vector.h"
 #include "operators/op.h"
 
 namespace walle {
@@ -59,7 +60,7 @@ std::vector<Tensor> non_max_suppression(std::span<const Tensor> inputs, const At
       for (std::int64_t i = 0; i < count; ++i)
         if (score[i] == score[i] && (!scored || score[i] > least)) order.push_back(i);
       std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return score[a] > score[b]; });
-      std::vector<Box> kept;
+      WorkVector<Box> kept;
       for (const std::int64_t i : order) {
         if (static_cast<double>(kept.size()) >= limit) break;
         const Box box = box_of(boxes.data<float>() + (batch * count + i) * 4, centred);
