@@ -171,7 +171,7 @@ async def test_a_killed_host_in_mid_frame_costs_no_frame(tmp_path: Path) -> None
 
 
 @pytest.mark.asyncio
-async def test_a_task_that_keeps_its_frames_is_stopped_and_told(tmp_path: Path) -> None:
+async def test_a_task_that_keeps_its_frames_is_stopped_and_reported(tmp_path: Path) -> None:
     keeps = "kept = []\ndef execute(ctx, trigger):\n    kept.append(trigger)\n    return len(kept)\n"
     tasks = {
         "keeps": (keeps, FRAME.format("keeps") + BLOCK + "memory_mb = 16\n"),
@@ -185,9 +185,9 @@ async def test_a_task_that_keeps_its_frames_is_stopped_and_told(tmp_path: Path) 
         assert [result.output for result in await results_of(summed, 250)] == [
             {"n": number, "sum": number % 256 * 120_000} for number in range(250)
         ]
-        told = [result.failure for result in await results_of(kept, 250) if result.failure is not None]
-        assert told
-        assert all("memory_mb" in failure.error for failure in told)
+        failures = [result.failure for result in await results_of(kept, 250) if result.failure is not None]
+        assert failures
+        assert all("memory_mb" in failure.error for failure in failures)
         assert shared_memory_counts()["bytes"] - before < 80 << 20
 
 

@@ -1,8 +1,8 @@
 """Files beside a log of events that its contents name, for simulations: images and arrays.
 
 In the contents of a line, `{"$image": "frame_1.jpg"}` stands for a JPEG or PNG file, decoded to uint8
-[height, width, 3], BGR as `cv.imdecode` gives it, and `{"$npy": "sound_1.npy"}` for an array in NumPy's format. Paths are
-relative to the folder of the log and do not leave it.
+[height, width, 3], BGR as `cv.imdecode` gives it, and `{"$npy": "sound_1.npy"}` for an array in NumPy's format. Paths
+are relative to the folder of the log and do not leave it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IMAGE_KEY = "$image"
 ARRAY_KEY = "$npy"
 _MAGIC = b"\x93NUMPY"
 _MAX_HEADER_BYTES = 4096
-_FORMATS = {  # of the buffer protocol, by NumPy's
+_FORMATS: dict[str, Any] = {  # of the buffer protocol, by NumPy's
     "|b1": "?", "|u1": "B", "|i1": "b", "<u2": "H", "<i2": "h", "<u4": "I", "<i4": "i", "<u8": "Q", "<i8": "q",
     "<f2": "e", "<f4": "f", "<f8": "d",
 }  # fmt: skip
