@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
+import numpy as np
 
 from walle.clock import SystemClock
 from walle.engine_ext.vm.host import shared_host
@@ -107,28 +107,28 @@ def contents_of(way: str) -> list[dict[str, Any]]:
     if way == "none":
         return [{"second": number} for number in range(_FRAMES_IN_TURN)]
     make: Callable[[], Any] = (
-        (lambda: shared_empty(SHAPE, "uint8")) if way == "shared" else (lambda: numpy.empty(SHAPE, "uint8"))
+        (lambda: shared_empty(SHAPE, "uint8")) if way == "shared" else (lambda: np.empty(SHAPE, "uint8"))
     )
     images = [make() for _ in range(_FRAMES_IN_TURN)]
     for number, image in enumerate(images):
-        numpy.asarray(image)[:] = number
+        np.asarray(image)[:] = number
     return [{"image": image, "second": number} for number, image in enumerate(images)]
 
 
 def memcpy_us(rounds: int) -> float:
-    *sources, target = (numpy.full(SHAPE, value, "uint8") for value in range(_FRAMES_IN_TURN + 1))
+    *sources, target = (np.full(SHAPE, value, "uint8") for value in range(_FRAMES_IN_TURN + 1))
     times = []
     for _ in range(rounds):
         before = time.process_time_ns()
         for number in range(48):
-            numpy.copyto(target, sources[number % _FRAMES_IN_TURN])
+            np.copyto(target, sources[number % _FRAMES_IN_TURN])
         times.append((time.process_time_ns() - before) / 48e3)
     return statistics.median(times)
 
 
 async def measure(folder: Path, rounds: int, frames: int) -> dict[str, Any]:
     shared_host().wait_ready()
-    found: dict[str, Any] = {"frame_bytes": int(numpy.prod(SHAPE)), "memcpy_us": round(memcpy_us(rounds), 1)}
+    found: dict[str, Any] = {"frame_bytes": int(np.prod(SHAPE)), "memcpy_us": round(memcpy_us(rounds), 1)}
     for tasks in TASKS:
         times: dict[str, list[float]] = {way: [] for way in WAYS}
         async with contextlib.AsyncExitStack() as stack:
