@@ -39,7 +39,7 @@ class TriggerEvent(TypedDict):
     event_id: str
     page_id: str  # empty outside pages
     ts_ms: int  # milliseconds since the epoch
-    contents: dict[str, Any]
+    contents: dict[str, Any]  # plain data; arrays, such as a video's frame, are a read-only walle.np.ndarray
 
 
 class Trigger(TypedDict):

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import inspect
+import io
 import json
 import re
 import shlex
@@ -13,13 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
 from tests.docs.blocks import Block, blocks
 from tests.pipeline.ingest.upload_samples import received
-from walle import plain
+from tests.sim.shop_cloud import shop_cloud
+from walle import cv, plain
 from walle.cli import app
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.pipeline import open_uploads
@@ -140,7 +143,12 @@ def program(what: str) -> Block:
 
 
 def test_every_program_has_a_test() -> None:
-    tested = {"with a cloud in data", "with features in a cloud", "with a task in task"}
+    tested = {
+        "with a cloud in data",
+        "with features in a cloud",
+        "with a task in task",
+        "with a device that has live/look",
+    }
     assert {block.remark for block in BLOCKS if block.kind == "program"} == tested
 
 
@@ -167,6 +175,36 @@ def test_a_device_in_an_app(tmp_path: Path) -> None:
             cloud.terminate()
     assert done.returncode == 0, done.stderr
     assert done.stdout == "0 features by {}\n"
+
+
+@pytest.mark.asyncio
+async def test_frames_and_sound(tmp_path: Path) -> None:
+    page = [block for block in BLOCKS if block.page == "docs/how-to/frames.md"]
+    files = {block.remark: block.text for block in page if block.kind == "file"}
+    (line,) = (block.text for block in page if block.language == "json")
+    samples = io.BytesIO()
+    np.save(samples, np.array([0.5, -1], "float32"))
+    image = cv.imencode(".jpg", np.full((20, 30, 3), 60, "uint8"))[1]
+    simulation = {
+        "simulation/events.jsonl": line.encode(),
+        "simulation/frame_1.jpg": bytes(memoryview(image)),
+        "simulation/sound_1.npy": samples.getvalue(),
+    }
+    config = files["task.toml"].replace('"look"', '"count"')  # the task of this cloud
+    found: list[Any] = []
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await shop.push("v1", config=config, main=files["main.py"], **simulation)
+        await shop.release("v1", beta=["d0"])  # the cloud plays the page's event first
+        async with asyncio.timeout(30):
+            while not device.tasks:
+                await device.checkin()
+                await asyncio.sleep(0.01)
+        text = program("with a device that has live/look").text.replace("live/look", "shop/count")
+        await asyncio.wait_for(run_lines(text, {"device": device, "found": found}), 60)
+        summary = await device.summary()
+    assert len(found) + summary.dropped.get("shop/count", 0) == 5
+    last = found[-1]
+    assert (last["second"], last["bright"], round(last["loud"], 3)) == (4, 200.0, 0.4)
 
 
 class _EnoughError(Exception):

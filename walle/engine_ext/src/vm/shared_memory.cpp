@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <system_error>
+#include <utility>
 
 namespace walle::vm {
 
@@ -18,6 +19,17 @@ namespace {
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr int kSeals = kSizeSeals | F_SEAL_WRITE;
 constexpr unsigned kNoExecute = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010  // since Linux 5.1
+#endif
+constexpr int kReaderSeals = kSizeSeals | F_SEAL_FUTURE_WRITE;
+
+// Empty where the system gives none; errno says why.
+Descriptor create_memory(const char* name = "walle-array") {
+  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  return Descriptor(fd);
+}
 #endif
 
 // Addresses of mapped files. Never destroyed, because threads may reach it while the process exits.
@@ -35,27 +47,17 @@ MappedFiles& mapped_files() {
 
 #ifdef __linux__
 
-namespace {
-
-Descriptor create_memory(const char* name) {
-  int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
-  if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
-  return Descriptor(fd);
-}
-
-}  // namespace
-
 Descriptor create_shared_bytes(const char* name, std::size_t size_bytes) {
   Descriptor memory = create_memory(name);
-  if (ftruncate(memory.get(), static_cast<off_t>(size_bytes)) != 0 ||
+  if (!memory || ftruncate(memory.get(), static_cast<off_t>(size_bytes)) != 0 ||
       fcntl(memory.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0)
     throw std::system_error(errno, std::generic_category(), "shared memory");
   return memory;
 }
 
 Descriptor share_bytes(const std::byte* data, std::size_t size_bytes) {
-  Descriptor memory = create_memory("walle-array");
+  Descriptor memory = create_memory();
+  if (!memory) throw std::system_error(errno, std::generic_category(), "memfd_create");
   for (std::size_t done = 0; done < size_bytes;) {
     const ssize_t written = write(memory.get(), data + done, size_bytes - done);
     if (written < 0 && errno == EINTR) continue;
@@ -76,6 +78,18 @@ std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t 
   return Storage::borrow(address, size_bytes, true, [address, size_bytes] { munmap(address, size_bytes); });
 }
 
+SharedMapping create_shared_mapping(std::size_t size_bytes) noexcept {
+  Descriptor memory = create_memory();
+  if (!memory || ftruncate(memory.get(), static_cast<off_t>(size_bytes)) != 0) return {};
+  void* address = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (address == MAP_FAILED) return {};
+  if (fcntl(memory.get(), F_ADD_SEALS, kReaderSeals) != 0) {
+    munmap(address, size_bytes);
+    return {};
+  }
+  return {std::move(memory), static_cast<std::byte*>(address), size_bytes};
+}
+
 #else  // no memory there can be sealed: arrays cross as bytes
 
 Descriptor create_shared_bytes(const char*, std::size_t) {
@@ -87,6 +101,8 @@ Descriptor share_bytes(const std::byte*, std::size_t) {
 }
 
 std::shared_ptr<Storage> map_shared_bytes(const Descriptor&, std::size_t) { return nullptr; }
+
+SharedMapping create_shared_mapping(std::size_t) noexcept { return {}; }
 
 #endif
 
