@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import os
-import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -25,6 +24,7 @@ from apps.livestream.media.limits import MediaLimits
 from apps.livestream.media.report import SourceReport
 from apps.livestream.media.sampling import FrameSampler
 from apps.livestream.media.sound import SoundFormat
+from apps.livestream.media.stop import StopSignal
 from walle import cv
 
 _VIDEO_BASE = Fraction(1, 1000)
@@ -71,14 +71,14 @@ async def clip(
     )
     encoder = next(name for name in encoders if name in av.codecs_available)
 
-    def write(stopped: threading.Event) -> None:
+    def write(stop: StopSignal) -> None:
         partial = target.with_name(f".{target.stem}.partial{target.suffix}")
         try:
-            with _Reading(source, settings, stopped) as decoder, av.open(str(partial), "w") as container:
+            with _Reading(source, settings, stop) as decoder, av.open(str(partial), "w") as container:
                 writer = _ClipWriter(decoder, container, encoder, sound_encoder, start_ms, end_ms)
-                if not writer.write() and not stopped.is_set():
+                if not writer.write() and not stop.is_set():
                     raise ClipError(str(where), f"it has nothing from {start_ms / 1000:g} s to {end_ms / 1000:g} s")
-            if not stopped.is_set():
+            if not stop.is_set():
                 partial.replace(target)
         except (av.error.FFmpegError, OSError) as error:
             raise ClipError(str(out), f"the clip cannot be written ({error})") from error
@@ -104,9 +104,9 @@ async def thumbnail(
     settings = DecoderSettings(max_side=max_side, limits=limits or MediaLimits(), start_ms=at_ms)
     source = Path(where)
 
-    def make(stopped: threading.Event) -> bytes:
+    def make(stop: StopSignal) -> bytes:
         shown: Frame | None = None
-        with _Reading(source, settings, stopped) as decoder:
+        with _Reading(source, settings, stop) as decoder:
             while (item := decoder.next()) is not None:
                 if item.pts_ms > at_ms:
                     break
@@ -130,10 +130,10 @@ def encode_jpeg(image: Image, quality: int = 85) -> bytes:
 class _Reading:
     """A decoder of a file, as a context. A path is never taken for an address."""
 
-    def __init__(self, path: Path, settings: DecoderSettings, stopped: threading.Event) -> None:
+    def __init__(self, path: Path, settings: DecoderSettings, stop: StopSignal) -> None:
         report = SourceReport(where=str(path))
         sampler = FrameSampler[VideoFrame](None)
-        self._decoder = Decoder(Address.parse(path), settings, report, stopped, sampler=sampler)
+        self._decoder = Decoder(Address.parse(path), settings, report, stop, sampler=sampler)
 
     def __enter__(self) -> Decoder:
         return self._decoder
@@ -142,15 +142,15 @@ class _Reading:
         self._decoder.close()
 
 
-async def _in_thread[T](function: Callable[[threading.Event], T]) -> T:
-    """Return what the function returns in a thread; a cancellation sets its event and waits for it."""
-    stopped = threading.Event()
+async def _in_thread[T](function: Callable[[StopSignal], T]) -> T:
+    """Return what the function returns in a thread; a cancellation stops it and waits for its end."""
+    stop = StopSignal()
     with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="clip") as thread:
-        future = asyncio.get_running_loop().run_in_executor(thread, function, stopped)
+        future = asyncio.get_running_loop().run_in_executor(thread, function, stop)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            stopped.set()
+            stop.set()
             await asyncio.gather(future, return_exceptions=True)
             raise
 

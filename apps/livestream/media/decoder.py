@@ -1,7 +1,6 @@
 """Decoding of one opened container: frames and sound in the order of presentation, in one thread."""
 
 import dataclasses
-import threading
 from fractions import Fraction
 
 import av
@@ -16,6 +15,7 @@ from apps.livestream.media.packets import BEHIND, PacketReader
 from apps.livestream.media.report import SourceReport
 from apps.livestream.media.sampling import FrameSampler
 from apps.livestream.media.sound import SoundFormat, SoundTrack
+from apps.livestream.media.stop import StopSignal
 from apps.livestream.media.video import VideoTrack
 
 
@@ -33,7 +33,7 @@ class DecoderSettings:
 
 
 class Decoder:
-    """Items of one container in the order of presentation. All calls but `abort` are made in one thread.
+    """Items of one container in the order of presentation. All calls are made in one thread.
 
     Items are in order unless a stream is farther behind the other than the limits let packets wait; late ones are
     counted in `SourceReport.out_of_order`. `sampler` outlives the decoder when a live source is opened again, and
@@ -45,7 +45,7 @@ class Decoder:
         address: Address,
         settings: DecoderSettings,
         report: SourceReport,
-        stopped: threading.Event,
+        stop: StopSignal,
         *,
         sampler: FrameSampler[av.VideoFrame],
         shift_ns: int = 0,
@@ -56,10 +56,10 @@ class Decoder:
             MediaError: it cannot be read.
         """
         self._report = report
-        self._stopped = stopped
+        self._stop = stop
         self._shift_ns = shift_ns
         self._resumed_before = report.resumed
-        self.media = Media(address, settings.limits, wait=stopped.wait, threads=settings.threads)
+        self.media = Media(address, settings.limits, stop=stop, threads=settings.threads)
         if settings.start_ms:
             self.media.seek(settings.start_ms)
         self._reader = PacketReader(self.media, report)
@@ -84,12 +84,12 @@ class Decoder:
         self._last_ms: int | None = None
 
     def next(self) -> Item | None:
-        """Return the next item, or None at the end or after `abort`.
+        """Return the next item, or None at the end or once `stop` is set.
 
         Raises:
             ConnectionLostError: a network source was lost.
         """
-        while not self._stopped.is_set():
+        while not self._stop.is_set():
             for track in list(self._open):
                 if track not in self._heads:
                     item = track.next()
@@ -125,10 +125,6 @@ class Decoder:
     def end_ns(self) -> int:
         """The end of the last packet on the source's timeline."""
         return self._reader.end_ns + self._shift_ns
-
-    def abort(self) -> None:
-        """End `next` in another thread as soon as it can be."""
-        self.media.abort()
 
     def close(self) -> None:
         """Close the container, and count what was decoded and is not delivered."""

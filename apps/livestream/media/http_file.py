@@ -4,17 +4,17 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 
-from apps.livestream.media.errors import AddressError, ConnectionLostError
+from apps.livestream.media.errors import AddressError, ConnectionLostError, MediaError
 from apps.livestream.media.limits import MediaLimits
-
-_CHUNK = 1 << 16
+from apps.livestream.media.stop import StopSignal
 
 
 class HttpFile:
-    """The body of an HTTP response as a file object. Reads block; `abort` ends them from another thread.
+    """The body of an HTTP response as a file object. Reads block; `stop` ends them.
 
     A server that has a length and takes ranges gives a file: it can seek, and a lost connection is continued at the
     same byte, at most `limits.reconnects` times without a byte between. One without a length gives a live stream.
@@ -27,37 +27,39 @@ class HttpFile:
         shown: str,
         limits: MediaLimits,
         *,
-        wait: Callable[[float], bool],
+        stop: StopSignal,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect.
-
-        `wait(seconds)` blocks for that time and returns True if the source is being closed.
 
         Raises:
             AddressError: the server refuses the address.
             ConnectionLostError: it does not answer.
         """
         self.resumed = 0
-        self.failure: ConnectionLostError | None = None
+        self.failure: MediaError | None = None
         self._url = url
         self._shown = shown
         self._limits = limits
-        self._wait = wait
+        self._stop = stop
         self._monotonic = monotonic
         self._deadline_s = monotonic() + limits.open_s
         self._client = httpx.Client(
-            timeout=httpx.Timeout(limits.stall_s, connect=limits.open_s), follow_redirects=False, trust_env=False
+            timeout=httpx.Timeout(min(limits.stall_s, limits.open_s), connect=limits.open_s), follow_redirects=False
         )
         self._response: httpx.Response | None = None
+        self._connection: socket.socket | None = None
         self._body: Iterator[bytes] = iter(())
         self._buffer = b""
         self._at = 0
-        self._aborted = False
+        self._stack = contextlib.ExitStack()
+        self._stack.callback(self._client.close)
+        self._stack.callback(self._disconnect)
+        self._stack.enter_context(stop.waking(self._wake))
         try:
             response = self._connect(0)
         except BaseException:
-            self._client.close()
+            self._stack.close()
             raise
         length = response.headers.get("content-length", "")
         self.length: int | None = int(length) if length.isdecimal() else None
@@ -96,35 +98,33 @@ class HttpFile:
         """Return at most `count` bytes, none at the end of the body.
 
         Raises:
-            ConnectionLostError: the connection was lost or stalled, and could not be continued. It is kept in
-                `failure`, for the demuxer may take it for an end.
+            ConnectionLostError: the connection was lost or stalled, and could not be continued.
+            AddressError: the file changed meanwhile. Both are kept in `failure`: a demuxer takes them for an end.
         """
+        if self.failure is not None:
+            raise self.failure
         try:
             return self._read(count)
-        except ConnectionLostError as error:
+        except MediaError as error:
             self.failure = error
             raise
 
-    def abort(self) -> None:
-        """End a read that is under way in another thread, and refuse further ones."""
-        self._aborted = True
-        response = self._response
-        if response is not None and (stream := response.extensions.get("network_stream")) is not None:
-            connection = stream.get_extra_info("socket")
-            if connection is not None:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+    def _wake(self) -> None:
+        """End a read that is under way in another thread."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._disconnect()
-        self._client.close()
+        self._stack.close()
 
     def _read(self, count: int) -> bytes:
         if self.length is not None and self._at >= self.length:
             return b""
         lost = 0
         while not self._buffer:
-            if self._aborted:
+            if self._stop.is_set():
                 raise ConnectionLostError(self._shown, "the source was closed")
             if self._monotonic() > self._deadline_s:
                 raise ConnectionLostError(self._shown, "the server sends too slowly: no whole packet in time")
@@ -134,11 +134,11 @@ class HttpFile:
                 self._buffer = next(self._body, b"")
             except (httpx.HTTPError, ConnectionLostError) as error:
                 self._disconnect()
-                if self._aborted or not self._ranges or lost == self._limits.reconnects:
+                if self._stop.is_set() or not self._ranges or lost == self._limits.reconnects:
                     raise ConnectionLostError(self._shown, f"the connection was lost ({_reason(error)})") from error
                 pause_s = self._limits.backoff(lost)
                 self.allow(pause_s + self._limits.stall_s)
-                if self._wait(pause_s):
+                if self._stop.wait(pause_s):
                     raise ConnectionLostError(self._shown, "the source was closed") from error
                 lost += 1
                 self.resumed += 1
@@ -155,7 +155,7 @@ class HttpFile:
             headers["range"] = f"bytes={at}-"
             if self._version and not self._version.startswith("W/"):
                 headers["if-range"] = self._version
-        request = self._client.build_request("GET", self._url, headers=headers)
+        request = self._client.build_request("GET", self._url, headers=headers, extensions={"trace": self._trace})
         try:
             response = self._client.send(request, stream=True)
         except httpx.HTTPError as error:
@@ -166,8 +166,15 @@ class HttpFile:
             response.close()
             raise AddressError(self._shown, _refusal(response, at))
         self._response = response
-        self._body = response.iter_raw(_CHUNK)
+        self._body = response.iter_raw()  # as it arrives: gathered chunks would delay a slow stream
         return response
+
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """Take the socket of a new connection, of httpcore's event, to wake a read before there is a response."""
+        if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+            self._connection = info["return_value"].get_extra_info("socket")
+            if self._stop.is_set():
+                self._wake()
 
     def _disconnect(self) -> None:
         self._buffer = b""

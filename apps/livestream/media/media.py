@@ -1,8 +1,8 @@
 """An opened container with its chosen streams, inside the limits."""
 
 import contextlib
+import math
 import os
-from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
 import av
@@ -17,6 +17,7 @@ from apps.livestream.media.errors import (
     AddressError,
     ConnectionLostError,
     DecoderMissingError,
+    MediaError,
     MediaLimitError,
     NoStreamError,
     UnreadableError,
@@ -24,6 +25,7 @@ from apps.livestream.media.errors import (
 from apps.livestream.media.http_file import HttpFile
 from apps.livestream.media.limits import MediaLimits
 from apps.livestream.media.sampling import SECOND
+from apps.livestream.media.stop import StopSignal
 from apps.livestream.media.structure import missing_bytes
 
 # Containers that are one file. Playlists and scripts (hls, dash, concat, sdp, image2 ...), which name further files or
@@ -33,12 +35,16 @@ FORMATS = (
     "mpegvideo,nut,obu,ogg,wav,w64"
 )
 _BUFFER = 1 << 16
+# A transport stream has no index: FFmpeg may go to a packet of sound behind the last key frame.
+_SEEK_MARGINS_US = (0, 5_000_000, 20_000_000, 80_000_000)
 
 
 class Media:
-    """An open container. `video` and `sound` are its best streams, or None; `live` has no end that is known.
+    """An open container. `video` and `sound` are its best streams, or None.
 
-    It belongs to one thread, but for `abort`.
+    `live` has no end that is known; the end of an `endless` one is a loss.
+
+    It belongs to one thread.
     """
 
     def __init__(
@@ -46,10 +52,10 @@ class Media:
         address: Address,
         limits: MediaLimits,
         *,
-        wait: Callable[[float], bool],
+        stop: StopSignal,
         threads: int = 1,
     ) -> None:
-        """Open the address. `wait` is that of `HttpFile`; `threads` is how many threads each decoder may use.
+        """Open the address. `threads` is how many threads each decoder may use.
 
         Raises:
             MediaError: it cannot be read; see `errors.py`.
@@ -66,12 +72,15 @@ class Media:
                     self.missing_bytes = missing_bytes(file, os.fstat(file.fileno()).st_size)
                     self.file = file
                 case Kind.HTTP:
-                    self.file = HttpFile(address.target, address.shown, limits, wait=wait)
+                    self.file = HttpFile(address.target, address.shown, limits, stop=stop)
                     self._stack.callback(self.file.close)
                 case Kind.WEBCAM | Kind.RTSP:
                     pass
             self.live = address.kind in {Kind.RTSP, Kind.WEBCAM} or (isinstance(self.file, HttpFile) and self.file.live)
+            self.endless = address.kind is Kind.WEBCAM
             self.container = self._stack.enter_context(self._open_container(address))
+            if address.kind is Kind.RTSP:  # a recording on such a server has a duration
+                self.endless = self.container.duration is None
             if len(self.container.streams) > limits.streams:
                 raise MediaLimitError(
                     self.where, "the number of streams", len(self.container.streams), limits.streams, "streams"
@@ -110,7 +119,7 @@ class Media:
         return (start + duration) * 1_000
 
     @property
-    def lost(self) -> ConnectionLostError | None:
+    def lost(self) -> MediaError | None:
         """Why the connection ended, if it did so before the end of the source."""
         return self.file.failure if isinstance(self.file, HttpFile) else None
 
@@ -120,14 +129,23 @@ class Media:
             self.file.allow(seconds)
 
     def seek(self, at_ms: int) -> None:
-        """Go to the last key frame before a time after the beginning; without an index, stay at the beginning."""
-        with contextlib.suppress(av.error.FFmpegError):
-            self.container.seek(at_ms * 1_000 + (self.start_ns or 0) // 1_000)
+        """Go to a key frame at or before a time after the beginning: the last one, where the container has an index."""
+        start_us = (self.start_ns or 0) // 1_000
+        target_us = start_us + at_ms * 1_000
+        for margin_us in (*_SEEK_MARGINS_US, at_ms * 1_000):
+            from_us = max(start_us, target_us - margin_us)
+            with contextlib.suppress(av.error.FFmpegError):  # without an index, stay at the beginning
+                self.container.seek(from_us)
+                if self.video is None or self._next_key_frame_us() <= target_us:
+                    self.container.seek(from_us)
+                    return
 
-    def abort(self) -> None:
-        """End a read of the network that is under way in another thread."""
-        if isinstance(self.file, HttpFile):
-            self.file.abort()
+    def _next_key_frame_us(self) -> float:
+        assert self.video is not None
+        for packet in self.container.demux(self.video):
+            if packet.is_keyframe and packet.pts is not None:
+                return to_ns(packet.pts, self.video) / 1_000
+        return math.inf
 
     def close(self) -> None:
         self._stack.close()
@@ -165,14 +183,14 @@ class Media:
                 timeout=(limits.open_s, limits.stall_s),
                 io_open=None if address.kind is Kind.WEBCAM else _refuse_nested,
             )
-        except (av.error.FFmpegError, ConnectionLostError, AddressError, ValueError) as error:
+        except (av.error.FFmpegError, MediaError, OSError, ValueError) as error:
             raise self._open_error(address, error) from error
         return container
 
     def _open_error(self, address: Address, error: Exception) -> Exception:
         if self.lost is not None:
             return self.lost
-        if isinstance(error, (ConnectionLostError, AddressError)):
+        if isinstance(error, MediaError):
             return error
         if address.kind is Kind.WEBCAM:
             return AddressError(self.where, f"the camera cannot be read ({error}); is another program using it?")

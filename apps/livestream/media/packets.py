@@ -55,7 +55,7 @@ class PacketReader:
         self._clock_ns: dict[int, tuple[int, int]] = {}  # each stream's last packet by dts: its time and its end
         self._offset_ns = 0
         self._end_ns: int | None = None
-        self._has_jumps = media.live or media.format in {"mpegts", "mpeg"}
+        self._has_jumps = media.format in {"mpegts", "mpeg", "rtsp"}
         self.start_ns = media.start_ns
 
     def next(self, index: int) -> AnyPacket | Behind | None:
@@ -131,6 +131,8 @@ class PacketReader:
             raise self._media.lost
         if isinstance(error, ConnectionLostError):
             raise error
+        if error is None and self._media.endless:
+            raise ConnectionLostError(self._media.where, "the stream was lost (its sender closed it)")
         if error is not None and self._media.live:
             what = "it stalled" if isinstance(error, av.error.ExitError) else str(error)
             raise ConnectionLostError(self._media.where, f"the stream was lost ({what})") from error
@@ -151,7 +153,7 @@ class PacketReader:
         stream = packet.stream
         at_ns = to_ns(dts, stream) + self._offset_ns
         last_ns, due_ns = self._clock_ns.get(stream.index, (None, at_ns))
-        if self._has_jumps and last_ns is not None and not -_BACKWARD_JUMP_NS <= at_ns - due_ns <= _JUMP_NS:
+        if self._has_jumps and last_ns is not None and not last_ns - _BACKWARD_JUMP_NS <= at_ns <= due_ns + _JUMP_NS:
             self._offset_ns -= at_ns - due_ns
             at_ns = due_ns
             self._report.timestamp_jumps += 1

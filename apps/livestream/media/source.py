@@ -6,7 +6,6 @@ import concurrent.futures
 import dataclasses
 import math
 import os
-import threading
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Literal, Self
@@ -15,12 +14,13 @@ import av
 
 from apps.livestream.media.address import Address
 from apps.livestream.media.decoder import Decoder, DecoderSettings
-from apps.livestream.media.errors import ConnectionLostError
+from apps.livestream.media.errors import ConnectionLostError, MediaError
 from apps.livestream.media.items import SAMPLE_RATE, Allocate, Frame, Item, Sound, allocate_numpy
 from apps.livestream.media.limits import MediaLimits
 from apps.livestream.media.report import Gap, SourceReport
 from apps.livestream.media.sampling import FrameSampler
 from apps.livestream.media.sound import SoundFormat
+from apps.livestream.media.stop import StopSignal
 from walle.clock import Clock, SystemClock
 from walle.errors import ConfigError
 
@@ -109,7 +109,7 @@ class Source:
         self._queue: collections.deque[Item] = collections.deque()
         self._changed = asyncio.Event()  # an item or the end is there
         self._room = asyncio.Event()  # an item was taken
-        self._stopped = threading.Event()
+        self._stop = StopSignal()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="media")
         self._decoder: Decoder | None = None
         self._pump_task: asyncio.Task[None] | None = None
@@ -166,9 +166,7 @@ class Source:
 
     async def close(self) -> None:
         """End the decoding and close the source. What was decoded and not delivered is counted in the report."""
-        self._stopped.set()
-        if self._decoder is not None:
-            self._decoder.abort()
+        self._stop.set()
         if self._pump_task is not None:
             self._pump_task.cancel()
             await asyncio.gather(self._pump_task, return_exceptions=True)
@@ -222,6 +220,8 @@ class Source:
                 await self._deliver(item)
         except Exception as error:  # noqa: BLE001 - the consumer raises it
             self._failure = error
+            if not self.info.live:
+                self.report.complete = False
             self.report.end = self.report.end or str(error)
         finally:
             self._ended = True
@@ -266,7 +266,7 @@ class Source:
     def _count(self, kind: type[Item]) -> int:
         return sum(isinstance(item, kind) for item in self._queue)
 
-    async def _reconnect(self, address: Address, lost: ConnectionLostError, attempt: int) -> int:
+    async def _reconnect(self, address: Address, lost: MediaError, attempt: int) -> int:
         """Open a live source again after a loss; return the number of attempts since the last item.
 
         Raises:
@@ -278,8 +278,6 @@ class Source:
         for item in await self._call(decoder.drain):
             await self._deliver(item)
         if not decoder.media.live:
-            self.report.complete = False
-            self.report.end = str(lost)
             raise lost
         end_ns = decoder.end_ns
         await self._call(decoder.close)
@@ -289,7 +287,7 @@ class Source:
             gap_ns = int((self._clock.monotonic() - lost_s) * 1e9)
             try:
                 await self._open(address, end_ns + gap_ns)
-            except ConnectionLostError as error:
+            except MediaError as error:  # a server that starts may refuse at first
                 lost = error
                 continue
             self.report.reconnects += 1
@@ -301,9 +299,7 @@ class Source:
 
     async def _open(self, address: Address, shift_ns: int) -> Decoder:
         self._decoder = await self._call(
-            lambda: Decoder(
-                address, self._settings, self.report, self._stopped, sampler=self._sampler, shift_ns=shift_ns
-            )
+            lambda: Decoder(address, self._settings, self.report, self._stop, sampler=self._sampler, shift_ns=shift_ns)
         )
         return self._decoder
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from apps.livestream.media import Frame, Sound, open_source
+from apps.livestream.media import Frame, MediaLimits, Sound, open_source
 from tests.apps.livestream.media_files import DATA, Movie, frames_of, joined, number_of, read, same, sound_of, until
 from walle import np as wnp
 from walle.clock import ManualClock
@@ -102,8 +103,6 @@ async def test_streams_that_are_not_interleaved_come_in_order(tmp_path: Path) ->
 
 
 def _timed(frame: av.VideoFrame, at_ms: int) -> av.VideoFrame:
-    from fractions import Fraction
-
     frame.pts, frame.time_base = at_ms, Fraction(1, 1000)
     return frame
 
@@ -211,7 +210,7 @@ async def test_a_consumer_that_is_behind_loses_the_oldest_frames_and_no_sound(tm
     path = Movie(seconds=3).write(tmp_path / "a.mp4")
     whole, _ = await read(path)
     async with open_source(path, when_behind="drop", queue_frames=2) as source:
-        await until(lambda: source.report.end)
+        await until(lambda: source._ended)
         items = [item async for item in source]
     assert [number_of(frame.image) for frame in frames_of(items)] == [28, 29]
     assert source.report.frames.dropped == 28
@@ -220,8 +219,6 @@ async def test_a_consumer_that_is_behind_loses_the_oldest_frames_and_no_sound(tm
 
 
 async def test_sound_that_nobody_reads_makes_the_source_wait(tmp_path: Path) -> None:
-    from apps.livestream.media import MediaLimits
-
     path = Movie(seconds=8).write(tmp_path / "a.mp4")
     async with open_source(path, when_behind="drop", limits=MediaLimits(sound_queue_s=1)) as source:
         await asyncio.sleep(0.5)

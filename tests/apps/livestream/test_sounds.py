@@ -1,5 +1,6 @@
 """Rates, layouts, gaps and overlaps of decoded sound."""
 
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -190,8 +191,6 @@ async def test_labelled_speech_is_the_files_own_samples() -> None:
     path = DATA / "audio/vad_labelled_a.wav"
     if not path.exists():
         pytest.skip("shared/data/audio is not beside the checkout")
-    import wave
-
     with wave.open(str(path)) as file:
         raw = np.frombuffer(file.readframes(file.getnframes()), np.int16)
     items, report = await read(path)
