@@ -1,0 +1,317 @@
+"""Network sources: the same results as from the file, stalls, losses, resumption, refusals."""
+
+import asyncio
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.livestream.media import AddressError, ConnectionLostError, MediaLimits, open_source
+from tests.apps.livestream.media_files import Movie, frames_of, number_of, read, same, sound_of, until
+from tests.apps.livestream.servers import LIVE_HEAD, basic, chunked, file_head, rtsp, serve
+
+pytestmark = pytest.mark.asyncio
+QUICK = MediaLimits(open_s=5, probe_s=0.5, stall_s=0.4, backoff_s=0.05, reconnects=3)
+
+
+def made(folder: Path, suffix: str, **settings: Any) -> tuple[Path, bytes]:
+    codecs = {".webm": ("libvpx", "libopus")}
+    codec, sound_codec = codecs.get(suffix, ("libx264", "aac"))
+    path = Movie(codec=codec, sound_codec=sound_codec, **settings).write(folder / f"a{suffix}")
+    return path, path.read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".ts", ".mkv", ".webm", ".mp4"])
+@pytest.mark.parametrize("frames_per_second", [None, 4])
+async def test_a_live_stream_gives_what_its_file_gives(
+    tmp_path: Path, suffix: str, frames_per_second: float | None
+) -> None:
+    options = {"movflags": "frag_keyframe+empty_moov+default_base_moof"} if suffix == ".mp4" else {}
+    path, data = made(tmp_path, suffix, seconds=3, options=options)
+
+    def script(connection: socket.socket, _: bytes, __: int) -> None:
+        connection.sendall(LIVE_HEAD)
+        chunked(connection, data)
+
+    from_file, _ = await read(path, frames_per_second=frames_per_second)
+    with serve(script) as (host, _):
+        async with open_source(
+            f"http://{host}/live{suffix}", frames_per_second=frames_per_second, when_behind="wait"
+        ) as source:
+            assert source.info.live
+            items = [item async for item in source]
+    assert same(items, from_file)
+    assert source.report.balanced
+    assert source.report.complete is None
+    assert source.report.reconnects == 0
+
+
+@pytest.mark.parametrize("frames_per_second", [None, 4])
+async def test_rtsp_gives_what_its_file_gives(tmp_path: Path, frames_per_second: float | None) -> None:
+    path, data = made(tmp_path, ".ts", seconds=3)
+    from_file, _ = await read(path, frames_per_second=frames_per_second)
+    limits = MediaLimits(stall_s=2, reconnects=0)
+    with serve(rtsp(data)) as (host, _):
+        items = []
+        async with open_source(
+            f"rtsp://{host}/a", frames_per_second=frames_per_second, when_behind="wait", limits=limits
+        ) as source:
+            assert source.info.live
+            with pytest.raises(ConnectionLostError, match="did not come back"):  # RTSP has no end: the server left
+                async for item in source:
+                    items.append(item)  # noqa: PERF401 - what came before the error is the point
+    assert source.report.balanced
+    # FFmpeg keeps the last packet of each stream back: it ends where the next one begins.
+    last = len(frames_of(items))
+    assert last >= len(frames_of(from_file)) - 1
+    assert same(frames_of(items), frames_of(from_file)[:last])
+    count = len(sound_of(from_file)) - 2
+    assert same(sound_of(items)[:count], sound_of(from_file)[:count])
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
+async def test_a_file_on_a_server_is_a_file(tmp_path: Path, suffix: str) -> None:
+    """With a length and ranges it can seek: an index at the end is found."""
+    path, data = made(tmp_path, suffix, seconds=30)
+
+    def script(connection: socket.socket, request: bytes, _: int) -> None:
+        for piece in file_head(data, request):
+            connection.sendall(piece)
+
+    with serve(script) as (host, requests):
+        items, report = await read(f"http://{host}/a{suffix}?token=secret")
+    from_file, _ = await read(path)
+    assert same(items, from_file)
+    assert report.complete is (None if suffix == ".ts" else True)
+    assert len(requests) >= (2 if suffix == ".mp4" else 1)
+    assert "secret" not in report.where
+
+
+async def test_a_lost_connection_is_continued_at_the_same_byte(tmp_path: Path) -> None:
+    path, data = made(tmp_path, ".mkv", seconds=20)
+
+    def script(connection: socket.socket, request: bytes, number: int) -> None:
+        head, body = file_head(data, request)
+        connection.sendall(head + body[: len(data) // 3])
+        if number == 1:
+            time.sleep(1.5)  # longer than the stall limit
+
+    with serve(script) as (host, requests):
+        items, report = await read(f"http://{host}/a", limits=QUICK)
+    assert same(items, (await read(path))[0])
+    assert len(requests) - 1 >= report.resumed >= 2  # it also seeks to the index and back
+    assert b"if-range" in requests[1].lower()
+    assert report.complete is True
+
+
+async def test_a_file_that_changed_meanwhile_is_not_continued(tmp_path: Path) -> None:
+    _, data = made(tmp_path, ".mkv", seconds=20)
+
+    def script(connection: socket.socket, request: bytes, number: int) -> None:
+        if number:
+            connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        else:
+            head, body = file_head(data, request)
+            connection.sendall(head + body[: len(data) // 2])
+
+    with serve(script) as (host, _):
+        async with open_source(f"http://{host}/a", limits=QUICK) as source:
+            with pytest.raises(AddressError, match="the file changed while it was read"):
+                [item async for item in source]
+    assert source.report.balanced
+    assert source.report.frames.delivered > 5
+    assert source.report.complete is False
+
+
+async def test_a_file_without_ranges_that_is_cut_is_reported(tmp_path: Path) -> None:
+    _, data = made(tmp_path, ".mkv", seconds=20)
+
+    def script(connection: socket.socket, _: bytes, __: int) -> None:
+        connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data[: len(data) // 2])
+
+    with serve(script) as (host, _):
+        async with open_source(f"http://{host}/a", limits=QUICK) as source:
+            with pytest.raises(ConnectionLostError, match="the connection was lost"):
+                [item async for item in source]
+    assert source.report.frames.delivered > 10
+    assert source.report.complete is False
+    assert source.report.balanced
+
+
+@pytest.mark.parametrize("fault", ["stall", "reset", "trickle"])
+async def test_a_live_stream_that_is_lost_and_comes_back_goes_on(tmp_path: Path, fault: str) -> None:
+    _, data = made(tmp_path, ".ts", seconds=8)
+
+    def script(connection: socket.socket, _: bytes, number: int) -> None:
+        connection.sendall(LIVE_HEAD)
+        if number:
+            chunked(connection, data)
+            return
+        chunked(connection, data[: len(data) // 2], end=False)
+        if fault == "stall":
+            time.sleep(1.2)
+        if fault == "trickle":
+            for _ in range(40):
+                time.sleep(0.05)
+                connection.sendall(b"1\r\n\x47\r\n")
+
+    with serve(script) as (host, requests):
+        async with open_source(f"http://{host}/live", when_behind="wait", limits=QUICK) as source:
+            items = [item async for item in source]
+    report = source.report
+    assert len(requests) == 2
+    assert (report.reconnects, report.gap_count) == (1, 1)
+    assert report.balanced
+    gap = report.gaps[0]
+    assert gap.end_ms > gap.start_ms
+    numbers = [number_of(frame.image) for frame in frames_of(items)]
+    assert numbers[-80:] == list(range(80))  # the second connection, whole
+    assert 20 <= len(numbers) - 80 < 50
+    times_ms = [item.pts_ms for item in items]
+    assert times_ms == sorted(times_ms)
+    second = frames_of(items)[-80].pts_ms
+    assert gap.end_ms <= second <= gap.end_ms + 100
+    assert frames_of(items)[-81].pts_ms <= gap.start_ms
+
+
+async def test_a_live_stream_that_does_not_come_back_is_an_error(tmp_path: Path) -> None:
+    _, data = made(tmp_path, ".ts", seconds=8)
+
+    def script(connection: socket.socket, _: bytes, number: int) -> None:
+        if not number:
+            connection.sendall(LIVE_HEAD)
+            chunked(connection, data[: len(data) // 2], end=False)
+
+    with serve(script) as (host, requests):
+        items = []
+        async with open_source(f"http://{host}/live", when_behind="wait", limits=QUICK) as source:
+            with pytest.raises(ConnectionLostError, match=r"did not come back after 3 attempts .* at [34]\.\d s"):
+                async for item in source:
+                    items.append(item)  # noqa: PERF401 - what came before the error is the point
+    assert len(requests) == 4
+    assert len(frames_of(items)) > 8
+    assert source.report.balanced
+
+
+async def test_rtsp_that_stalls_is_connected_to_again(tmp_path: Path) -> None:
+    _, data = made(tmp_path, ".ts", seconds=8)
+    hold = threading.Event()
+    first, second = rtsp(data, stop_after=len(data) // 2, hold=hold), rtsp(data)
+
+    def script(connection: socket.socket, head: bytes, number: int) -> None:
+        if number < 2:
+            (first, second)[number](connection, head, number)
+
+    limits = MediaLimits(stall_s=1, probe_s=0.5, backoff_s=0.05, reconnects=1)
+    with serve(script) as (host, _):
+        async with open_source(f"rtsp://{host}/a", when_behind="wait", limits=limits) as source:
+            items = []
+            with pytest.raises(ConnectionLostError):
+                async for item in source:
+                    items.append(item)  # noqa: PERF401 - what came before the error is the point
+        hold.set()
+    assert source.report.gap_count >= 1
+    assert source.report.balanced
+    numbers = [number_of(frame.image) for frame in frames_of(items)]
+    assert numbers.count(5) == 2
+
+
+async def test_a_live_source_drops_frames_and_no_sound(tmp_path: Path) -> None:
+    path, data = made(tmp_path, ".ts", seconds=4)
+
+    def script(connection: socket.socket, _: bytes, __: int) -> None:
+        connection.sendall(LIVE_HEAD)
+        chunked(connection, data)
+
+    with serve(script) as (host, _):
+        async with open_source(f"http://{host}/live", queue_frames=3) as source:
+            await until(lambda: source._ended)
+            items = [item async for item in source]
+    from_file, _ = await read(path)
+    assert [number_of(frame.image) for frame in frames_of(items)] == [37, 38, 39]
+    assert source.report.frames.dropped == 37
+    assert same(sound_of(items), sound_of(from_file))
+    assert source.report.balanced
+
+
+@pytest.mark.parametrize("at", ["before the head", "in the head of the file", "in the middle"])
+async def test_closing_a_stalled_source_takes_no_time(tmp_path: Path, at: str) -> None:
+    _, data = made(tmp_path, ".ts", seconds=20)
+    released = threading.Event()
+
+    def script(connection: socket.socket, _: bytes, __: int) -> None:
+        if at != "before the head":
+            connection.sendall(LIVE_HEAD)
+            chunked(connection, data[: 400 if at == "in the head of the file" else len(data) // 2], end=False)
+        released.wait(20)
+
+    async def consume(address: str) -> None:
+        async with open_source(address, limits=MediaLimits(open_s=2, stall_s=15, probe_s=0.5)) as source:
+            async for _ in source:
+                pass
+
+    with serve(script) as (host, requests):
+        task = asyncio.create_task(consume(f"http://{host}/live"))
+        await until(lambda: requests)
+        await asyncio.sleep(0.3)
+        before_s = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        took_s = time.monotonic() - before_s
+        released.set()
+    assert took_s < 3
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("media")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "404 Not Found"),
+        (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "401"),
+        (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0\r\n\r\n", "redirects .*file:///etc"),
+        (b"HTTP/1.1 301 Moved\r\nLocation: http://10.0.0.1/x\r\nContent-Length: 0\r\n\r\n", "which is not followed"),
+    ],
+)
+async def test_refusals_of_a_server_are_clear(answer: bytes, message: str) -> None:
+    with serve(lambda connection, *_: connection.sendall(answer)) as (host, requests):
+        with pytest.raises(AddressError, match=message):
+            await read(f"http://user:secret@{host}/a")
+    assert len(requests) == 1
+
+
+async def test_a_password_is_sent_and_not_shown(tmp_path: Path) -> None:
+    _, data = made(tmp_path, ".ts")
+
+    def script(connection: socket.socket, _: bytes, __: int) -> None:
+        connection.sendall(LIVE_HEAD)
+        chunked(connection, data)
+
+    with serve(script) as (host, requests):
+        _, report = await read(f"http://camera:secret@{host}/live")
+    assert basic("camera", "secret").encode() in requests[0]
+    assert "secret" not in str(report)
+
+
+@pytest.mark.parametrize("scheme", ["http", "rtsp"])
+async def test_a_server_that_does_not_answer(scheme: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    with pytest.raises(ConnectionLostError, match="is the address right"):
+        await read(f"{scheme}://127.0.0.1:{port}/a", limits=QUICK)
+
+
+@pytest.mark.parametrize("scheme", ["http", "rtsp"])
+async def test_a_server_that_never_answers(scheme: str) -> None:
+    released = threading.Event()
+    limits = MediaLimits(open_s=0.5, stall_s=0.5)
+    with serve(lambda *_: [released.wait(20), None][1]) as (host, _):
+        before_s = time.monotonic()
+        with pytest.raises(ConnectionLostError):
+            await read(f"{scheme}://{host}/a", limits=limits)
+        assert time.monotonic() - before_s < 5
+        released.set()
