@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+import walle.task_runner  # noqa: F401 -- it registers the modules that a VM in a host runs
 from apps.livestream.task_files import write_task
+from walle.deploy.cloud.task_config import TaskConfig
 from walle.model_files import ModelFolder
-from walle.vm import VM
+from walle.vm import VM, VmHost
 
 DATA = Path(__file__).parents[3].parent / "shared/data"
 
@@ -70,8 +72,10 @@ def task_folder(models: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, name: str) -> AsyncIterator[TaskVm]:
-    vm = VM(folder, name=name)
+async def running(folder: Path, name: str, host: VmHost | None = None, **limits: int) -> AsyncIterator[TaskVm]:
+    """Give the task in a VM with the limits of its task.toml, but for those given."""
+    config = TaskConfig.parse((folder / "task.toml").read_bytes(), "task.toml")
+    vm = VM(folder, name=name, limits={**config.limits, **limits}, host=host)
     try:
         yield TaskVm(vm, name)
     finally:
