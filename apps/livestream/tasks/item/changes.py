@@ -1,4 +1,4 @@
-"""Whether a frame has changed since the last one that was analysed: their thumbnails of 32 x 18 grey values.
+"""Comparison of a frame with the last one that was analysed, by thumbnails of 32 x 18 grey values.
 
 The measure is the largest difference of a cell, in grey levels of 255: a small object changes few cells by much, noise
 and compression all cells by little.
