@@ -1,7 +1,8 @@
 """Generator of the events for the tasks' simulations: `python -m apps.livestream.make_simulation`.
 
-Drawn scenes and synthetic sounds, small enough for the repository: the simulation shows that a version loads and runs.
-What the models recognise is measured on real files (evaluate_models.py).
+Drawn scenes and synthetic sounds, small enough for the repository, in which the public models find a clock, a face and
+a voice, so that a simulation runs through all of a version. How well models recognise is measured on real files
+(evaluate_models.py).
 """
 
 import json
@@ -17,24 +18,53 @@ WIDTH, HEIGHT = 320, 180
 START_MS = 1_700_000_000_000
 RATE = 16_000
 CHUNK = 1_600  # samples of a sound event, 100 ms
-# The place of the drawn bottle in each frame, as a share of the width; None: an empty table.
-SCENES = (None, 0.3, 0.3, 0.6, 0.6, None)
+# What each frame shows: an empty room, a clock on its wall, the clock and a face.
+SCENES = ("empty", "clock", "clock", "face", "face", "empty")
 # The sound of each event: silence, a voice-like buzz (a pulse train through two resonances), a pure tone.
 SOUNDS = ("silence", "buzz", "buzz", "tone")
 
 
-def scene(place: float | None) -> np.ndarray:
-    """Return a frame, uint8 [180, 320, 3]: a table before a wall, and a bottle and a face-like disc."""
-    image = np.full((HEIGHT, WIDTH, 3), 200, dtype="uint8")
-    image = cv.rectangle(image, (0, 120), (WIDTH, HEIGHT), (60, 90, 130), -1)
-    if place is not None:
-        x = round(place * WIDTH)
-        image = cv.rectangle(image, (x, 70), (x + 30, 140), (160, 60, 20), -1)
-        image = cv.rectangle(image, (x + 10, 45), (x + 20, 70), (160, 60, 20), -1)
-        image = cv.circle(image, (WIDTH - 60, 60), 30, (150, 180, 230), -1)
-        image = cv.circle(image, (WIDTH - 70, 55), 4, (40, 40, 40), -1)
-        image = cv.circle(image, (WIDTH - 50, 55), 4, (40, 40, 40), -1)
+def scene(kind: str) -> np.ndarray:
+    """Return a frame, uint8 [180, 320, 3]."""
+    image = np.full((HEIGHT, WIDTH, 3), 190, dtype="uint8")
+    image = cv.rectangle(image, (0, 130), (WIDTH, HEIGHT), (70, 90, 120), -1)
+    if kind != "empty":
+        image = _clock(image, 90, 90, 70)
+    if kind == "face":
+        image = _face(image, 250, 90)
     return image
+
+
+def _clock(image: np.ndarray, x: int, y: int, radius: int) -> np.ndarray:
+    """Draw a clock at ten past twelve."""
+    image = cv.circle(image, (x, y), radius, (30, 30, 30), -1)
+    image = cv.circle(image, (x, y), radius - 8, (245, 245, 245), -1)
+    for hour in range(12):
+        across, down = math.cos(hour * math.pi / 6), math.sin(hour * math.pi / 6)
+        ends = [(round(x + length * across), round(y + length * down)) for length in (radius - 18, radius - 12)]
+        image = cv.line(image, *ends, (20, 20, 20), 2)
+    image = cv.line(image, (x, y), (x, y - 40), (20, 20, 20), 3)
+    return cv.line(image, (x, y), (x + 28, y + 10), (20, 20, 20), 4)
+
+
+def _face(image: np.ndarray, x: int, y: int) -> np.ndarray:
+    """Draw a face of about 90 x 115 pixels: hair, neck, skin, eyes with brows, nose and mouth."""
+
+    def disc(at: tuple[int, int], axes: tuple[int, int], colour: tuple[int, int, int]) -> None:
+        nonlocal image
+        image = cv.ellipse(image, at, axes, 0, 0, 360, colour, -1)
+
+    disc((x, y - 8), (52, 66), (30, 40, 50))
+    image = cv.rectangle(image, (x - 18, y + 50), (x + 18, HEIGHT), (130, 160, 210), -1)
+    disc((x, y), (44, 58), (140, 170, 220))
+    for side in (-17, 17):
+        disc((x + side, y - 10), (9, 5), (245, 245, 245))
+        disc((x + side, y - 10), (4, 4), (30, 30, 40))
+        image = cv.line(image, (x + side - 10, y - 20), (x + side + 10, y - 21), (40, 50, 60), 4)
+    image = cv.line(image, (x, y - 8), (x - 5, y + 14), (110, 140, 190), 3)
+    image = cv.line(image, (x - 6, y + 15), (x + 6, y + 15), (100, 125, 175), 4)
+    disc((x, y + 32), (16, 5), (80, 80, 180))
+    return cv.GaussianBlur(image, (5, 5), 0)
 
 
 def sound(kind: str) -> list[float]:
@@ -78,9 +108,9 @@ def files(task: str) -> dict[str, bytes]:
             contents = {"samples": {"$npy": name}, "pts_ms": 100 * number}
             events.append({"event_id": "sound", "page_id": "", "ts_ms": START_MS + 100 * number, "contents": contents})
     else:
-        for number, place in enumerate(SCENES):
-            name = "empty.png" if place is None else f"bottle_{round(100 * place)}.png"
-            made[name] = memoryview(cv.imencode(".png", scene(place))[1]).tobytes()
+        for number, kind in enumerate(SCENES):
+            name = f"{kind}.png"
+            made[name] = memoryview(cv.imencode(".png", scene(kind))[1]).tobytes()
             contents = {"image": {"$image": name}, "second": number, "pts_ms": 1000 * number}
             events.append({"event_id": "frame", "page_id": "", "ts_ms": START_MS + 1000 * number, "contents": contents})
     lines = [json.dumps(event, separators=(",", ":")) + "\n" for event in events]

@@ -33,8 +33,15 @@ def contents(folder: Path, line: str) -> dict[str, Any]:
 def test_the_simulation_is_as_the_script_writes_it(name: str) -> None:
     folder = TASKS / name / "simulation"
     made = files(name)
-    assert made == {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert made.keys() == {path.name for path in folder.iterdir()}
     assert sum(map(len, made.values())) < 64 * 1024
+    for file, data in made.items():
+        there = (folder / file).read_bytes()
+        if file.endswith(".png"):  # another zlib may write the same pixels as other bytes
+            pictures = [cv2.imdecode(np.frombuffer(one, np.uint8), cv2.IMREAD_COLOR) for one in (there, data)]
+            np.testing.assert_array_equal(*pictures)
+        else:
+            assert there == data
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,16 +71,15 @@ async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str)
     match name:
         case "item":
             assert [output["reused"] for output in outputs] == [False, False, True, False, True, False]
+            found = [{item["label"] for item in output["items"]} for output in outputs]
+            assert [("clock" in labels) for labels in found] == [False, True, True, True, True, False]
         case "face":
+            assert [len(output["faces"]) for output in outputs] == [0, 0, 0, 1, 1, 0]
             assert [output["second"] for output in outputs] == list(range(6))
         case _:
-            assert sum(len(output["windows"]) for output in outputs) == 4 * 1600 // 512
-    # Drawn scenes have no person and no face; the buzz of a vocal tract is speech to the model, the silence is not.
-    assert not [face for output in outputs for face in output.get("faces", [])]
-    assert not [one for output in outputs for one in output.get("items", []) if one["label"] == "person"]
-    if name == "voice":
-        assert max(outputs[0]["windows"]) < 0.1
-        assert max(outputs[2]["windows"]) > 0.5
+            assert [len(output["windows"]) for output in outputs] == [3, 3, 3, 3]
+            assert max(outputs[0]["windows"]) < 0.1
+            assert max(outputs[2]["windows"]) > 0.5
 
 
 def test_the_tasks_share_their_modules() -> None:
