@@ -54,6 +54,9 @@ class ReleaseNode:
         async def put(data: bytes) -> str:
             return await asyncio.to_thread(home.files.put, data)
 
+        async def put_cloud_file(data: bytes) -> str:
+            return await asyncio.to_thread(home.cloud_files.put, data)
+
         async def simulate(bundle: Bundle, events: bytes | None) -> SimulationResult:
             return await simulator.run(bundle, events)
 
@@ -63,6 +66,7 @@ class ReleaseNode:
             read_version=read_version,
             build=build,
             put=put,
+            put_cloud_file=put_cloud_file,
             simulate=simulate,
             publish=gateway.publish,
             recent_devices=gateway.recent_devices,
