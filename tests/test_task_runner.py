@@ -270,7 +270,7 @@ async def test_a_phase_runs_by_itself_where_it_may(runner: TaskRunner, tmp_path:
 
 @pytest.mark.asyncio
 async def test_a_callback_that_fails_fails_the_run_with_its_message(runner: TaskRunner, tmp_path: Path) -> None:
-    async def escalate(phase: str, payload: object) -> None:
+    async def escalate(phase: str, payload: object, *_times: object) -> None:
         raise LookupError(f"no {phase} for {payload}")
 
     files, manifest = laid_out(tmp_path / "task", "def execute(ctx, x):\n    return ctx.escalate(5)\n")

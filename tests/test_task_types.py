@@ -83,7 +83,8 @@ def test_mypy_finds_each_wrong_use(tmp_path: Path, cache: Path) -> None:
 
 def test_the_classes_are_those_that_run() -> None:
     assert walle.task.Context is context.Context
-    assert get_type_hints(context.Context.__init__, vars(walle.task) | {"Mapping": dict})["events"] is walle.task.Events
+    names = vars(walle.task) | {"Mapping": dict, "Iterable": list}
+    assert get_type_hints(context.Context.__init__, names)["events"] is walle.task.Events
     for name in walle.task.__all__:
         assert getattr(walle.task, name).__module__.startswith("walle."), name
 

@@ -14,12 +14,13 @@ int, float, str, bytes, list, tuple, dict with str keys, and arrays.
 from typing import Any, Literal, TypedDict
 
 from walle.engine_ext.session import Module, Session
-from walle.pipeline.context import Context, Log, Store
+from walle.pipeline.context import Context, EscalationError, Log, Store
 from walle.pipeline.events import Event
 from walle.pipeline.stream import Events, Groups, Plan
 
 __all__ = [
     "Context",
+    "EscalationError",
     "Event",
     "Events",
     "Groups",

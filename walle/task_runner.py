@@ -9,7 +9,7 @@ import logging
 import re
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ _LOAD = "walle.pipeline.context:load"
 _RUN = "walle.pipeline.context:run"
 _RUN_TIMED = "walle.pipeline.context:run_timed"
 _PHASE = "walle.pipeline.context:phase"
+_PHASE_BATCH = "walle.pipeline.context:phase_batch"
 _LOAD_MIGRATING = "walle.pipeline.context:load_migrating"
 _MIGRATE = "walle.pipeline.context:migrate"
 _TAKE_FAILURE = "walle.pipeline.context:take_failure"
@@ -89,6 +90,17 @@ def _output_error(version: str, result: object, error: Exception) -> TaskOutputE
     return TaskOutputError(what)
 
 
+def _task_error(version: "_Version", described: Mapping[str, Any]) -> TaskError:
+    """Return the error that a task gave in place of a payload's result."""
+    return TaskError(version.name, *(str(described[key]) for key in ("type", "message", "traceback", "place")))
+
+
+def check_place(manifest: Manifest, phase: str) -> None:
+    """Raise PhasePlaceError unless task.toml allows the phase on the cloud."""
+    if manifest.phases.get(phase) not in _ON_CLOUD:
+        raise PhasePlaceError(manifest, phase)
+
+
 def deadline_s(manifest: Manifest) -> float:
     """Return the time limit of one run of the task, in seconds."""
     return manifest.limits.get("deadline_ms", _DEFAULT_DEADLINE_MS) / 1000
@@ -96,17 +108,30 @@ def deadline_s(manifest: Manifest) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Version:
-    """A version as the pool takes it: its task, its folder, its name in errors, and its limits."""
+    """A version as the pool takes it: its task, its folder, its name in errors, and its limits.
+
+    On the cloud it has the cloud's files too, and several replicas.
+    """
 
     owner: str
     folder: Path
     name: str
     limits: Mapping[str, int]
     manifest: Manifest
+    on_cloud: bool = False
+    replica: int = 0
 
     @classmethod
     def of(cls, files: Path, manifest: Manifest) -> "_Version":
         return cls(manifest.name, files, f"{manifest.name} {manifest.version}", manifest.limits, manifest)
+
+    @classmethod
+    def in_cloud(cls, files: Path, manifest: Manifest, replica: int) -> "_Version":
+        """Return a replica; the result of a batch may be as large as those of its members together."""
+        limits = dict(manifest.limits)
+        if "output_kb" in limits:
+            limits["output_kb"] *= manifest.cloud.max_batch
+        return cls(manifest.name, files, f"{manifest.name} {manifest.version}", limits, manifest, True, replica)
 
     @property
     def load_s(self) -> float:
@@ -115,9 +140,16 @@ class _Version:
 
     @property
     def models(self) -> list[str]:
-        """Paths of the version's models, below resources/."""
-        paths = [entry.path for entry in self.manifest.files if entry.path.startswith(_RESOURCES)]
+        """Paths of the models that the version has here, below resources/."""
+        entries = (*self.manifest.files, *(self.manifest.cloud_files if self.on_cloud else ()))
+        paths = [entry.path for entry in entries if entry.path.startswith(_RESOURCES)]
         return [path.removeprefix(_RESOURCES) for path in paths if path.endswith(_MODELS)]
+
+    @property
+    def elsewhere(self) -> list[str]:
+        """Paths of the files that only the cloud has, below resources/, where this is not the cloud."""
+        entries = () if self.on_cloud else self.manifest.cloud_files
+        return [entry.path.removeprefix(_RESOURCES) for entry in entries]
 
 
 def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
@@ -268,16 +300,18 @@ class TaskRunner:
         *,
         callbacks: Callbacks | None = None,
         on_log: OnLog | None = None,
+        replica: int = 0,
     ) -> Any:
         """Run one phase that a device sent, as fallback inference does, and return its result.
+
+        Each `replica` of a version has a VM of its own.
 
         Raises:
             PhasePlaceError: the phase may run on devices only.
             VMError: as `run`.
         """
-        if manifest.phases.get(phase) not in _ON_CLOUD:
-            raise PhasePlaceError(manifest, phase)
-        version = _Version.of(files, manifest)
+        check_place(manifest, phase)
+        version = _Version.in_cloud(files, manifest, replica)
         log = self._log(manifest, on_log)
         args = manifest.name, phase, payload, dict(device)
         result = await self._call(version, log, _PHASE, *args, deadline=deadline_s(manifest), callbacks=callbacks)
@@ -287,6 +321,45 @@ class TaskRunner:
             raise _output_error(version.name, result, error) from error
         log(lines)
         return output
+
+    async def phase_batch(
+        self,
+        files: Path,
+        manifest: Manifest,
+        payloads: Sequence[Any],
+        devices: Sequence[Mapping[str, Attribute]],
+        *,
+        callbacks: Callbacks | None = None,
+        on_log: OnLog | None = None,
+        replica: int = 0,
+    ) -> list[Any] | None:
+        """Run `execute_batch` on payloads of `devices`; return a result, or the TaskError that stands for it, of each.
+
+        None if the task has no `execute_batch`. The limits are those of one run, but for the size of the results.
+
+        Raises:
+            PhasePlaceError: `execute` may run on devices only.
+            VMError: as `run`; all of the batch failed.
+        """
+        check_place(manifest, "execute")
+        version = _Version.in_cloud(files, manifest, replica)
+        log = self._log(manifest, on_log)
+        args = manifest.name, list(payloads), [dict(device) for device in devices]
+        result = await self._call(version, log, _PHASE_BATCH, *args, deadline=deadline_s(manifest), callbacks=callbacks)
+        try:
+            lines, outputs = parse_lines(result["log"]), result["outputs"]
+            if outputs is not None:
+                outputs = [output if error is None else _task_error(version, error) for error, output in outputs]
+                if len(outputs) != len(payloads):
+                    raise ValueError(f"{len(outputs)} results of {len(payloads)} payloads")  # noqa: TRY301
+        except (LookupError, TypeError, ValueError) as error:
+            raise _output_error(version.name, result, error) from error
+        log(lines)
+        return outputs  # type: ignore[no-any-return]
+
+    def unload(self, files: Path, manifest: Manifest, replica: int = 0) -> None:
+        """Close the VM of a replica that `phase` and `phase_batch` use, unless a call uses it now."""
+        self._pool.discard(_Version.in_cloud(files, manifest, replica))
 
     def _log(self, manifest: Manifest, on_log: OnLog | None) -> OnLog:
         return on_log or functools.partial(self._task_log.write, manifest.name, manifest.version)
@@ -389,7 +462,8 @@ class TaskRunner:
 
     async def _load(self, vm: VM, version: _Version, log: OnLog, function: str) -> list[LogLine]:
         """Load the version in its VM and return what it logged."""
-        result = await self._call_held(vm, log, function, version.models, deadline=version.load_s, callbacks=None)
+        args = version.models, version.elsewhere
+        result = await self._call_held(vm, log, function, *args, deadline=version.load_s, callbacks=None)
         try:
             lines = parse_lines(result["log"])
         except (LookupError, TypeError) as error:

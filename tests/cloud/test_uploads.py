@@ -156,7 +156,7 @@ async def test_a_phase_in_the_cloud_reads_features_of_its_scenario(tmp_path: Pat
         for number in range(3):
             await device.tunnel.send("shop/web/pages", {"page": "cart", "n": number})
         await device.settled()
-        view = shop.cloud.inference.views["shop/pages"]
+        view = shop.cloud.inference.views.views["shop/pages"]
         async with asyncio.timeout(LIMIT_S):
             while view.position < 3:  # noqa: ASYNC110 - a view sets no event
                 await asyncio.sleep(0.01)
@@ -172,7 +172,7 @@ async def test_a_phase_in_the_cloud_reads_features_of_its_scenario(tmp_path: Pat
         answers = [plain.decode(upload.payload) for _, upload in rows]
         assert answers == [{"found": {"page": "cart", "n": 2}}] * max(1, len(rows))
 
-        latest = shop.cloud.inference._latest
+        latest = shop.cloud.inference.views.latest
         listing = _manifest("shop/count", reads=("web/pages",))
         assert latest(listing, "pages", {"device": "d0", "page": "cart"}) == {"page": "cart", "n": 2}
         with pytest.raises(FeatureViewError, match="'nothing' is unknown; 'shop' has pages"):

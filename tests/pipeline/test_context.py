@@ -100,15 +100,15 @@ async def test_escalation_hands_the_present_phase_to_the_cloud(make: Make) -> No
     )
     asked: list[Any] = []
 
-    async def escalate(phase: str, payload: Any) -> Any:
+    async def escalate(phase: str, payload: Any, timeout_ms: float | None, spent_ms: float) -> tuple[str, Any]:
         asked.append((phase, payload))
         answer = await cloud.call("walle.pipeline.context:phase", TASK, phase, payload, {"place": "cloud"})
         assert answer["log"] == [("info", "on the cloud")]
-        return answer["output"]
+        return "", answer["output"]
 
     assert (await run(vm, callbacks={"escalate": escalate}))["output"] == 43
     assert asked == [("execute", {"n": 21})]
-    with pytest.raises(TaskError, match="callback 'escalate' raised LookupError"):
+    with pytest.raises(TaskError, match="EscalationError: failed: callback 'escalate' raised LookupError"):
         await run(vm)
     with pytest.raises(TaskError, match="no phase 'preprocess'"):
         await cloud.call("walle.pipeline.context:phase", TASK, "preprocess", None, {})
@@ -121,7 +121,7 @@ async def test_a_phase_placed_on_the_cloud_goes_there_at_once(make: Make) -> Non
         def execute(ctx, x): raise ValueError("not here")
         def postprocess(ctx, y): return y
     """)
-    callbacks = {"escalate": lambda phase, payload: [phase, payload]}
+    callbacks = {"escalate": lambda phase, payload, timeout_ms, spent_ms: ("", [phase, payload])}
     phases = {"preprocess": "device", "execute": "cloud", "postprocess": "auto"}
     assert (await run(vm, phases=phases, callbacks=callbacks))["output"] == ["execute", 1]
 

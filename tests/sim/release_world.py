@@ -88,6 +88,7 @@ class ReleaseWorld:
             read_version=self._read,
             build=self._build,
             put=self._put,
+            put_cloud_file=self._put,
             simulate=self._simulate,
             publish=self._publish,
             recent_devices=self._recent,

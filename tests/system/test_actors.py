@@ -1,12 +1,14 @@
 """The cloud and a fleet as Ray actors: a release to every device, errors between processes, and a process that dies."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import pytest_asyncio
 import ray
@@ -15,17 +17,17 @@ from tests.sim.processes import MARKER, processes_with, wait_until_gone
 from tests.sim.shop_cloud import GATE, device_config, push, until
 from walle import plain
 from walle.actors.inference import InferenceActor
-from walle.actors.node import NodeLostError, Remote
+from walle.actors.node import NodeLostError, Remote, ask
 from walle.actors.wiring import ActorCloud, Fleet, _spawn, close_ray, start_ray
 from walle.cloud import CloudConfig
-from walle.cloud.inference import InferenceError
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import ReleaseRequest, TransitionError
 from walle.deploy.cloud.release_service import UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud_client import CloudRefusedError
 from walle.deploy.release_client import ReleaseClient
-from walle.engine_ext.vm.loop_calls import TaskError
+from walle.device import Device
+from walle.pipeline.tunnel.client import RequestError
 from walle.task_runner import PHASE_TOPIC
 
 ROOT = Path(__file__).parents[2]
@@ -56,10 +58,27 @@ def ray_marker() -> Iterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cloud(ray_marker: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ActorCloud]:
-    """One cloud for all: its four processes take seconds to start."""
+    """One cloud for all: its processes take seconds to start."""
     cloud = await ActorCloud.start(CloudConfig(folder=tmp_path_factory.mktemp("actors") / "cloud", scenarios=("shop",)))
     yield cloud
     await cloud.close()
+
+
+def question(version: str, payload: object) -> bytes:
+    """Return a request to run execute of shop/count in the cloud."""
+    body = {"task": "shop/count", "version": version, "phase": "execute", "payload": payload, "device": {}}
+    return plain.encode(body)
+
+
+def pids_with(marker: str, name: str) -> list[int]:
+    """Return the processes with the marker whose command line has the name."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            marked = f"{MARKER}={marker}".encode() in (folder / "environ").read_bytes()
+            if marked and name.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 def admin(cloud: ActorCloud) -> ReleaseClient:
@@ -137,8 +156,8 @@ async def test_a_release_reaches_a_fleet_and_a_process_that_dies_is_replaced_wit
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud) -> None:
-    releases, inference = Remote(cloud.actors["releases"]), Remote(cloud.actors["inference"])
+async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_path: Path) -> None:
+    releases = Remote(cloud.actors["releases"])
     with pytest.raises(UnknownReleaseError) as unknown:
         await releases.start("none")
     assert unknown.value.release_id == "none"
@@ -168,30 +187,58 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud) -> No
             return bool(release.manifest)
 
         await until(has_a_bundle, LIMIT_S)
-    with pytest.raises(InferenceError, match="cannot be read"):
-        await inference.answer("d0", PHASE_TOPIC, b"")
-    question = {"task": "shop/count", "version": "v2", "phase": "execute", "payload": 1, "device": {}}
-    with pytest.raises(TaskError) as task:
-        await inference.answer("d0", PHASE_TOPIC, plain.encode(question))
-    assert (task.value.type_name, task.value.message) == ("ValueError", "not on the cloud")
+    async with Device(device_config(cloud.address, cloud.home, tmp_path / "escalates")) as device:
+        with pytest.raises(RequestError, match="ValueError: not on the cloud"):
+            await device.tunnel.request(PHASE_TOPIC, question("v2", 1))
+        with pytest.raises(RequestError, match="the request of escalates cannot be read"):
+            await device.tunnel.request(PHASE_TOPIC, b"")
+    async with admin(cloud) as client:
+        await client.rollback(release_id)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
+    cloud: ActorCloud, ray_marker: str, tmp_path: Path
+) -> None:
+    main = "import time\ndef execute(ctx, x):\n    time.sleep(x)\n    return [ctx.place, x]\n"
+    files = {"main.py": main, "task.toml": AUTO + "[limits]\ndeadline_ms = 10000\n"}
+    await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v3", files)
+    async with admin(cloud) as client:
+        release_id = await start_release(client, version="v3", beta=["nobody"])
+
+        async def has_a_bundle() -> bool:
+            return bool((await Remote(cloud.actors["releases"]).get(release_id)).manifest)
+
+        await until(has_a_bundle, LIMIT_S)
+    async with Device(device_config(cloud.address, cloud.home, tmp_path / "d9")) as device:
+        assert plain.decode(await device.tunnel.request(PHASE_TOPIC, question("v3", 0))) == ["cloud", 0]
+        (pid,) = pids_with(ray_marker, "::InferenceActor")
+        asked = asyncio.create_task(device.tunnel.request(PHASE_TOPIC, question("v3", 1.5), 60.0))
+        await asyncio.sleep(0.5)  # it runs
+        os.kill(pid, signal.SIGKILL)
+        assert plain.decode(await asked) == ["cloud", 1.5]
+        (successor,) = pids_with(ray_marker, "::InferenceActor")
+        assert successor != pid
+        async with httpx.AsyncClient(base_url=cloud.address.url) as http:
+            inference = (await http.get("/healthz")).json()["inference"]
+        assert inference["replicas"] == {"running": 1, "wanted": 1, "lost": 1}
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path) -> None:
-    actor = _spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"))
+    actor = _spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"), 0, tmp_path / "absent" / "socket")
     node = Remote(actor)
-    with pytest.raises(InferenceError, match="is unknown; a device may send"):
-        await node.answer("d0", "weather", b"")
+    with pytest.raises(FileNotFoundError):
+        await ask(actor, "address")
+    await node.close()
     ray.kill(actor)
 
     async def is_gone() -> bool:
         try:
-            await node.answer("d0", "weather", b"")
+            await node.close()
         except NodeLostError as lost:
-            return lost.method == "answer"
-        except InferenceError:
-            return False
-        raise AssertionError
+            return lost.method == "close"
+        return False
 
     await until(is_gone, LIMIT_S)
 

@@ -205,7 +205,7 @@ def execute(ctx, payload):
         await user.until(lambda: device.counts.runs_failed >= 1)
         await device.settled()
         (failure,) = (await shop.releases.failures(release_id))["failures"]
-        assert failure["error_type"] == "CallbackError"
+        assert failure["error_type"] == "EscalationError"
         assert "ZeroDivisionError" in failure["error"]
         assert "shop/count/v1/main.py:8 in execute" in failure["error"]  # in the cloud
         assert failure["place"] == "shop/count/v1/main.py:7 in execute"  # where the phase would begin on the device

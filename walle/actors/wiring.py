@@ -5,12 +5,15 @@ import contextlib
 import dataclasses
 import logging
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from walle.actors.device import DeviceActor
 from walle.actors.gateway import GatewayActor
@@ -85,19 +88,33 @@ def close_ray() -> None:
     ray.shutdown()
 
 
-def _spawn(kind: type, *arguments: Any) -> Any:
+def _spawn(kind: type, *arguments: Any, **options: Any) -> Any:
     """Return an actor of `kind` in a process of its own. It reserves no core: actors wait more than they compute."""
-    remote: Any = ray.remote(num_cpus=0)
+    remote: Any = ray.remote(num_cpus=0, **options)
     return remote(kind).remote(*arguments)
+
+
+def _spawn_replicas(config: CloudConfig, folder: Path, ray_node: str) -> list[Any]:
+    """Return the actors of fallback inference on a node of Ray; one that ends is started again."""
+    place = NodeAffinitySchedulingStrategy(node_id=ray_node, soft=False)
+    return [
+        _spawn(InferenceActor, config, number, folder / f"{number}", scheduling_strategy=place, max_restarts=-1)
+        for number in range(config.inference_processes)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
 class ActorCloud:
-    """A cloud of four actors. `start` makes it, `close` ends it."""
+    """A cloud of actors: gateway, releases, monitor, and one or more of fallback inference (`inference-0` and so on).
+
+    `start` makes it, `close` ends it. `sockets` is the folder of the inference actors' sockets: its path is short, as a
+    socket's must be, and only this user may enter it.
+    """
 
     home: CloudHome
     address: GatewayAddress
     actors: dict[str, Any]
+    sockets: Path
 
     @classmethod
     async def start(cls, config: CloudConfig) -> Self:
@@ -108,22 +125,23 @@ class ActorCloud:
         """
         home = CloudHome(config.folder)
         await asyncio.to_thread(home.prepare, config.scenarios)
-        kinds = {
-            "gateway": GatewayActor,
-            "inference": InferenceActor,
-            "releases": ReleaseActor,
-            "monitor": MonitorActor,
-        }
+        kinds = {"gateway": GatewayActor, "releases": ReleaseActor, "monitor": MonitorActor}
         actors = {name: _spawn(kind, config) for name, kind in kinds.items()}
-        gateway, inference, releases, monitor = actors.values()
+        gateway, releases, monitor = actors.values()
+        sockets = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="walle-"))
         async with contextlib.AsyncExitStack() as undo:
+            undo.callback(shutil.rmtree, sockets, ignore_errors=True)
             undo.push_async_callback(_end_in_turn, actors.values())
             await ask(monitor, "start", releases)
             await ask(releases, "start", gateway, monitor)
-            await ask(inference, "start", releases)
-            address = await ask(gateway, "start", releases, monitor, inference)
+            for number, replica in enumerate(_spawn_replicas(config, sockets, await ask(gateway, "ray_node"))):
+                actors[f"inference-{number}"] = replica
+            replicas = [actor for name, actor in actors.items() if name not in kinds]
+            for replica in replicas:
+                await ask(replica, "address")
+            address = await ask(gateway, "start", releases, monitor, replicas)
             undo.pop_all()
-        return cls(home, address, actors)
+        return cls(home, address, actors, sockets)
 
     @property
     def gateway(self) -> Remote:
@@ -131,7 +149,10 @@ class ActorCloud:
 
     async def close(self) -> None:
         """Close the nodes, the gateway first, and end their processes."""
-        await _end_in_turn(self.actors.values())
+        try:
+            await _end_in_turn(self.actors.values())
+        finally:
+            await asyncio.to_thread(shutil.rmtree, self.sockets, ignore_errors=True)
 
 
 class Fleet:

@@ -68,6 +68,8 @@ def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
         files = compile_version(version)
     config = version.config
     sizes = {path: len(data) for path, data in sorted(files.items())}
+    cloud_paths = sorted(path for path, route in config.files.items() if route == "cloud")
+    cloud_sizes = {path: len(version.tree.files[path]) for path in cloud_paths}
     limits = {**config.limits, **config.policies}
     report: dict[str, Any] = {
         "task": config.name,
@@ -76,6 +78,7 @@ def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
         "limits": limits,
         "reads": list(config.reads),
         "files": sizes,
+        "cloud_files": cloud_sizes,
         "size_bytes": sum(sizes.values()),
     }
     lines = [
@@ -83,6 +86,7 @@ def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
         "limits: " + ", ".join(f"{key} {value}" for key, value in limits.items()),
         *([f"reads of other tasks: {', '.join(config.reads)}"] if config.reads else []),
         *(f"{size:>12,} bytes  {escape(path)}" for path, size in sizes.items()),
+        *(f"{size:>12,} bytes  {escape(path)} (cloud only)" for path, size in cloud_sizes.items()),
         f"{report['size_bytes']:>12,} bytes  travel to a device",
     ]
     return report, lines

@@ -13,7 +13,9 @@ class CloudConfig:
     `uploads` is the URL of a PostgreSQL database, empty for a file in `folder`. `parse_rule` reads the rules of
     `retention`, `DeviceQuota.parse` the `device_quota`, `ViewConfig.parse` the views of `features`. `tunnel_processes`
     above 1 share the tunnel's port. When it closes, devices move to the tunnel at `drain_to` (HOST:PORT; empty: to the
-    same address again) at random times within `drain_s` seconds. Simulation and fallback inference run tasks in a VM
+    same address again) at random times within `drain_s` seconds. Fallback inference keeps the versions that were asked
+    for last loaded, in `inference_vms` VMs and with `inference_mb` MiB of files; with Ray in each of
+    `inference_processes`. Simulation and fallback inference run tasks in a VM
     host, a child process without the cloud's files, keys and connections, unless `vm_host` is False.
     """
 
@@ -33,5 +35,7 @@ class CloudConfig:
     features: tuple[str, ...] = ()
     simulation_vms: int = 2
     inference_vms: int = 2
+    inference_mb: int = 2048
+    inference_processes: int = 1
     vm_host: bool = True
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those

@@ -130,6 +130,7 @@ class GatewayNode:
                 "tunnel": self._watch(self._tunnel),
                 "uploads": self._uploads_watch,
                 "losses": losses,
+                "inference": inference,
             }
             app.include_router(watch_router(releases, monitor, self._answerer, parts))
             if business is not None:  # after walle's own routes, since it takes every other path

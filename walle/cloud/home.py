@@ -21,6 +21,7 @@ class CloudHome:
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         device.token        lets devices in         authority/          the tunnel's certificate authority
         repos/              task repositories       files/              what /cdn serves
+        cloud-files/        what only the cloud's phases read
         releases.db  monitor.db  uploads.db  devices.db
 
     `prepare` makes what is absent; the nodes only read keys and tokens.
@@ -93,3 +94,8 @@ class CloudHome:
     @functools.cached_property
     def files(self) -> FileStore:
         return FileStore(self.folder / "files")
+
+    @functools.cached_property
+    def cloud_files(self) -> FileStore:
+        """Files of versions that no device gets: nothing serves them."""
+        return FileStore(self.folder / "cloud-files")

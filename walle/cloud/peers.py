@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from walle.deploy.cloud.api import Outcomes, Releases
+from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
 from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
@@ -31,7 +31,7 @@ class ReleasesPeer(Releases, Protocol):
     async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None: ...
 
 
-class InferencePeer(Protocol):
-    """Methods of fallback inference that the gateway's tunnel calls."""
+class InferencePeer(WatchedPart, Protocol):
+    """Methods of fallback inference that the gateway calls: for its tunnel, /healthz and /metrics."""
 
     async def answer(self, device_id: str, topic: str, payload: bytes) -> bytes: ...

@@ -56,6 +56,9 @@ class ReleaseNode:
         async def put(data: bytes) -> str:
             return await asyncio.to_thread(home.files.put, data)
 
+        async def put_cloud_file(data: bytes) -> str:
+            return await asyncio.to_thread(home.cloud_files.put, data)
+
         async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
             return await simulator.run(bundle, events, files=EventFiles.of(files))
 
@@ -65,6 +68,7 @@ class ReleaseNode:
             read_version=read_version,
             build=build,
             put=put,
+            put_cloud_file=put_cloud_file,
             simulate=simulate,
             publish=gateway.publish,
             recent_devices=gateway.recent_devices,

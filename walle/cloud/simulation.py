@@ -19,7 +19,7 @@ from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import shared_host
-from walle.errors import VMError
+from walle.errors import VMError, WalleError
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog
@@ -101,8 +101,11 @@ class Simulator:
         """
         with tempfile.TemporaryDirectory(prefix="walle-simulation-") as folder:
             folder_of_task = Path(folder) / "task"
+            on_cloud = Path(folder) / "cloud"
             named = files or EventFiles.of({})
             await asyncio.to_thread(unpack, bundle.manifest, bundle.blobs, folder_of_task)
+            blobs = {**bundle.blobs, **bundle.cloud_blobs}
+            await asyncio.to_thread(unpack, bundle.manifest, blobs, on_cloud, on_cloud=True)
             try:
                 await self._device.load(folder_of_task, bundle.manifest, on_log=self._on_log_of("", None))
             except VMError as error:
@@ -115,7 +118,7 @@ class Simulator:
             for number, kind in enumerate(kinds):
                 database = Path(folder) / f"features-{number}.db"
                 play.refused.clear()  # each kind of device refuses the same
-                await self._play(bundle, folder_of_task, EventLog(log), database, kind, play, named)
+                await self._play(bundle, (folder_of_task, on_cloud), EventLog(log), database, kind, play, named)
             event_count = sum(1 for _ in EventLog(log))
             if play.runs == 0:
                 return SimulationResult(False, 0, 1, _why_none(bundle, log, play), event_count, tuple(play.refused))
@@ -133,24 +136,31 @@ class Simulator:
     async def _play(
         self,
         bundle: Bundle,
-        files: Path,
+        places: tuple[Path, Path],
         log: EventLog,
         database: Path,
         kind: Mapping[str, Attribute],
         play: "_Play",
         named: EventFiles,
     ) -> None:
-        """Play the events on one kind of device, and count what happens in `play`."""
+        """Play the events on one kind of device, and count what happens in `play`.
+
+        `places` are where the version's files are on the device, and on the cloud.
+        """
         manifest = bundle.manifest
+        files, on_cloud = places
         under_way: list[Trigger] = []  # one at most: runs of a task follow one another
         outputs: list[TaskOutput] = []
         topics = PutTopics()
 
-        async def escalate(phase: str, payload: Any) -> Any:
+        async def escalate(phase: str, payload: Any, _timeout_ms: float | None, _spent_ms: float) -> tuple[str, Any]:
             crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which carries only plain data
             on_log = self._on_log_of(f"{kind['id']} (cloud)", None)
-            output = await self._cloud.phase(files, manifest, phase, crossed, kind, on_log=on_log)
-            return plain.decode(plain.encode(output))
+            try:
+                output = await self._cloud.phase(on_cloud, manifest, phase, crossed, kind, on_log=on_log)
+            except WalleError as error:
+                return "failed", str(error) or type(error).__name__
+            return "", plain.decode(plain.encode(output))
 
         async def run(_task: str, trigger: Trigger) -> TaskOutput:
             under_way[:], outputs[:] = [trigger], []

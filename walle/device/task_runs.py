@@ -21,12 +21,14 @@ from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.topics import PutTopics
+from walle.pipeline.tunnel.client import RequestError, TunnelClosedError
 from walle.protocol import Failure
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, TaskLog, last_lines
-from walle.task_runner import PHASE_TOPIC, TaskRunner
+from walle.task_runner import PHASE_TOPIC, TaskRunner, deadline_s
 
 _FAILURES_TO_REVERT = 10
+_KEPT_FOR_TASK = 0.1  # of a run's deadline: its time to go on after an escalation that got no answer
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -36,7 +38,7 @@ class _Run:
     version: ActiveVersion
     arrived_s: float  # its event, by the monotonic clock
     outputs: int = 0
-    unanswered: bool = False  # it escalated to the cloud, and no answer came
+    unanswered: str = ""  # why its last escalation had no answer: "away", "late", "full"
     is_unserved: bool = False  # the device could not read what it asked for, as on a full disk
     log: Sequence[LogLine] = ()
 
@@ -126,8 +128,8 @@ class TaskRuns:
         counts.runs_failed += 1
         counts.last_error = failure.error
         self._log_failure(task, version, failure)
-        if run.unanswered and not self._tunnel.client.connected:
-            return None  # the cloud was unreachable: that does not count against the version
+        if run.unanswered in ("away", "full") or (run.unanswered and not self._tunnel.client.connected):
+            return None  # the cloud was unreachable, or had no room: that does not count against the version
         if run.is_unserved or isinstance(error, HostStartError):
             return None  # nor does a fault of the device's disk, or of its VM host
         run.version.failures_in_a_row += 1
@@ -148,9 +150,20 @@ class TaskRuns:
         run.log = lines
         self._task_log.write(run.version.manifest.name, run.version.manifest.version, lines)
 
-    async def _escalate(self, run: _Run, phase: str, payload: Any) -> Any:
-        """Run a phase in the cloud (fallback inference), for a task's `ctx.escalate`."""
+    async def _escalate(
+        self, run: _Run, phase: str, payload: Any, timeout_ms: float | None, spent_ms: float
+    ) -> tuple[str, Any]:
+        """Run a phase in the cloud (fallback inference), for a task's `ctx.escalate`.
+
+        Return "" and the result, or why there is none (a reason of `EscalationError`) and a text. That comes before the
+        deadline of the run, which has run for `spent_ms`: the task decides without the cloud then.
+        """
         manifest = run.version.manifest
+        limit_s = deadline_s(manifest)
+        timeout_s = limit_s * (1 - _KEPT_FOR_TASK) - max(0.0, float(spent_ms)) / 1000
+        timeout_s = min(timeout_s, self._config.escalation_timeout_s)
+        if timeout_ms is not None:
+            timeout_s = min(timeout_s, float(timeout_ms) / 1000)
         question = {
             "task": manifest.name,
             "version": manifest.version,
@@ -160,11 +173,21 @@ class TaskRuns:
         }
         data = plain.encode(question)
         self._counts.escalated += 1
-        run.unanswered = True
-        timeout_s = self._config.escalation_timeout_s
-        answer = await self._tunnel.client.request(PHASE_TOPIC, data, timeout=timeout_s)
-        run.unanswered = False
-        return plain.decode(answer)
+        if not timeout_s > 0:  # nor is it a number
+            return "late", f"{spent_ms:.0f} ms of the run's {limit_s * 1000:.0f} are over, which leaves none to wait"
+        run.unanswered = ""
+        client = self._tunnel.client
+        try:
+            answer = await client.request(PHASE_TOPIC, data, timeout=timeout_s)
+        except TunnelClosedError as error:
+            run.unanswered = "away"
+            return "away", str(error)
+        except RequestError as error:
+            away = "late" if client.connected else "away"
+            reason = {"expired": away, "busy": "full"}.get(error.code, "failed")
+            run.unanswered = reason if reason != "failed" else ""
+            return reason, str(error)
+        return "", plain.decode(answer)
 
     async def _query(self, run: _Run, after_id: int, *args: Any) -> list[Any]:
         """Return payloads for a task's `ctx.store.query`."""

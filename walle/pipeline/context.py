@@ -1,7 +1,7 @@
 """One run of a task inside its VM: `ctx`, and a trigger's way through preprocess, execute and postprocess.
 
-A device calls `run` in the task's VM, the cloud's fallback inference calls `phase`. What a phase gets and gives is
-plain data and arrays where it crosses to the cloud, and anything at all where it does not.
+A device calls `run` in the task's VM, the cloud's fallback inference calls `phase` or `phase_batch`. What a phase gets
+and gives is plain data and arrays where it crosses to the cloud, and anything at all where it does not.
 """
 
 from __future__ import annotations
@@ -36,12 +36,26 @@ _clock_s = time.perf_counter
 # A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
 _sessions: dict[str, Session | Module] = {}
 _resources: dict[str, memoryview] = {}
+_elsewhere: set[str] = set()  # paths below resources/ of the version's files that only the cloud has, on a device
 _logs: dict[int, Log] = {}  # by run, oldest first: of the present run, and of failed ones until `take_failure`
 _returned: dict[int, Log] = {}  # of the latest runs that returned: their result may be refused after that
 
 
 class TaskContextError(PipelineError):
     """A request to `ctx` for something that does not exist, or for more than a run may put."""
+
+
+class EscalationError(PipelineError):
+    """The cloud gave no result for `ctx.escalate`; a task catches it as `ctx.EscalationError`.
+
+    `reason` is "away" (there is no connection to the cloud), "late" (no answer in time), "full" (the cloud had no room
+    for the request) or "failed" (the cloud refused it, or its phase failed).
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason = reason
+        self.message = message
 
 
 class Log:
@@ -144,10 +158,15 @@ class Store:
 class Context:
     """`ctx`, a task's view of its device. `task` is its full name, scenario/task, and `phase` the one that runs now.
 
+    `place` is where that is, "device" or "cloud". `device` has the id and attributes of the device; in `execute_batch`,
+    whose payloads are of several, it is empty, and `devices` has those of each payload.
+
     `events` are those of the event's page visit. `visit` is "whole" if they are complete, "cut" if the device dropped
     some of them (`events` then has only the event that triggered the run), and "none" if the page has no open visit.
     `recent` are the latest events of all pages, which the device sends when a run first asks for them.
     """
+
+    EscalationError = EscalationError
 
     def __init__(
         self,
@@ -157,16 +176,22 @@ class Context:
         log: Log,
         visit: str = "none",
         state: dict[str, Any] | None = None,
+        *,
+        place: str = "device",
+        devices: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self.task = task
         self.events = events
         self._recent: Events | None = None
         self.visit = visit
+        self.place = place
         self.device = dict(device)
+        self.devices = [dict(one) for one in devices] or [self.device]
         self.log = log
         self.store = Store(task)
         self.phase = ""
         self._state = state
+        self._begun_s = _clock_s()
 
     @property
     def state(self) -> dict[str, Any]:
@@ -216,7 +241,7 @@ class Context:
         """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded on access.
 
         Raises:
-            TaskContextError: the task has no such file.
+            TaskContextError: the task has no such file, or only the cloud has it and the phase runs on a device.
         """
         return _resource(name)
 
@@ -227,7 +252,7 @@ class Context:
         time does not count against the deadline.
 
         Raises:
-            TaskContextError: the task has no such file.
+            TaskContextError: the task has no such file, or only the cloud has it and the phase runs on a device.
             EngineError: the engine cannot load it.
         """
         if name not in _sessions:
@@ -244,13 +269,31 @@ class Context:
         """
         return callbacks.call("features", view, key)
 
-    def escalate(self, payload: Any) -> Any:
+    def escalate(self, payload: Any, *, timeout_ms: int | None = None) -> Any:
         """Have the cloud run the present phase on `payload`, which is plain data and arrays, and return its result.
 
+        It waits `timeout_ms` at most, without it as long as the device is configured to; but always ends so long before
+        the run's deadline that the task can still do without: a tenth of `deadline_ms`. The cloud runs requests whose
+        time ends first before others, and none whose time is over.
+
         Raises:
-            CallbackError: the cloud cannot be reached, refused, or failed.
+            EscalationError: there is no result. `reason` is "away", "late", "full" or "failed".
+            TypeError: the payload is not plain data.
         """
-        return callbacks.call("escalate", self.phase, payload)
+        if self.place == "cloud":
+            raise EscalationError(
+                "failed", f"{self.phase} runs in the cloud already; ctx.place says where a phase runs"
+            )
+        if timeout_ms is not None and timeout_ms <= 0:
+            raise EscalationError("late", f"timeout_ms is {timeout_ms}, so that there is no time for the cloud")
+        spent_ms = (_clock_s() - self._begun_s) * 1000
+        try:
+            reason, result = callbacks.call("escalate", self.phase, payload, timeout_ms, spent_ms)
+        except callbacks.CallbackError as error:
+            raise EscalationError("failed", str(error)) from error
+        if reason:
+            raise EscalationError(reason, result)
+        return result
 
 
 def _checked(name: str) -> str:
@@ -270,10 +313,20 @@ def _has_resource(name: str) -> bool:
         return False
 
 
+def _check_here(name: str) -> None:
+    if name in _elsewhere:
+        raise TaskContextError(
+            f'only the cloud has resources/{name}, which task.toml lists as "cloud"; use ctx.escalate,'
+            ' or list the file as "shared"'
+        )
+
+
 def _open_session(name: str) -> Session | Module:
     load_model = load_shared("walle.engine_ext.session").load
     path = next((name + ending for ending in _MODEL_ENDINGS if _has_resource(name + ending)), None)
     if path is None:
+        for ending in _MODEL_ENDINGS:
+            _check_here(name + ending)
         raise TaskContextError(f"the task has no model resources/{name}, with or without .walle")
     task = dispatch.task()
     place = f"resources/{path}"
@@ -287,6 +340,7 @@ def _resource(name: str) -> memoryview:
 
 
 def _open_resource(name: str) -> memoryview:
+    _check_here(name)
     task = dispatch.task()
     if not task.folder:
         if f"resources/{name}" not in task.files:
@@ -344,17 +398,20 @@ def take_failure(run_id: int = 0) -> dict[str, Any]:
     return {"log": log.to_plain(), "place": place}
 
 
-def load(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
+def load(models: Iterable[str] = (), elsewhere: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
     """Load what the task's runs need, running no phase; return {"phases": [those it has], "log": [(level, text)]}.
 
     That is its modules, what they import, the parts of `walle.np` and `walle.cv` whose names their code uses, and those
     of `models`, files below resources/, whose names are texts in it. What a name does not tell is loaded at first use.
-    A model that cannot be loaded is logged: a run may do without it.
+    `elsewhere` are files below resources/ that only the cloud has, on a device. A model that cannot be loaded is
+    logged: a run may do without it.
 
     Raises:
         TaskContextError: `main` has none of the phases.
     """
     log = _open_log(run_id)
+    _elsewhere.clear()
+    _elsewhere.update(elsewhere)
     phases = _load()
     task = dispatch.task()
     task.load_named_parts()
@@ -368,13 +425,13 @@ def load(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
     return {"phases": phases, "log": _close_log(run_id)}
 
 
-def load_migrating(models: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
+def load_migrating(models: Iterable[str] = (), elsewhere: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
     """Load as `load` a task that must have a function `migrate`.
 
     Raises:
         TaskContextError: `main` has no phase, or no `migrate`.
     """
-    loaded = load(models, run_id)
+    loaded = load(models, elsewhere, run_id)
     _migration()
     return loaded
 
@@ -479,7 +536,7 @@ def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id:
         TaskContextError: the task does not have the phase.
     """
     log = _open_log(run_id)
-    ctx = Context(task, Events(), device, log)
+    ctx = Context(task, Events(), device, log, place="cloud")
     if name not in _load():
         raise TaskContextError(f"the task has no phase {name!r}")
     ctx.phase = log.phase = name
@@ -487,3 +544,29 @@ def phase(task: str, name: str, payload: Any, device: Mapping[str, Any], run_id:
     dispatch.enter_phase(name, getattr(function, "__code__", None))
     output = function(ctx, payload)
     return {"output": output, "log": _close_log(run_id)}
+
+
+def phase_batch(
+    task: str, payloads: list[Any], devices: Iterable[Mapping[str, Any]], run_id: int = 0
+) -> dict[str, Any]:
+    """Run `execute_batch` on payloads of several devices; return {"outputs": [(error, result)], "log"}.
+
+    `error` is None or, where the result has an exception in a payload's place, its description. "outputs" is None if
+    the task has no `execute_batch`.
+
+    Raises:
+        TaskContextError: it returned another number of results than there were payloads, or no list.
+    """
+    log = _open_log(run_id)
+    _load()
+    function = getattr(dispatch.task().main(), "execute_batch", None)
+    if not callable(function):
+        return {"outputs": None, "log": _close_log(run_id)}
+    ctx = Context(task, Events(), {}, log, place="cloud", devices=devices)
+    ctx.phase, log.phase = "execute", "execute_batch"
+    results = function(ctx, payloads)
+    if not isinstance(results, list) or len(results) != len(payloads):
+        given = f"{len(results)} results" if isinstance(results, list) else f"a {type(results).__name__}"
+        raise TaskContextError(f"execute_batch returned {given} for {len(payloads)} payloads; return a list, one each")
+    outputs = [(dispatch.describe(one), None) if isinstance(one, BaseException) else (None, one) for one in results]
+    return {"outputs": outputs, "log": _close_log(run_id)}

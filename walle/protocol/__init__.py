@@ -12,6 +12,7 @@ Over the tunnel (§5.2), each in one frame of `walle.pipeline.tunnel.frames`:
 What is signed is the exact bytes that were received; nothing is re-encoded before a signature is checked.
 """
 
+from walle.protocol.cloud_policy import CloudPolicy
 from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, check_sha256, printable, whole_characters
 from walle.protocol.history import HistoryPolicy
 from walle.protocol.manifests import PHASES, Envelope, FileEntry, Manifest
@@ -74,6 +75,7 @@ __all__ = [
     "Ack",
     "Attribute",
     "Cancel",
+    "CloudPolicy",
     "ContentsTest",
     "Directive",
     "Drain",

@@ -2,9 +2,10 @@
 
 import base64
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from walle.protocol.cloud_policy import CloudPolicy
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
 from walle.protocol.history import HistoryPolicy
 from walle.protocol.reads import check_reads
@@ -16,7 +17,7 @@ PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
 
 @dataclasses.dataclass(frozen=True)
 class FileEntry:
-    """One file of a bundle. `route` is `shared` (CDN) or `exclusive` (CEN)."""
+    """One file of a version. `route` is `shared` (CDN) or `exclusive` (CEN); that of a cloud file is `cloud`."""
 
     path: str
     sha256: str
@@ -42,6 +43,8 @@ class Manifest:
     state: StatePolicy | None = None  # of a task that keeps a state between its runs
     dictionary: str = ""  # path of the zstd dictionary for the task's uploads; empty if it has none
     reads: tuple[str, ...] = ()  # topics of other tasks of the scenario: `task` or `task/name`
+    cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
+    cloud_files: tuple[FileEntry, ...] = ()  # that the cloud has beside `files`; no device gets them
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
@@ -64,9 +67,13 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         fields = {**dataclasses.asdict(self), "trigger": self.trigger.to_json()}
-        for name in ("dictionary", "reads"):
+        for name in ("dictionary", "reads", "cloud_files"):
             if not fields[name]:
                 del fields[name]
+        if self.cloud == CloudPolicy():
+            del fields["cloud"]
+        else:
+            fields["cloud"] = self.cloud.to_json()
         for name, policy in (("history", self.history), ("state", self.state)):
             del fields[name]
             if policy is not None:
@@ -88,26 +95,12 @@ class Manifest:
             history = HistoryPolicy.parse(value["history"]) if "history" in value else None
             state = StatePolicy.parse(value["state"]) if "state" in value else None
             reads = check_reads(value["reads"], "reads") if "reads" in value else ()
+            cloud = CloudPolicy.parse(value["cloud"]) if "cloud" in value else CloudPolicy()
         except ProtocolError as error:
             raise ProtocolError(f"manifest.{error.where}", error.what) from error
-        files = []
-        for index, entry in enumerate(take(value, "files", list, "manifest")):
-            where = f"manifest.files[{index}]"
-            if not isinstance(entry, dict):
-                raise ProtocolError(where, f"must be an object, is {type(entry).__name__}")
-            path = take(entry, "path", str, where)
-            parts = path.split("/")
-            if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-                raise ProtocolError(f"{where}.path", f"{path!r} is not a plain relative path")
-            size_bytes = take(entry, "size_bytes", int, where)
-            if size_bytes < 0:
-                raise ProtocolError(f"{where}.size_bytes", f"{size_bytes} is negative")
-            route = take(entry, "route", str, where)
-            if route not in ("shared", "exclusive"):
-                raise ProtocolError(f"{where}.route", f"{route!r} is neither shared nor exclusive")
-            sha256 = check_sha256(take(entry, "sha256", str, where), f"{where}.sha256")
-            files.append(FileEntry(path, sha256, size_bytes, route))
-        if len({file.path for file in files}) != len(files):
+        files = _entries(value, "files", ("shared", "exclusive"))
+        cloud_files = _entries(value, "cloud_files", ("cloud",)) if "cloud_files" in value else ()
+        if len({file.path for file in (*files, *cloud_files)}) != len(files) + len(cloud_files):
             raise ProtocolError("manifest.files", "a path is listed twice")
         manifest = cls(
             scenario=take(value, "scenario", str, "manifest"),
@@ -118,12 +111,14 @@ class Manifest:
             trigger=condition,
             phases=take_map(value, "phases", (str,), "manifest"),
             limits=take_map(value, "limits", (int,), "manifest"),
-            files=tuple(files),
+            files=files,
             policies=take_map(value, "policies", (str,), "manifest") if "policies" in value else {},
             history=history,
             state=state,
             dictionary=take(value, "dictionary", str, "manifest") if "dictionary" in value else "",
             reads=reads,
+            cloud=cloud,
+            cloud_files=cloud_files,
         )
         if manifest.dictionary and manifest.dictionary not in {file.path for file in files}:
             raise ProtocolError("manifest.dictionary", f"{manifest.dictionary!r} is not one of the files")
@@ -134,6 +129,29 @@ class Manifest:
         except ValueError as error:  # of FullPolicy
             raise ProtocolError("manifest.policies", f"{error}; install a newer walle") from error
         return manifest
+
+
+def _entries(manifest: Mapping[str, Any], name: str, routes: Sequence[str]) -> tuple[FileEntry, ...]:
+    """Return the files that a manifest lists under `name`. Raises ProtocolError, also for a path that leaves it."""
+    entries = []
+    for index, entry in enumerate(take(manifest, name, list, "manifest")):
+        where = f"manifest.{name}[{index}]"
+        if not isinstance(entry, dict):
+            raise ProtocolError(where, f"must be an object, is {type(entry).__name__}")
+        path = take(entry, "path", str, where)
+        parts = path.split("/")
+        if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+            raise ProtocolError(f"{where}.path", f"{path!r} is not a plain relative path")
+        size_bytes = take(entry, "size_bytes", int, where)
+        if size_bytes < 0:
+            raise ProtocolError(f"{where}.size_bytes", f"{size_bytes} is negative")
+        route = take(entry, "route", str, where)
+        if route not in routes:
+            wanted = "neither shared nor exclusive" if len(routes) > 1 else f"not {routes[0]}"
+            raise ProtocolError(f"{where}.route", f"{route!r} is {wanted}")
+        sha256 = check_sha256(take(entry, "sha256", str, where), f"{where}.sha256")
+        entries.append(FileEntry(path, sha256, size_bytes, route))
+    return tuple(entries)
 
 
 @dataclasses.dataclass(frozen=True)

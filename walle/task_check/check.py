@@ -45,7 +45,8 @@ def check_task(files: Mapping[str, bytes], folder: Path, log: EventLog | None = 
     if MAIN_FILE in trees:
         others = [tree for path, tree in trees.items() if path != MAIN_FILE]
         migrates = config is not None and config.state is not None and config.state.migrates
-        found += check_phases(MAIN_FILE, trees[MAIN_FILE], others, migrates=migrates)
+        max_batch = 1 if config is None else config.cloud.max_batch
+        found += check_phases(MAIN_FILE, trees[MAIN_FILE], others, migrates=migrates, max_batch=max_batch)
     if config is not None and not any(one.code == "trigger" for one in found):
         found += _check_events(files, folder, config, log)
     if not any(one.level == "error" for one in found):

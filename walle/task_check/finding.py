@@ -6,9 +6,9 @@ from typing import Any, Literal
 MAX_FINDINGS = 100  # of one task
 
 type Code = Literal[  # docs/task-check.md says what each means
-    "attribute", "bundle", "config", "ctx-attribute", "event-line", "files", "import", "no-migrate", "no-phase",
-    "phase-generator", "phase-name", "phase-signature", "simulation", "syntax", "task-name", "toml-syntax", "trigger",
-    "trigger-event", "unknown-key",
+    "attribute", "batch", "bundle", "config", "ctx-attribute", "event-line", "files", "import", "no-migrate",
+    "no-phase", "phase-generator", "phase-name", "phase-signature", "simulation", "syntax", "task-name", "toml-syntax",
+    "trigger", "trigger-event", "unknown-key",
 ]  # fmt: skip
 type Level = Literal["error", "warning"]
 

@@ -13,6 +13,7 @@ from walle.pipeline.stream import Events
 from walle.protocol import PHASES
 from walle.task_check.finding import Code, Finding
 
+_WITH_CONTEXT = (*PHASES, "execute_batch")
 _MODULES = ("walle.np", "walle.cv")
 
 
@@ -115,7 +116,7 @@ def _context_names() -> frozenset[str]:
 def _check_context(file: str, function: ast.FunctionDef) -> Iterator[Finding]:
     """Check what a phase, or a function with a parameter `ctx`, uses of its context."""
     parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    name = parameters[0] if function.name in PHASES and parameters else "ctx" if "ctx" in parameters else ""
+    name = parameters[0] if function.name in _WITH_CONTEXT and parameters else "ctx" if "ctx" in parameters else ""
     known = _context_names()
     for node in ast.walk(function):
         match node:

@@ -11,21 +11,25 @@ from walle.task_check.finding import Code, Finding
 _PARAMETERS = {
     "preprocess": "ctx, trigger",
     "execute": "ctx, x",
+    "execute_batch": "ctx, payloads",
     "postprocess": "ctx, y",
     "migrate": "old_version, state",
 }
+_BATCH = "execute_batch"
 _SIMILAR = 0.82  # ratio of difflib: `exectue` and `execute` have 0.86, `preprocessimage` and `preprocess` 0.8
 
 type _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def check_phases(file: str, tree: ast.Module, others: Collection[ast.Module], *, migrates: bool) -> Iterator[Finding]:
+def check_phases(
+    file: str, tree: ast.Module, others: Collection[ast.Module], *, migrates: bool, max_batch: int = 1
+) -> Iterator[Finding]:
     """Yield the findings about the phases of main.py, whose syntax tree is `tree`; `others` are the other modules'.
 
-    `migrates`: task.toml's [state] calls `migrate`.
+    `migrates`: task.toml's [state] calls `migrate`. `max_batch` is that of its [cloud].
     """
     bound = _bound_names(tree)
-    wanted = {*PHASES, "migrate"} if migrates else set(PHASES)
+    wanted = {*PHASES, _BATCH, "migrate"} if migrates else {*PHASES, _BATCH}
     used = {name for module in (tree, *others) for name in _used_names(module)}
     found_similar = False
     for function in _functions(tree):
@@ -38,9 +42,25 @@ def check_phases(file: str, tree: ast.Module, others: Collection[ast.Module], *,
     if not bound & set(PHASES) and not found_similar:
         what = f"has none of {', '.join(PHASES)}; a task needs at least one: def execute(ctx, trigger): ..."
         yield Finding(file=file, line=1, column=1, code="no-phase", message=what)
+    if not found_similar:
+        yield from _check_batch(file, tree, bound, max_batch)
     if migrates and "migrate" not in bound and not found_similar:
         what = 'has no migrate(old_version, state), which [state] on_upgrade = "migrate" calls'
         yield Finding(file=file, line=1, column=1, code="no-migrate", message=what)
+
+
+def _check_batch(file: str, tree: ast.Module, bound: Collection[str], max_batch: int) -> Iterator[Finding]:
+    """Yield what does not fit between `execute_batch`, `execute` and [cloud] max_batch."""
+    line = next((one.lineno for one in _functions(tree) if one.name == _BATCH), 1)
+    if _BATCH in bound and "execute" not in bound:
+        what = "has execute_batch and no execute, which runs a payload that has no company, or failed in a batch"
+        yield Finding(file=file, line=line, column=1, code="batch", message=what)
+    elif _BATCH in bound and max_batch == 1:
+        what = "has execute_batch, which is never called: set max_batch under [cloud] in task.toml"
+        yield Finding(file=file, line=line, column=1, code="batch", message=what, level="warning")
+    elif _BATCH not in bound and max_batch > 1:
+        what = f"has no execute_batch(ctx, payloads), so that [cloud] max_batch = {max_batch} has no effect"
+        yield Finding(file=file, line=1, column=1, code="batch", message=what, level="warning")
 
 
 def _functions(tree: ast.Module) -> Iterator[_Function]:

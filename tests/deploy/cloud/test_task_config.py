@@ -146,7 +146,7 @@ def test_what_is_left_out_has_its_default() -> None:
         ),
         (CONFIG + b'[phases]\nexecute = "devise"', "phases", "is 'devise'; did you mean device?"),
         (CONFIG + b"[phases]\nexecute = [1]", "phases", "must be one of device, cloud, auto; is [1]"),
-        (CONFIG + b'[files]\n"a" = "public"', "files", "[files] a must be one of shared, exclusive; is 'public'"),
+        (CONFIG + b'[files]\n"a" = "public"', "files", "a must be one of shared, exclusive, cloud; is 'public'"),
         (CONFIG + b'[files]\n"../a" = "shared"', "files", "must be a plain path from the task's root"),
         (CONFIG + b'[simulation]\nevents = "/etc/passwd"', "simulation", "must be a plain path"),
         (b"[task", "", "t.toml: is not TOML: Expected"),

@@ -2,7 +2,8 @@
 
 Included: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
 versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. Excluded: sources,
-task.toml (its content is in the manifest), `simulation/`, and anything else at the root.
+task.toml (its content is in the manifest), `simulation/`, and anything else at the root. Files with the route `cloud`
+are beside it: the manifest lists them apart, and devices get none of them.
 Builds are reproducible: the same tree gives the same bytes in any process.
 """
 
@@ -88,11 +89,15 @@ class TaskVersion:
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """A signed task version. `envelope` is what devices fetch first; `blobs` holds each file under its sha256."""
+    """A signed task version. `envelope` is what devices fetch first; `blobs` holds each file under its sha256.
+
+    `cloud_blobs` holds those that only the cloud has.
+    """
 
     manifest: Manifest
     envelope: bytes
     blobs: Mapping[str, bytes]
+    cloud_blobs: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     @property
     def sha256(self) -> str:
@@ -108,12 +113,8 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
     """
     tree, config = version.tree, version.config
     files = compile_version(version, others)
-    blobs: dict[str, bytes] = {}
-    entries = []
-    for path in sorted(files):
-        sha256 = hashlib.sha256(files[path]).hexdigest()
-        blobs[sha256] = files[path]
-        entries.append(FileEntry(path, sha256, len(files[path]), "shared"))
+    entries, blobs = _entries(files, "shared")
+    cloud_entries, cloud_blobs = _entries(_listed_files(tree, config, on_cloud=True), "cloud")
     manifest = Manifest(
         scenario=tree.scenario,
         task=tree.task,
@@ -128,15 +129,25 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
         state=config.state,
         dictionary=config.dictionary,
         reads=config.reads,
-        files=tuple(entries),
+        cloud=config.cloud,
+        files=entries,
+        cloud_files=cloud_entries,
     )
-    return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs)
+    return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs, cloud_blobs)
+
+
+def _entries(files: Mapping[str, bytes], route: str) -> tuple[tuple[FileEntry, ...], dict[str, bytes]]:
+    """Return the entries of a manifest, in the order of their paths, and the files by their sha256."""
+    hashes = {path: hashlib.sha256(files[path]).hexdigest() for path in sorted(files)}
+    entries = tuple(FileEntry(path, sha256, len(files[path]), route) for path, sha256 in hashes.items())
+    return entries, {sha256: files[path] for path, sha256 in hashes.items()}
 
 
 def compile_version(version: TaskVersion, others: Sequence[OtherPython] = ()) -> dict[str, bytes]:
     """Return the files of a task version that travel to devices; raises as `build_bundle` does."""
     tree, config = version.tree, version.config
     files = _listed_files(tree, config)
+    _listed_files(tree, config, on_cloud=True)  # checked here too
     sources = {path: data for path, data in tree.files.items() if is_source(path)}
     own = own_modules(sources)
     prefix = f"{tree.scenario}/{tree.task}/{tree.version}/"
@@ -174,8 +185,8 @@ def _compiled(source: bytes, path: str, code_name: str) -> bytes:
         raise BundleError(path, error.problem, error.line) from error
 
 
-def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None:
-    """Write a bundle's files to `folder`, which must not exist, in the layout of a device.
+def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path, *, on_cloud: bool = False) -> None:
+    """Write a bundle's files to `folder`, which must not exist, in the layout of a device; with the cloud's `on_cloud`.
 
     `folder` is created atomically. The manifest must be built here or verified: its paths are not checked again.
 
@@ -186,7 +197,7 @@ def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path) -> None
         raise BundleError(str(folder), "is there already; lay a bundle out in a new folder")
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new."))
     try:
-        for entry in manifest.files:
+        for entry in (*manifest.files, *(manifest.cloud_files if on_cloud else ())):
             path = staging / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_checked_blob(entry, blobs))
@@ -211,9 +222,12 @@ def is_source(path: str) -> bool:
     return path.endswith(".py") and not path.startswith(SIMULATION)
 
 
-def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
+def _listed_files(tree: TaskTree, config: TaskConfig, *, on_cloud: bool = False) -> dict[str, bytes]:
+    """Return the listed files that travel to devices, or those that only the cloud has."""
     files = {}
     for path, route in config.files.items():
+        if (route == "cloud") is not on_cloud:
+            continue
         if path not in tree.files:
             raise BundleError(CONFIG_FILE, f"[files] {path!r} is not in the tree")
         if path.endswith((".py", ".pyc", ".so")) or path == CONFIG_FILE:
@@ -228,11 +242,14 @@ def _listed_files(tree: TaskTree, config: TaskConfig) -> dict[str, bytes]:
             )
         if path == config.dictionary:
             _check_dictionary(path, tree.files[path])
-        if len(tree.files[path]) > MAX_FILE_BYTES:
-            raise BundleError(path, f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES}")
+        if on_cloud and not path.startswith(RESOURCES):
+            raise BundleError(CONFIG_FILE, f"[files] {path!r} is a file of the cloud, which must be in {RESOURCES}")
+        if len(tree.files[path]) > MAX_FILE_BYTES and not on_cloud:
+            reason = f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES} for a file that devices get"
+            raise BundleError(path, reason)
         files[path] = tree.files[path]
     for path in tree.files:
-        if path.startswith(RESOURCES) and path not in files and not is_source(path):
+        if path.startswith(RESOURCES) and path not in config.files and not is_source(path):
             raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or take it out')
     return files
 

@@ -89,9 +89,9 @@ class World:
 
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
     not exist; `simulate` takes the version's own events, None without any, and the files that they may name; `put`
-    stores one blob; `publish` swaps the table in all gateways; `recent_devices` returns at most a given number of ids
-    of recently seen devices of a policy. A call that
-    raises is retried, except during a simulation, where it fails the release.
+    stores one blob that devices fetch, `put_cloud_file` one that they do not; `publish` swaps the table in all gateways;
+    `recent_devices` returns at most a given number of ids of recently seen devices of a policy. A call that raises is
+    retried, except during a simulation, where it fails the release.
     """
 
     check_version: Callable[[str, str, str], Awaitable[None]]
@@ -99,6 +99,7 @@ class World:
     read_version: Callable[[str, str, str], Awaitable[TaskVersion]]
     build: Callable[[TaskVersion], Awaitable[Bundle]]
     put: Callable[[bytes], Awaitable[str]]
+    put_cloud_file: Callable[[bytes], Awaitable[str]]
     simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
@@ -370,6 +371,8 @@ class ReleaseService:
                 return SimulationFailed(self._clock.time(), reason)
             for blob in bundle.blobs.values():
                 await self._world.put(blob)
+            for blob in bundle.cloud_blobs.values():
+                await self._world.put_cloud_file(blob)
             await self._world.put(bundle.envelope)
         except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here
             _LOG.info("%s failed in simulation", request.tag, exc_info=True)

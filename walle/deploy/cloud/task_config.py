@@ -9,6 +9,7 @@ sequence = ["page_exit"]
 execute = "device"
 [files]
 "resources/encoder.walle" = "shared"
+"resources/large.walle" = "cloud"         # for phases that run there; no device gets it
 [limits]                                  # the defaults are in LIMITS and POLICIES
 deadline_ms = 500
 queue_full = "drop-oldest"
@@ -19,6 +20,11 @@ version = 2
 on_upgrade = "migrate"
 [reads]                                   # topics of other tasks of the scenario that ctx.store.query may read
 topics = ["browse", "browse/clicks"]      # what the task browse returns, and what it puts as clicks
+[cloud]                                   # how phases run there; the defaults are in CloudPolicy
+max_batch = 8                             # payloads of one execute_batch
+batch_ms = 5
+replicas = 2
+queue = 64
 [tunnel]
 dictionary = "resources/features.dict"    # for the task's uploads; a shared file; walle task dictionary trains it
 [simulation]
@@ -38,6 +44,7 @@ from walle.deploy.cloud.toml_places import key_places
 from walle.errors import DeployError
 from walle.protocol import (
     PHASES,
+    CloudPolicy,
     HistoryPolicy,
     ProtocolError,
     QueuePolicy,
@@ -47,7 +54,7 @@ from walle.protocol import (
 )
 
 PLACES = ("device", "cloud", "auto")
-ROUTES = ("shared", "exclusive")
+ROUTES = ("shared", "exclusive", "cloud")
 LIMITS = {  # key: (default, least, most)
     "deadline_ms": (500, 1, 60_000),
     "memory_mb": (32, 1, 1024),  # Python objects and engine memory together
@@ -59,7 +66,19 @@ LIMITS = {  # key: (default, least, most)
 POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_FILES = 1000
-_SECTIONS = ("task", "trigger", "phases", "files", "limits", "history", "state", "reads", "tunnel", "simulation")
+_SECTIONS = (
+    "task",
+    "trigger",
+    "phases",
+    "files",
+    "limits",
+    "history",
+    "state",
+    "reads",
+    "cloud",
+    "tunnel",
+    "simulation",
+)
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")  # in tomllib's messages
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -133,6 +152,7 @@ class TaskConfig:
     history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
     state: StatePolicy | None = None  # None: the task has no `ctx.state`
     reads: tuple[str, ...] = ()  # topics of other tasks of the scenario, `task` or `task/name`
+    cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
     simulation_events: str = ""  # path in the tree, empty if the task has none
     dictionary: str = ""  # the same
 
@@ -187,6 +207,7 @@ class TaskConfig:
             history=_policy(sections["history"], HistoryPolicy) if "history" in sections else None,
             state=_policy(sections["state"], StatePolicy) if "state" in sections else None,
             reads=_reads(sections["reads"], name) if "reads" in sections else (),
+            cloud=_policy(sections["cloud"], CloudPolicy) if "cloud" in sections else CloudPolicy(),
             simulation_events=events,
             dictionary=dictionary,
         )
@@ -274,7 +295,7 @@ def _trigger(section: _Section) -> TriggerCondition:
         raise section.error(error.where.removeprefix("trigger").removeprefix("."), error.what) from error
 
 
-def _policy[P: (HistoryPolicy, StatePolicy)](section: _Section, kind: type[P]) -> P:
+def _policy[P: (HistoryPolicy, StatePolicy, CloudPolicy)](section: _Section, kind: type[P]) -> P:
     try:
         return kind.parse(section.only(*kind.KEYS).values)
     except ProtocolError as error:

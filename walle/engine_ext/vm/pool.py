@@ -164,6 +164,8 @@ class _Waiter:
 class VMPool:
     """At most `size` VMs, each for one task; calls of one task share its VM and run one after another.
 
+    A task with an attribute `replica` has one VM for each value of it.
+
     May be used from any event loop and thread. Calls that find every VM busy take turns in order of arrival; while any
     wait, calls of a task that has a VM queue behind them. A VM that was abandoned is replaced at its task's next call.
     A task that had MAX_STRIKES of its VMs abandoned or crashed, or leaked MAX_LEAKED_MB of memory with interpreters
@@ -191,7 +193,7 @@ class VMPool:
         """Start without VMs or waiters. Also for the child of a fork, where the lock may be held by no thread."""
         self._lock = threading.Lock()
         # Least recently used first.
-        self._entries: collections.OrderedDict[str | int, _Entry] = collections.OrderedDict()
+        self._entries: collections.OrderedDict[tuple[str | int, int], _Entry] = collections.OrderedDict()
         self._waiters: collections.deque[_Waiter] = collections.deque()
         self._closing: collections.deque[_Entry] = collections.deque(maxlen=_MAX_CLOSING)  # their VMs are being reset
         self._finished: collections.deque[_Entry | _Waiter] = collections.deque()  # calls' ends: see _process_finished
@@ -303,7 +305,7 @@ class VMPool:
         entry.users += 1
         return entry
 
-    def _evict(self, key: str | int) -> None:
+    def _evict(self, key: tuple[str | int, int]) -> None:
         """Close the VM of an entry without users. Under the lock."""
         evicted = self._entries.pop(key)
         if evicted.vm is not None:

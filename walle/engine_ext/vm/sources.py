@@ -41,11 +41,12 @@ type TaskLike = str | os.PathLike[str] | Installed | InMemory
 
 @dataclasses.dataclass(frozen=True)
 class TaskFiles:
-    """A task's files: in `folder`, or in `files` where folder is None."""
+    """A task's files: in `folder`, or in `files` where folder is None. `replica` tells VMs of the same files apart."""
 
     name: str
     folder: Path | None
     files: Mapping[str, bytes]
+    replica: int = 0
 
     @property
     def prefix(self) -> str:
@@ -53,9 +54,9 @@ class TaskFiles:
         return f"{self.folder}{os.sep}" if self.folder else f"{self.name}/"
 
     @property
-    def key(self) -> str | int:
-        """Equal for two values of the same task, as long as one of a task in memory exists."""
-        return str(self.folder) if self.folder else id(self.files)
+    def key(self) -> tuple[str | int, int]:
+        """Equal for two values of the same task and replica, as long as one of a task in memory exists."""
+        return str(self.folder) if self.folder else id(self.files), self.replica
 
     def identity(self) -> str:
         """Return what identifies the task permanently: its folder, or a digest of its name and files."""
@@ -91,7 +92,7 @@ def task_files(task: TaskLike, name: str = "", *, fresh: bool = False) -> TaskFi
         if fresh:
             _resolved.cache_clear()
         folder = _resolved(os.fspath(given), found.st_dev, found.st_ino)
-        return TaskFiles(name or str(getattr(task, "name", folder.name)), folder, {})
+        return TaskFiles(name or str(getattr(task, "name", folder.name)), folder, {}, getattr(task, "replica", 0))
     files = getattr(task, "files", None)
     if not isinstance(files, Mapping):
         raise ConfigError(f"a {type(task).__name__} is not a task; give a folder, or a bundle with `folder` or `files`")

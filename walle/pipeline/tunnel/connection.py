@@ -23,7 +23,7 @@ from walle.pipeline.tunnel.frames import (
     UnknownDictionaryError,
     UploadFields,
 )
-from walle.pipeline.tunnel.handlers import RequestExpiredError
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
 from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         handlers, request_id = self._server.handlers, request.request_id
         held = self._server.hold_request(memory_bytes(request.topic, request.payload), self)
         handler = functools.partial(self._server.on_request, self.device_id, request.topic, request.payload)
-        work = handlers.start(handler, device_id=self.device_id, priority=request.priority)
+        work = handlers.start(handler, device_id=self.device_id, priority=request.priority, left_s=left_s)
         work.add_done_callback(lambda _: held.close())
         answer = self._spawn(self._answer(request_id, request.topic, work, left_s, self._pings))
         self._answers[request_id] = answer
@@ -446,6 +446,8 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         except RequestExpiredError as error:
             counts.expired_requests += 1
             error_text, code = str(error), "expired"
+        except RequestBusyError as error:
+            error_text, code = str(error), "busy"
         except WalleError as error:
             error_text, code = str(error) or type(error).__name__, "failed"
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure

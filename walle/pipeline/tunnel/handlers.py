@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from walle.clock import Clock
 from walle.errors import PipelineError
+from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.slots import PrioritySlots
 
 _LOG = logging.getLogger(__name__)
@@ -14,6 +15,10 @@ _LOG = logging.getLogger(__name__)
 
 class RequestExpiredError(PipelineError):
     """The deadline of a request passed before its handler ended."""
+
+
+class RequestBusyError(PipelineError):
+    """The cloud has no room for a request now. A handler raises it, or a class of its own that inherits it."""
 
 
 class Handlers:
@@ -31,10 +36,19 @@ class Handlers:
         self._tasks: set[asyncio.Task[bytes]] = set()
 
     def start(
-        self, handler: Callable[[], Awaitable[bytes]], *, device_id: str, priority: int = 0
+        self,
+        handler: Callable[[], Awaitable[bytes]],
+        *,
+        device_id: str,
+        priority: int = 0,
+        left_s: float | None = None,
     ) -> asyncio.Task[bytes]:
-        """Run a handler once there is a slot for it. The caller waits by `result`, or calls `abandon`."""
-        work = asyncio.create_task(self._in_slot(handler, device_id, priority))
+        """Run a handler once there is a slot for it. The caller waits by `result`, or calls `abandon`.
+
+        The handler learns its deadline by `request_due_s`; None for no deadline.
+        """
+        with request_deadline(None if left_s is None else self._clock.monotonic() + left_s):
+            work = asyncio.create_task(self._in_slot(handler, device_id, priority))
         self._tasks.add(work)
         work.add_done_callback(self._tasks.discard)
         return work

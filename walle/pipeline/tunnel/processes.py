@@ -19,7 +19,9 @@ from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.tunnel.channel import Channel, ChannelError
+from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
 from walle.pipeline.tunnel.reserved_port import ReservedPort, reserve
 from walle.pipeline.tunnel.server import RequestHandler
 from walle.pipeline.tunnel.service import DrainTarget, TunnelState, TunnelStateError
@@ -321,21 +323,28 @@ class TunnelProcesses:
         try:
             answer = await self._result(question)
         except WalleError as error:
-            await channel.send("answer", number, b"", str(error) or type(error).__name__, True)
+            await channel.send("answer", number, b"", str(error) or type(error).__name__, failure_kind(error))
         except Exception as error:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: a question of a tunnel process failed: %.100r", question[:-1])
-            await channel.send("answer", number, b"", repr(error), False)
+            await channel.send("answer", number, b"", repr(error), "")
         else:
-            await channel.send("answer", number, answer, None, True)
+            await channel.send("answer", number, answer, None, "")
 
     async def _result(self, question: list[Any]) -> bytes | None:
         match question:
-            case [str(device_id), str(topic), bytes(payload)]:
-                return await self._on_request(device_id, topic, payload)
+            case [str(device_id), str(topic), bytes(payload), left_s]:
+                with request_deadline(None if left_s is None else self._clock.monotonic() + float(left_s)):
+                    return await self._on_request(device_id, topic, payload)
             case [str(digest)] if self._dictionaries is not None:
                 return await self._dictionaries(digest)
             case _:
                 return None
+
+
+def failure_kind(error: WalleError) -> str:
+    """Return how a tunnel process is told of the kind of an error, of which it raises one for the device."""
+    kinds = {"busy": RequestBusyError, "expired": RequestExpiredError}
+    return next((kind for kind, known in kinds.items() if isinstance(error, known)), "failed")
 
 
 def _sum(states: list[TunnelState]) -> TunnelState:

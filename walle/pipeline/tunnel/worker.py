@@ -12,6 +12,8 @@ import itertools
 import signal
 import ssl
 import sys
+import time
+from collections.abc import Mapping
 
 from walle.credential import credential_device
 from walle.errors import WalleError
@@ -19,6 +21,8 @@ from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.channel import Channel
 from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.deadline import request_due_s
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 
 _REPORT_S = 0.5
@@ -27,6 +31,13 @@ _DELAYS_KEPT = 1000  # of the uploads between two reports
 
 class RequestFailedError(WalleError):
     """A request of a device that the main process could not answer; the message is for the device."""
+
+
+_ERRORS: Mapping[str, type[Exception]] = {  # by the kind that `processes.failure_kind` sends; others: RuntimeError
+    "busy": RequestBusyError,
+    "expired": RequestExpiredError,
+    "failed": RequestFailedError,
+}
 
 
 class Worker:
@@ -108,28 +119,30 @@ class Worker:
     async def _process_messages(self, context: ssl.SSLContext, server_pem: str) -> None:
         while message := await self._channel.receive():
             match message:
-                case ["answer", int(number), payload, error, is_known]:
+                case ["answer", int(number), payload, error, kind]:
                     answer = self._answers.pop(number, None)
                     if answer is None or answer.done():
                         continue
                     if error is None:
                         answer.set_result(payload)
                     else:
-                        answer.set_exception(RequestFailedError(error) if is_known else RuntimeError(error))
+                        answer.set_exception(_ERRORS.get(kind, RuntimeError)(error))
                 case ["renewed"]:
                     context.load_cert_chain(server_pem)
                 case ["stop"]:
                     self._stopping.set()
 
     async def _request(self, device_id: str, topic: str, payload: bytes) -> bytes:
-        answer = await self._ask(device_id, topic, payload)
+        due_s = request_due_s()
+        left_s = None if due_s is None else due_s - time.monotonic()
+        answer = await self._ask(device_id, topic, payload, left_s)
         assert answer is not None
         return answer
 
     async def _dictionary(self, digest: str) -> bytes | None:
         return await self._ask(digest)
 
-    async def _ask(self, *question: str | bytes) -> bytes | None:
+    async def _ask(self, *question: str | bytes | float | None) -> bytes | None:
         """Return the main process's answer."""
         number = next(self._ids)
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()

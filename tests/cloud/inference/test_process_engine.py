@@ -1,0 +1,202 @@
+"""Replicas in processes of their own: batches over their sockets, and processes that are killed, or hang."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.inference_versions import home_in, released, request
+from tests.sim.shop_cloud import until
+from walle import plain
+from walle.clock import SystemClock
+from walle.cloud.home import CloudHome
+from walle.cloud.inference import InferenceError, InferenceLateError, ReplicaLostError
+from walle.cloud.inference import process_engine as process_engine_module
+from walle.cloud.inference.process_engine import ProcessEngine
+from walle.cloud.inference.scheduler import Scheduler
+
+ROOT = Path(__file__).parents[3]
+BATCHES = "[cloud]\nmax_batch = 4\nreplicas = 8\n[limits]\ndeadline_ms = 5000\noutput_kb = 4096\n"
+MAIN = """\
+import time
+def execute(ctx, x):
+    if isinstance(x, dict) and "error" in x:
+        raise ValueError(x["error"])
+    if isinstance(x, dict) and "sleep" in x:
+        time.sleep(x["sleep"])
+    return x
+def execute_batch(ctx, payloads):
+    return [execute(ctx, x) for x in payloads]
+"""
+
+
+class Replicas:
+    """Processes with replicas, started by the test, in a folder whose path is short."""
+
+    def __init__(self, home: CloudHome, folder: Path) -> None:
+        self.home = home
+        self.folder = folder
+        self.processes: dict[int, asyncio.subprocess.Process] = {}
+
+    def socket(self, number: int) -> Path:
+        return self.folder / str(number)
+
+    async def find(self, number: int) -> Path:
+        return self.socket(number)
+
+    async def start(self, number: int) -> None:
+        process = self.processes[number] = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.sim.replica_process"),
+            *(str(self.home.folder), str(number), str(self.socket(number)), "1"),
+            cwd=ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            assert await process.stdout.readline() == b"ready\n"
+
+    def signal(self, number: int, what: int) -> None:
+        os.kill(self.processes[number].pid, what)
+
+    async def end(self) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.communicate()
+
+
+@contextlib.asynccontextmanager
+async def engine_of(tmp_path: Path, count: int) -> AsyncIterator[tuple[ProcessEngine, Replicas]]:
+    replicas = Replicas(home_in(tmp_path), tmp_path)
+    engine = ProcessEngine(count, replicas.find)
+    try:
+        await asyncio.gather(*(replicas.start(number) for number in range(count)))
+        await engine.start()
+        await until(lambda: engine.capacity == count)
+        yield engine, replicas
+    finally:
+        await engine.close()
+        await replicas.end()
+
+
+def decoded(answers: list[bytes | Exception]) -> list[Any]:
+    return [plain.decode(one) if isinstance(one, bytes) else one for one in answers]
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_batches_cross_with_their_results_and_errors(tmp_path: Path) -> None:
+    async with engine_of(tmp_path, 1) as (engine, _):
+        version = released(home_in(tmp_path), MAIN, BATCHES)
+        large = bytes(range(256)) * 4000
+        assert decoded(await engine.run(version, [request(one) for one in (1, None, large)])) == [1, None, large]
+        good, bad, late = await engine.run(
+            version, [request(1), request({"error": "this one"}), request(2, due_s=time.monotonic() - 1)]
+        )
+        assert (good, type(bad), type(late)) == (plain.encode(1), InferenceError, InferenceLateError)
+        assert "ValueError: this one" in str(bad)
+        assert "main.py:4 in execute" in str(bad)
+        (refused,) = await engine.run(version, [request(1, phase="postprocess")])
+        assert "does not allow 'postprocess' on the cloud" in str(refused)
+        state = engine.state()
+        assert (state.replicas, state.wanted, state.loaded_vms, state.lost) == (1, 1, 1, 0)
+        assert state.loaded_bytes > 0
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_version_without_execute_batch_is_known_after_its_first_batch(tmp_path: Path) -> None:
+    async with engine_of(tmp_path, 1) as (engine, _):
+        version = released(home_in(tmp_path), "def execute(ctx, x): return x\n", BATCHES)
+        assert decoded(await engine.run(version, [request(1), request(2)])) == [1, 2]
+        assert version.max_batch == 1
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_replica_killed_in_mid_batch_loses_nothing_and_answers_nothing_twice(tmp_path: Path) -> None:
+    async with engine_of(tmp_path, 2) as (engine, replicas):
+        version = released(home_in(tmp_path), MAIN, BATCHES)
+        scheduler = Scheduler(engine, SystemClock())
+        for _ in range(2):  # both have the version loaded
+            await asyncio.gather(*(scheduler.answer(version, request({"sleep": 0.1})) for _ in range(2)))
+        due_s = time.monotonic() + 20
+        asked = [
+            asyncio.create_task(scheduler.answer(version, request({"sleep": 0.2, "n": n}, due_s=due_s)))
+            for n in range(12)
+        ]
+        await until(lambda: scheduler.running == 2)
+        replicas.signal(0, signal.SIGKILL)
+        answers = [plain.decode(one)["n"] for one in await asyncio.gather(*asked)]
+        assert answers == list(range(12))
+        assert 1 <= scheduler.counts.repeated <= 4
+        assert scheduler.counts.latency_s.buckets()[-1] == ("+Inf", 16.0)
+        state = engine.state()
+        assert (state.replicas, state.lost) == (1, 1)
+        await replicas.start(0)  # as Ray does
+        await until(lambda: engine.capacity == 2)
+        assert plain.decode(await scheduler.answer(version, request(5))) == 5
+        await scheduler.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_without_any_replica_requests_fail_in_time(tmp_path: Path) -> None:
+    async with engine_of(tmp_path, 1) as (engine, replicas):
+        version = released(home_in(tmp_path), MAIN, BATCHES)
+        scheduler = Scheduler(engine, SystemClock())
+        begin_s = time.monotonic()
+        asked = asyncio.create_task(scheduler.answer(version, request({"sleep": 3}, due_s=begin_s + 0.8)))
+        await until(lambda: scheduler.running == 1)
+        replicas.signal(0, signal.SIGKILL)
+        with pytest.raises(InferenceLateError, match="could not run before its deadline"):
+            await asked
+        assert 0.7 < time.monotonic() - begin_s < 1.5
+        assert engine.capacity == 0
+        with pytest.raises(ReplicaLostError, match="no process of fallback inference can be reached"):
+            await engine.run(version, [request(1)])
+        await scheduler.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_replica_that_hangs_is_left_and_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_engine_module, "_PING_S", 0.05)
+    monkeypatch.setattr(process_engine_module, "_SILENT_S", 0.5)
+    monkeypatch.setattr(process_engine_module, "_HELLO_S", 0.5)
+    async with engine_of(tmp_path, 2) as (engine, replicas):
+        version = released(home_in(tmp_path), MAIN, BATCHES)
+        scheduler = Scheduler(engine, SystemClock())
+        replicas.signal(1, signal.SIGSTOP)
+        try:
+            asked = [asyncio.create_task(scheduler.answer(version, request(n))) for n in range(8)]
+            assert [plain.decode(one) for one in await asyncio.gather(*asked)] == list(range(8))
+            await until(lambda: engine.capacity == 1)
+        finally:
+            replicas.signal(1, signal.SIGCONT)
+        await until(lambda: engine.capacity == 2)
+        await scheduler.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_request_that_nobody_waits_for_is_stopped_in_its_process(tmp_path: Path) -> None:
+    async with engine_of(tmp_path, 1) as (engine, _):
+        version = released(home_in(tmp_path), MAIN, BATCHES)
+        scheduler = Scheduler(engine, SystemClock())
+        assert plain.decode(await scheduler.answer(version, request(1))) == 1
+        asked = asyncio.create_task(scheduler.answer(version, request({"sleep": 4})))
+        await until(lambda: scheduler.running == 1)
+        asked.cancel()
+        begin_s = time.monotonic()
+        assert plain.decode(await scheduler.answer(version, request(2))) == 2
+        assert time.monotonic() - begin_s < 2
+        await scheduler.close()

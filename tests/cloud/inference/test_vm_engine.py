@@ -1,0 +1,187 @@
+"""Batches in real VMs: their members' failures, replicas, what stays loaded, and files that only the cloud has."""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.inference_versions import home_in, released, request
+from walle import plain
+from walle.clock import SystemClock
+from walle.cloud.home import CloudHome
+from walle.cloud.inference import InferenceError, InferenceLateError
+from walle.cloud.inference.feature_views import FeatureViews
+from walle.cloud.inference.version_files import VersionFiles
+from walle.cloud.inference.vm_engine import VmEngine
+from walle.engine_ext.vm.host import shared_host
+from walle.engine_ext.vm.loop_calls import TaskError
+from walle.task_runner import PhasePlaceError
+
+BATCHES = "[cloud]\nmax_batch = 8\n"
+MAIN = """\
+calls = []
+
+def execute(ctx, x):
+    calls.append(1)
+    return {"alone": x, "by": ctx.device["id"], "place": ctx.place}
+
+def execute_batch(ctx, payloads):
+    calls.append(len(payloads))
+    if "break" in payloads:
+        raise ValueError("all of it")
+    results = []
+    for x, device in zip(payloads, ctx.devices):
+        if x == "wrong":
+            results.append(KeyError("this one"))
+        elif x == "calls":
+            results.append(list(calls))
+        elif x == "text":
+            results.append("a" * 600_000)
+        elif x == "odd":
+            results.append({1})
+        else:
+            results.append({"together": x, "by": device["id"], "place": ctx.place, "phase": ctx.phase})
+    return results if "short" not in payloads else results[1:]
+"""
+
+
+@contextlib.asynccontextmanager
+async def engine_in(home: CloudHome, vms: int = 2, max_bytes: int = 1 << 20) -> AsyncIterator[VmEngine]:
+    files = VersionFiles(home, home.inference_folder)
+    files.prepare()
+    clock = SystemClock()
+    engine = VmEngine(vms, max_bytes, files=files, views=FeatureViews(), host=shared_host(), clock=clock)
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+def decoded(answers: list[bytes | Exception]) -> list[Any]:
+    return [plain.decode(one) if isinstance(one, bytes) else one for one in answers]
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_batch_runs_together_and_each_payload_has_its_own_end(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    version = released(home, MAIN, BATCHES)
+    async with engine_in(home) as engine:
+        good = [request(5, device="a"), request(6, device="b")]
+        common = {"place": "cloud", "phase": "execute"}
+        assert decoded(await engine.run(version, good)) == [
+            {"together": 5, "by": "a", **common},
+            {"together": 6, "by": "b", **common},
+        ]
+        first, second = decoded(await engine.run(version, [request("wrong"), request(1)]))
+        assert isinstance(first, TaskError)
+        assert (first.type_name, first.message) == ("KeyError", "'this one'")
+        assert second["together"] == 1
+        assert decoded(await engine.run(version, [request("calls"), request(1)]))[0] == [2, 2, 2]
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+@pytest.mark.parametrize("bad", ["break", "short", "odd"])
+async def test_a_batch_that_fails_as_a_whole_runs_alone(tmp_path: Path, bad: str) -> None:
+    home = home_in(tmp_path)
+    version = released(home, MAIN, BATCHES)
+    async with engine_in(home) as engine:
+        alone = decoded(await engine.run(version, [request(bad, device="a"), request(2, device="b")]))
+        assert alone == [{"alone": bad, "by": "a", "place": "cloud"}, {"alone": 2, "by": "b", "place": "cloud"}]
+        assert decoded(await engine.run(version, [request("calls"), request(1)]))[0] == [2, 1, 1, 2]
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_payload_that_hangs_or_is_malformed_fails_alone(tmp_path: Path) -> None:
+    main = """\
+import time
+def execute(ctx, x):
+    time.sleep(x)
+    return x
+def execute_batch(ctx, payloads):
+    return [execute(ctx, x) for x in payloads]
+"""
+    home = home_in(tmp_path)
+    version = released(home, main, BATCHES + "[limits]\ndeadline_ms = 200\n")
+    broken = dataclasses.replace(request(None), payload=memoryview(b"\xc7\x01\x63\x00"))
+    async with engine_in(home) as engine:
+        late = request(0, due_s=time.monotonic() - 1)
+        answers = await engine.run(version, [request(0), request(9), broken, late])
+        assert decoded(answers[:1]) == [0]
+        assert [type(one).__name__ for one in answers[1:]] == [
+            "DeadlineExceeded", "InferenceError", "InferenceLateError",
+        ]  # fmt: skip
+        assert isinstance(answers[3], InferenceLateError)
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_the_results_of_a_batch_may_be_as_large_as_each_alone(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    version = released(home, MAIN, BATCHES + "[limits]\noutput_kb = 600\n")
+    small = released(home, MAIN, BATCHES + "[limits]\noutput_kb = 100\n", name="small")
+    async with engine_in(home) as engine:
+        assert [len(one) for one in decoded(await engine.run(version, [request("text")] * 3))] == [600_000] * 3
+        refused, other = decoded(await engine.run(small, [request("text"), request(1)]))
+        assert isinstance(refused, InferenceError)
+        assert "600005 bytes for one payload of a batch, more than its limit output_kb" in str(refused)
+        assert other["together"] == 1
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_without_execute_batch_requests_run_one_by_one_from_then_on(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    version = released(home, "def execute(ctx, x): return x + 1\n", BATCHES)
+    async with engine_in(home) as engine:
+        assert version.max_batch == 8
+        assert decoded(await engine.run(version, [request(1), request(2)])) == [2, 3]
+        assert version.max_batch == 1
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_replicas_run_at_once_and_versions_stay_loaded_within_their_bounds(tmp_path: Path) -> None:
+    main = """\
+import time
+runs = []
+def execute(ctx, x):
+    runs.append(x)
+    time.sleep(x)
+    return [len(runs), ctx.resource("weights.bin").nbytes]
+"""
+    home = home_in(tmp_path)
+    config = '[files]\n"resources/weights.bin" = "cloud"\n[cloud]\nreplicas = 2\n'
+    one, two, three = (
+        released(home, main, config, name=name, files={"resources/weights.bin": bytes(size_kb << 10)})
+        for name, size_kb in (("one", 100), ("two", 100), ("three", 300))
+    )
+    async with engine_in(home, vms=2, max_bytes=450 << 10) as engine:
+        for expected in (1, 2):  # it stays loaded
+            assert decoded(await engine.run(one, [request(0)])) == [[expected, 100 << 10]]
+        begin = time.perf_counter()
+        at_once = await asyncio.gather(*(engine.run(one, [request(0.3)]) for _ in range(2)))
+        assert time.perf_counter() - begin < 0.55
+        assert sorted(decoded(answers)[0][0] for answers in at_once) == [1, 3]  # of two VMs
+        assert engine.state().loaded_vms == 2
+        assert decoded(await engine.run(two, [request(0)])) == [[1, 100 << 10]]
+        assert engine.state().loaded_vms == 2  # at most
+        assert 200 << 10 < engine.state().loaded_bytes < 210 << 10
+        assert decoded(await engine.run(two, [request(0)]))[0][0] == 2
+        await engine.run(three, [request(0)])
+        assert [engine.state().loaded_vms, engine.state().loaded_bytes >> 10] == [2, 401]  # with the one used last
+        assert decoded(await engine.run(two, [request(0)]))[0][0] == 3
+        assert decoded(await engine.run(one, [request(0)]))[0][0] == 1  # in the place of three
+        assert engine.state().loaded_bytes >> 10 == 201
+    async with engine_in(home, max_bytes=200 << 10) as engine:
+        with pytest.raises(InferenceError, match=r"shop/three v1 have 30\d+ bytes, more than the 204800"):
+            await engine.run(three, [request(0)])
+        with pytest.raises(PhasePlaceError):
+            await engine.run(one, [request(0, phase="postprocess")])

@@ -1,0 +1,84 @@
+"""Released versions for tests of fallback inference, and an engine whose answers a test gives."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from walle import plain
+from walle.cloud.home import CloudHome
+from walle.cloud.inference.engine import EngineState, ReleasedVersion
+from walle.cloud.inference.request import PhaseRequest
+from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
+from walle.deploy.cloud.task_tree import TaskTree
+
+CONFIG = '[task]\nname = "NAME"\n[trigger]\nsequence = ["page_exit"]\n[phases]\nexecute = "auto"\n'
+
+
+def released(
+    home: CloudHome, main: str, config: str = "", *, name: str = "rank", files: Mapping[str, bytes] | None = None
+) -> ReleasedVersion:
+    """Return version v1 of shop/NAME as a release leaves it: its files are in the stores of `home`."""
+    bundle = built(home, main, config, name=name, files=files)
+    for blob in (*bundle.blobs.values(), bundle.envelope):
+        home.files.put(blob)
+    for blob in bundle.cloud_blobs.values():
+        home.cloud_files.put(blob)
+    return ReleasedVersion.of(bundle.sha256, bundle.manifest)
+
+
+def built(
+    home: CloudHome, main: str, config: str = "", *, name: str = "rank", files: Mapping[str, bytes] | None = None
+) -> Bundle:
+    text = CONFIG.replace("NAME", name) + config
+    tree = {"main.py": main.encode(), "task.toml": text.encode(), **(files or {})}
+    version = TaskVersion.parse(TaskTree(scenario="shop", task=name, version="v1", commit="0" * 40, files=tree))
+    return build_bundle(version, home.bundle_signer)
+
+
+def request(payload: Any, *, phase: str = "execute", device: str = "d0", **changes: Any) -> PhaseRequest:
+    """Return a request to shop/rank v1."""
+    values = {"task": "shop/rank", "version": "v1", "phase": phase, "payload": memoryview(plain.encode(payload))}
+    return PhaseRequest(**{**values, "device": {"id": device}, **changes})
+
+
+def home_in(folder: Path) -> CloudHome:
+    home = CloudHome(folder)
+    home.prepare()
+    return home
+
+
+class HeldEngine:
+    """An engine whose batches wait for the test: `batches` are those that run, with the future of their answers."""
+
+    def __init__(self, capacity: int = 1) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self.capacity = capacity
+        self.batches: list[tuple[list[Any], asyncio.Future[list[bytes | Exception]]]] = []
+        self.started: list[list[Any]] = []
+        self.cancelled = 0
+
+    async def run(self, version: ReleasedVersion, requests: Sequence[PhaseRequest]) -> list[bytes | Exception]:
+        payloads = [one.value() for one in requests]
+        answers: asyncio.Future[list[bytes | Exception]] = asyncio.get_running_loop().create_future()
+        held = payloads, answers
+        self.started.append(payloads)
+        self.batches.append(held)
+        try:
+            return await answers
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.batches.remove(held)
+
+    def end(self, number: int = 0) -> None:
+        """End a batch that runs: the answer to each payload is its encoding."""
+        payloads, answers = self.batches[number]
+        answers.set_result([plain.encode(payload) for payload in payloads])
+
+    def state(self) -> EngineState:
+        return EngineState(replicas=1, wanted=1, loaded_vms=0, loaded_bytes=0, lost=0)
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,11 @@
+"""Fallback inference: phases that devices hand over (`ctx.escalate`, §7.1 Fig. 9), batched, by deadline, on replicas.
+
+`request` reads what a device sends, `versions` finds the version that it names, `scheduler` holds the requests that
+wait (`request_queue`) and gives batches to an engine: `vm_engine`, task VMs of this process's VM host, or
+`process_engine`, processes that each have such VMs (`replica_server`). `node` connects them, `watch` shows their state.
+"""
+
+from walle.cloud.inference.failures import InferenceError, InferenceFullError, InferenceLateError, ReplicaLostError
+from walle.cloud.inference.node import InferenceNode
+
+__all__ = ["InferenceError", "InferenceFullError", "InferenceLateError", "InferenceNode", "ReplicaLostError"]

@@ -1,0 +1,36 @@
+"""The engine of one process with what it needs: its files, the views of features, and its VMs."""
+
+from walle.clock import Clock
+from walle.cloud.config import CloudConfig
+from walle.cloud.home import CloudHome
+from walle.cloud.inference.feature_views import FeatureViews
+from walle.cloud.inference.version_files import VersionFiles
+from walle.cloud.inference.vm_engine import VmEngine
+from walle.engine_ext.vm.host import shared_host
+
+
+class LocalEngine:
+    """A `VmEngine`, `vms`, between `start` and `close`. `folder` tells the processes of a cloud apart."""
+
+    def __init__(self, config: CloudConfig, clock: Clock, *, folder: str = "main") -> None:
+        self._config = config
+        self._home = CloudHome(config.folder)
+        self._files = VersionFiles(self._home, self._home.inference_folder / folder)
+        self.views = FeatureViews()
+        self.vms = VmEngine(
+            config.inference_vms,
+            config.inference_mb << 20,
+            files=self._files,
+            views=self.views,
+            host=shared_host() if config.vm_host else None,
+            clock=clock,
+        )
+
+    async def start(self) -> None:
+        """Raises as `FeatureViews.start`."""
+        self._files.prepare()
+        await self.views.start(self._config.features, self._config.uploads or str(self._home.uploads_db))
+
+    async def close(self) -> None:
+        await self.views.close()
+        await self.vms.close()

@@ -1,0 +1,90 @@
+"""Fallback-inference node: answers devices' requests by a scheduler and an engine."""
+
+import math
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from walle.clock import Clock, SystemClock
+from walle.cloud.config import CloudConfig
+from walle.cloud.home import CloudHome
+from walle.cloud.inference.counts import InferenceCounts
+from walle.cloud.inference.engine import Engine
+from walle.cloud.inference.failures import InferenceError
+from walle.cloud.inference.feature_views import FeatureViews
+from walle.cloud.inference.local_engine import LocalEngine
+from walle.cloud.inference.request import PhaseRequest
+from walle.cloud.inference.scheduler import Scheduler
+from walle.cloud.inference.versions import Versions
+from walle.cloud.inference.watch import InferenceWatch
+from walle.cloud.peers import ReleasesPeer
+from walle.pipeline.tunnel.deadline import request_due_s
+from walle.task_runner import PHASE_TOPIC, check_place
+
+
+class InferenceNode:
+    """Answers tunnel requests with the task version that asked, in VMs of the cloud.
+
+    Without `engine` these are in this process. A phase may ask for features that devices uploaded (`ctx.features`).
+    """
+
+    def __init__(self, config: CloudConfig, engine: Engine | None = None, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._home = CloudHome(config.folder)
+        self._local = LocalEngine(config, self._clock) if engine is None else None
+        self._engine: Engine = engine or self._local.vms  # type: ignore[union-attr]
+        self._scheduler = Scheduler(self._engine, self._clock)
+        self._watch = InferenceWatch(self._scheduler, self._engine)
+        self._versions: Versions | None = None
+
+    @property
+    def views(self) -> FeatureViews:
+        """The views of uploaded features; none where the engine is in other processes, which have their own."""
+        return FeatureViews() if self._local is None else self._local.views
+
+    @property
+    def counts(self) -> InferenceCounts:
+        return self._scheduler.counts
+
+    async def start(self, releases: ReleasesPeer) -> None:
+        self._versions = Versions(self._home, releases)
+        if self._local is not None:
+            await self._local.start()
+
+    async def close(self) -> None:
+        if self._versions is not None:
+            await self._versions.close()
+        await self._scheduler.close()
+        await self._engine.close()
+        if self._local is not None:
+            await self._local.close()
+
+    async def answer(self, device_id: str, topic: str, payload: bytes) -> bytes:
+        """Run the phase that the payload names, and return its result as plain data.
+
+        The deadline is that of the tunnel's request (`request_due_s`).
+
+        Raises:
+            InferenceFullError: there is no room for the request, or not enough time.
+            InferenceLateError: it could not run before its deadline.
+            InferenceError: the topic is unknown, the request cannot be read, the version was never released, or the
+                result cannot be sent.
+            PhasePlaceError, VMError: as `TaskRunner.phase`.
+        """
+        if topic != PHASE_TOPIC:
+            raise InferenceError(f"request {topic[:100]!r} is unknown; a device may send {PHASE_TOPIC!r}")
+        due_s = request_due_s()
+        request = PhaseRequest.parse(device_id, payload, math.inf if due_s is None else due_s)
+        if self._versions is None:
+            raise InferenceError("fallback inference has not started yet")
+        version = await self._versions.find(request.task, request.version)
+        check_place(version.manifest, request.phase)
+        return await self._scheduler.answer(version, request)
+
+    def health(self) -> dict[str, Any]:
+        """Return the state as JSON, for /healthz."""
+        return self._watch.health()
+
+    def metrics(self) -> list[Metric]:
+        """Return the state for /metrics."""
+        return self._watch.metrics()

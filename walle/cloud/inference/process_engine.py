@@ -1,0 +1,197 @@
+"""Engine of several processes: each batch goes to the one with the least to do, over its Unix socket.
+
+Who starts the processes, and again when they end, is the caller's affair (`walle.actors`): `find` waits for one.
+A process whose connection ends, or that is silent for `_SILENT_S`, loses its batches: they may run again elsewhere.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import itertools
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from walle.clock import Clock, SystemClock
+from walle.cloud.inference.engine import EngineState, ReleasedVersion
+from walle.cloud.inference.failures import InferenceError, InferenceLateError, ReplicaLostError
+from walle.cloud.inference.replica_wire import FrameStream, WireError, parts
+from walle.cloud.inference.request import PhaseRequest
+
+_LOG = logging.getLogger(__name__)
+
+_PING_S = 2.0
+_SILENT_S = 10.0  # without a frame: the process hangs
+_HELLO_S = 5.0
+_BACKOFF_S = 0.05  # before the next connection; doubled up to _BACKOFF_MAX_S while none is made
+_BACKOFF_MAX_S = 2.0
+
+
+@dataclasses.dataclass(eq=False)
+class _Link:
+    """The connection to one process; `vms` is 0 until it has said hello."""
+
+    number: int
+    stream: FrameStream | None = None
+    vms: int = 0
+    loaded_vms: int = 0
+    loaded_bytes: int = 0
+    heard_s: float = 0.0
+    running: dict[int, "_Batch"] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(eq=False, frozen=True)
+class _Batch:
+    version: ReleasedVersion
+    size: int
+    answers: asyncio.Future[list[bytes | Exception]]
+
+
+class ProcessEngine:
+    """Runs batches in `count` processes, between `start` and `close`. `find(number)` returns the socket of one."""
+
+    def __init__(self, count: int, find: Callable[[int], Awaitable[Path]], *, clock: Clock | None = None) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self._find = find
+        self._clock = clock or SystemClock()
+        self._links = [_Link(number) for number in range(count)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._numbers = itertools.count()
+        self._lost = 0
+
+    @property
+    def capacity(self) -> int:
+        return sum(link.vms for link in self._links)
+
+    def state(self) -> EngineState:
+        links = [link for link in self._links if link.vms]
+        return EngineState(
+            replicas=len(links),
+            wanted=len(self._links),
+            loaded_vms=sum(link.loaded_vms for link in links),
+            loaded_bytes=sum(link.loaded_bytes for link in links),
+            lost=self._lost,
+        )
+
+    async def start(self) -> None:
+        """Connect to the processes, and go on doing so; does not wait for them."""
+        self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
+
+    async def close(self) -> None:
+        """Disconnect; batches that run are lost."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def run(self, version: ReleasedVersion, requests: Sequence[PhaseRequest]) -> list[bytes | Exception]:
+        """Run requests of one phase in the process with the least to do; see `Engine.run`.
+
+        Raises:
+            ReplicaLostError: it ended, or no process can be reached.
+        """
+        links = [link for link in self._links if link.vms]
+        link = min(links, key=lambda one: len(one.running) / one.vms, default=None)
+        if link is None or link.stream is None:
+            raise ReplicaLostError("no process of fallback inference can be reached")
+        number, now_s = next(self._numbers), self._clock.monotonic()
+        members = [
+            [dict(one.device), None if one.due_s == math.inf else one.due_s - now_s, len(one.payload)]
+            for one in requests
+        ]
+        answers: asyncio.Future[list[bytes | Exception]] = asyncio.get_running_loop().create_future()
+        link.running[number] = _Batch(version, len(requests), answers)
+        head = ["run", number, version.sha256, requests[0].phase, version.max_batch, members]
+        try:
+            link.stream.send(head, [one.payload for one in requests])
+            await link.stream.drain()
+            return await answers
+        except asyncio.CancelledError:
+            if link.running.pop(number, None) is not None and link.stream is not None:
+                link.stream.send(["cancel", number])
+            raise
+
+    # --- one process --------------------------------------------------------------------------------------------------
+
+    async def _keep(self, link: _Link) -> None:
+        """Keep connected to a process, until cancelled."""
+        backoff_s = _BACKOFF_S
+        while True:
+            try:
+                await self._serve(link, await self._find(link.number))
+            except Exception as error:  # noqa: BLE001 -- of whatever kind: the next try may reach it
+                _LOG.info("replica process %d cannot be reached: %r", link.number + 1, error)
+            if link.vms:
+                _LOG.warning("replica process %d ended, or its connection did", link.number + 1)
+                self._lost += 1
+                backoff_s = _BACKOFF_S
+            self._drop(link)
+            await self._clock.sleep(backoff_s)
+            backoff_s = min(_BACKOFF_MAX_S, 2 * backoff_s)
+
+    async def _serve(self, link: _Link, path: Path) -> None:
+        """Take a process's answers until it is gone."""
+        reader, writer = await asyncio.open_unix_connection(path)
+        stream = FrameStream(reader, writer)
+        pinging = asyncio.create_task(self._ping(link, stream))
+        try:
+            async with asyncio.timeout(_HELLO_S):
+                frame = await stream.receive()
+            match frame:
+                case (["hello", int(vms)], _) if vms > 0:
+                    link.stream, link.vms = stream, vms
+                case _:
+                    raise WireError("a replica process did not say hello")
+            self.on_change()
+            while frame := await stream.receive():
+                link.heard_s = self._clock.monotonic()
+                self._take(link, *frame)
+        finally:
+            pinging.cancel()
+            stream.close()
+
+    async def _ping(self, link: _Link, stream: FrameStream) -> None:
+        """End the connection to a process that is silent."""
+        link.heard_s = self._clock.monotonic()
+        while self._clock.monotonic() - link.heard_s < _SILENT_S:
+            stream.send(["ping"])
+            await self._clock.sleep(_PING_S)
+        _LOG.error("replica process %d has been silent for %.0f s", link.number + 1, _SILENT_S)
+        stream.close()
+
+    def _take(self, link: _Link, head: list[Any], body: memoryview) -> None:
+        match head:
+            case ["ran", int(number), int(max_batch), int(loaded_vms), int(loaded_bytes), list(ends)]:
+                link.loaded_vms, link.loaded_bytes = loaded_vms, loaded_bytes
+                batch = link.running.pop(number, None)
+                if batch is None or batch.answers.done():
+                    return
+                batch.version.max_batch = min(batch.version.max_batch, max_batch)
+                results = parts(body, [length for _, length in ends])
+                if len(results) != batch.size:
+                    raise WireError(f"{len(results)} answers of a batch of {batch.size}")
+                batch.answers.set_result([_answer(kind, part) for (kind, _), part in zip(ends, results, strict=True)])
+            case ["pong"]:
+                pass
+            case _:
+                raise WireError(f"a frame {head[0]!r:.100} of {len(head)} parts")
+
+    def _drop(self, link: _Link) -> None:
+        """Forget a connection that has ended, and give its batches back."""
+        running = list(link.running.values())
+        link.stream, link.vms, link.loaded_vms, link.loaded_bytes = None, 0, 0, 0
+        link.running.clear()
+        for batch in running:
+            with contextlib.suppress(asyncio.InvalidStateError):
+                batch.answers.set_exception(
+                    ReplicaLostError(f"replica process {link.number + 1} ended before it answered")
+                )
+        self.on_change()
+
+
+def _answer(kind: str, part: memoryview) -> bytes | Exception:
+    if not kind:
+        return bytes(part)
+    text = bytes(part).decode(errors="replace")
+    return InferenceLateError(text) if kind == "late" else InferenceError(text)

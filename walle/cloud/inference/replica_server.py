@@ -1,0 +1,141 @@
+"""A process with replicas: runs batches that come over a Unix socket, in the VMs of its own VM host."""
+
+import asyncio
+import collections
+import math
+from pathlib import Path
+from typing import Any
+
+from walle.clock import Clock, SystemClock
+from walle.cloud.config import CloudConfig
+from walle.cloud.home import CloudHome
+from walle.cloud.inference.engine import ReleasedVersion
+from walle.cloud.inference.failures import InferenceLateError
+from walle.cloud.inference.local_engine import LocalEngine
+from walle.cloud.inference.replica_wire import FrameStream, WireError, parts
+from walle.cloud.inference.request import PhaseRequest
+from walle.cloud.inference.versions import MAX_VERSIONS
+
+
+class ReplicaServer:
+    """Serves the scheduler of its cloud between `start` and `close`. `number` tells it from the cloud's others."""
+
+    def __init__(self, config: CloudConfig, number: int = 0, *, clock: Clock | None = None) -> None:
+        self._config = config
+        self._number = number
+        self._clock = clock or SystemClock()
+        self._home = CloudHome(config.folder)
+        self._engine = LocalEngine(config, self._clock, folder=f"replica-{number}")
+        self._versions: collections.OrderedDict[str, ReleasedVersion] = collections.OrderedDict()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, path: Path) -> None:
+        """Listen at `path`, a socket in a folder that lets only this user in; one that an ended process left goes.
+
+        Raises:
+            OSError: there is no such folder, or the path is too long for a socket.
+            ConfigError, IngestError: as `FeatureViews.start`.
+        """
+        await self._engine.start()
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._serve, path)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._engine.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        stream = FrameStream(reader, writer)
+        batches: dict[int, asyncio.Task[None]] = {}
+        try:
+            stream.send(["hello", self._engine.vms.capacity])
+            while frame := await stream.receive():
+                self._take(stream, batches, *frame)
+        except asyncio.CancelledError:  # this closes; the server's own task of the connection ends quietly
+            pass
+        finally:
+            for batch in batches.values():
+                batch.cancel()
+            await asyncio.gather(*batches.values(), return_exceptions=True)
+            stream.close()
+            self._connections.discard(task)
+
+    def _take(
+        self, stream: FrameStream, batches: dict[int, asyncio.Task[None]], head: list[Any], body: memoryview
+    ) -> None:
+        match head:
+            case ["run", int(number), str(sha256), str(phase), int(max_batch), list(members)]:
+                batch = asyncio.create_task(self._run(stream, number, sha256, phase, max_batch, members, body))
+                batches[number] = batch
+                batch.add_done_callback(lambda _: batches.pop(number, None))
+            case ["cancel", int(number)]:
+                if number in batches:
+                    batches[number].cancel()
+            case ["ping"]:
+                stream.send(["pong"])
+            case _:
+                raise WireError(f"a frame {head[0]!r:.100} of {len(head)} parts")
+
+    async def _run(
+        self,
+        stream: FrameStream,
+        number: int,
+        sha256: str,
+        phase: str,
+        max_batch: int,
+        members: list[Any],
+        body: memoryview,
+    ) -> None:
+        answers: list[bytes | Exception]
+        version: ReleasedVersion | None = None
+        try:
+            version = await self._version(sha256)
+            version.max_batch = max_batch
+            now_s, manifest = self._clock.monotonic(), version.manifest
+            requests = [
+                PhaseRequest(
+                    task=manifest.name,
+                    version=manifest.version,
+                    phase=phase,
+                    payload=payload,
+                    device=device,
+                    due_s=math.inf if left_s is None else now_s + left_s,
+                )
+                for (device, left_s, _), payload in zip(
+                    members, parts(body, [length for _, _, length in members]), strict=True
+                )
+            ]
+            answers = await self._engine.vms.run(version, requests)
+            max_batch = version.max_batch
+        except Exception as error:  # noqa: BLE001 -- the scheduler's, whatever it is
+            answers = [error] * len(members)
+        kinds, results = [], []
+        for answer in answers:
+            if isinstance(answer, Exception):
+                kinds.append("late" if isinstance(answer, InferenceLateError) else "failed")
+                results.append((str(answer) or type(answer).__name__).encode(errors="replace"))
+            else:
+                kinds.append("")
+                results.append(answer)
+        state = self._engine.vms.state()
+        ends = [[kind, len(result)] for kind, result in zip(kinds, results, strict=True)]
+        stream.send(["ran", number, max_batch, state.loaded_vms, state.loaded_bytes, ends], results)
+        await stream.drain()
+
+    async def _version(self, sha256: str) -> ReleasedVersion:
+        version = self._versions.get(sha256)
+        if version is None:
+            envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
+            version = ReleasedVersion.of(sha256, self._home.trusted_keys.verify_manifest(envelope))
+            version = self._versions.setdefault(sha256, version)
+            if len(self._versions) > MAX_VERSIONS:
+                self._versions.popitem(last=False)
+        return version

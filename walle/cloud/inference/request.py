@@ -1,0 +1,79 @@
+"""One hand-over of a phase, as it waits: its payload stays encoded until it runs."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+
+from walle import plain
+from walle.cloud.inference.failures import InferenceError
+from walle.engine_ext._core import packed_values
+
+MAX_VALUES = 1 << 19  # of a request or batch, with those in containers: an empty list is 1 byte here, 72 in Python
+_ATTRIBUTES = frozenset({str, int, float, bool, type(None)})
+_TEXTS = ("task", "version", "phase")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRequest:
+    """A request to run a phase of a task's version on `payload`, which is encoded, for a device.
+
+    `device` has the device's attributes and id. `values` are those of the whole request, with those in containers.
+    `due_s` is when the device stops waiting, by the monotonic clock; infinite without a deadline.
+    """
+
+    task: str
+    version: str
+    phase: str
+    payload: memoryview
+    device: Mapping[str, Any]
+    values: int = 1
+    due_s: float = math.inf
+
+    @classmethod
+    def parse(cls, device_id: str, data: bytes, due_s: float = math.inf) -> "PhaseRequest":
+        """Return the request in `data`. The payload is not decoded, so that one that waits costs its bytes alone.
+
+        Raises:
+            InferenceError: it cannot be read, or has too many values.
+        """
+        if (values := packed_values(data)) > MAX_VALUES:
+            raise InferenceError(
+                f"the request of {device_id} has {values} values, more than {MAX_VALUES}; hand over arrays"
+            )
+        found: dict[str, Any] = {}
+        try:
+            unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)), strict_map_key=True)
+            unpacker.feed(data)
+            for _ in range(unpacker.read_map_header()):
+                key = unpacker.unpack()
+                begin = unpacker.tell()
+                if key == "payload":
+                    unpacker.skip()
+                    found[key] = memoryview(data)[begin : unpacker.tell()]
+                else:
+                    found[key] = unpacker.unpack()
+            if unpacker.tell() != len(data):
+                raise ValueError("bytes follow it")  # noqa: TRY301 -- answered as any other fault
+            task, version, phase = (found[name] for name in _TEXTS)
+            if not (isinstance(task, str) and isinstance(version, str) and isinstance(phase, str)):
+                raise TypeError("a name is not text")  # noqa: TRY301
+            payload, device = found["payload"], {**found["device"], "id": device_id}
+            if any(type(value) not in _ATTRIBUTES for value in device.values()):
+                raise TypeError("an attribute of the device is neither text nor a number")  # noqa: TRY301
+        except (ValueError, KeyError, TypeError, msgpack.exceptions.UnpackException) as error:
+            raise InferenceError(f"the request of {device_id} cannot be read: {error!r}") from error
+        return cls(task=task, version=version, phase=phase, payload=payload, device=device, values=values, due_s=due_s)
+
+    def value(self) -> Any:
+        """Return the payload, decoded.
+
+        Raises:
+            InferenceError: it is not plain data.
+        """
+        try:
+            return plain.decode(self.payload, strict=True)
+        except plain.PlainDataError as error:
+            raise InferenceError(f"the request of {self.device['id']} cannot be read: {error}") from error

@@ -1,0 +1,295 @@
+"""Scheduler of fallback inference: bounded queues by deadline, batches with a latency bound, refusals (§7.1).
+
+A version has a queue, and runs on `replicas` VMs at once. Whenever the engine can take a batch, the version whose first
+request is due earliest gives one: as soon as it has `max_batch` requests, or one has waited for `batch_ms`, or has no
+more time to wait. A request is refused at once if the queue is full, or if what must run before it takes longer than
+the device waits, by the time that the version's latest batches took.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterator
+
+from walle.clock import Clock
+from walle.cloud.inference.counts import InferenceCounts
+from walle.cloud.inference.engine import Engine, ReleasedVersion
+from walle.cloud.inference.failures import (
+    InferenceError,
+    InferenceFullError,
+    InferenceLateError,
+    ReplicaLostError,
+)
+from walle.cloud.inference.request import PhaseRequest
+from walle.cloud.inference.request_queue import MAX_ATTEMPTS, RequestQueue, Waiting
+
+_NEW_SHARE = 0.2  # of the latest batch in the mean of their times
+_MAX_TIMES = 1_000  # versions whose batch times are known
+MAX_WAIT_S = 60.0  # of a request without a deadline, by which it is ordered and ends
+
+
+class _Lane:
+    """A version's queue, what of it runs now, and how long a batch takes."""
+
+    def __init__(self, version: ReleasedVersion) -> None:
+        self.version = version
+        self.queue = RequestQueue()
+        self.running = 0
+        self.batch_s = 0.0  # mean; 0 until one has run
+        self.is_loaded = False  # a batch has run, so that the next one does not load the version
+
+    @property
+    def replicas(self) -> int:
+        return self.version.manifest.cloud.replicas
+
+    def ready_s(self, now_s: float) -> float:
+        """Return when the next batch may start, infinity for not before another one ends."""
+        if not self.queue or self.running >= self.replicas:
+            return math.inf
+        first = self.queue.first
+        if len(self.queue) >= self.version.max_batch or first.request.phase != "execute":
+            return now_s
+        latest_s = first.request.due_s - 2 * self.batch_s
+        return min(self.queue.oldest.arrived_s + self.version.manifest.cloud.batch_ms / 1000, latest_s)
+
+    def wait_s(self, due_s: float, slots: int) -> float:
+        """Return the time until a request with this deadline is answered, 0 where one can start now."""
+        before = self.queue.count_before(due_s)
+        if before == 0 and self.running < slots:
+            return 0.0
+        rounds = (before // self.version.max_batch + self.running / 2) / max(1, slots)  # those that run are half done
+        return (rounds + 1) * self.batch_s
+
+    def note_time(self, seconds: float) -> None:
+        if self.is_loaded:
+            self.batch_s = self.batch_s + _NEW_SHARE * (seconds - self.batch_s) if self.batch_s else seconds
+        self.is_loaded = True
+
+
+class Scheduler:
+    """Gives requests to `engine`, whose `on_change` it takes. `counts` are for /metrics."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self.counts = InferenceCounts()
+        self._engine = engine
+        self._clock = clock
+        self._lanes: dict[ReleasedVersion, _Lane] = {}  # of versions with requests
+        self._batch_times: dict[str, tuple[float, bool]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._number = 0
+        self._waking: tuple[float, asyncio.Task[None]] | None = None
+        self._is_closed = False
+        engine.on_change = self.pump
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, of all versions."""
+        return sum(len(lane.queue) for lane in self._lanes.values())
+
+    @property
+    def running(self) -> int:
+        """Batches that run."""
+        return len(self._running)
+
+    def is_busy(self, version: ReleasedVersion) -> bool:
+        return version in self._lanes
+
+    async def answer(self, version: ReleasedVersion, request: PhaseRequest) -> bytes:
+        """Return the encoded result of a request.
+
+        Raises:
+            InferenceFullError: there is no room for it, or not enough time.
+            InferenceLateError: it could not run before its deadline.
+            InferenceError, VMError: it failed.
+        """
+        counts, now_s = self.counts, self._clock.monotonic()
+        counts.requests += 1
+        if self._is_closed:
+            raise _closing()
+        lane = self._lane(version)
+        self._check_room(lane, request, now_s)
+        self._number += 1
+        due_s = min(request.due_s, now_s + MAX_WAIT_S)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiting = Waiting(request, (-due_s, -self._number), now_s, answer)
+        lane.queue.add(waiting)
+        self.pump()
+        try:
+            result = await answer
+        except asyncio.CancelledError:
+            counts.cancelled += 1
+            if lane.queue.remove(waiting):
+                self._forget_idle(lane)
+            raise
+        except Exception:
+            counts.failed += 1
+            raise
+        counts.latency_s.add(self._clock.monotonic() - now_s)
+        return result
+
+    def pump(self) -> None:
+        """Start what can start, and set the timer for what waits."""
+        self._pump(self._clock.monotonic())
+
+    def _pump(self, now_s: float) -> None:
+        if self._is_closed:
+            return
+        for lane in list(self._lanes.values()):
+            self._expire(lane, now_s)
+        while len(self._running) < self._engine.capacity:
+            ready = [lane for lane in self._lanes.values() if lane.ready_s(now_s) <= now_s]
+            if not ready:
+                break
+            self._start(max(ready, key=_urgency))
+        self._wake_at(min(self._events(now_s), default=math.inf))
+
+    async def close(self) -> None:
+        """Fail what waits, and stop what runs."""
+        self._is_closed = True
+        tasks = list(self._running)
+        if self._waking is not None:
+            tasks.append(self._waking[1])
+        for lane in self._lanes.values():
+            while lane.queue:
+                _fail(lane.queue.take(1), _closing())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- internals ----------------------------------------------------------------------------------------------------
+
+    def _lane(self, version: ReleasedVersion) -> _Lane:
+        lane = self._lanes.get(version)
+        if lane is None:
+            lane = self._lanes[version] = _Lane(version)
+            lane.batch_s, lane.is_loaded = self._batch_times.pop(version.sha256, (0.0, False))
+        return lane
+
+    def _forget_idle(self, lane: _Lane) -> None:
+        """Keep of a version that has no requests only how long its batches take."""
+        if not lane.queue and not lane.running and self._lanes.get(lane.version) is lane:
+            del self._lanes[lane.version]
+            self._batch_times[lane.version.sha256] = lane.batch_s, lane.is_loaded
+            if len(self._batch_times) > _MAX_TIMES:
+                del self._batch_times[next(iter(self._batch_times))]
+
+    def _check_room(self, lane: _Lane, request: PhaseRequest, now_s: float) -> None:
+        name, limit = lane.version.name, lane.version.manifest.cloud.queue
+        left_s = request.due_s - now_s
+        if left_s <= 0:
+            self.counts.refused["expired"] += 1
+            raise InferenceLateError(f"the deadline of the request to {name} had passed when it was read")
+        if len(lane.queue) >= limit:
+            self.counts.refused["queue"] += 1
+            raise InferenceFullError(
+                f"the cloud has no room: {limit} requests wait for {name}, its [cloud] queue", "queue"
+            )
+        slots = min(lane.replicas, self._engine.capacity)
+        if (wait_s := lane.wait_s(request.due_s, slots)) > left_s:
+            self.counts.refused["wait"] += 1
+            what = f"the cloud has no room: an answer of {name} takes {wait_s * 1000:.0f} ms now, and the device waits"
+            raise InferenceFullError(f"{what} {left_s * 1000:.0f}", "wait")
+
+    def _expire(self, lane: _Lane, now_s: float) -> None:
+        while lane.queue and -lane.queue.first.order[0] <= now_s:
+            (waiting,) = lane.queue.take(1)
+            self.counts.refused["expired"] += 1
+            _fail([waiting], _late(lane.version))
+        self._forget_idle(lane)
+
+    def _events(self, now_s: float) -> Iterator[float]:
+        """Yield the times at which something is to be done."""
+        has_room = len(self._running) < self._engine.capacity
+        for lane in self._lanes.values():
+            if lane.queue:
+                yield -lane.queue.first.order[0]
+                if has_room:
+                    yield lane.ready_s(now_s)
+
+    def _wake_at(self, due_s: float) -> None:
+        if self._waking is not None and self._waking[0] <= due_s:
+            return  # it looks again then
+        if self._waking is not None:
+            self._waking[1].cancel()
+            self._waking = None
+        if due_s < math.inf:
+            self._waking = due_s, asyncio.create_task(self._wake(due_s))
+
+    async def _wake(self, due_s: float) -> None:
+        await self._clock.sleep(max(0.0, due_s - self._clock.monotonic()))
+        self._waking = None
+        self._pump(max(due_s, self._clock.monotonic()))  # a sleep may end a rounding too early
+
+    def _start(self, lane: _Lane) -> None:
+        batch = lane.queue.take(lane.version.max_batch)
+        lane.running += 1
+        self.counts.batch_sizes.add(len(batch))
+        task = asyncio.create_task(self._run(lane, batch))
+        self._running.add(task)
+        unanswered = len(batch)
+
+        def note_end(_: asyncio.Future[bytes]) -> None:
+            nonlocal unanswered
+            unanswered -= 1
+            if unanswered == 0:
+                task.cancel()  # nobody waits for it
+
+        for waiting in batch:
+            waiting.answer.add_done_callback(note_end)
+        task.add_done_callback(lambda _: self._end(lane, task))
+
+    def _end(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        lane.running -= 1
+        self._forget_idle(lane)
+        self.pump()
+
+    async def _run(self, lane: _Lane, batch: list[Waiting]) -> None:
+        began_s = self._clock.monotonic()
+        try:
+            answers = await self._engine.run(lane.version, [waiting.request for waiting in batch])
+        except ReplicaLostError as error:
+            self._run_again(lane, batch, error)
+            return
+        except asyncio.CancelledError:  # nobody waits for it, or this closes
+            _fail(batch, _closing())
+            raise
+        except Exception as error:  # noqa: BLE001 -- theirs, whatever it is
+            _fail(batch, error)
+            return
+        lane.note_time(self._clock.monotonic() - began_s)
+        for waiting, answer in zip(batch, answers, strict=True):
+            if waiting.answer.done():
+                continue
+            if isinstance(answer, Exception):
+                waiting.answer.set_exception(answer)
+            else:
+                waiting.answer.set_result(answer)
+
+    def _run_again(self, lane: _Lane, batch: list[Waiting], error: ReplicaLostError) -> None:
+        for waiting in batch:
+            waiting.attempts += 1
+            if waiting.answer.done():
+                continue
+            if waiting.attempts >= MAX_ATTEMPTS:
+                waiting.answer.set_exception(InferenceError(f"{error}; it was tried {waiting.attempts} times"))
+            else:
+                self.counts.repeated += 1
+                lane.queue.add(waiting)
+
+
+def _urgency(lane: _Lane) -> tuple[float, float]:
+    return lane.queue.first.order
+
+
+def _closing() -> InferenceFullError:
+    return InferenceFullError("fallback inference is closing; ask again later", "closing")
+
+
+def _late(version: ReleasedVersion) -> InferenceLateError:
+    return InferenceLateError(f"the request to {version.name} could not run before its deadline")
+
+
+def _fail(batch: list[Waiting], error: Exception) -> None:
+    for waiting in batch:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(error)

@@ -1,0 +1,64 @@
+"""Look-up of released versions by the names that devices use."""
+
+import asyncio
+import collections
+import functools
+
+from walle.cloud.home import CloudHome
+from walle.cloud.inference.engine import ReleasedVersion
+from walle.cloud.inference.failures import InferenceError
+from walle.cloud.peers import ReleasesPeer
+
+MAX_VERSIONS = 256  # whose manifests are kept, those asked for last
+
+type _Name = tuple[str, str]  # a task's full name, and a version
+
+
+class Versions:
+    """Versions that were released here, by task and version."""
+
+    def __init__(self, home: CloudHome, releases: ReleasesPeer) -> None:
+        self._home = home
+        self._releases = releases
+        self._known: collections.OrderedDict[_Name, ReleasedVersion] = collections.OrderedDict()
+        self._finding: dict[_Name, asyncio.Task[ReleasedVersion]] = {}
+
+    async def find(self, task: str, version: str) -> ReleasedVersion:
+        """Return a version; concurrent callers share the look-up.
+
+        Raises:
+            InferenceError: it was never released here.
+        """
+        name = task, version
+        found = self._known.get(name)
+        if found is not None:
+            self._known.move_to_end(name)
+            return found
+        finding = self._finding.get(name)
+        if finding is None:
+            finding = self._finding[name] = asyncio.create_task(self._find(name))
+            finding.add_done_callback(functools.partial(self._note_end, name))
+        return await asyncio.shield(finding)
+
+    async def close(self) -> None:
+        finding = list(self._finding.values())
+        for task in finding:
+            task.cancel()
+        await asyncio.gather(*finding, return_exceptions=True)
+
+    def _note_end(self, name: _Name, finding: asyncio.Task[ReleasedVersion]) -> None:
+        del self._finding[name]
+        if finding.cancelled() or finding.exception() is not None:
+            return
+        self._known[name] = finding.result()
+        if len(self._known) > MAX_VERSIONS:
+            self._known.popitem(last=False)
+
+    async def _find(self, name: _Name) -> ReleasedVersion:
+        for release in await self._releases.all():
+            if (release.request.name, release.request.version) == name and release.manifest:
+                sha256 = release.manifest
+                envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
+                return ReleasedVersion.of(sha256, self._home.trusted_keys.verify_manifest(envelope))
+        task, version = name
+        raise InferenceError(f"{task[:200]} {version[:100]} was never released here")

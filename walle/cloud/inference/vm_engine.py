@@ -1,0 +1,179 @@
+"""Engine in this process: replicas are VMs of its VM host, loaded within a bound of count and bytes (§4.3)."""
+
+import asyncio
+import collections
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from walle import plain
+from walle.clock import Clock
+from walle.cloud.inference.engine import EngineState, ReleasedVersion
+from walle.cloud.inference.failures import InferenceError, InferenceLateError
+from walle.cloud.inference.feature_views import FeatureViews
+from walle.cloud.inference.request import PhaseRequest
+from walle.cloud.inference.version_files import VersionFiles
+from walle.engine_ext.vm.host import VmHost
+from walle.errors import VMError, WalleError
+from walle.task_runner import TaskRunner, check_place
+
+type _Replica = tuple[str, int]  # the version's sha256, and a number from 0
+
+
+class VmEngine:
+    """At most `vms` VMs, each with a replica of a version, which stays loaded. Those that were used longest ago are
+    unloaded where another needs their place, or where the files of all loaded ones have more than `max_bytes`.
+
+    Requests of one batch whose execution fails together are run alone, one after the other.
+    """
+
+    def __init__(
+        self, vms: int, max_bytes: int, *, files: VersionFiles, views: FeatureViews, host: VmHost | None, clock: Clock
+    ) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self._vms = vms
+        self._max_bytes = max_bytes
+        self._files = files
+        self._views = views
+        self._clock = clock
+        self._runner = TaskRunner(vms, host=host)
+        self._loaded: collections.OrderedDict[_Replica, _Loaded] = collections.OrderedDict()  # last used last
+        self._freed = asyncio.Event()
+
+    @property
+    def capacity(self) -> int:
+        return self._vms
+
+    def state(self) -> EngineState:
+        loaded_bytes = sum(one.size_bytes for one in self._loaded.values())
+        return EngineState(replicas=1, wanted=1, loaded_vms=len(self._loaded), loaded_bytes=loaded_bytes, lost=0)
+
+    async def run(self, version: ReleasedVersion, requests: Sequence[PhaseRequest]) -> list[bytes | Exception]:
+        """Run requests of one phase; return the encoded result, or the error, of each.
+
+        Raises:
+            PhasePlaceError: task.toml does not allow the phase on the cloud.
+            InferenceError: the version's files have more bytes than may be loaded.
+        """
+        check_place(version.manifest, requests[0].phase)
+        async with (
+            self._files.use(version.sha256, version.manifest) as files,
+            self._replica(version, files) as replica,
+        ):
+            answers = await self._run_together(version, requests, files, replica) if len(requests) > 1 else None
+            if answers is None:
+                answers = [await self._run_alone(version, request, files, replica) for request in requests]
+            return answers
+
+    async def close(self) -> None:
+        await self._runner.close()
+        await self._files.close()
+
+    # --- one batch ----------------------------------------------------------------------------------------------------
+
+    async def _run_together(
+        self, version: ReleasedVersion, requests: Sequence[PhaseRequest], files: Path, replica: int
+    ) -> list[bytes | Exception] | None:
+        """Return what `execute_batch` gives; None if the task has none, or it failed as a whole."""
+        try:
+            payloads = [request.value() for request in requests]
+            devices = [request.device for request in requests]
+            callbacks = {"features": functools.partial(self._views.latest, version.manifest)}
+            outputs = await self._runner.phase_batch(
+                files, version.manifest, payloads, devices, callbacks=callbacks, replica=replica
+            )
+        except (VMError, InferenceError):
+            return None
+        if outputs is None:
+            version.max_batch = 1
+            return None
+        limit_bytes = version.manifest.limits.get("output_kb", 0) << 10
+        return [
+            output if isinstance(output, Exception) else _encoded(version, "execute", output, limit_bytes)
+            for output in outputs
+        ]
+
+    async def _run_alone(
+        self, version: ReleasedVersion, request: PhaseRequest, files: Path, replica: int
+    ) -> bytes | Exception:
+        if request.due_s <= self._clock.monotonic():
+            return InferenceLateError(f"the deadline passed before {version.name} could run")
+        callbacks = {"features": functools.partial(self._views.latest, version.manifest)}
+        try:
+            result = await self._runner.phase(
+                files,
+                version.manifest,
+                request.phase,
+                request.value(),
+                request.device,
+                callbacks=callbacks,
+                replica=replica,
+            )
+        except WalleError as error:
+            return error
+        return _encoded(version, request.phase, result)
+
+    # --- replicas -----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _replica(self, version: ReleasedVersion, files: Path) -> AsyncIterator[int]:
+        """Give the number of a replica that nothing else uses, a loaded one if there is any."""
+        entries = (*version.manifest.files, *version.manifest.cloud_files)
+        size_bytes = sum(entry.size_bytes for entry in entries)
+        if size_bytes > self._max_bytes:
+            what = f"the files of {version.name} have {size_bytes} bytes, more than the {self._max_bytes} that may be"
+            raise InferenceError(f"{what} loaded here: raise CloudConfig.inference_mb")
+        while (number := self._idle_number(version)) is None:
+            number = next(number for number in range(self._vms + 1) if (version.sha256, number) not in self._loaded)
+            if self._make_room(size_bytes):
+                self._loaded[version.sha256, number] = _Loaded(version, files, size_bytes)
+                break
+            self._freed.clear()
+            await self._freed.wait()
+        key = version.sha256, number
+        self._loaded.move_to_end(key)
+        self._loaded[key].is_used = True
+        try:
+            yield number
+        finally:
+            self._loaded[key].is_used = False
+            self._freed.set()
+
+    def _idle_number(self, version: ReleasedVersion) -> int | None:
+        numbers = (key[1] for key, one in self._loaded.items() if key[0] == version.sha256 and not one.is_used)
+        return min(numbers, default=None)
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Unload what was used longest ago until one more fits; return whether it does."""
+        while True:
+            total_bytes = sum(one.size_bytes for one in self._loaded.values())
+            if len(self._loaded) < self._vms and total_bytes + size_bytes <= self._max_bytes:
+                return True
+            key = next((key for key, one in self._loaded.items() if not one.is_used), None)
+            if key is None:
+                return False
+            one = self._loaded.pop(key)
+            self._runner.unload(one.files, one.version.manifest, key[1])
+
+
+class _Loaded:
+    """A replica that has a VM, or gets one with its next run."""
+
+    def __init__(self, version: ReleasedVersion, files: Path, size_bytes: int) -> None:
+        self.version = version
+        self.files = files
+        self.size_bytes = size_bytes
+        self.is_used = False
+
+
+def _encoded(version: ReleasedVersion, phase: str, result: Any, limit_bytes: int = 0) -> bytes | Exception:
+    try:
+        data = plain.encode(result)
+    except plain.PlainDataError as error:
+        return InferenceError(f"{phase} of {version.name} returned a value that cannot be sent: {error}")
+    if 0 < limit_bytes < len(data):
+        what = f"{phase} of {version.name} returned {len(data)} bytes for one payload of a batch"
+        return InferenceError(f"{what}, more than its limit output_kb allows")
+    return data
