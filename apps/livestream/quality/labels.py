@@ -23,6 +23,7 @@ class Clip:
     """
 
     name: str
+    file: str
     seconds: int
     is_test: bool
     passes: tuple[dict[str, frozenset[int]], ...]
@@ -44,7 +45,9 @@ def read_labels(path: Path) -> list[Clip]:
     for name, entry in document["clips"].items():
         try:
             passes = tuple({kind: _seconds(each[kind], entry["seconds"]) for kind in KINDS} for each in entry["passes"])
-            clip = Clip(name=name, seconds=entry["seconds"], is_test=entry["set"] == "test", passes=passes)
+            clip = Clip(
+                name=name, file=entry["file"], seconds=entry["seconds"], is_test=entry["set"] == "test", passes=passes
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: clip {name!r}: {error!r}") from error
         clips.append(clip)

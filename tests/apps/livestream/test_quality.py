@@ -101,7 +101,7 @@ class TestAveragePrecision:
 class TestLabels:
     def write(self, tmp_path, **clip):
         path = tmp_path / "labels.json"
-        path.write_text(json.dumps({"clips": {"a": {"seconds": 4, "set": "test", **clip}}}))
+        path.write_text(json.dumps({"clips": {"a": {"file": "a.mp4", "seconds": 4, "set": "test", **clip}}}))
         return path
 
     def test_seconds_are_read_from_ranges(self, tmp_path):
