@@ -58,7 +58,8 @@ def mypy(folder: Path, cache: Path) -> tuple[int, list[str]]:
 @pytest.mark.timeout(300)
 def test_the_template_and_the_reference_apps_tasks_pass_mypy_strict(tmp_path: Path, cache: Path) -> None:
     assert CliRunner().invoke(app, ["task", "new", "dwell", "--folder", str(tmp_path / "dwell")]).exit_code == 0
-    for folder in (tmp_path / "dwell", ROOT / "apps" / "ipv" / "task"):
+    livestream = [ROOT / "apps/livestream/tasks" / name for name in ("item", "face", "voice")]
+    for folder in (tmp_path / "dwell", ROOT / "apps" / "ipv" / "task", *livestream):
         status, lines = mypy(folder, cache)
         assert status == 0, lines
 

@@ -18,25 +18,25 @@ from benchmarks.fig10.onnx_graph import OnnxGraph
 IMAGE = (1, 3, 224, 224)
 
 
-def _conv_norm(g: OnnxGraph, x: str, out: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> str:
+def conv_norm(g: OnnxGraph, x: str, out: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> str:
     return g.norm(g.conv(x, out, kernel, stride, groups=groups))
 
 
 def _residual(g: OnnxGraph, x: str, width: int, stride: int, *, bottleneck: bool) -> str:
     if bottleneck:
         out = 4 * width
-        y = g.relu(_conv_norm(g, g.relu(_conv_norm(g, x, width)), width, 3, stride))
-        y = _conv_norm(g, y, out)
+        y = g.relu(conv_norm(g, g.relu(conv_norm(g, x, width)), width, 3, stride))
+        y = conv_norm(g, y, out)
     else:
         out = width
-        y = _conv_norm(g, g.relu(_conv_norm(g, x, width, 3, stride)), out, 3)
+        y = conv_norm(g, g.relu(conv_norm(g, x, width, 3, stride)), out, 3)
     same = stride == 1 and g.channels[x] == out
-    return g.relu(g.add(y, x if same else _conv_norm(g, x, out, 1, stride)))
+    return g.relu(g.add(y, x if same else conv_norm(g, x, out, 1, stride)))
 
 
 def resnet(name: str, blocks: Iterable[int], *, bottleneck: bool) -> OnnxGraph:
     g = OnnxGraph(name)
-    x = g.max_pool(g.relu(_conv_norm(g, g.input("image", IMAGE), 64, 7, 2)), 1)
+    x = g.max_pool(g.relu(conv_norm(g, g.input("image", IMAGE), 64, 7, 2)), 1)
     for stage, count in enumerate(blocks):
         for block in range(count):
             x = _residual(g, x, 64 << stage, 2 if stage and not block else 1, bottleneck=bottleneck)
@@ -44,20 +44,20 @@ def resnet(name: str, blocks: Iterable[int], *, bottleneck: bool) -> OnnxGraph:
     return g
 
 
-def _mobile_levels(g: OnnxGraph, x: str, width: float = 1.0) -> list[str]:
+def mobile_levels(g: OnnxGraph, x: str, width: float = 1.0) -> list[str]:
     """Add MobileNetV2; return its features at strides 8, 16 and 32."""
 
     def wide(channels: int) -> int:
         return max(8, int(channels * width + 4) // 8 * 8)
 
-    x = g.relu6(_conv_norm(g, x, wide(32), 3, 2))
+    x = g.relu6(conv_norm(g, x, wide(32), 3, 2))
     levels = []
     stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     for expansion, channels, count, first_stride in stages:
         for block in range(count):
             stride, inner, out = (1 if block else first_stride), g.channels[x] * expansion, wide(channels)
-            y = x if expansion == 1 else g.relu6(_conv_norm(g, x, inner))
-            y = _conv_norm(g, g.relu6(_conv_norm(g, y, inner, 3, stride, inner)), out)
+            y = x if expansion == 1 else g.relu6(conv_norm(g, x, inner))
+            y = conv_norm(g, g.relu6(conv_norm(g, y, inner, 3, stride, inner)), out)
             x = g.add(y, x) if stride == 1 and g.channels[x] == out else y
         if channels in {32, 96, 320}:
             levels.append(x)
@@ -66,7 +66,7 @@ def _mobile_levels(g: OnnxGraph, x: str, width: float = 1.0) -> list[str]:
 
 def mobilenet_v2() -> OnnxGraph:
     g = OnnxGraph("mobilenet_v2")
-    g.classify(g.relu6(_conv_norm(g, _mobile_levels(g, g.input("image", IMAGE))[-1], 1280)))
+    g.classify(g.relu6(conv_norm(g, mobile_levels(g, g.input("image", IMAGE))[-1], 1280)))
     return g
 
 
@@ -90,8 +90,8 @@ def shufflenet_v2() -> OnnxGraph:
     g = OnnxGraph("shufflenet_v2")
 
     def right(x: str, out: int, stride: int) -> str:
-        y = g.relu(_conv_norm(g, x, out))
-        return g.relu(_conv_norm(g, _conv_norm(g, y, out, 3, stride, out), out))
+        y = g.relu(conv_norm(g, x, out))
+        return g.relu(conv_norm(g, conv_norm(g, y, out, 3, stride, out), out))
 
     def shuffle(x: str, side: int) -> str:
         channels = g.channels[x]
@@ -99,16 +99,16 @@ def shufflenet_v2() -> OnnxGraph:
         turned = g.op("Transpose", pairs, perm=[0, 2, 1, 3, 4])
         return g.as_image(g.op("Reshape", turned, g.whole(1, channels, side, side)), channels)
 
-    x = g.max_pool(g.relu(_conv_norm(g, g.input("image", IMAGE), 24, 3, 2)), 1)
+    x = g.max_pool(g.relu(conv_norm(g, g.input("image", IMAGE), 24, 3, 2)), 1)
     for stage, (out, count) in enumerate(((116, 4), (232, 8), (464, 4))):
         side, half = 28 >> stage, out // 2
         channels = g.channels[x]
-        left = g.relu(_conv_norm(g, _conv_norm(g, x, channels, 3, 2, channels), half))
+        left = g.relu(conv_norm(g, conv_norm(g, x, channels, 3, 2, channels), half))
         x = shuffle(g.concat(left, right(x, half, 2)), side)
         for _ in range(count - 1):
             kept, changed = (g.as_image(y, half) for y in g.ops("Split", x, g.whole(half, half), count=2, axis=1))
             x = shuffle(g.concat(kept, right(changed, half, 1)), side)
-    g.classify(g.relu(_conv_norm(g, x, 1024)))
+    g.classify(g.relu(conv_norm(g, x, 1024)))
     return g
 
 
@@ -166,7 +166,7 @@ def din(length: int = 100, size: int = 32) -> OnnxGraph:
 def fcos_lite(side: int = 320, width: int = 224, classes: int = 80) -> OnnxGraph:
     """Build an anchor-free detector: MobileNetV2 1.4, a pyramid of five levels, heads with shared weights."""
     g = OnnxGraph("fcos_lite")
-    features = _mobile_levels(g, g.input("image", (1, 3, side, side)), 1.4)
+    features = mobile_levels(g, g.input("image", (1, 3, side, side)), 1.4)
 
     def twice(x: str) -> str:
         wide = {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"}

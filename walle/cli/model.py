@@ -1,4 +1,4 @@
-"""`walle model` and `walle operators`: running, planning and converting models; the list of operators."""
+"""`walle model` and `walle operators`: running, planning, converting and fetching models; the list of operators."""
 
 import ast
 import json
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli import measure
+from walle.cli import measure, model_files
 from walle.cli.output import JsonFlag, emit, emit_rows, working
 from walle.cli.shapes import parse_shapes
 from walle.errors import ConfigError
@@ -239,6 +239,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Run models and see how the engine runs them.", no_args_is_help=True)
     group.command(epilog="Example: walle model run encoder.walle --input x=x.npy --input state=state.json")(run)
     group.command(epilog="Example: walle model convert encoder.onnx encoder.walle")(convert)
+    group.command(epilog="Example: walle model get face_yunet --models-dir ../models")(model_files.get)
     group.command(epilog="Example: walle model plan encoder.walle")(plan)
     group.command(epilog="Example: walle model bench encoder.walle --threads 2 --profile")(measure.bench)
     group.command(epilog="Example: walle model calibrate")(measure.calibrate)

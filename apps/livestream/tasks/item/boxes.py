@@ -1,0 +1,37 @@
+"""Boxes of a detector: the strongest candidates, suppression of those that overlap, clipping to the frame."""
+
+import walle.cv as cv
+import walle.np as np
+
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    type Box = tuple[float, float, float, float]  # left, top, width, height
+
+
+def strongest(scores: "np.ndarray", threshold: float, limit: int) -> "list[int]":
+    """Return the indices of the scores [n] above the threshold, best first, at most `limit`.
+
+    The limit bounds the time of a frame that looks like an object everywhere. Equal scores keep their order.
+    """
+    places: list[int] = np.nonzero(scores > threshold)[0].tolist()
+    values: list[float] = scores[np.asarray(places, dtype="int64")].tolist() if places else []
+    order = sorted(range(len(places)), key=lambda k: -values[k])
+    return [places[k] for k in order[:limit]]
+
+
+def kept(boxes: "Sequence[Box]", scores: "Sequence[float]", overlap: float) -> "list[int]":
+    """Return the indices of the boxes that no better one covers by more than `overlap` (intersection over union)."""
+    if not boxes:
+        return []
+    # A threshold below every score: the candidates were chosen already.
+    indices: list[int] = cv.dnn.NMSBoxes([list(box) for box in boxes], list(scores), -1.0, overlap).tolist()
+    return indices
+
+
+def clipped(box: "Box", width: int, height: int) -> "list[float]":
+    """Return the part of a box that is in the frame, in tenths of a pixel."""
+    left, top = min(max(box[0], 0.0), width), min(max(box[1], 0.0), height)
+    right, bottom = min(max(box[0] + box[2], left), width), min(max(box[1] + box[3], top), height)
+    return [round(left, 1), round(top, 1), round(right - left, 1), round(bottom - top, 1)]

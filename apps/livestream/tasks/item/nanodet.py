@@ -1,0 +1,67 @@
+"""Objects by NanoDet-m, an anchor-free detector in the manner of FCOS (models.toml, det_nanodet).
+
+Each cell of the grids of strides 8, 16 and 32 has a score for each class, and for each side of the box the
+distribution of its distance over 0..7 strides, as logits; the distance is its expectation (Generalized Focal Loss).
+"""
+
+import boxes
+import frame
+
+import walle.cv as cv
+import walle.np as np
+
+TYPE_CHECKING = False  # type checkers take it for true
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+SIDE = 320
+STRIDES = (8, 16, 32)
+INPUT = "input.1"
+BINS = 8  # of a distance
+_MEAN = (103.53, 116.28, 123.675)
+_STD = (57.375, 57.12, 58.395)
+_APART = 10_000.0  # boxes of different classes are moved so far that they do not overlap
+
+
+def blob(small: "np.ndarray") -> "np.ndarray":
+    """Return the model's input [1, 3, 320, 320] of an image that fits into 320 x 320."""
+    made = cv.dnn.blobFromImage(frame.padded(small, SIDE, SIDE), mean=_MEAN)
+    return made / np.asarray(_STD, dtype="float32").reshape(1, 3, 1, 1)
+
+
+def objects(outputs: "Mapping[str, np.ndarray]", score: float, overlap: float, limit: int) -> "list[dict[str, Any]]":
+    """Return the objects, best first, in pixels of the input: {"box", "score", "class"}.
+
+    A cell stands for its best class only. At most `limit` candidates are compared.
+    """
+    best = [np.max(outputs[f"cls_pred_stride_{stride}"][0], axis=1) for stride in STRIDES]
+    values = np.concatenate(best)
+    found = [_object(outputs, place, float(values[place])) for place in boxes.strongest(values, score, limit)]
+    moved = [(one["box"][0] + one["class"] * _APART, *one["box"][1:]) for one in found]
+    return [found[k] for k in boxes.kept(moved, [one["score"] for one in found], overlap)]
+
+
+def _object(outputs: "Mapping[str, np.ndarray]", place: int, score: float) -> "dict[str, Any]":
+    stride, cell = _cell(place)
+    row, column = divmod(cell, SIDE // stride)
+    logits = outputs[f"dis_pred_stride_{stride}"][0, cell].reshape(4, BINS)
+    shares = np.exp(logits - np.max(logits, axis=1).reshape(4, 1))
+    expected = np.sum(shares * np.arange(BINS, dtype="float32"), axis=1) / np.sum(shares, axis=1)
+    left, top, right, bottom = (distance * stride for distance in expected.tolist())
+    x, y = (column + 0.5) * stride, (row + 0.5) * stride
+    return {
+        "box": (x - left, y - top, left + right, top + bottom),
+        "score": score,
+        "class": int(np.argmax(outputs[f"cls_pred_stride_{stride}"][0, cell])),
+    }
+
+
+def _cell(place: int) -> "tuple[int, int]":
+    """Return the stride of a place in the joined grids, and its cell in that grid."""
+    for stride in STRIDES:
+        cells = (SIDE // stride) ** 2
+        if place < cells:
+            return stride, place
+        place -= cells
+    raise IndexError(place)

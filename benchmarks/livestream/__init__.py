@@ -1,0 +1,1 @@
+"""Networks and timing of the livestream app's models."""

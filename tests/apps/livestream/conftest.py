@@ -1,0 +1,79 @@
+"""Fixtures of the livestream app's tests: the task folders with real models, and their phases in real VMs."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.livestream.task_files import write_task
+from walle.model_files import ModelFolder
+from walle.vm import VM
+
+DATA = Path(__file__).parents[3].parent / "shared/data"
+
+
+class TaskVm:
+    """A task in a VM; `state` is what its last run left, as a device keeps it."""
+
+    def __init__(self, vm: VM, name: str) -> None:
+        self._vm = vm
+        self._name = name
+        self.state: dict[str, Any] | None = None if name == "face" else {}
+
+    async def run(self, **contents: Any) -> dict[str, Any]:
+        """Return the output for an event with these contents; a run that fails leaves the state unchanged."""
+        event_id = "sound" if self._name == "voice" else "frame"
+        event = {"event_id": event_id, "page_id": "", "ts_ms": 1, "contents": contents}
+        trigger = {"event": event, "position": 1, "visit": "none"}
+        arguments: tuple[Any, ...] = (f"live/{self._name}", trigger, [], {}, {}, self.state)
+        result = await self._vm.call("walle.pipeline.context:run", *arguments, deadline=60.0)
+        self.state = result.get("state")
+        output: dict[str, Any] = result["output"]
+        return output
+
+
+@pytest.fixture(scope="session")
+def models() -> ModelFolder:
+    if not (DATA / "models").is_dir():
+        pytest.skip("the real models are not beside this checkout")
+    return ModelFolder(DATA / "models")
+
+
+@pytest.fixture(scope="session")
+def images() -> Path:
+    if not (DATA / "images").is_dir():
+        pytest.skip("the real images are not beside this checkout")
+    return DATA / "images"
+
+
+@pytest.fixture(scope="session")
+def sounds() -> Path:
+    if not (DATA / "audio").is_dir():
+        pytest.skip("the real sounds are not beside this checkout")
+    return DATA / "audio"
+
+
+@pytest.fixture(scope="session")
+def task_folder(models: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that returns a task's folder with its models; each variant is written once."""
+    written: dict[str, Path] = {}
+
+    def folder(name: str, **changed: Any) -> Path:
+        key = f"{name} {sorted(changed.items())}"
+        if key not in written:
+            written[key] = write_task(name, tmp_path_factory.mktemp(name), models, **changed)
+        return written[key]
+
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, name: str) -> AsyncIterator[TaskVm]:
+    vm = VM(folder, name=name)
+    try:
+        yield TaskVm(vm, name)
+    finally:
+        vm.close()
+        assert await vm.wait_closed()

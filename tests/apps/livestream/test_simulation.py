@@ -1,0 +1,81 @@
+"""The tasks' configuration and simulation: what a release plays before it ships a version."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from apps.livestream.make_simulation import files
+from apps.livestream.task_files import NAMES, TASKS
+from tests.apps.livestream.conftest import running
+from walle.cli import app
+from walle.deploy.cloud.task_config import TaskConfig
+
+
+def contents(folder: Path, line: str) -> dict[str, Any]:
+    """Return the contents of a simulation's event, with the arrays of the files that it names."""
+    found: dict[str, Any] = json.loads(line)["contents"]
+    for key, value in found.items():
+        match value:
+            case {"$image": name}:
+                found[key] = cv2.imread(str(folder / name))
+            case {"$npy": name}:
+                found[key] = np.load(folder / name)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_simulation_is_as_the_script_writes_it(name: str) -> None:
+    folder = TASKS / name / "simulation"
+    made = files(name)
+    assert made == {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert sum(map(len, made.values())) < 64 * 1024
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_task_toml_says_what_is_dropped_and_what_is_kept(name: str) -> None:
+    config = TaskConfig.parse((TASKS / name / "task.toml").read_bytes(), "task.toml")
+    assert config.name == name
+    assert config.trigger.trigger_ids == ("sound" if name == "voice" else "frame",)
+    assert config.policies["queue_full"] == "drop-oldest"
+    assert (config.state is None) == (name == "face")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_passes_task_check(task_folder: Callable[..., Path], name: str) -> None:
+    result = CliRunner().invoke(app, ["task", "check", str(task_folder(name)), "--json"], catch_exceptions=False)
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0, report
+    assert not report["findings"], report
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", NAMES)
+async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str) -> None:
+    folder = task_folder(name) / "simulation"
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    async with running(task_folder(name), name) as task:
+        outputs = [await task.run(**contents(folder, line)) for line in lines]
+    match name:
+        case "item":
+            assert [output["reused"] for output in outputs] == [False, False, True, False, True, False]
+        case "face":
+            assert [output["second"] for output in outputs] == list(range(6))
+        case _:
+            assert sum(len(output["windows"]) for output in outputs) == 4 * 1600 // 512
+    # Drawn scenes have no person and no face; the buzz of a vocal tract is speech to the model, the silence is not.
+    assert not [face for output in outputs for face in output.get("faces", [])]
+    assert not [one for output in outputs for one in output.get("items", []) if one["label"] == "person"]
+    if name == "voice":
+        assert max(outputs[0]["windows"]) < 0.1
+        assert max(outputs[2]["windows"]) > 0.5
+
+
+def test_the_tasks_share_their_modules() -> None:
+    for module in ("frame.py", "boxes.py", "settings.py"):
+        assert (TASKS / "item" / module).read_bytes() == (TASKS / "face" / module).read_bytes()

@@ -1,0 +1,17 @@
+"""Published model files: a manifest that lists them, the folder that has them, and their download."""
+
+from walle.model_files.download import FetchedModel, ModelFetchError, fetch
+from walle.model_files.folder import ModelFileError, ModelFolder, default_folder
+from walle.model_files.manifest import ModelEntry, ModelManifest, ModelManifestError
+
+__all__ = [
+    "FetchedModel",
+    "ModelEntry",
+    "ModelFetchError",
+    "ModelFileError",
+    "ModelFolder",
+    "ModelManifest",
+    "ModelManifestError",
+    "default_folder",
+    "fetch",
+]
