@@ -47,8 +47,12 @@ def _body_offset(ndim: int) -> int:
     return (_HEAD.size + 4 * ndim + 7) // 8 * 8
 
 
-def _view(value: object) -> memoryview:
-    """Return an array's elements. Raises PlainDataError if it is not an array of numbers."""
+def array_view(value: object) -> memoryview:
+    """Return the elements of an array.
+
+    Raises:
+        PlainDataError: it is not an array of numbers.
+    """
     kind = type(value).__name__[:_SHOWN_CHARS]
     try:
         if kind in _BYTES_IN_DISGUISE:
@@ -99,7 +103,7 @@ def _fault(value: object, levels: int) -> tuple[str, str] | None:
         if getattr(value, "__plain__", None) is not None:
             return None
         try:
-            _view(value)
+            array_view(value)
         except PlainDataError as error:
             return "", str(error)
         return None
@@ -111,7 +115,7 @@ def _fault(value: object, levels: int) -> tuple[str, str] | None:
             return "", f"has the key {_shown(step)} of type {type(step).__name__[:_SHOWN_CHARS]}; {advice}"
         found = (_fault(step, levels) if isinstance(step, str) else None) or _fault(item, levels - 1)
         if found is not None:
-            return f"{_step(step)}{found[0]}", found[1]
+            return f"{place_step(step)}{found[0]}", found[1]
     return None
 
 
@@ -124,7 +128,7 @@ def _shown(key: object) -> str:
         return "..."
 
 
-def _step(step: object) -> str:
+def place_step(step: object) -> str:
     """Return how a place names an item: `.prices`, `["list price"]`, `[3]`."""
     if isinstance(step, int):
         return f"[{step}]"
@@ -136,7 +140,7 @@ def _step(step: object) -> str:
 def _pack_other(value: object) -> Any:
     if (to_plain := getattr(value, "__plain__", None)) is not None:  # an Encoded, which the native core copies
         return to_plain()
-    view = _view(value)
+    view = array_view(value)
     if view.ndim == 0:
         return view.tolist()
     code = view.format.lstrip("<=@")

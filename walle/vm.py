@@ -12,6 +12,7 @@ from walle.engine_ext.vm.loop_calls import (
     VMClosedError,
 )
 from walle.engine_ext.vm.pool import TaskQuarantined, VMPool
+from walle.engine_ext.vm.shared_arrays import shared_empty, shared_memory_counts
 from walle.engine_ext.vm.vm import VM
 
 __all__ = [
@@ -28,4 +29,6 @@ __all__ = [
     "VMClosedError",
     "VMPool",
     "VmHost",
+    "shared_empty",
+    "shared_memory_counts",
 ]

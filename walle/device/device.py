@@ -29,7 +29,8 @@ from walle.pipeline.event_history import EventHistory
 from walle.pipeline.events import Event
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine
+from walle.pipeline.stream_engine import StreamEngine, TakenEvent
+from walle.pipeline.task_results import ResultStream
 from walle.pipeline.tunnel.client import TunnelClient, client_context
 from walle.task_log import TaskLog
 from walle.task_runner import TaskRunner
@@ -86,7 +87,9 @@ class Device:
                 runner=runner,
                 task_log=task_log,
             )
-            self.stream = StreamEngine(self.store, self._runs.run, on_outcome=self._on_outcome)
+            self.stream = StreamEngine(
+                self.store, self._runs.run, on_outcome=self._on_outcome, share_arrays=config.vm_host
+            )
             undo.push_async_callback(self.stream.close)
             self._versions = TaskVersions(self.store, self.stream, history, runner, self._tunnel, active)
             undo.push_async_callback(self._versions.aclose)
@@ -198,13 +201,19 @@ class Device:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
+    async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> TakenEvent | None:
         """Take one event of the user, as `StreamEngine.on_event`; the tasks that it triggers run in the background.
 
         An event without a position is live. Late ones and duplicates are dropped and counted (`DeviceConfig.live`). It
         is recorded in the device's journal first: a process that is killed after this call
         loses nothing of it (`DeviceConfig.journal_sync_s` for a power cut). A call that is cancelled may have
         recorded it; the next call takes it then. Live events get the positions after those of earlier events.
+
+        An event whose contents hold arrays (`walle.pipeline.transient_events`) is recorded without them: a process that
+        is killed loses its triggers that are not done, and the app plays its stream on.
+
+        Return the event's position and the tasks that it has triggered, None for an event that is dropped. Each of
+        these tasks gives one result (`results`).
 
         Raises:
             EventError, StoreClosedError: as there.
@@ -214,9 +223,8 @@ class Device:
         """
         self._count_bare(1)
         if position is not None:
-            await self._intake.take(event, position, can_wait=can_wait)
-        else:
-            await self._intake.take_live(event, can_wait=can_wait)
+            return await self._intake.take(event, position, can_wait=can_wait)
+        return await self._intake.take_live(event, can_wait=can_wait)
 
     async def on_json(self, json: bytes) -> int:
         """Take live events in JSON, a list of objects or JSON lines, all or none; return their number.
@@ -234,6 +242,14 @@ class Device:
         self._count_bare(len(events))
         await self._intake.take_all_live(events)
         return len(events)
+
+    def results(self, task: str) -> ResultStream:
+        """Return the results of a task's triggers from now on: outputs, failures and drops, in the order of its events.
+
+        Use it as `with device.results("shop/item") as results: async for result in results: ...`. A task that is not
+        installed yet may be named; outputs come also if they are not uploaded.
+        """
+        return self.stream.results.open(task)
 
     def _count_bare(self, events: int) -> None:
         if self._versions.had_task and not self._versions.active:

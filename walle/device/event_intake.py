@@ -14,7 +14,8 @@ from walle.pipeline.event_journal import EventJournal, EventJournalError, EventJ
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.live_source import LiveCounts, LiveSource
 from walle.pipeline.store import FeatureStore, StoreClosedError
-from walle.pipeline.stream_engine import PositionError, StreamEngine
+from walle.pipeline.stream_engine import PositionError, StreamEngine, TakenEvent
+from walle.pipeline.transient_events import RecordedEvent, TransientEvent, transient
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,8 +77,9 @@ class EventIntake:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    async def take(self, event: Event, position: int, *, can_wait: bool) -> None:
+    async def take(self, event: Event, position: int, *, can_wait: bool) -> TakenEvent:
         """Take an event of a source that has positions; as `Device.on_event`."""
+        event = transient(event) or event
         async with self._turn:
             self._check_open()
             if self._has_live_events:
@@ -89,17 +91,21 @@ class EventIntake:
                 raise PositionError(position, last, what)
             if self._history.is_ahead:
                 await self._history.keep_up()
-            await self._stream.on_event(event, position, can_wait=can_wait)
-            self._history.add(position, event)
+            taken = await self._stream.on_event(event, position, can_wait=can_wait)
+            self._add_to_history(position, event)
+            return taken
 
-    async def take_live(self, event: Event, *, can_wait: bool) -> None:
+    async def take_live(self, event: Event, *, can_wait: bool) -> TakenEvent | None:
         """Record an event of the live source in the journal, and take it; as `Device.on_event`."""
+        event = transient(event) or event
         async with self._turn:
             journal = await self._begin_live(can_wait=can_wait)
-            if self._live.check(event) is None:
-                await self._record(journal, (event,))
-                self._live.take(event)
-                await self._finish_live(journal, can_wait=can_wait)
+            recorded = _recorded(event)
+            if self._live.check(recorded) is not None:
+                return None
+            await self._record(journal, (event,))
+            self._live.take(recorded)
+            return await self._finish_live(journal, can_wait=can_wait)
 
     async def take_all_live(self, events: Sequence[Event]) -> None:
         """Record events of the live source in the journal, all or none, and take them; as `Device.on_json`."""
@@ -144,32 +150,40 @@ class EventIntake:
 
     def _append(self, journal: EventJournal, events: Sequence[Event]) -> None:
         journal.skip_to(self._stream.next_position)  # behind events of a source that has positions
-        first = journal.append_all(events)
+        first = journal.append_all([_recorded(event) for event in events])
         self._has_live_events = True
         self._recorded.extend(enumerate(events, first))
 
-    async def _finish_live(self, journal: EventJournal, *, can_wait: bool) -> None:
-        await journal.synced()
+    async def _finish_live(self, journal: EventJournal, *, can_wait: bool) -> TakenEvent | None:
+        """Take what is recorded, and return what became of the last event."""
+        if not all(isinstance(event, TransientEvent) for _, event in self._recorded):
+            await journal.synced()
         try:
-            await self._take_recorded(can_wait=can_wait)
+            taken = await self._take_recorded(can_wait=can_wait)
             self._trim(journal)
         except StoreClosedError:
-            pass  # the device closes; its next start takes them from the journal
+            return None  # the device closes; its next start takes them from the journal
+        return taken
 
-    async def _take_recorded(self, *, can_wait: bool) -> None:
-        history = self._history
+    async def _take_recorded(self, *, can_wait: bool) -> TakenEvent | None:
+        history, taken = self._history, None
         while self._recorded:
             position, event = self._recorded[0]
             if history.is_ahead:
                 await history.keep_up()
             try:
-                await self._stream.on_event(event, position, can_wait=can_wait)  # cancelled, it has not taken the event
+                taken = await self._stream.on_event(event, position, can_wait=can_wait)  # cancelled: it is not taken
             except StoreClosedError:
                 raise
             except Exception:
                 self._recorded.popleft()  # an event that the stream refuses must not hold up those after it
                 raise
             self._recorded.popleft()
+            self._add_to_history(position, event)
+        return taken
+
+    def _add_to_history(self, position: int, event: Event) -> None:
+        if not isinstance(event, TransientEvent | RecordedEvent):
             self._history.add(position, event)
 
     def _trim(self, journal: EventJournal) -> None:
@@ -207,6 +221,11 @@ class EventIntake:
             await self._history.keep_up()
             try:
                 await self._stream.on_event(event, position, can_wait=True)
-                self._history.add(position, event)
+                self._add_to_history(position, event)
             except EventError as error:  # recorded by a walle with wider bounds
                 _LOG.warning("%s: a recorded event is left out: %s", self._config.device_id, error)
+
+
+def _recorded(event: Event) -> Event:
+    """Return what the journal keeps of an event."""
+    return event.recorded if isinstance(event, TransientEvent) else event

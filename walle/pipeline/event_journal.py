@@ -7,7 +7,8 @@ pages.
 
 Segments are files `events-<position of the first event>.log`: MAGIC, then for each event its length and checksum
 (two uint32, little-endian) and its encoding as plain data. The checksum is CRC-32 of the encoding, started with the low
-32 bits of the position.
+32 bits of the position. The recorded form of an event with arrays (`walle.pipeline.transient_events`) has a fifth
+field, True.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from walle.clock import Clock, SystemClock
 from walle.durable_file import make_folders, sync_folder, write_all
 from walle.errors import PipelineError
 from walle.pipeline.events import MAX_EVENT_BYTES, Event, EventError
+from walle.pipeline.transient_events import RecordedEvent
 
 _LOG = logging.getLogger(__name__)
 
@@ -445,6 +447,8 @@ def _records(data: bytes, first: int) -> Iterator[tuple[bytes, int, bool]]:
 
 def _record(event: Event, position: int) -> bytes:
     data = event.encode()
+    if type(event) is RecordedEvent:
+        data = plain.encode((event.event_id, event.page_id, event.ts_ms, event.contents, True))
     return _HEAD.pack(len(data), _checksum(data, position)) + data
 
 
@@ -454,6 +458,7 @@ def _checksum(payload: bytes, position: int) -> int:
 
 def _decode(payload: bytes) -> Event | None:
     try:
-        return Event(*plain.decode(payload))
+        fields = plain.decode(payload)
+        return RecordedEvent(*fields[:4]) if len(fields) == 5 else Event(*fields)
     except (plain.PlainDataError, EventError, TypeError):
         return None

@@ -15,6 +15,7 @@ from typing import ClassVar
 from walle import plain
 from walle.pipeline.event_faults import DuplicateWindow, Fault, digest_of
 from walle.pipeline.events import Event
+from walle.pipeline.transient_events import RecordedEvent
 
 _CLOCK_STEP_S = 1.0  # changes of the device's clock below it are slow corrections
 
@@ -37,7 +38,8 @@ class LivePolicy:
             taken, and times count from it on.
         duplicates: latest events among which an equal one is looked for; 0: none.
         id_field: key of the contents that names an event; events with equal ids are duplicates. Without it, or in an
-            event without the key, events are duplicates that are equal in id, page, time and contents.
+            event without the key, events are duplicates that are equal in id, page, time and contents. Those with
+            arrays are duplicates by the field alone.
 
     Raises:
         ValueError: a bound is negative, or `jump_ms` is not above `late_ms`.
@@ -97,7 +99,7 @@ class LiveSource:
 
     def check(self, event: Event) -> Fault | None:
         """Return why the event is dropped, and count it; None if it is to be taken."""
-        if self.policy.duplicates and self._digest(event) in self._seen:
+        if self.policy.duplicates and (digest := self._digest(event)) is not None and digest in self._seen:
             self.counts.duplicates += 1
             return Fault.DUPLICATE
         if self.policy.late is LatePolicy.DROP and self._is_late(event.ts_ms):
@@ -119,8 +121,8 @@ class LiveSource:
             self.counts.late += 1
         else:
             self.counts.out_of_order += 1
-        if self.policy.duplicates:
-            self._seen.add(self._digest(event))
+        if self.policy.duplicates and (digest := self._digest(event)) is not None:
+            self._seen.add(digest)
 
     def restore(self, event: Event) -> None:
         """Note an event that an earlier process has taken."""
@@ -147,9 +149,10 @@ class LiveSource:
         latest_ms = self._latest_ms if self._clock_ms is None else min(self._latest_ms, self._clock_ms)
         return latest_ms - ts_ms > self.policy.late_ms
 
-    def _digest(self, event: Event) -> bytes:
+    def _digest(self, event: Event) -> bytes | None:
+        """Return the digest by which duplicates are found; None if the event is a duplicate of no other."""
         field = self.policy.id_field
         if field and field in event.contents:
             with contextlib.suppress(plain.PlainDataError):  # of which `encode` makes an EventError
                 return digest_of(plain.encode(event.contents[field]))
-        return digest_of(event.encode())
+        return None if isinstance(event, RecordedEvent) else digest_of(event.encode())

@@ -23,7 +23,9 @@ from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
 from walle.pipeline.store_schema import ReplayState
 from walle.pipeline.task_queue import QueuedTrigger, TaskQueue, Trigger
+from walle.pipeline.task_results import TaskResults
 from walle.pipeline.task_states import TaskState
+from walle.pipeline.transient_events import RecordedEvent, TransientEvent, transient
 from walle.pipeline.trie import EventStream
 from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
 
@@ -31,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 _YIELD_EVERY = 64  # events after which a source that never pauses lets the loop's other tasks run
 _RETRY_S = 1.0  # between attempts to put outputs while the store's file cannot be written
-_MAX_QUEUED_BYTES = 32 << 20
+_MAX_QUEUED_BYTES = 64 << 20  # about 20 frames of 1280 x 720
 
 
 class PositionError(PipelineError):
@@ -56,6 +58,13 @@ class TaskOutput:
     local: Sequence[tuple[str, Any]] = ()
     state: Mapping[str, Any] | None = None
     phase_ms: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class TakenEvent(NamedTuple):
+    """The position of an event in the stream, and the tasks that it has triggered, each of which gives one result."""
+
+    position: int
+    tasks: tuple[str, ...]
 
 
 type Runner = Callable[[str, Trigger], Awaitable[TaskOutput]]
@@ -93,7 +102,10 @@ class StreamEngine:
         runner: runs a task on a trigger; one run of each task at a time. What it raises fails that run only.
         on_outcome: called with (task, ok, error) after each run, outputs that cannot be stored included.
         events: the two sequences with their bounds, and the trie.
-        max_queued_bytes: bound on all queued triggers. Beyond it the task that keeps most drops one by its policy.
+        max_queued_bytes: bound on all queued triggers, arrays of their events included, which count for each task that
+            they wait for. Beyond it the task that keeps most drops one by its policy.
+        share_arrays: copy the arrays of events that trigger a task once, into memory that a VM host reads: for a runner
+            whose VMs are in a host. False: they are not copied here, and must not change until the task has its result.
     """
 
     def __init__(
@@ -104,13 +116,16 @@ class StreamEngine:
         on_outcome: OnOutcome = _ignore_outcome,
         events: EventStream | None = None,
         max_queued_bytes: int = _MAX_QUEUED_BYTES,
+        share_arrays: bool = False,
     ) -> None:
         self.events = EventStream() if events is None else events
         self.counts = StreamCounts()
         self._store = store
         self._runner = runner
         self._on_outcome = on_outcome
+        self.results = TaskResults()
         self._max_queued_bytes = max_queued_bytes
+        self._share_arrays = share_arrays
         self._conditions: dict[str, TriggerCondition] = {}
         self._policies: dict[str, QueuePolicy] = {}
         self._queues: dict[str, TaskQueue] = {}  # of tasks with triggers
@@ -166,7 +181,8 @@ class StreamEngine:
         queue = self._queues.get(task)
         if queue is not None:
             self._queued_bytes -= queue.size_bytes
-            queue.clear_waiting()
+            for removed in queue.clear_waiting():
+                self.results.drop(task, removed.trigger)
             self._queued_bytes += queue.size_bytes
             self._pulse()
 
@@ -203,8 +219,11 @@ class StreamEngine:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> None:
+    async def on_event(self, event: Event, position: int | None = None, *, can_wait: bool = False) -> TakenEvent:
         """Take one event: put a trigger into the queue of each task that it triggers; runs go on in the background.
+
+        Contents with arrays (`walle.pipeline.transient_events`) reach the tasks; the sequences keep None in their
+        places.
 
         `position` is the event's place in a source that can be replayed, None if the source cannot be: then triggers
         that are queued at a crash are lost.
@@ -220,9 +239,9 @@ class StreamEngine:
             StoreClosedError: the engine or its store is closed.
         """
         can_wait = can_wait or (position is not None and position <= self._replay_until)
+        event = transient(event) or event
         if not self._queues and not self._waiting_calls and self.counts.events % _YIELD_EVERY:
-            self._take(event, position, self._now(), can_wait=can_wait)  # nothing to wait for: no lock is needed
-            return
+            return self._take(event, position, self._now(), can_wait=can_wait)  # nothing to wait for: no lock is needed
         arrival = self._now()
         self._waiting_calls += 1
         try:
@@ -230,7 +249,7 @@ class StreamEngine:
                 await asyncio.sleep(0)
                 while self._must_wait(can_wait):
                     await self._progress.wait()
-                self._take(event, position, arrival, can_wait=can_wait)
+                return self._take(event, position, arrival, can_wait=can_wait)
         finally:
             self._waiting_calls -= 1
 
@@ -239,7 +258,7 @@ class StreamEngine:
         clock = self._store.clock
         return clock.time(), clock.monotonic()
 
-    def _take(self, event: Event, position: int | None, arrival: tuple[float, float], *, can_wait: bool) -> None:
+    def _take(self, event: Event, position: int | None, arrival: tuple[float, float], *, can_wait: bool) -> TakenEvent:
         """Feed the event and queue its triggers."""
         self._check_open()
         if position is None:
@@ -253,12 +272,15 @@ class StreamEngine:
         events = self.events
         needed_from = position if self._needed_from is None else self._needed_from
         cut_visits, cooldowns = events.cut_before(position), self._cooldowns
-        visit, tasks = events.feed(position, event)
+        arrays = event if isinstance(event, TransientEvent) else None
+        visit, tasks = events.feed(position, event if arrays is None else arrays.recorded)
         self.counts.events += 1
         self._last = position
         self._needed_from = events.needed_from
         if tasks:
             tasks = self._cooled_down(tasks, event.ts_ms)
+        if tasks and type(event) is RecordedEvent:
+            tasks = []  # its arrays ended with the process that took it
         if position <= self._replay_until:
             self.counts.replayed += 1
             tasks = [task for task in tasks if position > self._replay_lagging.get(task, position)]
@@ -266,12 +288,16 @@ class StreamEngine:
             tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
         if tasks:
             came_s, arrived_s = arrival
+            if arrays is not None and self._share_arrays:
+                event = arrays.shared()
             trigger = self._trigger(event, position, visit, arrived_s)
             kept_bytes = events.last_size_bytes + events.recent_bytes + (visit.size_bytes if visit else 0)
+            kept_bytes += 0 if arrays is None else arrays.array_bytes
             queued = QueuedTrigger(trigger, came_s, needed_from, cut_visits, cooldowns, kept_bytes)
             self._add(tasks, queued, can_wait=can_wait)
         if tasks or position > self._replay_until:
             self._advance()
+        return TakenEvent(position, tuple(tasks))
 
     async def settle(self) -> None:
         """Return once all queues are empty and all outputs are put. Outputs that could not be put are tried again.
@@ -296,6 +322,7 @@ class StreamEngine:
         Calls that wait for room in a queue, or for its end, raise StoreClosedError.
         """
         self._is_closed = True
+        self.results.close()
         self._pulse()
         workers = [queue.worker for queue in self._queues.values() if queue.worker is not None]
         for worker in workers:
@@ -377,6 +404,7 @@ class StreamEngine:
             if queue is None:
                 queue = self._queues[task] = TaskQueue(task, self._policies[task])
             queue.add(queued)
+            self.results.expect(task, queued.trigger)
             self._queued_bytes += queued.size_bytes
             if queue.waiting > queue.policy.queue and not queue.holds(can_wait=can_wait):
                 self._drop_one(queue)
@@ -390,7 +418,7 @@ class StreamEngine:
 
     def _drop_one(self, queue: TaskQueue) -> None:
         self._queued_bytes -= queue.size_bytes
-        queue.drop_one()
+        self.results.drop(queue.task, queue.drop_one().trigger)
         self._queued_bytes += queue.size_bytes
         self._count_dropped(self.counts.dropped, queue.task, 1, "triggers were dropped, because its queue was full")
 
@@ -448,7 +476,7 @@ class StreamEngine:
                 what = "outputs were stored and not uploaded, because the outbox was full"
                 self._count_dropped(self.counts.uploads_dropped, queue.task, uploads, what)
                 puts = [put._replace(upload=False) for put in puts]
-            done = functools.partial(self._remove_first, queue)
+            done = functools.partial(self._remove_first, queue, result)
             if state is not None and store.task_states.active(queue.task) is not result.state_before:
                 state = None  # another version's state replaced it meanwhile, or the task was removed
             try:
@@ -472,10 +500,11 @@ class StreamEngine:
             else:
                 return
 
-    def _remove_first(self, queue: TaskQueue) -> None:
+    def _remove_first(self, queue: TaskQueue, result: "_Result") -> None:
         """Take note that the first trigger's outputs are in the store's buffer."""
         queue.error = None
         first = queue.remove_first()
+        self.results.end(queue.task, first.trigger, result.output, result.error)
         self._queued_bytes -= first.size_bytes
         if queue.task in self._replay_lagging:
             self._replay_lagging[queue.task] = first.position
@@ -518,12 +547,12 @@ class StreamEngine:
         except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
             return self._failed(task, error)
         self._tell_outcome(task, True, None)
-        return _Result(puts, state_before, state)
+        return _Result(puts, state_before, state, output.output)
 
     def _failed(self, task: str, error: Exception) -> "_Result":
         self.counts.failures += 1
         self._tell_outcome(task, False, error)
-        return _Result([], None, None)
+        return _Result([], None, None, error=error)
 
     def _tell_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
         try:
@@ -533,7 +562,7 @@ class StreamEngine:
 
 
 class _Result(NamedTuple):
-    """Outputs of a run, and its task's state after it, None if that is not to be stored.
+    """Outputs of a run, and its task's state after it, None if that is not to be stored; its error if it failed.
 
     `state_before` is the state that the run began with: only its successor may replace it.
     """
@@ -541,6 +570,8 @@ class _Result(NamedTuple):
     puts: list[Put]
     state_before: TaskState | None
     state: TaskState | None
+    output: Any = None
+    error: Exception | None = None
 
 
 def _matching_part(condition: TriggerCondition) -> TriggerCondition:

@@ -106,17 +106,20 @@ class TaskQueue:
         self.size_bytes -= queued.size_bytes
         return queued
 
-    def drop_one(self) -> None:
-        """Drop and count the trigger that the policy chooses among those that wait.
+    def drop_one(self) -> QueuedTrigger:
+        """Drop, count and return the trigger that the policy chooses among those that wait.
 
         A task that blocks, and waits for the cloud, keeps what came first, as it would if it could hold the stream.
         """
         index = 1 if self.policy.queue_full is FullPolicy.DROP_OLDEST else -1
-        self.size_bytes -= self.triggers[index].size_bytes
+        dropped = self.triggers[index]
+        self.size_bytes -= dropped.size_bytes
         del self.triggers[index]
         self.dropped += 1
+        return dropped
 
-    def clear_waiting(self) -> None:
-        """Remove the triggers that wait, without counting them."""
-        while self.waiting:
-            self.size_bytes -= self.triggers.pop().size_bytes
+    def clear_waiting(self) -> list[QueuedTrigger]:
+        """Remove and return the triggers that wait, without counting them."""
+        removed = [self.triggers.pop() for _ in range(self.waiting)]
+        self.size_bytes -= sum(queued.size_bytes for queued in removed)
+        return removed

@@ -173,6 +173,7 @@ void bind_vm(py::module_& module) {
   });
   bind_in_vm(module);
   bind_vm_host(module);
+  bind_shared_arrays(module);
 }
 
 }  // namespace walle

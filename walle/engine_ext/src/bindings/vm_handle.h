@@ -33,5 +33,7 @@ vm::Settings vm_settings(const std::string& name, pybind11::handle config, std::
 
 // Binds the VM host: its client for the device, its server for the host's own process.
 void bind_vm_host(pybind11::module_& module);
+// Binds arrays in memory that VM hosts share.
+void bind_shared_arrays(pybind11::module_& module);
 
 }  // namespace walle

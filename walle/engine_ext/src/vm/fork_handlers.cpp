@@ -13,6 +13,7 @@
 #include "vm/array_loans.h"
 #include "vm/create_interpreter.h"
 #include "vm/interpreter_pool.h"
+#include "vm/shared_buffers.h"
 #include "vm/task_vm.h"
 #include "vm/watchdog.h"
 
@@ -61,9 +62,11 @@ void prepare() {
   InterpreterPool::instance().before_fork();
   Watchdog::instance().before_fork();
   lock_loans_for_fork();
+  lock_shared_buffers_for_fork();
 }
 
 void resume(bool is_child) {
+  unlock_shared_buffers_after_fork(is_child);
   unlock_loans_after_fork();
   Watchdog::instance().after_fork(is_child);
   InterpreterPool::instance().after_fork(is_child);

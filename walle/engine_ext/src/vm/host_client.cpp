@@ -45,11 +45,34 @@ HostClient::~HostClient() = default;
 
 std::shared_ptr<HostClient> HostClient::start(Descriptor socket, const ArrayPort& port, std::chrono::nanoseconds close_time) {
   auto client = std::shared_ptr<HostClient>(new HostClient(std::move(socket), port, close_time));
+  add_buffer_listener(client);
   std::thread([client] { guard_thread([&] { client->run(); }); }).detach();
   return client;
 }
 
 bool HostClient::is_in_child() const { return getpid() != owner_; }
+
+bool HostClient::send_buffer(const SharedRange& range) {
+  const std::lock_guard lock(buffers_mutex_);
+  if (buffers_in_host_.contains(range.id)) return true;
+  Descriptor file = duplicate_shared(range.id);
+  if (!file) return false;
+  MessageWriter writer(MessageType::buffer);
+  writer.put(range.id).put(static_cast<std::uint64_t>(range.buffer_bytes)).put_descriptor(std::move(file));
+  socket_.send(writer.take());
+  buffers_in_host_.insert(range.id);
+  return true;
+}
+
+void HostClient::on_buffer_end(std::uint64_t id) {
+  if (is_in_child()) return;
+  const std::lock_guard lock(buffers_mutex_);
+  if (buffers_in_host_.erase(id) == 0) return;
+  try {
+    socket_.send(MessageWriter(MessageType::drop_buffer).put(id).take());
+  } catch (const std::bad_alloc&) {  // the host keeps the mapping until it ends
+  }
+}
 
 void HostClient::send_config(const Value& value) {
   MessageWriter writer(MessageType::config);
@@ -247,6 +270,11 @@ void HostClient::handle(Message& message) {
     reader.end();
     const std::lock_guard lock(mutex_);
     if (!std::exchange(asked_at_, std::nullopt)) throw MalformedMessage("a pong without a ping");
+  } else if (message.type == MessageType::keep_buffer) {
+    const auto id = reader.get<std::uint64_t>();
+    reader.end();
+    const std::lock_guard lock(buffers_mutex_);
+    if (buffers_in_host_.contains(id)) retire_shared(id);  // else it has ended meanwhile
   } else if (message.type == MessageType::hello) {
     Value value = reader.get_value(error_limits());
     reader.end();

@@ -13,12 +13,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "vm/host_process.h"
 #include "vm/message_socket.h"
+#include "vm/shared_buffers.h"
 #include "vm/task_vm.h"
 #include "vm/virtual_machine.h"
 
@@ -40,14 +42,17 @@ struct TaskFile {
   std::string path;
 };
 
-class HostClient : public std::enable_shared_from_this<HostClient> {
+class HostClient : public std::enable_shared_from_this<HostClient>, public BufferListener, private BufferSender {
  public:
   using Clock = std::chrono::steady_clock;
 
   // Starts the thread that reads the socket. A VM that was closed and has not ended within `close_time` retires the host, which
   // may have been taken over. Throws std::system_error.
   static std::shared_ptr<HostClient> start(Descriptor socket, const ArrayPort& port, std::chrono::nanoseconds close_time);
-  ~HostClient();
+  ~HostClient() override;
+
+  // Has the host unmap a buffer that has ended.
+  void on_buffer_end(std::uint64_t id) override;
 
   // The first message; `value` is for the host's Python side.
   void send_config(const Value& value);
@@ -97,6 +102,7 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   void handle(Message& message);
   void handle_reply(MessageReader& reader);
   void handle_change(MessageReader& reader);
+  bool send_buffer(const SharedRange& range) override;
   void send_files(std::uint64_t vm_id, const std::vector<TaskFile>& files);
   void refuse_callback(HostedVm& vm, std::uint64_t call_id, const std::string& why);
   void end(const HostEnd& end);
@@ -117,7 +123,9 @@ class HostClient : public std::enable_shared_from_this<HostClient> {
   MessageSocket socket_;
   const ArrayPort& port_;
   const std::chrono::nanoseconds close_time_;
-  const pid_t owner_;  // the process that created this object
+  const pid_t owner_;                        // the process that created this object
+  std::mutex buffers_mutex_;                 // taken after mutex_, or alone
+  std::set<std::uint64_t> buffers_in_host_;  // that were sent and have not ended
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::map<std::uint64_t, std::shared_ptr<HostedVm>> vms_;  // until they end

@@ -49,7 +49,15 @@ class HostServer::Replies final : public ReplySink {
       : socket_(std::move(socket)), vm_id_(vm_id), output_bytes_(output_bytes) {}
   void set_vm(const std::shared_ptr<TaskVm>& vm) { vm_ = vm; }
 
+  // Takes note of the buffers in which a call has arguments.
+  void begin(std::uint64_t call_id, HostBuffers buffers) {
+    for (const auto& [id, buffer] : buffers) buffer->calls.fetch_add(1);
+    const std::lock_guard lock(mutex_);
+    buffers_[call_id] = std::move(buffers);
+  }
+
   void push(Reply reply) override {
+    if (reply.outcome != Outcome::callback) release_buffers(reply.call_id);
     try {
       send(reply);
     } catch (const std::exception& error) {  // too large, or no memory
@@ -62,6 +70,18 @@ class HostServer::Replies final : public ReplySink {
   }
 
  private:
+  // Tells the device which buffers a task has kept, before the reply after which it would use them again.
+  void release_buffers(std::uint64_t call_id) {
+    HostBuffers buffers;
+    {
+      const std::lock_guard lock(mutex_);
+      if (auto found = buffers_.extract(call_id)) buffers = std::move(found.mapped());
+    }
+    for (const auto& [id, buffer] : buffers)
+      if (buffer->calls.fetch_sub(1) == 1 && buffer->memory.use_count() > 1)
+        socket_->send(MessageWriter(MessageType::keep_buffer).put(id).take());
+  }
+
   void send(const Reply& reply) {
     const auto vm = vm_.lock();
     MessageWriter writer(MessageType::reply);
@@ -77,6 +97,8 @@ class HostServer::Replies final : public ReplySink {
   const std::uint64_t vm_id_;
   const std::int64_t output_bytes_;
   std::weak_ptr<TaskVm> vm_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, HostBuffers> buffers_;  // of calls that have not ended
 };
 
 HostServer::HostServer(Descriptor socket, const ArrayPort& port)
@@ -136,7 +158,12 @@ void HostServer::handle(Message& message) {
   }
   if (message.type == MessageType::files) return take_files(reader);
   if (message.type == MessageType::start) return start_vm(reader);
-  if (message.type == MessageType::submit) return submit(reader);
+  if (message.type == MessageType::buffer) return take_buffer(reader);
+  if (message.type == MessageType::drop_buffer) {
+    buffers_.erase(reader.get<std::uint64_t>());
+    return;
+  }
+  if (message.type == MessageType::submit) return submit(message);
   const auto vm_id = reader.get<std::uint64_t>();
   if (message.type == MessageType::close) files_.erase(vm_id);  // of a VM that does not start
   TaskVm* vm = find(vm_id);
@@ -154,6 +181,20 @@ void HostServer::handle(Message& message) {
       }
     }
     default: throw MalformedMessage("the device sent a message of the host's");
+  }
+}
+
+// A buffer that cannot be mapped fails the calls that have arguments in it.
+void HostServer::take_buffer(MessageReader& reader) {
+  const auto id = reader.get<std::uint64_t>();
+  const auto size_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
+  try {
+    if (auto memory = map_shared_buffer(reader.get_descriptor(), size_bytes)) {
+      auto buffer = std::make_shared<HostBuffer>();
+      buffer->memory = std::move(memory);
+      buffers_[id] = std::move(buffer);
+    }
+  } catch (const ReceiveFailure&) {
   }
 }
 
@@ -213,7 +254,8 @@ void HostServer::start_vm(MessageReader& reader) {
   }
 }
 
-void HostServer::submit(MessageReader& reader) {
+void HostServer::submit(Message& message) {
+  MessageReader reader(message, port_, &buffers_);
   const auto vm_id = reader.get<std::uint64_t>();
   const auto call_id = reader.get<std::uint64_t>();
   const auto deadline_ns = reader.get<std::int64_t>();
@@ -229,6 +271,7 @@ void HostServer::submit(MessageReader& reader) {
   }
   std::optional<std::chrono::nanoseconds> deadline;
   if (deadline_ns >= 0) deadline = std::chrono::nanoseconds(deadline_ns);
+  found->second.replies->begin(call_id, reader.take_used_buffers());
   found->second.vm->submit(found->second.replies, call_id, std::move(function), std::move(arguments), deadline);
 }
 

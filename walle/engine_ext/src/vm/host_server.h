@@ -38,8 +38,9 @@ class HostServer {
   bool wait();
   void handle(Message& message);
   void start_vm(MessageReader& reader);
+  void take_buffer(MessageReader& reader);
   void take_files(MessageReader& reader);
-  void submit(MessageReader& reader);
+  void submit(Message& message);
   void send_change(std::uint64_t vm_id, const VmChange& change);
   void remove_ended();
   TaskVm* find(std::uint64_t vm_id) const;
@@ -50,6 +51,7 @@ class HostServer {
   const Descriptor parent_;  // readable once the device's process has ended; none on old kernels
   std::vector<Message> received_;
   std::map<std::uint64_t, Hosted> vms_;
+  HostBuffers buffers_;
   std::map<std::uint64_t, Files> files_;  // of VMs that have not started yet
   std::mutex ended_mutex_;
   std::vector<std::uint64_t> ended_;

@@ -12,12 +12,12 @@ using namespace std::chrono_literals;
 void HostedVm::submit(std::shared_ptr<ReplySink> replies, std::uint64_t call_id, std::string function, Value arguments,
                       std::optional<std::chrono::nanoseconds> deadline) {
   if (host_->is_in_child()) return replies->push({call_id, Outcome::closed, {}, HostClient::kForked});
-  MessageWriter writer(MessageType::submit);
+  MessageWriter writer(MessageType::submit, host_.get());
   writer.put(id_).put(call_id).put<std::int64_t>(deadline ? deadline->count() : -1).put_text(function).put_value(arguments);
   const std::lock_guard lock(host_->mutex_);
   if (!accepts_calls())
     return replies->push({call_id, state_ == State::ended && is_lost_ ? Outcome::lost : Outcome::closed, {}, reject_reason_});
-  calls_waiting_.push_back({call_id, std::move(replies), deadline, {}, false});
+  calls_waiting_.push_back({call_id, std::move(replies), deadline, {}, writer.take_buffers()});
   try {
     host_->socket_.send(writer.take());
   } catch (...) {  // too large, or no memory: the host will never reply to it

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "vm/host_client.h"
 #include "vm/message.h"
@@ -44,9 +45,10 @@ class HostedVm final : public VirtualMachine {
     std::uint64_t id = 0;
     std::shared_ptr<ReplySink> replies;
     std::optional<std::chrono::nanoseconds> deadline;
-    HostClient::Clock::time_point began_at;  // at the latest, where it is the first
-    bool has_callback = false;               // its VM waits for an answer
-    bool is_overdue = false;                 // the host was asked whether it runs
+    HostClient::Clock::time_point began_at;         // at the latest, where it is the first
+    std::vector<std::shared_ptr<Storage>> buffers;  // of its arguments, in use until the reply
+    bool has_callback = false;                      // its VM waits for an answer
+    bool is_overdue = false;                        // the host was asked whether it runs
   };
 
   template <class T>

@@ -25,9 +25,10 @@ enum class Tag : std::uint8_t {
   dict,
   array,
   shared_array,
-  encoded
+  encoded,
+  buffer_array,
 };
-constexpr std::uint8_t kTags = 14;
+constexpr std::uint8_t kTags = 15;
 
 constexpr std::size_t kReplySlack = std::size_t{1} << 20;        // beside a result: descriptions of errors
 constexpr std::size_t kUnlimitedBytes = std::size_t{512} << 20;  // of a message with results that no limit bounds
@@ -153,6 +154,18 @@ void MessageWriter::put_tensor(const Tensor& tensor) {
                    " bytes cannot cross to or from the VM host at once");
   const Tensor source = tensor.contiguous() ? tensor : contiguous_copy(tensor);
   const auto size_bytes = static_cast<std::size_t>(size * item);
+  const auto put_head = [&](Tag tag) {
+    put(tag).put(tensor.dtype()).put(static_cast<std::uint8_t>(tensor.ndim()));
+    for (const std::int64_t dimension : tensor.shape()) put(dimension);
+  };
+  if (buffers_ != nullptr && size_bytes > 0) {
+    if (auto range = find_shared(source.raw(), size_bytes); range && buffers_->send_buffer(*range)) {
+      put_head(Tag::buffer_array);
+      put(range->id).put(static_cast<std::uint64_t>(range->offset));
+      in_buffers_.push_back(std::move(range->memory));
+      return;
+    }
+  }
   Descriptor shared;
   if (size * item >= kSharedArrayBytes && message_.descriptors.size() < kMaxDescriptors) {
     try {
@@ -160,8 +173,7 @@ void MessageWriter::put_tensor(const Tensor& tensor) {
     } catch (const std::system_error&) {  // no descriptor or memory for it: the array crosses as bytes
     }
   }
-  put(shared ? Tag::shared_array : Tag::array).put(tensor.dtype()).put(static_cast<std::uint8_t>(tensor.ndim()));
-  for (const std::int64_t dimension : tensor.shape()) put(dimension);
+  put_head(shared ? Tag::shared_array : Tag::array);
   if (shared)
     put_descriptor(std::move(shared));
   else if (size_bytes > 0)
@@ -275,8 +287,9 @@ Value MessageReader::read_value(int depth) {
       }
       return {std::move(dict)};
     }
-    case Tag::array: return {read_tensor(false)};
-    case Tag::shared_array: return {read_tensor(true)};
+    case Tag::array: return {read_tensor(Place::message)};
+    case Tag::shared_array: return {read_tensor(Place::descriptor)};
+    case Tag::buffer_array: return {read_tensor(Place::buffer)};
     case Tag::encoded: return {read_encoded()};
   }
   fail("has an unknown tag");
@@ -293,7 +306,21 @@ Encoded MessageReader::read_encoded() {
   }
 }
 
-Tensor MessageReader::read_tensor(bool is_shared) {
+// Returns the memory of an array in a buffer, which the buffer keeps.
+std::shared_ptr<Storage> MessageReader::read_range(std::size_t size_bytes, DType dtype) {
+  const auto id = get<std::uint64_t>();
+  const auto offset = get<std::uint64_t>();
+  if (buffers_ == nullptr) fail("has an array in a buffer");
+  const auto found = buffers_->find(id);
+  if (found == buffers_->end()) throw ReceiveFailure("the memory of an array could not be mapped");
+  const std::shared_ptr<Storage>& memory = found->second->memory;
+  if (offset > memory->size_bytes() || size_bytes > memory->size_bytes() - offset || offset % item_alignment(dtype) != 0)
+    fail("has an array outside of its buffer");
+  used_buffers_.insert(*found);
+  return Storage::borrow(memory->data() + offset, size_bytes, false, [memory] {});
+}
+
+Tensor MessageReader::read_tensor(Place place) {
   const auto dtype = get<std::uint8_t>();
   if (dtype >= kDTypeCount) fail("has an array of an unknown type");
   Dims shape(get<std::uint8_t>());
@@ -310,7 +337,9 @@ Tensor MessageReader::read_tensor(bool is_shared) {
   if (size_bytes > static_cast<std::size_t>(kMaxArrayBytes)) fail("has an array that is too large");
   count_bytes(size_bytes + static_cast<std::size_t>(kAxisBytes) * shape.size());
   std::shared_ptr<Storage> storage;
-  if (is_shared) {
+  if (place == Place::buffer) {
+    storage = read_range(size_bytes, static_cast<DType>(dtype));
+  } else if (place == Place::descriptor) {
     try {
       storage = map_shared_bytes(get_descriptor(), size_bytes);
     } catch (const std::system_error& error) {

@@ -1,9 +1,12 @@
 // Messages between a device's process and its VM host: fields, values and arrays as bytes in this machine's order, and large
 // arrays as sealed shared memory beside them. What is read may be hostile: each count and size is checked before it is used.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -11,6 +14,7 @@
 #include <vector>
 
 #include "vm/descriptor.h"
+#include "vm/shared_buffers.h"
 #include "vm/value.h"
 
 namespace walle::vm {
@@ -31,8 +35,13 @@ enum class MessageType : std::uint8_t {
   reply,   // vm, call, outcome, calls, text, value
   change,  // vm, kind, text, reset_failure, leaked_bytes, create_ms
   pong,
+  // From the host: id: a task keeps an array in the buffer after the call that is replied to next.
+  keep_buffer,
+  // From the device.
+  buffer,       // id, size; descriptor: memory of arrays, to be mapped
+  drop_buffer,  // id
 };
-inline constexpr std::uint8_t kMessageTypes = 13;
+inline constexpr std::uint8_t kMessageTypes = 16;
 
 // Descriptors that one message may carry; the system's limit is 253.
 inline constexpr std::size_t kMaxDescriptors = 64;
@@ -70,9 +79,25 @@ class ReceiveFailure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Brings shared buffers to the other end before a message that refers to them.
+class BufferSender {
+ public:
+  virtual ~BufferSender() = default;
+  // Returns false where that is not possible: the array crosses as bytes.
+  virtual bool send_buffer(const SharedRange& range) = 0;
+};
+
+// A shared buffer in a VM host, and the number of calls there that have arguments in it.
+struct HostBuffer {
+  std::shared_ptr<Storage> memory;
+  std::atomic<int> calls{0};
+};
+using HostBuffers = std::map<std::uint64_t, std::shared_ptr<HostBuffer>>;
+
 class MessageWriter {
  public:
-  explicit MessageWriter(MessageType type) { message_.type = type; }
+  // Without a sender no array crosses in a shared buffer.
+  explicit MessageWriter(MessageType type, BufferSender* buffers = nullptr) : buffers_(buffers) { message_.type = type; }
 
   template <class T>
   MessageWriter& put(T number) {
@@ -86,12 +111,16 @@ class MessageWriter {
   MessageWriter& put_descriptor(Descriptor descriptor);
   std::size_t size_bytes() const { return message_.body.size(); }
   Message take() { return std::move(message_); }
+  // Returns the memory of the shared buffers that the message refers to.
+  std::vector<std::shared_ptr<Storage>> take_buffers() { return std::move(in_buffers_); }
 
  private:
   void put_items(const Items& items);
   void put_tensor(const Tensor& tensor);
 
   Message message_;
+  BufferSender* const buffers_;
+  std::vector<std::shared_ptr<Storage>> in_buffers_;
   std::int64_t array_bytes_ = 0;
 };
 
@@ -99,7 +128,9 @@ class MessageWriter {
 // and ReceiveFailure where the message was cut before it, or shared memory cannot be mapped.
 class MessageReader {
  public:
-  MessageReader(Message& message, const ArrayPort& port) : message_(message), port_(port) {}
+  // `buffers` are those that arrays of the message may be in.
+  MessageReader(Message& message, const ArrayPort& port, const HostBuffers* buffers = nullptr)
+      : message_(message), port_(port), buffers_(buffers) {}
 
   template <class T>
   T get() {
@@ -119,6 +150,8 @@ class MessageReader {
   // A value beyond the limits is malformed.
   Value get_value(const Limits& limits);
   Descriptor get_descriptor();
+  // Returns the buffers in which arrays of the value are, by number.
+  HostBuffers take_used_buffers() { return std::move(used_buffers_); }
   // Ignores what is left.
   void skip() noexcept;
   // Checks that nothing is left.
@@ -132,11 +165,15 @@ class MessageReader {
   Value read_value(int depth);
   Encoded read_encoded();
   Items read_items(int depth, std::size_t count);
-  Tensor read_tensor(bool is_shared);
+  enum class Place : std::uint8_t { message, descriptor, buffer };
+  Tensor read_tensor(Place place);
+  std::shared_ptr<Storage> read_range(std::size_t size_bytes, DType dtype);
   void count_bytes(std::size_t size);
 
   Message& message_;
   const ArrayPort& port_;
+  const HostBuffers* const buffers_;
+  HostBuffers used_buffers_;
   std::size_t position_ = 0;
   std::size_t next_descriptor_ = 0;
   Limits limits_;

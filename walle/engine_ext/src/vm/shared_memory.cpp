@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <system_error>
+#include <utility>
 
 namespace walle::vm {
 
@@ -16,6 +17,16 @@ namespace {
 #ifdef __linux__
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 constexpr unsigned kNoExecute = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010  // since Linux 5.1
+#endif
+constexpr int kReaderSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
+
+Descriptor create_memory() {
+  int fd = memfd_create("walle-array", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
+  if (fd < 0 && errno == EINVAL) fd = memfd_create("walle-array", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  return Descriptor(fd);
+}
 #endif
 
 // Addresses of mapped files. Never destroyed, because threads may reach it while the process exits.
@@ -34,10 +45,8 @@ MappedFiles& mapped_files() {
 #ifdef __linux__
 
 Descriptor share_bytes(const std::byte* data, std::size_t size_bytes) {
-  int fd = memfd_create("walle-array", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecute);
-  if (fd < 0 && errno == EINVAL) fd = memfd_create("walle-array", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "memfd_create");
-  Descriptor memory(fd);
+  Descriptor memory = create_memory();
+  if (!memory) throw std::system_error(errno, std::generic_category(), "memfd_create");
   for (std::size_t done = 0; done < size_bytes;) {
     const ssize_t written = write(memory.get(), data + done, size_bytes - done);
     if (written < 0 && errno == EINTR) continue;
@@ -58,6 +67,18 @@ std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t 
   return Storage::borrow(address, size_bytes, true, [address, size_bytes] { munmap(address, size_bytes); });
 }
 
+SharedMapping create_shared_mapping(std::size_t size_bytes) noexcept {
+  Descriptor memory = create_memory();
+  if (!memory || ftruncate(memory.get(), static_cast<off_t>(size_bytes)) != 0) return {};
+  void* address = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (address == MAP_FAILED) return {};
+  if (fcntl(memory.get(), F_ADD_SEALS, kReaderSeals) != 0) {
+    munmap(address, size_bytes);
+    return {};
+  }
+  return {std::move(memory), static_cast<std::byte*>(address), size_bytes};
+}
+
 #else  // no memory there can be sealed: arrays cross as bytes
 
 Descriptor share_bytes(const std::byte*, std::size_t) {
@@ -65,6 +86,8 @@ Descriptor share_bytes(const std::byte*, std::size_t) {
 }
 
 std::shared_ptr<Storage> map_shared_bytes(const Descriptor&, std::size_t) { return nullptr; }
+
+SharedMapping create_shared_mapping(std::size_t) noexcept { return {}; }
 
 #endif
 

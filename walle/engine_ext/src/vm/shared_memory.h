@@ -16,6 +16,14 @@ Descriptor share_bytes(const std::byte* data, std::size_t size_bytes);
 // where the file has another size or is not sealed. Throws std::system_error where the system cannot map it.
 std::shared_ptr<Storage> map_shared_bytes(const Descriptor& memory, std::size_t size_bytes);
 
+// Memory that its creator writes and others can only read: `file` may be mapped by them, whose mappings are read-only.
+struct SharedMapping {
+  Descriptor file;
+  std::byte* data = nullptr;  // to be unmapped by the owner; null where the system has no such memory
+  std::size_t size_bytes = 0;
+};
+SharedMapping create_shared_mapping(std::size_t size_bytes) noexcept;
+
 // Maps an ordinary file, read-only. Returns null where the system cannot map it; a storage without bytes for an empty file.
 std::shared_ptr<Storage> map_file_bytes(const Descriptor& file);
 
