@@ -24,7 +24,7 @@ from apps.livestream.player import Decision, Player
 from apps.livestream.quality import intervals, labels, scores
 from apps.livestream.studio import Studio
 from walle.device import Device
-from walle.model_files import ModelFolder
+from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
 
 FRAMES_PER_SECOND = 4
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for clip in labels.read_labels(labels.LABELS)
         if options.chosen == "all" or clip.is_test == (options.chosen == "test")
     ]
-    results = asyncio.run(play_clips(clips, options.clips, ModelFolder.chosen(options.models_dir)))
+    results = asyncio.run(play_clips(clips, options.clips, ModelFolder(options.models_dir or default_folder())))
     found = {}
     for name, is_test in (("tuning", False), ("test", True)):
         if chosen := [each for each in results if each.clip.is_test == is_test]:

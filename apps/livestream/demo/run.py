@@ -26,7 +26,7 @@ from apps.livestream.player import Player
 from apps.livestream.studio import Studio
 from apps.livestream.thumbnails import jpeg
 from walle.device import Device
-from walle.model_files import ModelFolder
+from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
 
 _MAX_SIDE = 1280  # of the frames that the tasks get; the models see 320 pixels
@@ -75,7 +75,7 @@ class _Demo:
         options = self._options
         async with self._open_source():  # what cannot be played is said before anything is started
             pass
-        models = ModelFolder.chosen(options.models_dir)
+        models = ModelFolder(options.models_dir or default_folder())
         async with contextlib.AsyncExitStack() as undo:
             with self._status("starting the cloud and its devices, and releasing the tasks"):
                 studio = await undo.enter_async_context(Studio(self._folder, models, devices=options.devices))

@@ -13,7 +13,8 @@ The output says what was decided, where and why:
 
 import evidence
 import views
-from decision import decision, probability
+from decision import probability
+from settings import settings
 
 import walle.cv as cv
 import walle.np as np
@@ -30,7 +31,7 @@ _QUALITY = 85  # of the JPEG that the cloud looks at
 def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
     """Return the second's evidence and the device's probability, with its images."""
     contents = trigger["event"]["contents"]
-    choice = decision(ctx)
+    choice = settings(ctx)
     found = evidence.second_evidence(contents, choice["rule"])
     found["before"] = ctx.state.get("score", 0.0) if ctx.state.get("second") == contents["second"] - 1 else 0.0
     return {
@@ -44,7 +45,7 @@ def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
 
 def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
     """Decide. On the device `x` is what `preprocess` made; in the cloud it has `jpegs` in place of `images`."""
-    choice = decision(ctx)
+    choice = settings(ctx)
     if ctx.place == "cloud":
         return _look_closer(ctx, x, choice)
     answer = {**x, "decided": "device", "why": "", "sent_bytes": 0}
