@@ -67,7 +67,7 @@ async def test_a_frame_that_has_not_changed_gets_the_last_answer(task_folder: Fo
     noisy = np.clip(image + np.random.default_rng(0).normal(0, 4, image.shape), 0, 255).astype(np.uint8)
     changed = image.copy()
     changed[300:380, 20:100] = (255, 0, 255)  # a small object
-    darker = (image * 0.9).astype(np.uint8)
+    darker = (image * 0.8).astype(np.uint8)
     async with running(task_folder("item"), "item") as task:
         first = await task.run(image=image, second=0)
         same = await task.run(image=noisy, second=1)
@@ -82,7 +82,7 @@ async def test_a_frame_that_has_not_changed_gets_the_last_answer(task_folder: Fo
 async def test_slow_changes_add_up(task_folder: Folders, images: Path) -> None:
     image = reference.picture(images / "coffee.png").astype(np.float32)
     async with running(task_folder("item"), "item") as task:
-        reused = [(await task.run(image=(image * (1 - 0.005 * step)).astype(np.uint8)))["reused"] for step in range(20)]
+        reused = [(await task.run(image=(image * (1 - 0.015 * step)).astype(np.uint8)))["reused"] for step in range(20)]
     assert reused[1]
     assert reused.count(False) >= 3  # compared with the last frame that was analysed, not with the last one
 
