@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from walle import cv, np
 from walle.cli.task_simulation import own_events
 
 # The packages of walle[cloud], and NumPy.
@@ -125,3 +126,32 @@ def test_a_tasks_own_events_keep_their_order_and_lines(tmp_path: Path) -> None:
     lines = [event("a", 1, 1), "x\n", event("b", 2, 2)]
     played = own_events(tmp_path / "events.txt", "".join(lines).encode())
     assert (played.lines, played.data, dict(played.skipped)) == ((1, 3), "".join(lines).encode(), {"broken": 1})
+
+
+def test_events_may_name_images_beside_the_log(task: Path) -> None:
+    (task / "task.toml").write_text(CONFIG.replace("page_exit", "frame"))
+    (task / "main.py").write_text(
+        "def execute(ctx, trigger):\n    return trigger['event']['contents']['image'][1, 2].tolist()\n"
+    )
+    image = np.zeros((4, 4, 3), "uint8")
+    image[1, 2] = np.asarray([1, 2, 3], "uint8")
+    (task / "simulation" / "one.png").write_bytes(bytes(memoryview(cv.imencode(".png", image)[1])))
+    lines = [
+        {"event_id": "frame", "page_id": "", "ts_ms": number, "contents": {"image": {"$image": name}}}
+        for number, name in enumerate(("one.png", "two.png", "../main.py"))
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (task / "simulation" / "events.jsonl").write_text(text)
+    other = task.parent / "log" / "log.jsonl"
+    other.parent.mkdir()
+    (other.parent / "two.png").write_bytes((task / "simulation" / "one.png").read_bytes())
+    other.write_text(text)
+    for arguments, played in (((), 0), (("--events", str(other)), 1)):
+        report = json.loads(simulate(task, "--json", *arguments).stdout)
+        assert [(one["line"], one["output"]) for one in report["results"]] == [(played + 1, [1, 2, 3])] * 2
+        missing = 1 - played
+        assert [one["line"] for one in report["refused_events"]] == [missing + 1, 3]
+        assert "contents.image: file" in report["refused_events"][0]["reason"]
+        assert "is not a path below the folder" in report["refused_events"][1]["reason"]
+    shown = simulate(task).stdout
+    assert "line 2 was not played, a device refuses it: contents.image: file 'two.png' does not exist" in shown

@@ -1,6 +1,7 @@
 """The simulation before a release: versions that pass, and the reports of those that fail."""
 
 import asyncio
+import io
 import json
 import logging
 import os
@@ -9,17 +10,20 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import numpy
 import pytest
 import pytest_asyncio
 
 from tests.sim.shop_cloud import no_task_left
 from tests.sim.visits import TASK_CONFIG, event_at
 from tests.sim.vm_hosts import CRASHES
+from walle import cv
 from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.host import shared_host
+from walle.pipeline.event_files import EventFiles
 from walle.pipeline.events import Event, EventError
 from walle.pipeline.stream_engine import StreamEngine
 from walle.pipeline.topics import MAX_TOPICS
@@ -351,3 +355,50 @@ async def test_a_task_that_crashes_its_interpreter_fails_its_version_and_nothing
     honest = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1\n", version="v2"), LOG)
     assert (honest.ok, honest.runs) == (True, RUNS), honest
     await simulator.close()
+
+
+@pytest.mark.asyncio
+async def test_events_name_images_and_arrays_beside_them(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, trigger):
+    contents = trigger["event"]["contents"]
+    assert [event.contents["image"] for event in ctx.recent] == [None] * len(ctx.recent)
+    return {"mean": float(contents["image"].astype("float32").mean()), "samples": contents["samples"].tolist()}
+"""
+    config = TASK_CONFIG.replace("page_exit", "frame") + '[simulation]\nevents = "simulation/events.jsonl"\n'
+    image = numpy.full((20, 30, 3), 7, "uint8")
+    samples = io.BytesIO()
+    numpy.save(samples, numpy.array([0.5, -1], "float32"))
+    names = ["frames/1.png", "frames/missing.png", "../main.py", "frames/1.png"]
+    lines = [
+        {
+            "event_id": "frame",
+            "page_id": "",
+            "ts_ms": number,
+            "contents": {"image": {"$image": name}, "samples": {"$npy": "s.npy"}, "n": number},
+        }
+        for number, name in enumerate(names)
+    ]
+    files = {
+        "task.toml": config.encode(),
+        "main.py": main.encode(),
+        "simulation/events.jsonl": b"".join(json.dumps(line).encode() + b"\n" for line in lines),
+        "simulation/frames/1.png": bytes(memoryview(cv.imencode(".png", image)[1])),
+        "simulation/s.npy": samples.getvalue(),
+    }
+    tree = TaskTree(scenario="shop", task="count", version="v1", commit="c" * 40, files=files)
+    version = TaskVersion.parse(tree)
+    got: list[SimulatedRun] = []
+    simulator = Simulator(vms=1, on_run=got.append)
+    try:
+        bundle = build_bundle(version, Signer.generate())
+        named = EventFiles.of(version.simulation_files)
+        result = await simulator.run(bundle, version.simulation_events, files=named)
+    finally:
+        await simulator.close()
+    assert (result.ok, result.runs, result.events) == (True, 2 * len(DEVICE_KINDS), 4)
+    assert [position for position, _ in result.refused] == [1, 2]
+    assert result.refused[0][1].startswith("contents.image: file 'frames/missing.png' does not exist")
+    assert result.refused[1][1] == "contents.image: '../main.py' is not a path below the folder of the events"
+    assert [run.output.output for run in got if run.output] == [{"mean": 7.0, "samples": [0.5, -1.0]}] * 4
+    assert not any(entry.path.startswith("simulation") for entry in bundle.manifest.files)  # no device pulls them

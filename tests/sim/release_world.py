@@ -4,6 +4,7 @@ The test decides the result of a simulation, and whether a gateway answers.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -130,7 +131,7 @@ class ReleaseWorld:
     async def _put(self, data: bytes) -> str:
         return self.files.put(data)
 
-    async def _simulate(self, bundle: Bundle, _events: bytes | None) -> SimulationResult:
+    async def _simulate(self, bundle: Bundle, _events: bytes | None, _files: Mapping[str, bytes]) -> SimulationResult:
         self.simulated.append(bundle.manifest.version)
         self.simulating.set()
         await self.go_on.wait()

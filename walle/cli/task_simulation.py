@@ -211,11 +211,13 @@ async def _simulate(tree: "TaskTree", played: PlayedLog | None, record: _Record)
     from walle.cloud.simulation import Simulator
     from walle.deploy.cloud.bundle import TaskVersion, build_bundle
     from walle.deploy.signing import Signer
+    from walle.pipeline.event_files import EventFiles
 
     bundle = build_bundle(TaskVersion.parse(tree), Signer.generate())
     simulator = Simulator(vms=1, on_log=record.add_log, on_run=record.add_run)
     try:
-        return await simulator.run(bundle, None if played is None else played.data)
+        data = None if played is None else played.data
+        return await simulator.run(bundle, data, files=None if played is None else EventFiles.beside(played.path))
     finally:
         await simulator.close()
 

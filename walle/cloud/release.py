@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 from walle.clock import SystemClock
 from walle.cloud.config import CloudConfig
@@ -14,6 +15,7 @@ from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.pipeline.event_files import EventFiles
 
 CDN_URL = "/cdn"  # relative: a device takes it from the gateway that it knows
 
@@ -54,8 +56,8 @@ class ReleaseNode:
         async def put(data: bytes) -> str:
             return await asyncio.to_thread(home.files.put, data)
 
-        async def simulate(bundle: Bundle, events: bytes | None) -> SimulationResult:
-            return await simulator.run(bundle, events)
+        async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
+            return await simulator.run(bundle, events, files=EventFiles.of(files))
 
         world = World(
             check_version=check_version,

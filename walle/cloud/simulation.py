@@ -20,6 +20,7 @@ from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import shared_host
 from walle.errors import VMError
+from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import EventError
@@ -29,6 +30,7 @@ from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.task_states import TaskState
 from walle.pipeline.topics import PutTopics
+from walle.pipeline.transient_events import transient
 from walle.protocol import Attribute, Failure
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, OnLog, TaskLog
@@ -79,20 +81,30 @@ class Simulator:
         self._cloud = TaskRunner(vms, task_log=self._task_log, host=host)
         self._on_log = on_log
         self._on_run = on_run
+        self._share_arrays = vm_host
 
     async def run(
-        self, bundle: Bundle, events: bytes | None, kinds: Sequence[Mapping[str, Attribute]] = DEVICE_KINDS
+        self,
+        bundle: Bundle,
+        events: bytes | None,
+        kinds: Sequence[Mapping[str, Attribute]] = DEVICE_KINDS,
+        *,
+        files: EventFiles | None = None,
     ) -> SimulationResult:
         """Play `events` (JSON lines; None for none) through the bundle on each kind of device.
+
+        `files` are those that events may name (`walle.pipeline.event_files`); an event whose file is missing or wrong
+        is refused.
 
         A version fails if it does not load or if a run fails; after ten failures no further event is played. Without
         events it passes by loading. Events that a device refuses are not played, and listed in the result.
         """
         with tempfile.TemporaryDirectory(prefix="walle-simulation-") as folder:
-            files = Path(folder) / "task"
-            await asyncio.to_thread(unpack, bundle.manifest, bundle.blobs, files)
+            folder_of_task = Path(folder) / "task"
+            named = files or EventFiles.of({})
+            await asyncio.to_thread(unpack, bundle.manifest, bundle.blobs, folder_of_task)
             try:
-                await self._device.load(files, bundle.manifest, on_log=self._on_log_of("", None))
+                await self._device.load(folder_of_task, bundle.manifest, on_log=self._on_log_of("", None))
             except VMError as error:
                 return SimulationResult(ok=False, runs=0, failures=1, first_error=_describe(failure_of(error)))
             if events is None:
@@ -103,7 +115,7 @@ class Simulator:
             for number, kind in enumerate(kinds):
                 database = Path(folder) / f"features-{number}.db"
                 play.refused.clear()  # each kind of device refuses the same
-                await self._play(bundle, files, EventLog(log), database, kind, play)
+                await self._play(bundle, folder_of_task, EventLog(log), database, kind, play, named)
             event_count = sum(1 for _ in EventLog(log))
             if play.runs == 0:
                 return SimulationResult(False, 0, 1, _why_none(bundle, log, play), event_count, tuple(play.refused))
@@ -119,7 +131,14 @@ class Simulator:
             )
 
     async def _play(
-        self, bundle: Bundle, files: Path, log: EventLog, database: Path, kind: Mapping[str, Attribute], play: "_Play"
+        self,
+        bundle: Bundle,
+        files: Path,
+        log: EventLog,
+        database: Path,
+        kind: Mapping[str, Attribute],
+        play: "_Play",
+        named: EventFiles,
     ) -> None:
         """Play the events on one kind of device, and count what happens in `play`."""
         manifest = bundle.manifest
@@ -163,7 +182,7 @@ class Simulator:
             FeatureStore(database) as store,
         ):
             history.set_policy(manifest.name, manifest.history)
-            engine = StreamEngine(store, run, on_outcome=on_outcome)
+            engine = StreamEngine(store, run, on_outcome=on_outcome, share_arrays=self._share_arrays)
             engine.add_task(manifest.name, manifest.trigger)
             if manifest.state is not None:
                 store.activate_state(TaskState.empty(manifest.name, manifest.state.version))
@@ -173,11 +192,13 @@ class Simulator:
                     break
                 await history.keep_up()
                 try:
-                    await engine.on_event(event, position, can_wait=True)
+                    played = await asyncio.to_thread(named.resolved, event) if named.has_any(event) else event
+                    await engine.on_event(played, position, can_wait=True)
                 except EventError as error:  # a device refuses and skips it too
                     play.refused.append((position, str(error)))
                 else:
-                    history.add(position, event)
+                    if transient(played) is None:
+                        history.add(position, played)
                 await engine.settle()  # so that a version is stopped soon after its last allowed failure
             play.runs += engine.counts.triggers
             play.without_visit = engine.counts.without_visit

@@ -155,7 +155,7 @@ class EventIntake:
         self._recorded.extend(enumerate(events, first))
 
     async def _finish_live(self, journal: EventJournal, *, can_wait: bool) -> TakenEvent | None:
-        """Take what is recorded, and return what became of the last event."""
+        """Take the recorded events, and return the place of the last one."""
         if not all(isinstance(event, TransientEvent) for _, event in self._recorded):
             await journal.synced()
         try:

@@ -1,4 +1,4 @@
-"""Results of a device's tasks for its app: what became of each trigger of a task, in the order of its events.
+"""Results of a device's tasks for its app: the outcome of each trigger of a task, in the order of its events.
 
 Each trigger gives one result: the output of its run, the run's failure, or that the trigger was dropped because the
 task's queue was full or the task was removed. A trigger that is dropped while an earlier one runs is told after it.
@@ -21,7 +21,7 @@ _MAX_EXPECTED = 10_000  # triggers of a stream without a result, and results tha
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What became of one trigger of a task: `output`, None also for a run that returned nothing; `failure`; `dropped`.
+    """The outcome of one trigger: `output`, None also for a run that returned nothing; or `failure`; or `dropped`.
 
     `event_id`, `ts_ms` and `position` are those of the event that triggered.
     """

@@ -75,6 +75,16 @@ class TaskVersion:
         path = self.config.simulation_events
         return self.tree.files[path] if path else None
 
+    @property
+    def simulation_files(self) -> dict[str, bytes]:
+        """The files in the folder of these events, by their paths in it: images and arrays that events name."""
+        folder, slash, _ = self.config.simulation_events.rpartition("/")
+        return {
+            path.removeprefix(folder + slash): data
+            for path, data in self.tree.files.items()
+            if path.startswith(folder + slash)
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, Self
 
 from walle.clock import Clock
@@ -88,9 +88,9 @@ class World:
     """External effects of the release service, as injected calls. Every call may be repeated.
 
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
-    not exist;
-    `simulate` takes the version's own events, None without any; `put` stores one blob; `publish` swaps the table in all
-    gateways; `recent_devices` returns at most a given number of ids of recently seen devices of a policy. A call that
+    not exist; `simulate` takes the version's own events, None without any, and the files that they may name; `put`
+    stores one blob; `publish` swaps the table in all gateways; `recent_devices` returns at most a given number of ids
+    of recently seen devices of a policy. A call that
     raises is retried, except during a simulation, where it fails the release.
     """
 
@@ -99,7 +99,7 @@ class World:
     read_version: Callable[[str, str, str], Awaitable[TaskVersion]]
     build: Callable[[TaskVersion], Awaitable[Bundle]]
     put: Callable[[bytes], Awaitable[str]]
-    simulate: Callable[[Bundle, bytes | None], Awaitable[SimulationResult]]
+    simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
     sign: Callable[[Directive], Directive]
@@ -364,7 +364,7 @@ class ReleaseService:
         try:
             version = await self._world.read_version(request.scenario, request.task, request.version)
             bundle = await self._world.build(version)
-            result = await self._world.simulate(bundle, version.simulation_events)
+            result = await self._world.simulate(bundle, version.simulation_events, version.simulation_files)
             if not result.ok:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
                 return SimulationFailed(self._clock.time(), reason)

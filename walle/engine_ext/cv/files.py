@@ -27,6 +27,11 @@ def imdecode(buf: Any, flags: int = constants.IMREAD_COLOR) -> ndarray | None:
     data = (
         as_image(buf).astype("uint8").tobytes() if not isinstance(buf, (bytes, bytearray, memoryview)) else bytes(buf)
     )
+    return decode(data, flags)
+
+
+def decode(data: bytes, flags: int = constants.IMREAD_COLOR, max_pixels: int = 1 << 28) -> ndarray | None:
+    """Return the image of a file's bytes as `imdecode`; None also for one of more than `max_pixels`."""
     kind = next((kind for sign, kind in _SIGNATURES.items() if data.startswith(sign)), None)
     if kind is None:
         return None
@@ -34,7 +39,7 @@ def imdecode(buf: Any, flags: int = constants.IMREAD_COLOR) -> ndarray | None:
         raise UnsupportedError(_MISSING.format(kind, _PACKAGES[kind]))
     grey = flags != constants.IMREAD_UNCHANGED and not flags & constants.IMREAD_COLOR
     try:
-        found = _core.decode_image(kind, data, grey and kind == "jpeg")
+        found = _core.decode_image(kind, data, grey and kind == "jpeg", max_pixels)
     except ValueError:
         return None
     return found if flags == constants.IMREAD_UNCHANGED else _apply_flags(found, flags, grey=grey)

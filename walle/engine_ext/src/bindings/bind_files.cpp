@@ -17,17 +17,17 @@ void bind_files(py::module_& module) {
   });
   module.def(
       "decode_image",
-      [](const std::string& format, const py::bytes& data, bool grey) {
+      [](const std::string& format, const py::bytes& data, bool grey, std::int64_t max_pixels) {
         const std::string_view bytes = data;
         const py::gil_scoped_release released;
         try {
-          return decode_image(format, std::as_bytes(std::span(bytes.data(), bytes.size())), grey);
+          return decode_image(format, std::as_bytes(std::span(bytes.data(), bytes.size())), grey, max_pixels);
         } catch (const Error& error) {
           if (error.kind() == ErrorKind::model) throw py::value_error(error.what());
           throw;
         }
       },
-      py::arg("format"), py::arg("data"), py::arg("grey"));
+      py::arg("format"), py::arg("data"), py::arg("grey"), py::arg("max_pixels") = kMaxPixels);
   module.def(
       "encode_image",
       [](const std::string& format, const Tensor& image, int level) {

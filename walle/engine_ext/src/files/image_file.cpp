@@ -17,12 +17,12 @@ std::span<const std::string_view> image_formats() noexcept {
   return std::span(formats).first(formats.size() - 1);
 }
 
-Tensor decode_image(std::string_view format, std::span<const std::byte> data, bool grey) {
+Tensor decode_image(std::string_view format, std::span<const std::byte> data, bool grey, std::int64_t max_pixels) {
 #ifdef WALLE_WITH_JPEG
-  if (format == "jpeg") return decode_jpeg(data, grey);
+  if (format == "jpeg") return decode_jpeg(data, grey, max_pixels);
 #endif
 #ifdef WALLE_WITH_PNG
-  if (format == "png") return decode_png(data);
+  if (format == "png") return decode_png(data, max_pixels);
 #endif
   throw Error(ErrorKind::unsupported, "this build of the engine does not support image format '" + std::string(format) + "'");
 }

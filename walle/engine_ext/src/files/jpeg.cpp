@@ -80,7 +80,7 @@ bool write_jpeg_rows(jpeg_compress_struct& info, ErrorJump& error, const Tensor&
 
 }  // namespace
 
-Tensor decode_jpeg(std::span<const std::byte> data, bool grey) {
+Tensor decode_jpeg(std::span<const std::byte> data, bool grey, std::int64_t max_pixels) {
   jpeg_decompress_struct info{};
   ErrorJump error;
   info.err = install(error);
@@ -91,8 +91,8 @@ Tensor decode_jpeg(std::span<const std::byte> data, bool grey) {
   if (!read_jpeg_header(info, error, data, grey)) throw fail();
   const auto height = static_cast<std::int64_t>(info.output_height), width = static_cast<std::int64_t>(info.output_width),
              channels = static_cast<std::int64_t>(info.output_components);
-  if (height * width > kMaxPixels) {
-    std::snprintf(error.message, sizeof(error.message), "it has more than %lld pixels", static_cast<long long>(kMaxPixels));
+  if (height * width > max_pixels) {
+    std::snprintf(error.message, sizeof(error.message), "it has more than %lld pixels", static_cast<long long>(max_pixels));
     throw fail();
   }
   Tensor rows = Tensor::empty(DType::u8, channels == 1 ? Dims{height, width} : Dims{height, width, channels});

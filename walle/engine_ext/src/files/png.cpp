@@ -93,7 +93,7 @@ std::vector<png_bytep> rows_of(const Tensor& image, std::size_t row_bytes) {
 
 }  // namespace
 
-Tensor decode_png(std::span<const std::byte> data) {
+Tensor decode_png(std::span<const std::byte> data, std::int64_t max_pixels) {
   char message[200] = "it has too many pixels";
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, message, jump_out_of_png, ignore);
   png_infop info = png_create_info_struct(png);
@@ -106,7 +106,7 @@ Tensor decode_png(std::span<const std::byte> data) {
   };
   PngShape png_shape;
   if (!read_png_header(png, info, png_shape)) throw fail();
-  if (png_shape.height * png_shape.width > kMaxPixels) throw fail();
+  if (png_shape.height * png_shape.width > max_pixels) throw fail();
   const Dims shape = png_shape.channels == 1 ? Dims{png_shape.height, png_shape.width}
                                              : Dims{png_shape.height, png_shape.width, png_shape.channels};
   Tensor image = Tensor::empty(png_shape.is_16_bit ? DType::u16 : DType::u8, shape);
