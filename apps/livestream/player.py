@@ -15,7 +15,7 @@ from typing import Any
 from apps.livestream.media import Frame, Sound, Source
 from apps.livestream.seconds import SecondBuilder
 from walle.device import Device
-from walle.pipeline import TaskResult
+from walle.pipeline.task_results import TaskResult
 from walle.pipeline.events import Event
 
 SCENARIO = "livestream"

@@ -39,6 +39,7 @@ def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
         "pts_ms": contents["pts_ms"],
         "evidence": found,
         "score": probability(found, choice["device"]),
+        "threshold": choice["device"]["threshold"],
         "images": [frame["image"] for frame in contents["frames"] if "image" in frame],
     }
 
@@ -70,7 +71,7 @@ def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":
     return {
         "second": y["second"],
         "pts_ms": y["pts_ms"],
-        "highlight": y["score"] >= 0.5,
+        "highlight": y["score"] >= y["threshold"],
         "score": round(y["score"], 4),
         "decided": y["decided"],
         "why": y["why"],
@@ -90,7 +91,11 @@ def _look_closer(ctx: "Context", x: "dict[str, Any]", choice: "dict[str, Any]") 
         frames.append({"size": image.shape[:2], "items": views.items(ctx, image)})
     found = evidence.second_evidence({"frames": frames}, choice["rule"])
     found |= {kind: x["evidence"][kind] for kind in ("face", "voice", "before")}
-    return {"evidence": found, "score": probability(found, choice["cloud"])}
+    return {
+        "evidence": found,
+        "score": probability(found, choice["cloud"]),
+        "threshold": choice["cloud"]["threshold"],
+    }
 
 
 def _jpeg(image: "np.ndarray") -> bytes:
