@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from apps.livestream.task_files import TASKS
+from apps.livestream.task_files import NAMES, TASKS
 from walle import cv, np
 
 WIDTH, HEIGHT = 320, 180
@@ -77,6 +77,10 @@ def files(task: str) -> dict[str, bytes]:
             made[name] = npy(sound(kind))
             contents = {"samples": {"$npy": name}, "pts_ms": 100 * number}
             events.append({"event_id": "sound", "page_id": "", "ts_ms": START_MS + 100 * number, "contents": contents})
+    elif task == "highlight":
+        for number, place in enumerate(SCENES):
+            contents = _second(number, place, made)
+            events.append({"event_id": "second", "page_id": "", "ts_ms": START_MS + 1000 * number, "contents": contents})
     else:
         for number, place in enumerate(SCENES):
             name = "empty.png" if place is None else f"bottle_{round(100 * place)}.png"
@@ -87,9 +91,24 @@ def files(task: str) -> dict[str, bytes]:
     return {"events.jsonl": "".join(lines).encode(), **made}
 
 
+def _second(number: int, place: float | None, made: dict[str, bytes]) -> dict[str, Any]:
+    """Return the contents of a `second` event: an empty table, or a bottle that a hand touches more and more surely."""
+    name = "empty.png" if place is None else f"bottle_{round(100 * place)}.png"
+    made[name] = memoryview(cv.imencode(".png", scene(place))[1]).tobytes()
+    items = []
+    if place is not None:
+        x = round(place * WIDTH)
+        items = [
+            {"label": "bottle", "score": 0.6, "box": [x, 45, 30, 95]},
+            {"label": "person", "score": round(0.25 + 0.1 * number, 2), "box": [x, 0, 60, 80]},
+        ]
+    frame = {"size": [HEIGHT, WIDTH], "items": items, "faces": [], "image": {"$image": name}}
+    return {"second": number, "pts_ms": 1000 * number, "voice": 0.1 * number, "frames": [frame]}
+
+
 def write_simulations(tasks: Path = TASKS) -> None:
     """Write the simulations of all tasks."""
-    for task in ("item", "face", "voice"):
+    for task in NAMES:
         folder = tasks / task / "simulation"
         folder.mkdir(exist_ok=True)
         for name, data in files(task).items():

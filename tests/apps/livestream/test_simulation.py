@@ -74,8 +74,3 @@ async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str)
     if name == "voice":
         assert max(outputs[0]["windows"]) < 0.1
         assert max(outputs[2]["windows"]) > 0.5
-
-
-def test_the_tasks_share_their_modules() -> None:
-    for module in ("frame.py", "boxes.py", "settings.py"):
-        assert (TASKS / "item" / module).read_bytes() == (TASKS / "face" / module).read_bytes()
