@@ -27,6 +27,7 @@ from walle.model_files import ModelFolder, default_folder
 SETTINGS = TASKS / "highlight" / "resources" / "settings.json"
 KINDS = ("held", "item", "person", "face", "voice", "before")
 PENALTY = 0.5  # of half the sum of squared weights, in nats; the bias has none
+SENT = 0.12  # of the seconds, to the cloud: the share of the paper (§7.1)
 _STEPS = 20_000
 _RATE = 0.05
 
@@ -58,12 +59,31 @@ def best_threshold(probabilities: npt.NDArray[np.float64], answers: npt.NDArray[
     return float(cuts[int(np.argmax(f1))])
 
 
+def unsure_band(probabilities: npt.NDArray[np.float64], threshold: float, *, share: float = SENT) -> list[float]:
+    """Return the probabilities below and above which the device is sure: the `share` of the seconds that are nearest to
+    the threshold, by the distance of log-odds, are between them.
+    """
+    distances = np.sort(np.abs(_log_odds(probabilities) - _log_odds(np.asarray(threshold))))
+    reach = distances[min(int(share * len(distances)), len(distances) - 1)]
+    return [round(float(1 / (1 + np.exp(-(_log_odds(np.asarray(threshold)) + side)))), 3) for side in (-reach, reach)]
+
+
+def _log_odds(probability: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.log(probability / (1 - probability))
+
+
+def _probabilities(results: Sequence[ClipResult], model: Mapping[str, Any]) -> npt.NDArray[np.float64]:
+    evidence, _ = _table(results)
+    weights = np.asarray([model["weights"][kind] for kind in KINDS])
+    return 1 / (1 + np.exp(-(evidence @ weights + model["bias"])))
+
+
 def _table(results: Sequence[ClipResult]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     rows, answers = [], []
     for each in results:
         truth = each.clip.labels("highlight")
         for decision in each.decisions:
-            if decision.output is not None:
+            if decision.output is not None and decision.second < len(truth):  # sound may be longer than its video
                 rows.append([decision.output["evidence"][kind] for kind in KINDS])
                 answers.append(truth[decision.second])
     return np.asarray(rows), np.asarray(answers)
@@ -85,7 +105,9 @@ async def _fitted(clips: Sequence[labels.Clip], folder: Path, models: ModelFolde
         return await play_clips(clips, folder, models, settings={"highlight": changed})
 
     found = copy.deepcopy(settings)
-    found["device"] = _model(await played([2.0, 2.0]))
+    alone = await played([2.0, 2.0])
+    found["device"] = _model(alone)
+    found["sure"] = unsure_band(_probabilities(alone, found["device"]), found["device"]["threshold"])
     found["cloud"] = _model(await played([-1.0, 2.0]))
     return found
 
@@ -98,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clips = [clip for clip in labels.read_labels(labels.LABELS) if not clip.is_test]
     found = asyncio.run(_fitted(clips, options.clips, ModelFolder(options.models_dir or default_folder())))
     SETTINGS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(json.dumps({name: found[name] for name in ("device", "cloud")}, indent=1) + "\n")
+    sys.stdout.write(json.dumps({name: found[name] for name in ("device", "cloud", "sure")}, indent=1) + "\n")
     return 0
 
 

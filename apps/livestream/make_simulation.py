@@ -80,7 +80,9 @@ def files(task: str) -> dict[str, bytes]:
     elif task == "highlight":
         for number, place in enumerate(SCENES):
             contents = _second(number, place, made)
-            events.append({"event_id": "second", "page_id": "", "ts_ms": START_MS + 1000 * number, "contents": contents})
+            events.append(
+                {"event_id": "second", "page_id": "", "ts_ms": START_MS + 1000 * number, "contents": contents}
+            )
     else:
         for number, place in enumerate(SCENES):
             name = "empty.png" if place is None else f"bottle_{round(100 * place)}.png"

@@ -1,6 +1,6 @@
 import numpy as np
 
-from apps.livestream.fit_decision import best_threshold, fit
+from apps.livestream.fit_decision import best_threshold, fit, unsure_band
 
 
 def test_what_tells_the_answers_apart_gets_the_weight() -> None:
@@ -23,3 +23,10 @@ def test_the_threshold_is_where_f1_is_best() -> None:
     probabilities = np.asarray([0.05, 0.1, 0.2, 0.3, 0.4])
     answers = np.asarray([False, False, True, False, True])
     assert np.isclose(best_threshold(probabilities, answers), 0.15)
+
+
+def test_the_unsure_band_holds_the_share_nearest_to_the_threshold() -> None:
+    probabilities = np.linspace(0.01, 0.99, 99)
+    low, high = unsure_band(probabilities, 0.5, share=0.2)
+    assert 0.17 < ((probabilities > low) & (probabilities < high)).mean() < 0.23
+    assert np.isclose(low + high, 1, atol=0.01)
