@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from apps.livestream.task_files import TASKS
+from apps.livestream.task_files import NAMES, TASKS
 from walle import cv, np
 
 WIDTH, HEIGHT = 320, 180
@@ -107,6 +107,12 @@ def files(task: str) -> dict[str, bytes]:
             made[name] = npy(sound(kind))
             contents = {"samples": {"$npy": name}, "pts_ms": 100 * number}
             events.append({"event_id": "sound", "page_id": "", "ts_ms": START_MS + 100 * number, "contents": contents})
+    elif task == "highlight":
+        for number, kind in enumerate(SCENES):
+            contents = _second(number, kind, made)
+            events.append(
+                {"event_id": "second", "page_id": "", "ts_ms": START_MS + 1000 * number, "contents": contents}
+            )
     else:
         for number, kind in enumerate(SCENES):
             name = f"{kind}.png"
@@ -117,9 +123,20 @@ def files(task: str) -> dict[str, bytes]:
     return {"events.jsonl": "".join(lines).encode(), **made}
 
 
+def _second(number: int, kind: str, made: dict[str, bytes]) -> dict[str, Any]:
+    """Return the contents of a `second` event: nothing, or an item that a person's box touches more and more surely."""
+    name = f"{kind}.png"
+    made[name] = memoryview(cv.imencode(".png", scene(kind))[1]).tobytes()
+    items = [] if number == 0 else [{"label": "clock", "score": 0.6, "box": [120, 40, 70, 70]}]
+    if items:
+        items.append({"label": "person", "score": round(0.15 * number, 2), "box": [150, 0, 90, 150]})
+    frame = {"size": [HEIGHT, WIDTH], "items": items, "faces": [], "image": {"$image": name}}
+    return {"second": number, "pts_ms": 1000 * number, "voice": round(0.1 * number, 1), "frames": [frame]}
+
+
 def write_simulations(tasks: Path = TASKS) -> None:
     """Write the simulations of all tasks."""
-    for task in ("item", "face", "voice"):
+    for task in NAMES:
         folder = tasks / task / "simulation"
         folder.mkdir(exist_ok=True)
         for name, data in files(task).items():

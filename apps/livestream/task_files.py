@@ -1,4 +1,4 @@
-"""Task folders as they are pushed: the sources in tasks/, and their models as .walle files in resources/.
+"""Task folders as they are pushed: the sources in tasks/, common modules, and their models in resources/.
 
     python -m apps.livestream.task_files FOLDER [--models-dir DIR]
 
@@ -9,6 +9,7 @@ models.toml describes, and converts them.
 import argparse
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,15 @@ from walle.model_files import ModelEntry, ModelFolder, ModelManifest, default_fo
 APP = Path(__file__).parent
 TASKS = APP / "tasks"
 MANIFEST_PATH = APP / "models.toml"
-NAMES = ("item", "face", "voice")
+COMMON = TASKS / "common"
+# The tasks, and the modules of tasks/common that are laid beside their own.
+MODULES = {
+    "item": ("boxes", "frame", "labels", "nanodet", "settings"),
+    "face": ("boxes", "frame", "settings"),
+    "voice": (),
+    "highlight": ("boxes", "frame", "labels", "nanodet", "settings"),
+}
+NAMES = tuple(MODULES)
 FACE_MODELS = {"yunet": "face_yunet", "ultraface": "face_ultraface"}
 _NOT_PUSHED = shutil.ignore_patterns("__pycache__", "*.walle")
 
@@ -47,6 +56,8 @@ def task_models(name: str, settings: dict[str, Any]) -> dict[str, str]:
             return {"detector.walle": FACE_MODELS[settings["detector"]]}
         case "voice":
             return {"vad.walle": "voice_silero"}
+        case "highlight":
+            return {"detector.walle": "det_nanodet"}
         case _:
             raise ConfigError(f"unknown task {name!r}; known are: {', '.join(NAMES)}")
 
@@ -56,7 +67,7 @@ def write_task(
     target: Path,
     models: ModelFolder,
     *,
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     gallery: Path | None = None,
 ) -> Path:
     """Write a task's folder to `target`, which may exist already; return it.
@@ -70,6 +81,8 @@ def write_task(
     """
     source = TASKS / name
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=_NOT_PUSHED)
+    for module in MODULES[name]:
+        shutil.copyfile(COMMON / f"{module}.py", target / f"{module}.py")
     resources = target / "resources"
     resources.mkdir(exist_ok=True)
     chosen = _settings(resources / "settings.json", settings or {})
@@ -84,7 +97,7 @@ def write_task(
     return target
 
 
-def _settings(path: Path, changed: dict[str, Any]) -> dict[str, Any]:
+def _settings(path: Path, changed: Mapping[str, Any]) -> dict[str, Any]:
     if not path.exists():
         if changed:
             raise TaskFilesError(path, "the task has no settings")

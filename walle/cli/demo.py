@@ -1,8 +1,9 @@
-"""`walle demo`: the main job, from git push to features in the cloud, on this machine."""
+"""`walle demo`: the main job, from git push to features in the cloud, on this machine; and the apps' own demos."""
 
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -10,24 +11,34 @@ import typer
 from walle.cli.output import JsonFlag
 from walle.errors import ConfigError
 
+_IPV = Path("apps/ipv")
+_LIVESTREAM = Path("apps/livestream")
 
-def _find_app(app: Path) -> Path:
-    """Return the folder of a reference app: as given, or beside the installed package in a checkout."""
+
+def _load(app: Path) -> tuple[ModuleType, Path]:
+    """Return a reference app's demo and the folder that the app's package is in: as given, or in a checkout."""
     for root in (Path.cwd(), Path(__file__).resolve().parents[2]):
         if (root / app / "demo" / "run.py").is_file():
-            return (root / app).resolve()
-    raise ConfigError(
-        f"no demo was found in {app}; run this in a checkout of walle, or name an app's folder with --app"
-    )
+            folder = (root / app).resolve()
+            break
+    else:
+        raise ConfigError(
+            f"no demo was found in {app}; run this in a checkout of walle, or name an app's folder with --app"
+        )
+    root = folder.parents[1]
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    return importlib.import_module(f"{folder.parent.name}.{folder.name}.demo.run"), root
 
 
 def demo(
+    context: typer.Context,
     devices: Annotated[int, typer.Option(help="How many devices to start.", min=4, max=500)] = 20,
     events: Annotated[Path | None, typer.Option(help="Play this event log instead of the generator.")] = None,
     mapping: Annotated[Path | None, typer.Option(help="Which of the log's columns are which (a TOML file).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the generated events and attributes.")] = 1,
     out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("out/demo"),
-    app: Annotated[Path, typer.Option(help="Folder of the reference app.")] = Path("apps/ipv"),
+    app: Annotated[Path, typer.Option(help="Folder of the reference app.")] = _IPV,
     address: Annotated[str, typer.Option(help="Ray cluster to use; a local one is started if empty.")] = "",
     as_json: JsonFlag = False,
 ) -> None:
@@ -36,16 +47,57 @@ def demo(
     Starts a cloud and the devices on a local Ray, pushes the task with git, releases it in steps, and releases a broken
     version that must be rolled back. Exit status 0 only if everything held.
     """
-    folder = _find_app(app)
-    root = folder.parents[1]
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    run = importlib.import_module(f"{folder.parent.name}.{folder.name}.demo.run")
+    if context.invoked_subcommand is not None:
+        return
+    run, root = _load(app)
     options = run.Options(
         devices=devices, events=events, mapping=mapping, seed=seed, out=out, address=address, root=root, as_json=as_json
     )
     raise typer.Exit(run.main(options))
 
 
+def livestream(
+    source: Annotated[
+        str, typer.Option(help="A video file, webcam, webcam:/dev/videoN, or an http(s):// or rtsp:// address.")
+    ],
+    devices: Annotated[int, typer.Option(help="How many devices play it.", min=1, max=50)] = 1,
+    models_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the models; without it that of `walle model get`.", envvar="WALLE_MODELS"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where highlights.json, the page and the clips go.")] = Path(
+        "out/livestream"
+    ),
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Play a file as fast as the models follow, and drop no frame.")
+    ] = False,
+    speed: Annotated[float, typer.Option(help="Play a file at this many times its pace.", min=0.1, max=100.0)] = 1.0,
+    frames_per_second: Annotated[float, typer.Option(help="Frames that the models get.", min=0.1, max=60.0)] = 4.0,
+    clips: Annotated[bool, typer.Option("--clips", help="Cut a video of each highlight of a file.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the moments of a stream in which an item is presented, on devices with the help of their cloud.
+
+    Starts a cloud and the devices, pushes the tasks that detect items, faces and voice and decide about each second,
+    and plays the stream. Seconds that a device is not sure of go to the cloud. Writes highlights.json and a page with
+    the timeline; open it in a browser.
+    """
+    run, _ = _load(_LIVESTREAM)
+    options = run.Options(
+        source=source,
+        devices=devices,
+        models_dir=models_dir,
+        out=out,
+        pace=None if fast else speed,
+        frames_per_second=frames_per_second,
+        clips=clips,
+        as_json=as_json,
+    )
+    raise typer.Exit(run.main(options))
+
+
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: walle demo --devices 40 --seed 7")(demo)
+    group = typer.Typer()
+    group.callback(invoke_without_command=True, epilog="Example: walle demo --devices 40 --seed 7")(demo)
+    group.command(epilog="Example: walle demo livestream --source talk.mp4 --fast")(livestream)
+    app.add_typer(group, name="demo")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import platform
@@ -19,11 +20,12 @@ from rich.console import Console
 
 from apps.ipv.attributes import device_attributes
 from apps.ipv.demo import report
-from apps.ipv.demo.push import TaskRepo
+from apps.ipv.demo.push import write_task
 from apps.ipv.demo.recommend import encoded_visit, fetch_carts, recommend
 from apps.ipv.demo.record import DemoRecord, Sample, percentile
 from apps.ipv.demo.view import View, report_table
 from apps.ipv.ranking import EncodedVisit
+from apps.task_repo import TaskRepo
 from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
@@ -172,13 +174,13 @@ class _Demo:
 
     async def _tell(self, repo: "TaskRepo") -> tuple[dict[str, Any], dict[str, Any]]:
         """Ship v1, then v2 which fails; return both releases as they ended."""
-        await asyncio.to_thread(repo.push, "v1")
+        await asyncio.to_thread(repo.push, "ipv", "v1", write_task)
         self._record.mark(self._now_s, "git push of ipv/v1")
         first = await self._ship("v1", until={"full"})
         await self._until_all_on("v1")
         covered_s = self._now_s
         self._record.mark(covered_s, "v1 active on every device")
-        await asyncio.to_thread(repo.push, "v2", broken=True)
+        await asyncio.to_thread(repo.push, "ipv", "v2", functools.partial(write_task, broken=True))
         self._record.mark(self._now_s, "git push of ipv/v2, which fails on some inputs")
         second = await self._ship("v2", until={"rolled_back", "full"})
         rolled_back_s = self._now_s

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from apps.ipv.demo import run
-from apps.ipv.demo.push import TaskRepo
+from apps.task_repo import TaskRepo
 from walle.actors.node import NodeLostError
 
 

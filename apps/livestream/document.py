@@ -1,0 +1,92 @@
+"""The document of a stream's highlights, `highlights.json`: intervals, the seconds they are made of, and the counts."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apps.livestream.seconds import SecondCounts
+from walle.durable_file import write_file
+
+BRIDGE_S = 1  # a gap between two highlights that is not worth a cut
+TASKS = ("item", "face", "voice", "highlight")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """What was played: its name, length, the frames and seconds of sound that went to the device, and its faults."""
+
+    source: str
+    duration_s: float
+    frames: int
+    sound_s: float
+    faults: tuple[str, ...] = ()
+
+
+def document(
+    stream: Stream, seconds: Sequence[Mapping[str, Any]], counts: SecondCounts, *, made_by: str, made_at: str
+) -> dict[str, Any]:
+    """Return the document; `seconds` are the outputs of the highlight task, in order, one for each second decided."""
+    return {
+        "source": stream.source,
+        "duration_s": stream.duration_s,
+        "highlights": highlights(seconds),
+        "seconds": list(seconds),
+        "counts": {
+            "frames": stream.frames,
+            "sound_s": stream.sound_s,
+            "by_device": sum(second["decided"] != "cloud" for second in seconds),
+            "by_cloud": sum(second["decided"] == "cloud" for second in seconds),
+            "alone": sum(second["decided"] == "device alone" for second in seconds),
+            "sent_bytes": sum(second["sent_bytes"] for second in seconds),
+            "tasks": [
+                {
+                    "task": task,
+                    "answered": counts.answered.get(task, 0),
+                    "dropped": counts.dropped.get(task, 0),
+                    "failed": counts.failed.get(task, 0),
+                }
+                for task in TASKS
+            ],
+        },
+        "faults": list(stream.faults),
+        "made_by": made_by,
+        "made_at": made_at,
+    }
+
+
+def highlights(seconds: Sequence[Mapping[str, Any]], *, bridge: int = BRIDGE_S) -> list[dict[str, Any]]:
+    """Join neighbouring seconds that are highlights; gaps of up to `bridge` seconds belong to the highlight.
+
+    `start` is the first second and `end` the one after the last. `item` is the label of the second with the best
+    score that has one, `score` that score, and `decided` says where its seconds were decided.
+    """
+    groups: list[list[Mapping[str, Any]]] = []
+    for second in seconds:
+        if not second["highlight"]:
+            continue
+        if groups and second["second"] - groups[-1][-1]["second"] - 1 <= bridge:
+            groups[-1].append(second)
+        else:
+            groups.append([second])
+    found = []
+    for group in groups:
+        ranked = sorted(group, key=lambda second: -second["score"])
+        found.append(
+            {
+                "start": group[0]["second"],
+                "end": group[-1]["second"] + 1,
+                "item": next((second["label"] for second in ranked if second["label"]), ""),
+                "score": ranked[0]["score"],
+                "decided": sorted({second["decided"] for second in group}),
+                "thumbnail": "",
+                "clip": "",
+            }
+        )
+    return found
+
+
+def write_document(value: Mapping[str, Any], path: Path) -> None:
+    """Write the document whole or not at all."""
+    write_file(path, json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")

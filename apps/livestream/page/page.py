@@ -1,0 +1,75 @@
+"""The web page of a stream's highlights: one HTML file beside its thumbnails, for a browser, from a file or a server.
+
+Timeline, curves and marks are SVG made here, so that the page says the same without scripts; a script adds the cursor,
+the keys and, where the browser can play the video, its playback.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+_FOLDER = Path(__file__).parent
+WIDTH, HEIGHT = 1000, 160  # of the curves, in the units of the SVG
+CURVES = (("score", "highlight"), ("held", "item in hand"), ("face", "face"), ("voice", "voice"))
+
+
+def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") -> Path:
+    """Write index.html for the document of `highlights.json` into `folder`; return its path.
+
+    `video` is the address of the video as the page sees it, empty where it cannot be played (a webcam).
+    """
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FileSystemLoader(_FOLDER), trim_blocks=True
+    )
+    environment.filters["clock"] = clock
+    seconds: Sequence[Mapping[str, Any]] = document["seconds"]
+    page = environment.get_template("page.html.j2").render(
+        document=document,
+        video=video,
+        width=WIDTH,
+        height=HEIGHT,
+        curves=[{"name": name, "label": label, "path": curve_path(seconds, name)} for name, label in CURVES],
+        has_curve={name: any(value_of(second, name) is not None for second in seconds) for name, _ in CURVES},
+        data=script_json({"seconds": seconds, "highlights": document["highlights"]}),
+        style=(_FOLDER / "page.css").read_text("utf-8"),
+        script=(_FOLDER / "page.js").read_text("utf-8"),
+    )
+    path = folder / "index.html"
+    path.write_text(page, "utf-8")
+    return path
+
+
+def clock(seconds: float) -> str:
+    """Return a time of a stream as 1:02:03 or 2:03."""
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def value_of(second: Mapping[str, Any], name: str) -> float | None:
+    """Return a curve's value at a second, 0 to 1; None where the stream has none."""
+    value: float | None = second["score"] if name == "score" else second["evidence"].get(name)
+    return value
+
+
+def curve_path(seconds: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return a curve as SVG path data: steps of a second each, and a gap where there is no value."""
+    parts, drawing, last = list[str](), False, HEIGHT
+    for number, second in enumerate(seconds):
+        value = value_of(second, name)
+        if value is None:
+            drawing = False
+            continue
+        left, right = (round(WIDTH * place / len(seconds), 2) for place in (number, number + 1))
+        top = round(HEIGHT * (1 - min(max(value, 0.0), 1.0)), 2)
+        parts.append(f"M{left} {top}H{right}" if not drawing else f"V{top}H{right}" if top != last else f"H{right}")
+        drawing, last = True, top
+    return "".join(parts)
+
+
+def script_json(value: object) -> str:
+    """Return JSON that may stand in a script element: no text in it can end the element."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")

@@ -1,0 +1,228 @@
+"""Plays a source into a device: frames and sound as events, then each second with its tasks' answers, to a decision.
+
+The tasks answer when they can, so a second is decided once all of them have said something of its frames and sound.
+In real time a task that is behind drops frames by its `queue_full`; without a pace the player waits for the tasks, so
+that nothing is dropped and the same file gives the same decisions, to the bit.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from apps.livestream.media import Frame, Sound, Source
+from apps.livestream.seconds import SecondBuilder
+from walle.device import Device
+from walle.pipeline.task_results import TaskResult
+from walle.pipeline.events import Event
+
+SCENARIO = "livestream"
+PARTS = ("item", "face", "voice")
+DECIDER = "highlight"
+_AHEAD = 2  # frames without all their answers, without a pace
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What became of one second: the highlight task's output, None if its run failed or was dropped (`why` says it).
+
+    `image` is the second's most telling frame; `delay_s` is how long after the second's end in the stream it was
+    decided, in real time only.
+    """
+
+    second: int
+    output: Mapping[str, Any] | None
+    why: str = ""
+    image: Any = None
+    delay_s: float | None = None
+
+
+class Player:
+    """Plays one source into one device whose livestream tasks are installed.
+
+    `images` is how many frames of a second may go to the cloud. `paced` says that the source has a pace of its own.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        source: Source,
+        *,
+        paced: bool,
+        images: int = 2,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.builder = SecondBuilder(images=images)
+        self.frames = 0
+        self.sound_s = 0.0
+        self.refused = 0  # events that the device did not take
+        self._device = device
+        self._source = source
+        self._paced = paced
+        self._monotonic = monotonic
+        self._base_ms = int(time.time() * 1000)
+        self._started_s: float | None = None
+        self._latest_ms = 0
+        self._turn = asyncio.Lock()  # an answer waits until its event is noted
+        self._played: dict[tuple[str, int], int] = {}  # pts_ms by task and position
+        self._open: dict[int, int] = {}  # answers that a frame waits for, by pts_ms
+        self._room = asyncio.Event()
+        self._deciding: dict[int, tuple[int, Any]] = {}  # second and image, by position
+        self._decided: asyncio.Queue[Decision | None] = asyncio.Queue()
+
+    async def decisions(self) -> AsyncIterator[Decision]:
+        """Play the source to its end and yield what was decided, second by second, in order.
+
+        Raises:
+            MediaError: the source cannot be read on.
+        """
+        async with contextlib.AsyncExitStack() as undo:
+            listening = [
+                asyncio.create_task(self._listen(undo.enter_context(self._device.results(f"{SCENARIO}/{name}")), name))
+                for name in (*PARTS, DECIDER)
+            ]
+            playing = asyncio.create_task(self._play())
+            undo.push_async_callback(_cancelled, [playing, *listening])
+            waiting: asyncio.Task[Decision | None] | None = None
+            try:
+                while True:
+                    waiting = waiting or asyncio.create_task(self._decided.get())
+                    watched = {waiting, playing, *listening} - ({playing} if playing.done() else set())
+                    done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done - {waiting}:
+                        task.result()  # raises what went wrong
+                    if waiting in done:
+                        decision = waiting.result()
+                        waiting = None
+                        if decision is None:
+                            return
+                        yield decision
+            finally:
+                if waiting is not None:
+                    waiting.cancel()
+
+    # --- the stream into the device -----------------------------------------------------------------------------------
+
+    async def _play(self) -> None:
+        info = self._source.info
+        if not info.has_video:
+            self.builder.end("frame")
+        if not info.has_sound:
+            self.builder.end("sound")
+        async for item in self._source:
+            if self._started_s is None:
+                self._started_s = self._monotonic() - item.pts_ms / 1000
+            match item:
+                case Frame(pts_ms, image):
+                    while not self._paced and len(self._open) >= _AHEAD:
+                        self._room.clear()
+                        await self._room.wait()
+                    await self._send_frame(pts_ms, image)
+                case Sound(pts_ms, samples):
+                    await self._send_sound(pts_ms, samples)
+        async with self._turn:
+            self.builder.end("frame")
+            self.builder.end("sound")
+            await self._decide()
+        await self._finish()
+
+    async def _send_frame(self, pts_ms: int, image: Any) -> None:
+        contents = {"image": image, "second": pts_ms // 1000, "pts_ms": pts_ms}
+        async with self._turn:
+            tasks = await self._send("frame", pts_ms, contents)
+            self.frames += 1
+            self.builder.frame(pts_ms, image, tasks)
+            if tasks:
+                self._open[pts_ms] = len(tasks)
+            await self._decide()
+
+    async def _send_sound(self, pts_ms: int, samples: Any) -> None:
+        async with self._turn:
+            tasks = await self._send("sound", pts_ms, {"samples": samples, "pts_ms": pts_ms})
+            self.sound_s += len(samples) / 16_000
+            self.builder.sound(pts_ms, tasks)
+            await self._decide()
+
+    async def _send(self, event_id: str, pts_ms: int, contents: dict[str, Any]) -> set[str]:
+        """Give the device an event; return the parts of the app that it triggered."""
+        self._latest_ms = max(self._latest_ms, self._base_ms + pts_ms)
+        taken = await self._device.on_event(
+            Event(event_id, "", self._base_ms + pts_ms, contents), can_wait=not self._paced
+        )
+        if taken is None:
+            self.refused += 1
+            return set()
+        names = {task.partition("/")[2] for task in taken.tasks if task.startswith(f"{SCENARIO}/")}
+        for name in names:
+            self._played[name, taken.position] = pts_ms
+        return names
+
+    async def _decide(self) -> None:
+        """Hand complete seconds to the device."""
+        for contents in self.builder.ready():
+            image = next((frame["image"] for frame in contents["frames"] if "image" in frame), None)
+            taken = await self._device.on_event(Event("second", "", self._latest_ms, contents), can_wait=True)
+            if taken is None or f"{SCENARIO}/{DECIDER}" not in taken.tasks:
+                why = "the device did not take the second" if taken is None else "the highlight task is not installed"
+                self._decided.put_nowait(Decision(second=contents["second"], output=None, why=why, image=image))
+            else:
+                self._deciding[taken.position] = contents["second"], image
+
+    async def _finish(self) -> None:
+        """Wait until every second is decided, and end the decisions."""
+        while self._deciding or self._open:
+            self._room.clear()
+            await self._room.wait()
+        self._decided.put_nowait(None)
+
+    # --- the tasks' answers -------------------------------------------------------------------------------------------
+
+    async def _listen(self, results: AsyncIterator[TaskResult], name: str) -> None:
+        async for result in results:
+            async with self._turn:
+                if name == DECIDER:
+                    self._take_decision(result)
+                else:
+                    self._take_answer(name, result)
+                    await self._decide()
+            self._room.set()
+        raise RuntimeError(f"the results of {name} ended before the stream did")
+
+    def _take_answer(self, name: str, result: TaskResult) -> None:
+        pts_ms = self._played.pop((name, result.position), None)
+        if pts_ms is None:
+            return  # of an event of somebody else
+        if result.dropped:
+            self.builder.drop(name, pts_ms)
+        elif result.failure is not None:
+            self.builder.failure(name, pts_ms)
+        else:
+            self.builder.answer(name, pts_ms, result.output)
+        if name != "voice" and pts_ms in self._open:
+            self._open[pts_ms] -= 1
+            if not self._open[pts_ms]:
+                del self._open[pts_ms]
+
+    def _take_decision(self, result: TaskResult) -> None:
+        second, image = self._deciding.pop(result.position, (None, None))
+        if second is None:
+            return
+        why = "its trigger was dropped: the highlight task is behind" if result.dropped else ""
+        if result.failure is not None:
+            why = result.failure.error
+        delay_s = None
+        if self._paced and self._started_s is not None:
+            delay_s = self._monotonic() - self._started_s - (second + 1)
+        counts = self.builder.counts
+        part = counts.dropped if result.dropped else counts.failed if result.failure else counts.answered
+        part[DECIDER] = part.get(DECIDER, 0) + 1
+        output = None if why else result.output
+        self._decided.put_nowait(Decision(second=second, output=output, why=why, image=image, delay_s=delay_s))
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

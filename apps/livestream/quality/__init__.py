@@ -1,0 +1,1 @@
+"""How good the app's answers are: labels, scores by second, intervals, calibration."""

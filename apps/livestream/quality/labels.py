@@ -1,0 +1,87 @@
+"""Labels of clips: what a person sees in each second, in two passes, and how far the passes agree.
+
+`labels.json` of the app holds them, with the rule that was written before the first pass and before any model
+was tuned. The reference of the figures is the first pass; the second was made without a look at it.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from walle.errors import ConfigError
+
+KINDS = ("highlight", "face")
+LABELS = Path(__file__).parents[1] / "labels.json"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """A labelled clip of `seconds` whole seconds (the last may be a part).
+
+    `passes` has, for each annotator, the seconds labelled 1 by kind. `is_test` keeps the clip out of all tuning.
+    """
+
+    name: str
+    file: str
+    seconds: int
+    is_test: bool
+    passes: tuple[dict[str, frozenset[int]], ...]
+
+    def labels(self, kind: str, *, annotator: int = 0) -> list[bool]:
+        """Return one label for each second."""
+        chosen = self.passes[annotator][kind]
+        return [second in chosen for second in range(self.seconds)]
+
+
+def read_labels(path: Path) -> list[Clip]:
+    """Return the labelled clips of a file.
+
+    Raises:
+        ConfigError: a clip lacks a field, or labels a second that it does not have.
+    """
+    document = json.loads(path.read_text("utf-8"))
+    clips = []
+    for name, entry in document["clips"].items():
+        try:
+            passes = tuple({kind: _seconds(each[kind], entry["seconds"]) for kind in KINDS} for each in entry["passes"])
+            clip = Clip(
+                name=name, file=entry["file"], seconds=entry["seconds"], is_test=entry["set"] == "test", passes=passes
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path}: clip {name!r}: {error!r}") from error
+        clips.append(clip)
+    return clips
+
+
+def _seconds(text: str, count: int) -> frozenset[int]:
+    """Return the seconds of a list such as "0-3, 7"; an empty one has none."""
+    chosen: set[int] = set()
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        first, _, last = part.partition("-")
+        chosen.update(range(int(first), int(last or first) + 1))
+    if chosen and max(chosen) >= count:
+        raise ValueError(f"second {max(chosen)} is labelled, the clip has {count} seconds")
+    return frozenset(chosen)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Agreement:
+    """Agreement of two passes over the same seconds: their share of equal labels, and Cohen's kappa.
+
+    Kappa is 1 for equal passes and 0 for what chance would give; None where a pass has only one label.
+    """
+
+    seconds: int
+    equal: float
+    kappa: float | None
+
+
+def agreement(clips: Iterable[Clip], kind: str) -> Agreement:
+    """Compare the first two passes over all seconds of the clips."""
+    pairs = [pair for clip in clips for pair in zip(clip.labels(kind), clip.labels(kind, annotator=1), strict=True)]
+    count = len(pairs)
+    equal = sum(a == b for a, b in pairs) / count
+    first, second = sum(a for a, _ in pairs) / count, sum(b for _, b in pairs) / count
+    chance = first * second + (1 - first) * (1 - second)
+    return Agreement(count, equal, None if chance == 1 else (equal - chance) / (1 - chance))

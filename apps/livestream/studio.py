@@ -1,0 +1,117 @@
+"""A cloud on this machine with the app's tasks released, and devices that have them: for the demo and the figures."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from apps.livestream.player import DECIDER, PARTS, SCENARIO
+from apps.livestream.task_files import write_task
+from apps.task_repo import TaskRepo
+from walle.cloud import Cloud, CloudConfig
+from walle.deploy.release_client import ReleaseClient
+from walle.device import Device, DeviceConfig
+from walle.errors import WalleError
+from walle.model_files import ModelFolder
+
+VERSION = "v1"
+TASKS = (*PARTS, DECIDER)
+_INSTALL_LIMIT_S = 120.0
+_CHECKIN_S = 0.3
+
+
+class TasksNotInstalledError(WalleError):
+    """The devices did not get the app's tasks in time."""
+
+
+class Studio:
+    """Cloud and devices, within `async with`. `folder` holds all that they keep.
+
+    `settings` replace settings of a task by its name, as `write_task` takes them. The tasks are pushed with git and
+    released; each device is a beta device, so it gets them after the simulation.
+
+    Raises, from entering:
+        GitError, ModelFileError, TaskFilesError: the tasks cannot be pushed.
+        TasksNotInstalledError: a simulation failed, or the machine is too slow.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        models: ModelFolder,
+        *,
+        devices: int = 1,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._models = models
+        self._count = devices
+        self._settings = settings or {}
+        self.cloud: Cloud
+        self.devices: list[Device] = []
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as undo:
+            config = CloudConfig(folder=self._folder / "cloud", scenarios=(SCENARIO,))
+            self.cloud = await undo.enter_async_context(Cloud(config))
+            await self._ship()
+            for number in range(self._count):
+                self.devices.append(await undo.enter_async_context(Device(self._device_config(number))))
+            await asyncio.gather(*map(self._install, self.devices))
+            self._undo = undo.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._undo.aclose()
+
+    async def _ship(self) -> None:
+        token = self.cloud.home.admin_token
+        repo = TaskRepo(self._folder / "work", self.cloud.address.url, SCENARIO, token)
+        async with ReleaseClient(self.cloud.address.url, token) as releases:
+            for name in TASKS:
+                write = functools.partial(write_task, name, models=self._models, settings=self._settings.get(name))
+                await asyncio.to_thread(repo.push, name, VERSION, write)
+                created = await releases.create(SCENARIO, name, VERSION, beta=self._count, steps=(1.0,))
+                await releases.start(created["id"])
+
+    async def _install(self, device: Device) -> None:
+        wanted = {f"{SCENARIO}/{name}" for name in TASKS}
+        try:
+            async with asyncio.timeout(_INSTALL_LIMIT_S):
+                while not wanted <= device.tasks.keys():
+                    await device.checkin()
+                    await asyncio.sleep(_CHECKIN_S)
+        except TimeoutError:
+            raise TasksNotInstalledError(await self._why_not(wanted - device.tasks.keys())) from None
+
+    async def _why_not(self, lacking: set[str]) -> str:
+        token = self.cloud.home.admin_token
+        async with ReleaseClient(self.cloud.address.url, token) as releases:
+            states = [
+                f"{each['id']} is {each['stage']}: {each['reason'] or 'no reason'}"
+                for each in await releases.list_all()
+            ]
+        return f"no {', '.join(sorted(lacking))} on a device after {_INSTALL_LIMIT_S:.0f} s; {'; '.join(states)}"
+
+    def _device_config(self, number: int) -> DeviceConfig:
+        address, home = self.cloud.address, self.cloud.home
+        device_id = f"camera-{number + 1}"
+        return DeviceConfig(
+            device_id=device_id,
+            folder=self._folder / "devices" / device_id,
+            app_version="1.0",
+            attributes={},
+            cloud_url=address.url,
+            tunnel_host=address.tunnel_host,
+            tunnel_port=address.tunnel_port,
+            ca_pem=address.ca_pem,
+            token=home.device_token,
+            trusted_keys=home.trusted_keys.to_json(),
+            vms=len(TASKS) + 1,  # and one for a version that is being checked
+            report_interval_s=1.0,
+        )

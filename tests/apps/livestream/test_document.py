@@ -1,0 +1,110 @@
+"""The document of a stream's highlights, and its page."""
+
+import html.parser
+import json
+import re
+
+import pytest
+
+from apps.livestream.document import Stream, document, highlights, write_document
+from apps.livestream.page.page import clock, curve_path, script_json, write_page
+from apps.livestream.seconds import SecondCounts
+
+
+def second(number: int, score: float, *, label: str = "", decided: str = "device", **evidence: float):
+    return {
+        "second": number,
+        "pts_ms": number * 1000,
+        "highlight": score >= 0.5,
+        "score": score,
+        "decided": decided,
+        "why": "",
+        "label": label,
+        "evidence": evidence,
+        "sent_bytes": 100 if decided == "cloud" else 0,
+    }
+
+
+def made(seconds, *, source="talk.mp4", faults=()):
+    stream = Stream(source=source, duration_s=len(seconds), frames=2 * len(seconds), sound_s=1.0, faults=faults)
+    return document(stream, seconds, SecondCounts(answered={"item": 2}), made_by="a test", made_at="2026-11-23")
+
+
+def test_neighbouring_seconds_join_across_a_gap_of_one() -> None:
+    scores = [0.9, 0.1, 0.7, 0.1, 0.1, 0.6]
+    seconds = [second(n, score, label="cup" if n == 2 else "") for n, score in enumerate(scores)]
+    found = highlights(seconds)
+    assert [(each["start"], each["end"], each["item"], each["score"]) for each in found] == [
+        (0, 3, "cup", 0.9),
+        (5, 6, "", 0.6),
+    ]
+
+
+def test_seconds_that_were_not_decided_are_a_gap() -> None:
+    found = highlights([second(0, 0.9), second(7, 0.9)])
+    assert [(each["start"], each["end"]) for each in found] == [(0, 1), (7, 8)]
+
+
+def test_counts_add_up() -> None:
+    seconds = [second(0, 0.9), second(1, 0.6, decided="cloud"), second(2, 0.4, decided="device alone")]
+    counts = made(seconds)["counts"]
+    assert (counts["by_device"], counts["by_cloud"], counts["alone"], counts["sent_bytes"]) == (2, 1, 1, 100)
+
+
+def test_the_document_is_written_whole(tmp_path) -> None:
+    value = made([second(0, 0.9)])
+    write_document(value, tmp_path / "highlights.json")
+    assert json.loads((tmp_path / "highlights.json").read_text()) == value
+
+
+class TestPage:
+    def test_it_says_everything_without_scripts(self, tmp_path) -> None:
+        value = made([second(0, 0.9, label="cup", held=0.8), second(1, 0.1)], faults=("ended at 2.0 s of 9.0 s",))
+        page = write_page(value, tmp_path, video="talk.mp4").read_text()
+        without = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+        for text in (
+            "1 highlight in 0:02",
+            "0:00 to 0:01",
+            "cup",
+            "0.90",
+            "ended at 2.0 s of 9.0 s",
+            '<video id="video"',
+        ):
+            assert text in without
+        assert 'class="curve held"' in without
+        assert "voice (none in this stream)" in without
+
+    def test_a_hostile_name_stays_text(self, tmp_path) -> None:
+        hostile = "</script><script>alert(1)</script>"
+        value = made([second(0, 0.9, label=hostile)], source=hostile)
+        page = write_page(value, tmp_path).read_text()
+        scripts: list[str] = []
+
+        class Scripts(html.parser.HTMLParser):
+            def handle_starttag(self, tag, attrs):
+                if tag == "script":
+                    scripts.append(str(attrs))
+
+        Scripts().feed(page)
+        assert len(scripts) == 2
+        assert "alert(1)</script>" not in page
+
+    def test_it_reaches_nothing_outside(self, tmp_path) -> None:
+        page = write_page(made([second(0, 0.9)]), tmp_path).read_text()
+        assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
+
+    def test_a_stream_of_no_second(self, tmp_path) -> None:
+        assert "No second of this stream" in write_page(made([]), tmp_path).read_text()
+
+    def test_a_curve_has_gaps_where_there_is_no_value(self) -> None:
+        path = curve_path([second(0, 0.5, voice=1.0), second(1, 0.5), second(2, 0.5, voice=0.0)], "voice")
+        assert path == "M0.0 0.0H333.33M666.67 160.0H1000.0"
+
+    @pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (75.9, "1:15"), (3725, "1:02:05")])
+    def test_clock(self, seconds: float, shown: str) -> None:
+        assert clock(seconds) == shown
+
+    def test_script_json_round_trips(self) -> None:
+        value = {"a": "</script>\u2028<!--"}
+        assert "<" not in script_json(value)
+        assert json.loads(script_json(value)) == value
