@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import httpx
 
+from walle.deploy.http_roots import http_tls
 from walle.errors import DeployError
 
 _TIMEOUT_S = 30.0
@@ -57,7 +58,7 @@ class CloudClient:
         if not url.startswith(("http://", "https://")):
             raise CloudAddressError(url, "not HTTP")
         try:
-            self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S)
+            self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S, verify=http_tls())
         except (httpx.InvalidURL, ValueError) as error:
             raise CloudAddressError(url, str(error)) from error
 

@@ -13,6 +13,7 @@ from walle.clock import Clock, SystemClock
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.fetch import HttpFetcher
 from walle.deploy.device.outcomes import OutcomeReport
+from walle.deploy.http_roots import http_tls
 from walle.deploy.signing import TrustedKeys
 from walle.device.background import BackgroundWork
 from walle.device.cloud_requests import CloudRequests
@@ -93,7 +94,9 @@ class Device:
             undo.push_async_callback(self.stream.close)
             self._versions = TaskVersions(self.store, self.stream, history, runner, self._tunnel, active)
             undo.push_async_callback(self._versions.aclose)
-            http = await undo.enter_async_context(httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0))
+            http = await undo.enter_async_context(
+                httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0, verify=http_tls())
+            )
             self.agent = Agent(
                 config.folder / "tasks",
                 TrustedKeys.from_json(config.trusted_keys),
