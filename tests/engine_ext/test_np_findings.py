@@ -297,3 +297,8 @@ def test_angles_of_float64() -> None:
         angle = np.arctan2(numpy.float64(one), numpy.array([other]))
         assert angle.item() == pytest.approx(numpy.arctan2(one, other), nan_ok=True, rel=5e-16, abs=0)
     numpy.testing.assert_allclose(numpy.asarray(np.arctan(x[144:])), numpy.arctan(x[144:]), rtol=5e-16)
+
+
+def test_a_mask_says_where_insert_puts_values() -> None:
+    assert np.insert([1, 2, 3], [True] * 4, 9).tolist() == [9, 1, 9, 2, 9, 3, 9]
+    assert np.insert([1, 2, 3], np.array([False, True, False]), 9).tolist() == [1, 9, 2, 3]
