@@ -1,4 +1,4 @@
-"""What NumPy's own tests (tests/numpy_suite) found to be wrong without an error, or to hang, in walle.np."""
+"""Regressions of walle.np that NumPy's own tests (tests/numpy_suite) found: wrong without an error, or endless."""
 
 import itertools
 import operator
@@ -264,3 +264,41 @@ def test_an_index_has_at_most_64_arrays_and_axes(key: Any) -> None:
         x[(key,) * 65]
     with pytest.raises(IndexError, match="too many indices"):
         x[(key,) * 65] = 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 1, 0), (1, 70, 300), (3, 33, 5), (4, 1, 600), (5, 17, 9), (90, 130, 270)]
+)
+def test_matrix_products_of_64_bits(dtype: str, m: int, n: int, k: int) -> None:
+    rng = numpy.random.default_rng(m * n)
+
+    def matrix(rows: int, columns: int) -> Any:
+        real = rng.normal(size=(rows, columns))
+        return real + 1j * rng.normal(size=(rows, columns)) if dtype == "complex128" else real
+
+    for a, b in itertools.product((matrix(m, k), matrix(k, m).T), (matrix(k, n), matrix(n, k).T)):
+        here = numpy.asarray(np.matmul(np.asarray(a), np.asarray(b)))
+        numpy.testing.assert_allclose(here, a @ b, rtol=0, atol=1e-12 * (k + 1))
+        assert here.dtype == dtype
+
+
+def test_angles_of_float64() -> None:
+    special = [0.0, -0.0, 1.0, -1.0, numpy.inf, -numpy.inf, numpy.nan, 5e-324, -5e-324, 1e308, 7 / 16, 11 / 16]
+    y, x = (numpy.array(line) for line in zip(*itertools.product(special, special), strict=True))
+    rng = numpy.random.default_rng(0)
+    y, x = numpy.append(y, rng.normal(size=5000)), numpy.append(x, rng.normal(size=5000))
+    for part in (slice(None, 144), slice(144, None)):  # a block with infinities is computed by the scalar loop
+        here, there = numpy.asarray(np.arctan2(y[part], x[part])), numpy.arctan2(y[part], x[part])
+        numpy.testing.assert_allclose(here, there, rtol=5e-16, atol=0)
+        known = ~numpy.isnan(there)
+        assert (numpy.signbit(here) == numpy.signbit(there))[known].all()
+    for one, other in itertools.product(special, special):
+        angle = np.arctan2(numpy.float64(one), numpy.array([other]))
+        assert angle.item() == pytest.approx(numpy.arctan2(one, other), nan_ok=True, rel=5e-16, abs=0)
+    numpy.testing.assert_allclose(numpy.asarray(np.arctan(x[144:])), numpy.arctan(x[144:]), rtol=5e-16)
+
+
+def test_a_mask_says_where_insert_puts_values() -> None:
+    assert np.insert([1, 2, 3], [True] * 4, 9).tolist() == [9, 1, 9, 2, 9, 3, 9]
+    assert np.insert([1, 2, 3], np.array([False, True, False]), 9).tolist() == [1, 9, 2, 3]

@@ -392,8 +392,9 @@ def insert(x: ArrayLike, places: Any, values: ArrayLike, axis: int | None = None
     if isinstance(places, slice):
         where = list(range(*places.indices(length)))
     else:
-        number = asarray(places)
-        where = number.reshape(-1).tolist()
+        where = asarray(places).reshape(-1).tolist()
+        if where and isinstance(where[0], bool) and not isinstance(places, bool):  # a mask
+            where = [spot for spot, is_there in enumerate(where) if is_there]
     for place in where:
         if not -length <= place <= length:
             raise IndexError(f"insert at {place} of an axis of size {length}; the position is {-length} to {length}")
