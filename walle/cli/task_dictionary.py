@@ -81,6 +81,7 @@ def _features(folder: Path, events: Path | None, mapping: Path | None, limit: in
 
     version = TaskVersion.parse(read_folder(folder))
     bundle = build_bundle(version, Signer.generate())
+    played: bytes | None
     if events is not None:
         played, files = read_log(events, mapping, limit).data, EventFiles.beside(events)
     else:
