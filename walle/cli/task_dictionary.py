@@ -76,11 +76,16 @@ def _features(folder: Path, events: Path | None, mapping: Path | None, limit: in
     from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
     from walle.deploy.cloud.bundle import TaskVersion, build_bundle
     from walle.deploy.signing import Signer
+    from walle.pipeline.event_files import EventFiles
     from walle.protocol import Upload
 
     version = TaskVersion.parse(read_folder(folder))
     bundle = build_bundle(version, Signer.generate())
-    played = read_log(events, mapping, limit).data if events is not None else version.simulation_events
+    played: bytes | None
+    if events is not None:
+        played, files = read_log(events, mapping, limit).data, EventFiles.beside(events)
+    else:
+        played, files = version.simulation_events, EventFiles.of(version.simulation_files)
     if played is None:
         raise ConfigError(f"{folder}: has no [simulation] events to make features of; name a log with --events")
     found: list[Upload] = []
@@ -99,7 +104,7 @@ def _features(folder: Path, events: Path | None, mapping: Path | None, limit: in
     async def play() -> None:
         simulator = Simulator(vms=1, on_run=keep)
         try:
-            result = await simulator.run(bundle, played, DEVICE_KINDS[:1])
+            result = await simulator.run(bundle, played, DEVICE_KINDS[:1], files=files)
         finally:
             await simulator.close()
         if not result.ok:
