@@ -65,8 +65,10 @@ class Decoder:
         self._reader = PacketReader(self.media, report)
         self._tracks: list[VideoTrack | SoundTrack] = []
         if self.media.video is not None:
-            converter = ImageConverter(settings.max_side, settings.allocate, settings.limits)
-            self._tracks.append(VideoTrack(self.media.video, self._reader, report, sampler, converter, shift_ns))
+            converter = ImageConverter(settings.max_side, settings.limits)
+            self._tracks.append(
+                VideoTrack(self.media.video, self._reader, report, sampler, converter, settings.allocate, shift_ns)
+            )
         if self.media.sound is not None:
             self._tracks.append(
                 SoundTrack(

@@ -1,4 +1,4 @@
-"""Pictures: decoded frames as upright BGR images in a caller's buffer.
+"""Pictures: decoded frames as upright BGR images.
 
 Colours follow the frame's own matrix and range. A frame without a matrix has that of BT.709 from 1280 x 577 on and
 that of BT.601 below, as players assume. High dynamic range is not mapped: its values are shown as they are coded.
@@ -6,14 +6,13 @@ that of BT.601 below, as players assume. High dynamic range is not mapped: its v
 
 import array
 from fractions import Fraction
-from typing import Any
 
 import av
 import numpy as np
 from av.sidedata.sidedata import Type
 from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 
-from apps.livestream.media.items import Allocate, Image, fill
+from apps.livestream.media.items import Image
 from apps.livestream.media.limits import MediaLimits
 
 _MAX_ASPECT = 16  # a pixel longer than this is damage, and is taken for a square one
@@ -37,22 +36,19 @@ class ImageConverter:
     not square, whose shorter side is stretched.
     """
 
-    def __init__(self, max_side: int | None, allocate: Allocate, limits: MediaLimits) -> None:
+    def __init__(self, max_side: int | None, limits: MediaLimits) -> None:
         self._max_side = max_side
-        self._allocate = allocate
         self._limits = limits
         self._reformatter = VideoReformatter()
 
-    def convert(self, frame: av.VideoFrame, aspect: Fraction) -> Any:
-        """Return the image in a buffer of `allocate`: uint8 [h, w, 3]. `aspect` is a pixel's width over its height.
+    def upright(self, frame: av.VideoFrame, aspect: Fraction) -> Image:
+        """Return the image as a view: uint8 [h, w, 3], rows and columns of any stride.
+
+        `aspect` is the width of a pixel over its height.
 
         Raises:
             av.error.FFmpegError, ValueError: the frame cannot be converted, or is larger than the limits allow.
         """
-        return fill(self._allocate, self.upright(frame, aspect))
-
-    def upright(self, frame: av.VideoFrame, aspect: Fraction) -> Image:
-        """Return the image as a view, valid as long as the view: uint8 [h, w, 3], rows and columns of any stride."""
         width, height = output_size(frame.width, frame.height, aspect, self._max_side)
         if width * height > self._limits.pixels:
             raise ValueError(f"a picture of {width} x {height} pixels is larger than MediaLimits.pixels")

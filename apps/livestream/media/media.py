@@ -193,11 +193,11 @@ class Media:
         if isinstance(error, MediaError):
             return error
         if address.kind is Kind.WEBCAM:
-            return AddressError(self.where, f"the camera cannot be read ({error}); is another program using it?")
+            return AddressError(self.where, f"the camera cannot be read ({reason(error)}); is it in use?")
         if address.kind is Kind.RTSP:
             if isinstance(error, av.error.ExitError):
                 return ConnectionLostError(self.where, f"no answer in {self.limits.open_s:g} s; is the address right?")
-            return ConnectionLostError(self.where, f"the stream cannot be opened ({error}); is the address right?")
+            return ConnectionLostError(self.where, f"it cannot be opened ({reason(error)}); is the address right?")
         if self.missing_bytes:
             return UnreadableError(
                 self.where,
@@ -206,7 +206,7 @@ class Media:
             )
         return UnreadableError(
             self.where,
-            f"not a media file of a kind that is read, or its beginning is damaged ({_reason(error)}); "
+            f"not a media file of a kind that is read, or its beginning is damaged ({reason(error)}); "
             f"kinds: {FORMATS}. Playlists are not followed: give the address of the stream itself",
         )
 
@@ -278,5 +278,6 @@ def _codec_name(container: av.container.InputContainer, index: int) -> str:
     return "an unknown codec"
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Return what went wrong, without the address, which may have a password."""
     return str(getattr(error, "strerror", None) or error)

@@ -10,7 +10,7 @@ import av.error
 from av.packet import Packet
 
 from apps.livestream.media.errors import ConnectionLostError
-from apps.livestream.media.media import Media, to_ns
+from apps.livestream.media.media import Media, reason, to_ns
 from apps.livestream.media.report import SourceReport
 from apps.livestream.media.sampling import SECOND
 
@@ -134,7 +134,7 @@ class PacketReader:
         if error is None and self._media.endless:
             raise ConnectionLostError(self._media.where, "the stream was lost (its sender closed it)")
         if error is not None and self._media.live:
-            what = "it stalled" if isinstance(error, av.error.ExitError) else str(error)
+            what = "it stalled" if isinstance(error, av.error.ExitError) else reason(error)
             raise ConnectionLostError(self._media.where, f"the stream was lost ({what})") from error
 
     def _queue(self, packet: AnyPacket) -> None:

@@ -237,6 +237,15 @@ class Source:
         self._queue.append(item)
         self._changed.set()
 
+    async def _deliver_all(self, items: list[Item]) -> None:
+        remaining = collections.deque(items)
+        try:
+            while remaining:
+                await self._deliver(remaining.popleft())
+        finally:
+            for item in remaining:
+                self._count_undelivered(item)
+
     async def _wait_for_its_time(self, item: Item) -> None:
         if self._pace is None or self.info.live:
             return
@@ -254,8 +263,7 @@ class Source:
                 if self._count(Frame) < self._queue_frames:
                     return
                 if self._when_behind == "drop":
-                    oldest = next(queued for queued in self._queue if isinstance(queued, Frame))
-                    self._queue.remove(oldest)
+                    del self._queue[next(at for at, queued in enumerate(self._queue) if isinstance(queued, Frame))]
                     self.report.frames.dropped += 1
                     return
             elif self._count(Sound) * 1000 * len(item.samples) / SAMPLE_RATE < self._queue_sound_ms:
@@ -275,8 +283,7 @@ class Source:
         assert self._decoder is not None
         decoder, limits = self._decoder, self._settings.limits
         lost_s = self._clock.monotonic()
-        for item in await self._call(decoder.drain):
-            await self._deliver(item)
+        await self._deliver_all(await self._call(decoder.drain))
         if not decoder.media.live:
             raise lost
         end_ns = decoder.end_ns

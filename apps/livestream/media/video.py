@@ -9,7 +9,7 @@ import av.error
 from av.video.stream import VideoStream
 
 from apps.livestream.media.image import ImageConverter
-from apps.livestream.media.items import Frame
+from apps.livestream.media.items import Allocate, Frame, fill
 from apps.livestream.media.media import to_ns
 from apps.livestream.media.packets import BEHIND, AnyPacket, Behind, PacketReader
 from apps.livestream.media.report import SourceReport
@@ -29,8 +29,10 @@ class VideoTrack:
         report: SourceReport,
         sampler: FrameSampler[av.VideoFrame],
         converter: ImageConverter,
+        allocate: Allocate,
         shift_ns: int,
     ) -> None:
+        self._allocate = allocate
         self._stream = stream
         self._reader = reader
         self._report = report
@@ -51,13 +53,18 @@ class VideoTrack:
             while self._chosen:
                 time_ns, frame = self._chosen.popleft()
                 try:
-                    image = self._converter.convert(frame, self._aspect)
+                    image = self._converter.upright(frame, self._aspect)
                 except (av.error.FFmpegError, ValueError):
                     self._report.frames.unusable += 1
                     continue
+                try:
+                    buffer = fill(self._allocate, image)
+                except BaseException:
+                    self._report.frames.undelivered += 1
+                    raise
                 if frame.is_corrupt:
                     self._report.corrupt_frames += 1
-                return Frame((time_ns + 500_000) // 1_000_000, image)
+                return Frame((time_ns + 500_000) // 1_000_000, buffer)
             if self._ended:
                 return None
             packet = self._reader.next(self._stream.index)

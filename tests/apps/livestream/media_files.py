@@ -11,7 +11,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from apps.livestream.media import Frame, Item, Sound, SourceReport, open_source
+from apps.livestream.media import ConnectionLostError, Frame, Item, Sound, Source, SourceReport, open_source
 
 DATA = Path(__file__).parents[3].parent / "shared/data"
 BITS = 8
@@ -161,6 +161,17 @@ async def read(where: Path | str, **settings: Any) -> tuple[list[Item], SourceRe
     return items, source.report
 
 
+async def read_until_lost(source: Source) -> tuple[list[Item], ConnectionLostError]:
+    """Return the items of an open source up to the loss of its connection, which must come, and that."""
+    items: list[Item] = []
+    try:
+        async for item in source:
+            items.append(item)  # noqa: PERF401 - an error must not lose those before it
+    except ConnectionLostError as error:
+        return items, error
+    raise AssertionError(f"the source ended: {source.report}")
+
+
 def frames_of(items: Sequence[Item]) -> list[Frame]:
     return [item for item in items if isinstance(item, Frame)]
 
@@ -185,3 +196,7 @@ def same(left: Sequence[Item], right: Sequence[Item]) -> bool:
 
 def _values(item: Item) -> Any:
     return item.image if isinstance(item, Frame) else item.samples
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())

@@ -92,16 +92,15 @@ def rtsp(stream: bytes, *, stop_after: int | None = None, hold: threading.Event 
 
     def script(connection: socket.socket, head: bytes, _: int) -> None:
         while head:
-            method, _, rest = head.partition(b" ")
+            method, rest = head.split(b" ", 1)
             sequence = next(line for line in rest.split(b"\r\n") if line.lower().startswith(b"cseq"))
             extra, body = b"", b""
             match method:
                 case b"OPTIONS":
                     extra = b"Public: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN\r\n"
                 case b"DESCRIBE":
-                    body = (
-                        b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=test\r\nt=0 0\r\nm=video 0 RTP/AVP 33\r\na=control:a\r\n"
-                    )
+                    body = b"v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=test\r\nt=0 0\r\n"
+                    body += b"m=video 0 RTP/AVP 33\r\na=control:a\r\n"
                     extra = b"Content-Type: application/sdp\r\n"
                 case b"SETUP":
                     extra = b"Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\nSession: 1\r\n"

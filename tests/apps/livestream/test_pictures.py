@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pytest
 
 from apps.livestream.media.image import ImageConverter, output_size, turned
-from apps.livestream.media.items import allocate_numpy
 from apps.livestream.media.limits import MediaLimits
 from tests.apps.livestream.media_files import Movie, frames_of, read
 
@@ -21,8 +20,7 @@ UNSPECIFIED = 2
 
 
 def convert(frame: av.VideoFrame, max_side: int | None = None, aspect: Fraction = SQUARE) -> npt.NDArray[np.uint8]:
-    image: npt.NDArray[np.uint8] = ImageConverter(max_side, allocate_numpy, MediaLimits()).convert(frame, aspect)
-    return image
+    return ImageConverter(max_side, MediaLimits()).upright(frame, aspect).copy()
 
 
 def yuv_frame(

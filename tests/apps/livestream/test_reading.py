@@ -164,8 +164,21 @@ async def test_images_and_samples_are_in_the_callers_buffers(tmp_path: Path) -> 
 )
 async def test_a_wrong_buffer_is_refused(tmp_path: Path, allocate: Any, fault: str) -> None:
     path = Movie(seconds=1).write(tmp_path / "a.mp4")
-    with pytest.raises(TypeError, match=fault):
-        await read(path, allocate=allocate)
+    async with open_source(path, allocate=allocate) as source:
+        with pytest.raises(TypeError, match=fault):
+            await anext(source)
+    assert source.report.frames.balanced
+
+
+async def test_an_error_of_the_callers_allocation_reaches_the_caller(tmp_path: Path) -> None:
+    def allocate(shape: tuple[int, ...], dtype: str) -> Any:
+        raise ValueError(f"no memory for {shape} {dtype}")
+
+    path = Movie(seconds=1, sound_rate=0).write(tmp_path / "a.mp4")
+    async with open_source(path, allocate=allocate) as source:
+        with pytest.raises(ValueError, match="no memory for"):
+            await anext(source)
+    assert source.report.balanced
 
 
 @pytest.mark.parametrize("pace", [1.0, 4.0])

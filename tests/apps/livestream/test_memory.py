@@ -1,0 +1,9 @@
+"""Memory over a stream: `benchmarks/livestream_decoding.py --memory` reads hours, this test some minutes."""
+
+from benchmarks import livestream_decoding
+
+
+def test_memory_is_flat_over_a_stream() -> None:
+    result = livestream_decoding.memory(0.1)
+    assert result["frames decoded"] == 3600
+    assert result["MiB at most"] - result["MiB after a tenth"] < 8, result
