@@ -41,8 +41,8 @@ def _clock(image: np.ndarray, x: int, y: int, radius: int) -> np.ndarray:
     image = cv.circle(image, (x, y), radius - 8, (245, 245, 245), -1)
     for hour in range(12):
         across, down = math.cos(hour * math.pi / 6), math.sin(hour * math.pi / 6)
-        ends = [(round(x + length * across), round(y + length * down)) for length in (radius - 18, radius - 12)]
-        image = cv.line(image, *ends, (20, 20, 20), 2)
+        inner, outer = ((round(x + length * across), round(y + length * down)) for length in (radius - 18, radius - 12))
+        image = cv.line(image, inner, outer, (20, 20, 20), 2)
     image = cv.line(image, (x, y), (x, y - 40), (20, 20, 20), 3)
     return cv.line(image, (x, y), (x + 28, y + 10), (20, 20, 20), 4)
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import walle
 from apps.livestream.make_embedder import write_embedder
-from walle.engine_ext.onnx_import import convert
 from walle.errors import ConfigError
 from walle.model_files import ModelEntry, ModelFolder, ModelManifest, default_folder
 
@@ -93,7 +93,7 @@ def write_task(
         _check_gallery(gallery or resources / "gallery.json", entries.entries["recognition_mobilenet"])
     for file, model in task_models(name, chosen).items():
         found = models.file(entries.entries[model])
-        (write_embedder if found.suffix == ".tflite" else convert)(found, resources / file)
+        (write_embedder if found.suffix == ".tflite" else walle.convert)(found, resources / file)
     return target
 
 

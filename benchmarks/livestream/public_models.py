@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import walle
 from apps.livestream.make_embedder import build_embedder, write_embedder
 from apps.livestream.task_files import manifest
 from apps.livestream.tflite import read_tflite
-from walle.engine_ext.onnx_import import convert
 from walle.model_files import ModelFolder
 
 
@@ -72,7 +72,7 @@ def write(folder: Path, models: ModelFolder) -> dict[str, tuple[Path, Path]]:
             build_embedder(builder, read_tflite(source.read_bytes()))
             builder.save(theirs)
         else:
-            convert(source, ours)
+            walle.convert(source, ours)
             without_constant_inputs(source, theirs)
         pairs[name] = (ours, theirs)
     return pairs

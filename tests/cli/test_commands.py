@@ -15,7 +15,7 @@ from walle.cli import app
 COMMANDS = {
     "cloud up", "demo", "device doctor", "device list", "device logs", "device run", "device show",
     "features export", "features tail", "figures",
-    "model bench", "model calibrate", "model convert", "model plan", "model run", "operators",
+    "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
     "task check", "task dictionary", "task new", "task simulate",
 }  # fmt: skip

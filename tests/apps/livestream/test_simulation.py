@@ -38,8 +38,9 @@ def test_the_simulation_is_as_the_script_writes_it(name: str) -> None:
     for file, data in made.items():
         there = (folder / file).read_bytes()
         if file.endswith(".png"):  # another zlib may write the same pixels as other bytes
-            pictures = [cv2.imdecode(np.frombuffer(one, np.uint8), cv2.IMREAD_COLOR) for one in (there, data)]
-            np.testing.assert_array_equal(*pictures)
+            old, new = (cv2.imdecode(np.frombuffer(one, np.uint8), cv2.IMREAD_COLOR) for one in (there, data))
+            assert old is not None
+            np.testing.assert_array_equal(old, new)
         else:
             assert there == data
 
