@@ -2,7 +2,8 @@
 
 Every variant gets the bytes of the same tunnel request (an array of 3 KB), decodes them, gives batches to the same
 function, which returns one number for each payload, and encodes the answers. The function costs next to nothing, so
-that the CPU time is that of the hand-over: of all processes of a variant, the callers' too.
+that the CPU time is that of the hand-over: of all processes of a variant, the callers' too. Ray's own processes count
+for the peers only.
 
 - `vms`: `InferenceNode` with VMs in the VM host of this process.
 - `processes`: `InferenceNode` with a replica process at a Unix socket, which has a VM host of its own.
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -80,21 +81,29 @@ def answer_batch(requests: list[bytes]) -> list[bytes]:
     return [plain.encode(float(len(payload["feature"]))) for payload in payloads]
 
 
-def cpu_s() -> float:
-    """Return the CPU seconds of this process and its descendants that live."""
-    times, parents = {}, {}
+def cpu_of(pids: Collection[int]) -> float:
+    """Return the CPU seconds of processes that live."""
+    total_s = 0.0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total_s += (int(fields[11]) + int(fields[12])) * _TICK_S
+    return total_s
+
+
+def own_processes() -> set[int]:
+    """Return this process and its descendants."""
+    parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            parents[int(folder.name)] = int(fields[1])
-            times[int(folder.name)] = (int(fields[11]) + int(fields[12])) * _TICK_S
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     own = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in own} - own:
         own |= more
-    return sum(seconds for pid, seconds in times.items() if pid in own)
+    return own
 
 
-async def load(ask: Ask, seconds: float) -> dict[str, float]:
+async def load(ask: Ask, seconds: float, pids: Collection[int]) -> dict[str, float]:
     """Return requests a second, CPU time and latencies of CALLERS that ask one request after the other."""
     latencies: list[float] = []
     end_s = time.perf_counter() + seconds
@@ -104,9 +113,9 @@ async def load(ask: Ask, seconds: float) -> dict[str, float]:
             await ask()
             latencies.append(time.perf_counter() - begin_s)
 
-    cpu_before_s, begin_s = cpu_s(), time.perf_counter()
+    cpu_before_s, begin_s = cpu_of(pids), time.perf_counter()
     await asyncio.gather(*(call() for _ in range(CALLERS)))
-    wall_s, spent_s = time.perf_counter() - begin_s, cpu_s() - cpu_before_s
+    wall_s, spent_s = time.perf_counter() - begin_s, cpu_of(pids) - cpu_before_s
     latencies.sort()
     return {
         "requests_s": len(latencies) / wall_s,
@@ -257,6 +266,11 @@ def ray_serve(max_batch: int) -> Ask:
 # --- all --------------------------------------------------------------------------------------------------------------
 
 
+async def warm(ask: Ask) -> None:
+    assert plain.decode(await ask()) == 768.0
+    await load(ask, WARM_S, ())
+
+
 async def measure(rounds: int, seconds: float, max_batch: int) -> dict[str, Any]:
     found: dict[str, list[dict[str, float]]] = {}
     async with contextlib.AsyncExitStack() as stack:
@@ -265,19 +279,27 @@ async def measure(rounds: int, seconds: float, max_batch: int) -> dict[str, Any]
         asks: dict[str, Ask] = {
             "vms": await stack.enter_async_context(node(folder, sha256)),
             "processes": await stack.enter_async_context(processes(folder, sha256)),
-            "ray_actor": ray_actor(max_batch),
         }
+        for ask in asks.values():
+            await warm(ask)
+        ours, names = own_processes(), set(asks)
+        ray.init(
+            include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, object_store_memory=100 << 20
+        )
+        stack.callback(ray.shutdown)
+        asks["ray_actor"] = ray_actor(max_batch)
         note = ""
         try:
             asks["ray_serve"] = ray_serve(max_batch)
         except ImportError as error:
             note = f'ray_serve was not measured: {error}; pip install "ray[serve]"'
-        for ask in asks.values():
-            assert plain.decode(await ask()) == 768.0
-            await load(ask, WARM_S)
+        for name, ask in asks.items():
+            if name not in names:
+                await warm(ask)
         for number in range(rounds):
             for name in list(asks)[:: 1 if number % 2 == 0 else -1]:
-                found.setdefault(name, []).append(await load(asks[name], seconds))
+                pids = ours if name in names else own_processes()
+                found.setdefault(name, []).append(await load(asks[name], seconds, pids))
     medians = {
         name: {key: round(statistics.median(one[key] for one in runs), 2) for key in runs[0]}
         for name, runs in found.items()
@@ -301,13 +323,7 @@ def main() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):
-        ray.init(
-            include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, object_store_memory=100 << 20
-        )
-        try:
-            report = asyncio.run(measure(arguments.rounds, arguments.seconds, arguments.max_batch))
-        finally:
-            ray.shutdown()
+        report = asyncio.run(measure(arguments.rounds, arguments.seconds, arguments.max_batch))
     if arguments.json:
         print(json.dumps(report))
         return

@@ -34,8 +34,8 @@ LOG = b"".join(json.dumps(event_at(position).to_dict()).encode() + b"\n" for pos
 RUNS = VISITS * len(DEVICE_KINDS)
 
 
-def bundle(main: str, config: str = TASK_CONFIG, version: str = "v1") -> Bundle:
-    files = {"task.toml": config.encode(), "main.py": main.encode()}
+def bundle(main: str, config: str = TASK_CONFIG, version: str = "v1", more: dict[str, bytes] | None = None) -> Bundle:
+    files = {"task.toml": config.encode(), "main.py": main.encode(), **(more or {})}
     return build_bundle(
         TaskVersion.parse(TaskTree(scenario="shop", task="count", version=version, commit="c" * 40, files=files)),
         Signer.generate(),
@@ -282,6 +282,38 @@ def postprocess(ctx, y):
     result = await simulator.run(bundle(main), LOG)
     assert not result.ok
     assert "does not allow 'execute' on the cloud" in result.first_error
+
+
+@pytest.mark.asyncio
+async def test_execute_batch_is_tried_and_files_of_the_cloud_are_there_only(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, x):
+    assert ctx.place == "device", "a batch runs in execute_batch"
+    try:
+        ctx.resource("big.bin")
+    except Exception as error:
+        assert "only the cloud has resources/big.bin" in str(error)
+        return ctx.escalate(1)
+
+
+def execute_batch(ctx, payloads):
+    assert [device["id"][:9] for device in ctx.devices] == ["simulated"]
+    return [RESULT for x in payloads]
+
+
+def postprocess(ctx, y):
+    assert y == 4, y
+"""
+    config = (
+        TASK_CONFIG + '[phases]\nexecute = "auto"\n[files]\n"resources/big.bin" = "cloud"\n[cloud]\nmax_batch = 2\n'
+    )
+    files = {"resources/big.bin": b"1234"}
+    good = main.replace("RESULT", 'ctx.resource("big.bin").nbytes')
+    result = await simulator.run(bundle(good, config, more=files), LOG)
+    assert (result.ok, result.runs) == (True, RUNS), result
+    result = await simulator.run(bundle(main.replace("RESULT", 'ValueError("no good")'), config, more=files), LOG)
+    assert not result.ok
+    assert "EscalationError: failed: task shop/count v1: ValueError: no good" in result.first_error
 
 
 @pytest.mark.asyncio

@@ -38,6 +38,7 @@ SECTION_OF = {
     "ctx.state": "state",
     "ctx.history": "history",
     "ctx.escalate": "phases",
+    "execute_batch": "cloud",
     "task=": "reads",
 }  # code → what it needs
 EVENTS = [

@@ -221,3 +221,33 @@ def test_the_documentation_lists_each_code() -> None:
     page = (Path(__file__).parents[2] / "docs" / "task-check.md").read_text()
     rows = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
     assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row)} == set(get_args(Code.__value__))
+
+
+BATCHES = CONFIG + "[cloud]\nmax_batch = 8\n"
+BATCH = "def execute_batch(ctx, payloads):\n    return payloads\n"
+
+
+@pytest.mark.parametrize(
+    ("main", "config", "found"),
+    [
+        (MAIN + BATCH, BATCHES, ""),
+        ("from helper import execute, execute_batch\n", BATCHES, ""),
+        ("from helper import *\n", BATCHES, ""),
+        (MAIN, BATCHES, "main.py:1:1: warning: has no execute_batch(ctx, payloads), so that [cloud] max_batch = 8 has no effect [batch]"),
+        (MAIN + BATCH, CONFIG, "main.py:3:1: warning: has execute_batch, which is never called: set max_batch under [cloud] in task.toml [batch]"),
+        ("def preprocess(ctx, t): ...\n" + BATCH, BATCHES, "main.py:2:1: error: has execute_batch and no execute"),
+        (MAIN + BATCH.replace("ctx, payloads", "payloads"), BATCHES, "execute_batch(payloads) is called with 2 arguments; it must be def execute_batch(ctx, payloads) [phase-signature]"),
+        (MAIN + "async " + BATCH, BATCHES, "execute_batch is called without await"),
+        (MAIN + BATCH.replace("return", "yield"), BATCHES, "execute_batch yields, so that its result is a generator"),
+        (MAIN + BATCH.replace("batch", "bacth"), BATCHES, "main.py:3:1: error: execute_bacth is not a phase, and nothing calls it; did you mean execute_batch?"),
+        (MAIN + BATCH.replace("return payloads", "return ctx.devises"), BATCHES, "ctx has no devises; did you mean devices?"),
+        (MAIN + BATCH, BATCHES.replace("max_batch", "max_bacth"), "did you mean max_batch?"),
+        (MAIN + BATCH, BATCHES.replace("8", "1000"), "[cloud] max_batch must be a whole number from 1 to 256, is 1000"),
+    ],
+)  # fmt: skip
+def test_batches_and_their_configuration_fit(tmp_path: Path, main: str, config: str, found: str) -> None:
+    findings = check(tmp_path, main, config, helper=MAIN + BATCH)
+    if not found:
+        assert findings == []
+    else:
+        assert found in str(findings[0]), shown(findings)

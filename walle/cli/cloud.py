@@ -73,6 +73,15 @@ def up(
             help="View of features for ctx.features in the cloud, SCENARIO/VIEW=TOPIC:FIELD,...; once for each."
         ),
     ] = None,
+    inference_vms: Annotated[
+        int, typer.Option(min=1, max=256, help="VMs of fallback inference, in each of its processes.")
+    ] = 2,
+    inference_mb: Annotated[
+        int, typer.Option(min=1, help="MiB of files of the versions that they keep loaded, in each process.")
+    ] = 2048,
+    inference_processes: Annotated[
+        int, typer.Option(min=1, max=64, help="With --ray: processes of fallback inference.")
+    ] = 1,
     name: Annotated[
         list[str] | None, typer.Option(help="What devices call this host; once for each name, the first in join.json.")
     ] = None,
@@ -98,6 +107,8 @@ def up(
     """
     if address and not ray:
         raise typer.BadParameter("names a Ray cluster; add --ray", param_hint="--address")
+    if inference_processes > 1 and not ray:
+        raise typer.BadParameter("more than one are Ray actors; add --ray", param_hint="--inference-processes")
     names = tuple(name or ())
     if not names and _is_unspecified(host):
         raise typer.BadParameter(
@@ -134,6 +145,9 @@ def up(
             retention=tuple(retain or ()),
             device_quota=device_quota,
             features=tuple(features or ()),
+            inference_vms=inference_vms,
+            inference_mb=inference_mb,
+            inference_processes=inference_processes,
             scenarios=tuple(scenario or ()),
             business_app=business_app,
             pythons=tuple(python or ()),

@@ -153,11 +153,20 @@ class Simulator:
         outputs: list[TaskOutput] = []
         topics = PutTopics()
 
+        async def run_on_cloud(phase: str, payload: Any, on_log: OnLog | None) -> Any:
+            if phase == "execute" and manifest.cloud.max_batch > 1:  # in a batch of one, so that its code is tried
+                outputs = await self._cloud.phase_batch(on_cloud, manifest, [payload], [kind], on_log=on_log)
+                if outputs is not None:
+                    if isinstance(outputs[0], Exception):
+                        raise outputs[0]
+                    return outputs[0]
+            return await self._cloud.phase(on_cloud, manifest, phase, payload, kind, on_log=on_log)
+
         async def escalate(phase: str, payload: Any, _timeout_ms: float | None, _spent_ms: float) -> tuple[str, Any]:
             crossed = plain.decode(plain.encode(payload))  # as through the tunnel, which carries only plain data
             on_log = self._on_log_of(f"{kind['id']} (cloud)", None)
             try:
-                output = await self._cloud.phase(on_cloud, manifest, phase, crossed, kind, on_log=on_log)
+                output = await run_on_cloud(phase, crossed, on_log)
             except WalleError as error:
                 return "failed", str(error) or type(error).__name__
             return "", plain.decode(plain.encode(output))

@@ -21,7 +21,7 @@ class CloudPolicy:
     max_batch: int = 1
     batch_ms: int = 5
     replicas: int = 1
-    queue: int = 64
+    queue: int = 256
 
     LIMITS: ClassVar[Mapping[str, tuple[int, int]]] = {
         "max_batch": (1, 256),

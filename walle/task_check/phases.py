@@ -51,6 +51,8 @@ def check_phases(
 
 def _check_batch(file: str, tree: ast.Module, bound: Collection[str], max_batch: int) -> Iterator[Finding]:
     """Yield what does not fit between `execute_batch`, `execute` and [cloud] max_batch."""
+    if any(isinstance(node, ast.alias) and node.name == "*" for node in running(tree)):
+        return  # which may bring it
     line = next((one.lineno for one in _functions(tree) if one.name == _BATCH), 1)
     if _BATCH in bound and "execute" not in bound:
         what = "has execute_batch and no execute, which runs a payload that has no company, or failed in a batch"

@@ -157,7 +157,7 @@ async def test_what_would_be_late_is_refused_at_once_and_what_is_late_is_not_run
 
 
 @pytest.mark.asyncio
-async def test_a_request_without_a_deadline_does_not_wait_for_ever(rig: Rig) -> None:
+async def test_a_request_without_a_deadline_gets_one(rig: Rig) -> None:
     version = rig.version("queue = 2")
     await rig.ask(version, "runs")
     waits = await rig.ask(version, "waits")

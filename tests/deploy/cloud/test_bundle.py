@@ -234,3 +234,48 @@ def test_unpack_refuses_wrong_blobs_and_leaves_nothing(tmp_path: Path) -> None:
 def test_bytecode_is_never_checked_against_a_source() -> None:
     data = compile_source(b"x = 1\n", "s/t/v1/main.py")
     assert data[4:8] == b"\1\0\0\0"  # PEP 552: hash-based, unchecked
+
+
+def test_a_file_of_the_cloud_is_listed_apart_and_unpacked_on_the_cloud_only(tmp_path: Path) -> None:
+    config = (
+        CONFIG + b'[files]\n"resources/a.walle" = "shared"\n"resources/big.walle" = "cloud"\n[cloud]\nmax_batch = 4\n'
+    )
+    files = {"task.toml": config, "resources/a.walle": b"small", "resources/big.walle": b"large" * 100}
+    bundle = build_bundle(task_version(FILES | files), SIGNER)
+    manifest = TrustedKeys.of(SIGNER, SIGNER).verify_manifest(bundle.envelope)
+    assert manifest == bundle.manifest
+    (entry,) = manifest.cloud_files
+    assert (entry.path, entry.size_bytes, entry.route) == ("resources/big.walle", 500, "cloud")
+    assert manifest.cloud.max_batch == 4
+    assert [one.path for one in manifest.files] == ["main.pyc", "resources/a.walle"]
+    assert list(bundle.cloud_blobs) == [entry.sha256]
+    assert entry.sha256 not in bundle.blobs
+    unpack(manifest, bundle.blobs, tmp_path / "device")
+    unpack(manifest, {**bundle.blobs, **bundle.cloud_blobs}, tmp_path / "cloud", on_cloud=True)
+    assert [path.name for path in (tmp_path / "device/resources").iterdir()] == ["a.walle"]
+    assert (tmp_path / "cloud/resources/big.walle").read_bytes() == b"large" * 100
+    plain = build_bundle(task_version(FILES), SIGNER).manifest.to_bytes()
+    assert b"cloud" not in plain  # older devices and manifests are as before
+    for old, new, message in (
+        (b'"route":"cloud"', b'"route":"shared"', r"manifest.cloud_files\[0\].route: 'shared' is not cloud"),
+        (b"resources/big.walle", b"resources/a.walle", "a path is listed twice"),
+        (b"resources/big.walle", b"../big.walle", "is not a plain relative path"),
+        (b'"max_batch":4', b'"max_batch":0', "manifest.cloud.max_batch: must be a whole number from 1 to 256"),
+    ):
+        with pytest.raises(ProtocolError, match=message):
+            Manifest.from_bytes(manifest.to_bytes().replace(old, new))
+
+
+def test_a_file_of_the_cloud_has_no_size_limit_of_devices_and_must_be_a_resource(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bundle_module, "MAX_FILE_BYTES", 50)
+    monkeypatch.setattr(bundle_module, "MAX_BUNDLE_BYTES", 2000)
+    tree = {"resources/big.walle": bytes(5000)}
+    config = CONFIG + b'[files]\n"resources/big.walle" = "cloud"\n'
+    assert build_bundle(task_version(FILES | tree | {"task.toml": config}), SIGNER).cloud_blobs
+    with pytest.raises(BundleError, match="5000 bytes, more than 50 for a file that devices get"):
+        build_bundle(task_version(FILES | tree | {"task.toml": config.replace(b'"cloud"', b'"shared"')}), SIGNER)
+    config = config.replace(b"resources/big.walle", b"big.walle")
+    with pytest.raises(BundleError, match="is a file of the cloud, which must be in resources/"):
+        build_bundle(task_version(FILES | {"big.walle": b"", "task.toml": config}), SIGNER)

@@ -22,10 +22,12 @@ from tests.sim.postgres_server import PostgresServer
 from tests.sim.tunnel_rig import fill, running
 from walle.cloud.authority import Authority
 from walle.credential import credential_device, device_credential
-from walle.errors import ConfigError, PipelineError
+from walle.errors import ConfigError, PipelineError, WalleError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel import processes as processes_module
 from walle.pipeline.tunnel.client import RequestError, TunnelClient, client_context
+from walle.pipeline.tunnel.deadline import request_due_s
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
 from walle.pipeline.tunnel.processes import TunnelProcessError, TunnelProcesses, WorkerSettings
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 
@@ -509,3 +511,23 @@ async def test_a_port_in_use_on_one_address_of_the_host_is_refused(
     with pytest.raises(OSError, match="in use"):
         async with TunnelProcesses(1, place, on_request=answer):
             raise AssertionError
+
+
+@pytest.mark.asyncio
+async def test_deadlines_and_refusals_cross_between_the_processes(authority: Authority, location: str) -> None:
+    left_s: list[float] = []
+
+    async def refuse(device_id: str, topic: str, payload: bytes) -> bytes:
+        due_s = request_due_s()
+        assert due_s is not None
+        left_s.append(due_s - time.monotonic())
+        raise {"busy": RequestBusyError, "expired": RequestExpiredError, "failed": WalleError}[topic](f"it is {topic}")
+
+    async with TunnelProcesses(1, settings(authority, location), on_request=refuse) as processes, asyncio.timeout(60):
+        client = make_client(authority, MemoryOutbox(), processes.port, 0)
+        async with running(client):
+            for code in ("busy", "expired", "failed"):
+                with pytest.raises(RequestError, match=f"it is {code}") as refused:
+                    await client.request(code, b"", 20.0)
+                assert refused.value.code == code
+    assert all(15 < one <= 20 for one in left_s)

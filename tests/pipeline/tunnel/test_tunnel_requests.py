@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 
 import pytest
 
@@ -12,6 +13,8 @@ from walle import protocol
 from walle.clock import ManualClock
 from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.client import RequestError
+from walle.pipeline.tunnel.deadline import request_due_s
+from walle.pipeline.tunnel.handlers import RequestBusyError
 from walle.pipeline.tunnel.server import ServerLimits
 
 
@@ -158,6 +161,33 @@ async def test_slow_requests_do_not_hold_back_one_of_a_higher_priority(
             assert set(await asyncio.gather(*slow)) == {b"done"}
             with pytest.raises(RequestError, match="priority 101"):
                 await client.request("urgent", b"", priority=101)
+
+
+@pytest.mark.asyncio
+async def test_a_handler_knows_the_deadline_and_says_that_it_has_no_room(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    left_s: dict[str, float | None] = {}
+
+    async def on_request(device_id: str, topic: str, payload: bytes) -> bytes:
+        due_s = request_due_s()
+        left_s[topic] = None if due_s is None else due_s - time.monotonic()
+        if topic == "full":
+            raise RequestBusyError("no room for it")
+        return b"done"
+
+    cloud.on_request = on_request
+    async with cloud:
+        client = make_client(MemoryOutbox(), cloud.server.port)
+        async with running(client), asyncio.timeout(10):
+            assert await client.request("soon", b"", 2.5) == b"done"
+            assert await client.request("later", b"", 60.0) == b"done"
+            with pytest.raises(RequestError, match="no room for it") as full:
+                await client.request("full", b"")
+            assert full.value.code == "busy"
+    assert request_due_s() is None
+    assert left_s["soon"] == pytest.approx(2.4, abs=0.1)
+    assert left_s["later"] == pytest.approx(59.9, abs=0.1)
 
 
 class DeafHandler(GatedHandler):

@@ -38,7 +38,7 @@ class _Link:
     vms: int = 0
     loaded_vms: int = 0
     loaded_bytes: int = 0
-    heard_s: float = 0.0
+    quiet_s: float = 0.0  # without a frame, while this process was running itself
     running: dict[int, "_Batch"] = dataclasses.field(default_factory=dict)
 
 
@@ -145,7 +145,7 @@ class ProcessEngine:
                     raise WireError("a replica process did not say hello")
             self.on_change()
             while frame := await stream.receive():
-                link.heard_s = self._clock.monotonic()
+                link.quiet_s = 0.0
                 self._take(link, *frame)
         finally:
             pinging.cancel()
@@ -153,10 +153,11 @@ class ProcessEngine:
 
     async def _ping(self, link: _Link, stream: FrameStream) -> None:
         """End the connection to a process that is silent."""
-        link.heard_s = self._clock.monotonic()
-        while self._clock.monotonic() - link.heard_s < _SILENT_S:
+        link.quiet_s = 0.0
+        while link.quiet_s < _SILENT_S:
             stream.send(["ping"])
             await self._clock.sleep(_PING_S)
+            link.quiet_s += _PING_S  # in steps of this task's own: while this process is stopped, no other is late
         _LOG.error("replica process %d has been silent for %.0f s", link.number + 1, _SILENT_S)
         stream.close()
 

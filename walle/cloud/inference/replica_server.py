@@ -34,7 +34,7 @@ class ReplicaServer:
         """Listen at `path`, a socket in a folder that lets only this user in; one that an ended process left goes.
 
         Raises:
-            OSError: there is no such folder, or the path is too long for a socket.
+            OSError: the folder does not exist, or the path is too long for a socket.
             ConfigError, IngestError: as `FeatureViews.start`.
         """
         await self._engine.start()

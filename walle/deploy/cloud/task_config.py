@@ -24,7 +24,7 @@ topics = ["browse", "browse/clicks"]      # what the task browse returns, and wh
 max_batch = 8                             # payloads of one execute_batch
 batch_ms = 5
 replicas = 2
-queue = 64
+queue = 64                                # requests that wait; beyond it the next one is refused
 [tunnel]
 dictionary = "resources/features.dict"    # for the task's uploads; a shared file; walle task dictionary trains it
 [simulation]
