@@ -15,7 +15,7 @@ TASKS = ("item", "face", "voice", "highlight")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """What was played: its name, length, the frames and seconds of sound that went to the device, and its faults."""
+    """The stream that was played: name, length, frames and seconds of sound that went to the device, and faults."""
 
     source: str
     duration_s: float

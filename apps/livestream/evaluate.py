@@ -1,4 +1,4 @@
-"""How good the highlights are: the app plays the labelled clips through a real device and cloud, and is scored.
+"""Scores of the app's highlights: the labelled clips are played through a real device and cloud.
 
     python -m apps.livestream.evaluate --clips FOLDER [--models-dir DIR] [--set tuning|test|all] [--json]
 

@@ -33,7 +33,7 @@ _RATE = 0.05
 
 
 def fit(
-    evidence: npt.NDArray[np.float64], answers: npt.NDArray[np.bool_], *, penalty: float = PENALTY
+    evidence: npt.NDArray[np.float64], answers: npt.NDArray[np.bool], *, penalty: float = PENALTY
 ) -> tuple[npt.NDArray[np.float64], float]:
     """Return the weights [k], none of them negative, and the bias of a logistic regression of answers [n] on evidence
     [n, k], by projected gradient descent.
@@ -48,8 +48,8 @@ def fit(
     return weights, bias
 
 
-def best_threshold(probabilities: npt.NDArray[np.float64], answers: npt.NDArray[np.bool_]) -> float:
-    """Return the probability from which a second counts as a highlight: halfway to the next one below it where F1 is best.
+def best_threshold(probabilities: npt.NDArray[np.float64], answers: npt.NDArray[np.bool]) -> float:
+    """Return the probability from which a second is a highlight: between two neighbours, where F1 is best.
 
     Highlights are rare, so the probability that is best to cut at is below one half.
     """
@@ -69,16 +69,18 @@ def unsure_band(probabilities: npt.NDArray[np.float64], threshold: float, *, sha
 
 
 def _log_odds(probability: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    return np.log(probability / (1 - probability))
+    odds: npt.NDArray[np.float64] = np.log(probability / (1 - probability))
+    return odds
 
 
 def _probabilities(results: Sequence[ClipResult], model: Mapping[str, Any]) -> npt.NDArray[np.float64]:
     evidence, _ = _table(results)
     weights = np.asarray([model["weights"][kind] for kind in KINDS])
-    return 1 / (1 + np.exp(-(evidence @ weights + model["bias"])))
+    found: npt.NDArray[np.float64] = 1 / (1 + np.exp(-(evidence @ weights + model["bias"])))
+    return found
 
 
-def _table(results: Sequence[ClipResult]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def _table(results: Sequence[ClipResult]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool]]:
     rows, answers = [], []
     for each in results:
         truth = each.clip.labels("highlight")

@@ -15,8 +15,8 @@ from typing import Any
 from apps.livestream.media import Frame, Sound, Source
 from apps.livestream.seconds import SecondBuilder
 from walle.device import Device
-from walle.pipeline.task_results import TaskResult
 from walle.pipeline.events import Event
+from walle.pipeline.task_results import TaskResult
 
 SCENARIO = "livestream"
 PARTS = ("item", "face", "voice")
@@ -26,7 +26,7 @@ _AHEAD = 2  # frames without all their answers, without a pace
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What became of one second: the highlight task's output, None if its run failed or was dropped (`why` says it).
+    """The outcome of one second: the highlight task's output, None if its run failed or was dropped (`why` says it).
 
     `image` is the second's most telling frame; `delay_s` is how long after the second's end in the stream it was
     decided, in real time only.

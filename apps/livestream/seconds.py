@@ -28,7 +28,7 @@ class _Second:
 
 @dataclasses.dataclass(slots=True)
 class SecondCounts:
-    """What the tasks said of frames and sounds: answers, failures and drops, by task."""
+    """Outcomes of the frames and sounds: answers, failures and drops, by task."""
 
     answered: dict[str, int] = dataclasses.field(default_factory=dict)
     failed: dict[str, int] = dataclasses.field(default_factory=dict)

@@ -19,6 +19,8 @@ from walle.model_files import ModelFolder
 
 VERSION = "v1"
 TASKS = (*PARTS, DECIDER)
+# Weak detections are evidence too; the decision weighs them.
+SETTINGS: Mapping[str, Mapping[str, Any]] = {"item": {"score": 0.25}}
 _INSTALL_LIMIT_S = 120.0
 _CHECKIN_S = 0.3
 
@@ -49,7 +51,7 @@ class Studio:
         self._folder = folder
         self._models = models
         self._count = devices
-        self._settings = settings or {}
+        self._settings = {**SETTINGS, **(settings or {})}
         self.cloud: Cloud
         self.devices: list[Device] = []
 

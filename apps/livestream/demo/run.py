@@ -1,9 +1,9 @@
-"""The demo: a cloud on this machine, the four tasks pushed and released, devices that play the stream, and the results."""
+"""The demo: a cloud on this machine with the tasks released, devices that play the stream, and the results."""
 
 import asyncio
 import contextlib
 import dataclasses
-import datetime
+import datetime as dt
 import importlib.metadata
 import json
 import shutil
@@ -20,11 +20,10 @@ from rich.console import Console
 
 from apps.livestream.demo.view import View, summary_table
 from apps.livestream.document import Stream, document, write_document
-from apps.livestream.media import MediaError, Source, clip, open_source
+from apps.livestream.media import MediaError, Source, SourceReport, clip, encode_jpeg, open_source
 from apps.livestream.page.page import write_page
 from apps.livestream.player import Player
 from apps.livestream.studio import Studio
-from apps.livestream.thumbnails import jpeg
 from walle.device import Device
 from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
@@ -63,6 +62,13 @@ def main(options: Options) -> int:
         console.print(summary_table(documents))
         console.print("page:", str(options.out / "index.html"), highlight=False, soft_wrap=True)
     return 0
+
+
+def source_faults(report: SourceReport) -> list[str]:
+    """Return what was lost or repaired while a source was read, as lines for a person."""
+    frames = report.frames
+    counts = (frames.dropped, frames.unusable, report.damaged_packets, report.corrupt_frames, report.gap_count)
+    return [report.summary()] if report.complete is False or any(counts) else []
 
 
 class _Demo:
@@ -120,13 +126,13 @@ class _Demo:
                         continue
                     seconds.append(dict(decision.output))
                     if decision.output["highlight"] and decision.image is not None:
-                        thumbnails[decision.second] = jpeg(decision.image)
+                        thumbnails[decision.second] = encode_jpeg(decision.image)
                     view.update(number, decision, player)
             except MediaError as error:  # what was decided until then is kept
                 fault = str(error)
             report, info = source.report, source.info
         duration_s = info.duration_ms / 1000 if info.duration_ms is not None else time.monotonic() - started_s
-        faults = (*filter(None, [fault]), *report.faults(), *undecided)
+        faults = (*filter(None, [fault]), *source_faults(report), *undecided)
         stream = Stream(
             source=Path(options.source).name if info.duration_ms is not None else options.source,
             duration_s=duration_s,
@@ -134,15 +140,15 @@ class _Demo:
             sound_s=player.sound_s,
             faults=faults,
         )
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
         made_by = f"walle {importlib.metadata.version('walle')}"
         result = document(stream, seconds, player.builder.counts, made_by=made_by, made_at=now)
-        await asyncio.to_thread(self._write, result, thumbnails, out)
+        await self._write(result, thumbnails, out)
         return result
 
-    def _write(self, result: dict[str, Any], thumbnails: dict[int, bytes], out: Path) -> None:
+    async def _write(self, result: dict[str, Any], thumbnails: dict[int, bytes], out: Path) -> None:
         source = Path(self._options.source)
-        is_file = source.is_file()
+        is_file = await asyncio.to_thread(source.is_file)
         for number, highlight in enumerate(result["highlights"], 1):
             found = [
                 thumbnails[second] for second in range(highlight["start"], highlight["end"]) if second in thumbnails
@@ -152,7 +158,7 @@ class _Demo:
                 (out / highlight["thumbnail"]).write_bytes(found[0])
             if self._options.clips and is_file:
                 highlight["clip"] = f"highlight-{number}.mp4"
-                clip(source, highlight["start"], highlight["end"], out / highlight["clip"])
+                await clip(source, 1000 * highlight["start"], 1000 * highlight["end"], out / highlight["clip"])
         write_document(result, out / "highlights.json")
         video = ""
         if is_file:

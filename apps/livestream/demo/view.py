@@ -17,7 +17,7 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 class View:
-    """A table with a row for each device, redrawn as decisions come; nothing on a console that is no terminal."""
+    """A table with a row for each device, redrawn as decisions come; nothing where the console is not a terminal."""
 
     def __init__(self, source: str, devices: int, console: Console) -> None:
         self._source = source

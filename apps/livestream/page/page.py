@@ -57,7 +57,7 @@ def value_of(second: Mapping[str, Any], name: str) -> float | None:
 
 def curve_path(seconds: Sequence[Mapping[str, Any]], name: str) -> str:
     """Return a curve as SVG path data: steps of a second each, and a gap where there is no value."""
-    parts, drawing, last = list[str](), False, HEIGHT
+    parts, drawing, last = list[str](), False, float(HEIGHT)
     for number, second in enumerate(seconds):
         value = value_of(second, name)
         if value is None:

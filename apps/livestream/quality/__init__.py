@@ -1,1 +1,1 @@
-"""How good the app's answers are: labels, scores by second, intervals, calibration."""
+"""Quality of the app's answers: labels, scores by second, intervals, calibration."""

@@ -40,7 +40,8 @@ def intervals(answers: Sequence[bool], scores: Sequence[float] | None = None, *,
 def average_precision(clips: Iterable[tuple[Sequence[Interval], Sequence[Interval]]], *, overlap: float = 0.5) -> float:
     """Return the average precision over clips of (labelled, predicted) intervals; 1 without any interval.
 
-    Equal scores are taken in the order given. Precision is interpolated: at each recall, the best at that recall or more.
+    Equal scores are taken in the order given. Precision is interpolated: at each recall, the best at that recall or
+    above.
     """
     labelled = 0
     ranked: list[tuple[float, int, int, Interval]] = []

@@ -58,8 +58,8 @@ def interval(
 ) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of a measure.
 
-    Blocks of (labels, answers) are drawn, not single seconds: neighbours in a stream are not independent, so an interval
-    over seconds would be too narrow.
+    Blocks of (labels, answers) are drawn, not single seconds: neighbours in a stream depend on each other, so an
+    interval over seconds would be too narrow.
     """
     values = []
     for _ in range(resamples):

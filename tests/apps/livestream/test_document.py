@@ -3,6 +3,9 @@
 import html.parser
 import json
 import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,7 @@ from apps.livestream.page.page import clock, curve_path, script_json, write_page
 from apps.livestream.seconds import SecondCounts
 
 
-def second(number: int, score: float, *, label: str = "", decided: str = "device", **evidence: float):
+def second(number: int, score: float, *, label: str = "", decided: str = "device", **evidence: float) -> dict[str, Any]:
     return {
         "second": number,
         "pts_ms": number * 1000,
@@ -25,7 +28,9 @@ def second(number: int, score: float, *, label: str = "", decided: str = "device
     }
 
 
-def made(seconds, *, source="talk.mp4", faults=()):
+def made(
+    seconds: Sequence[dict[str, Any]], *, source: str = "talk.mp4", faults: tuple[str, ...] = ()
+) -> dict[str, Any]:
     stream = Stream(source=source, duration_s=len(seconds), frames=2 * len(seconds), sound_s=1.0, faults=faults)
     return document(stream, seconds, SecondCounts(answered={"item": 2}), made_by="a test", made_at="2026-11-23")
 
@@ -51,14 +56,14 @@ def test_counts_add_up() -> None:
     assert (counts["by_device"], counts["by_cloud"], counts["alone"], counts["sent_bytes"]) == (2, 1, 1, 100)
 
 
-def test_the_document_is_written_whole(tmp_path) -> None:
+def test_the_document_is_written_whole(tmp_path: Path) -> None:
     value = made([second(0, 0.9)])
     write_document(value, tmp_path / "highlights.json")
     assert json.loads((tmp_path / "highlights.json").read_text()) == value
 
 
 class TestPage:
-    def test_it_says_everything_without_scripts(self, tmp_path) -> None:
+    def test_it_says_everything_without_scripts(self, tmp_path: Path) -> None:
         value = made([second(0, 0.9, label="cup", held=0.8), second(1, 0.1)], faults=("ended at 2.0 s of 9.0 s",))
         page = write_page(value, tmp_path, video="talk.mp4").read_text()
         without = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
@@ -74,14 +79,14 @@ class TestPage:
         assert 'class="curve held"' in without
         assert "voice (none in this stream)" in without
 
-    def test_a_hostile_name_stays_text(self, tmp_path) -> None:
+    def test_a_hostile_name_stays_text(self, tmp_path: Path) -> None:
         hostile = "</script><script>alert(1)</script>"
         value = made([second(0, 0.9, label=hostile)], source=hostile)
         page = write_page(value, tmp_path).read_text()
         scripts: list[str] = []
 
         class Scripts(html.parser.HTMLParser):
-            def handle_starttag(self, tag, attrs):
+            def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
                 if tag == "script":
                     scripts.append(str(attrs))
 
@@ -89,11 +94,11 @@ class TestPage:
         assert len(scripts) == 2
         assert "alert(1)</script>" not in page
 
-    def test_it_reaches_nothing_outside(self, tmp_path) -> None:
+    def test_it_reaches_nothing_outside(self, tmp_path: Path) -> None:
         page = write_page(made([second(0, 0.9)]), tmp_path).read_text()
         assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
 
-    def test_a_stream_of_no_second(self, tmp_path) -> None:
+    def test_a_stream_of_no_second(self, tmp_path: Path) -> None:
         assert "No second of this stream" in write_page(made([]), tmp_path).read_text()
 
     def test_a_curve_has_gaps_where_there_is_no_value(self) -> None:

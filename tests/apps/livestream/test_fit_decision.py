@@ -21,7 +21,7 @@ def test_no_weight_is_negative() -> None:
 
 def test_the_threshold_is_where_f1_is_best() -> None:
     probabilities = np.asarray([0.05, 0.1, 0.2, 0.3, 0.4])
-    answers = np.asarray([False, False, True, False, True])
+    answers = np.asarray([False, False, True, False, True], np.bool)
     assert np.isclose(best_threshold(probabilities, answers), 0.15)
 
 

@@ -1,5 +1,6 @@
 import itertools
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ def item(label: str, score: float) -> dict[str, object]:
     return {"label": label, "score": score, "box": [0, 0, 1, 1]}
 
 
-def answer_frame(builder: SecondBuilder, pts_ms: int, items=()) -> None:
+def answer_frame(builder: SecondBuilder, pts_ms: int, items: Iterable[dict[str, object]] = ()) -> None:
     builder.answer("item", pts_ms, {"items": list(items)})
     builder.answer("face", pts_ms, {"faces": []})
 

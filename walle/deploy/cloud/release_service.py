@@ -89,9 +89,9 @@ class World:
 
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
     not exist; `simulate` takes the version's own events, None without any, and the files that they may name; `put`
-    stores one blob that devices fetch, `put_cloud_file` one that they do not; `publish` swaps the table in all gateways;
-    `recent_devices` returns at most a given number of ids of recently seen devices of a policy. A call that raises is
-    retried, except during a simulation, where it fails the release.
+    stores one blob that devices fetch, `put_cloud_file` one that they do not; `publish` swaps the table in all
+    gateways; `recent_devices` returns at most a given number of ids of recently seen devices of a policy. A call that
+    raises is retried, except during a simulation, where it fails the release.
     """
 
     check_version: Callable[[str, str, str], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""What speaks for a highlight in one second of a stream: an item in a person's hand, an item, a person, a face, a voice.
+"""Evidence of a highlight in one second of a stream: an item in a person's hand, an item, a person, face, voice.
 
 A detector of COCO's classes has no hand, but calls one a person where no more of the body is seen. So a portable item
 that a person's box touches counts as held.
@@ -18,7 +18,7 @@ _GROWTH = 0.08  # of an item's longer side, by which its box grows before it is 
 def frame_evidence(
     items: "Iterable[dict[str, Any]]", size: "Sequence[int]", rule: "dict[str, Any]"
 ) -> "dict[str, float]":
-    """Return the evidence of a frame's items, each 0 to 1, and the label of the item that is held, or else the best one.
+    """Return the evidence of a frame's items, each 0 to 1, and the label of the held item, or else of the best one.
 
     `items` are those of the item task; `size` is the frame's height and width. `rule` has `portable` (labels),
     `smallest` (a side, as a share of the frame's), `largest` (area, likewise), `person` (the score from which a person
@@ -32,7 +32,7 @@ def frame_evidence(
         area = one["box"][2] * one["box"][3] / (height * width)
         found["person"] = max(found["person"], one["score"] * min(1.0, 2 * area) ** 0.5)
     for one in items:
-        left, top, across, down = one["box"]
+        across, down = one["box"][2:]
         is_seen = (
             max(across / width, down / height) >= rule["smallest"] and across * down <= rule["largest"] * height * width
         )
@@ -61,7 +61,7 @@ def second_evidence(second: "dict[str, Any]", rule: "dict[str, Any]") -> "dict[s
 
     A second without sound, or whose sound was not analysed, has no voice; one without an analysed frame has no more.
     """
-    total: dict[str, Any] = {kind: 0.0 for kind in KINDS}
+    total: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
     total["label"] = ""
     for frame in second["frames"]:
         found = frame_evidence(frame.get("items", ()), frame["size"], rule)

@@ -1,4 +1,4 @@
-"""The cloud's closer look at a frame: the detector over the whole, over four overlapping parts, and over its mirror image.
+"""A closer look at a frame, in the cloud: the detector over the whole, four overlapping parts, and the mirror image.
 
 The detector sees 320 x 320 pixels of whatever it gets, so an item that is small in the frame is seen better in a part.
 """
