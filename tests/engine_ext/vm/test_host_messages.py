@@ -135,7 +135,7 @@ async def test_a_host_can_have_only_its_own_buffers_not_used_again(tmp_path: Pat
     vm = VM(write_task(tmp_path, HONEST), host=fake)
     fake.socket.sendall(message(CHANGE, change(0)))
     other = shared_empty(1 << 20, "uint8")  # which this host does not have
-    ids = []
+    ids: list[int] = []
     for keeps in (False, True, True):
         call = asyncio.create_task(vm.call("add", shared_empty(3 << 20, "uint8"), 2))
         await asyncio.sleep(0)
