@@ -34,7 +34,7 @@ void a_buffer_is_used_again_unless_it_is_retired() {
   CHECK(shared_buffer_counts().created == before + 2);
 }
 
-void report_ends() {
+void listeners_get_each_end() {
   auto ends = std::make_shared<Ends>();
   add_buffer_listener(ends);
   auto storage = allocate_shared(kSharedBufferBytes);
@@ -97,7 +97,7 @@ void bounds_hold() {
 
 int main() {
   a_buffer_is_used_again_unless_it_is_retired();
-  report_ends();
+  listeners_get_each_end();
   many_threads_share_them();
   a_reader_sees_what_is_written_and_cannot_write();
   bounds_hold();

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
     from walle.pipeline.outbox import Outbox
     from walle.pipeline.store import FeatureStore
-    from walle.pipeline.stream_engine import StreamEngine
+    from walle.pipeline.stream_engine import StreamEngine, TakenEvent
+    from walle.pipeline.task_results import ResultStream, TaskResult
     from walle.pipeline.trie import TriggerTrie
     from walle.pipeline.tunnel.client import TunnelClient
     from walle.pipeline.tunnel.ingest import Ingest
@@ -26,7 +27,10 @@ _MODULES = {
     "FeatureStore": "store",
     "Ingest": "tunnel.ingest",
     "Outbox": "outbox",
+    "ResultStream": "task_results",
     "StreamEngine": "stream_engine",
+    "TakenEvent": "stream_engine",
+    "TaskResult": "task_results",
     "TriggerTrie": "trie",
     "TunnelClient": "tunnel.client",
     "TunnelServer": "tunnel.server",
@@ -41,7 +45,10 @@ __all__ = [
     "FeatureStore",
     "Ingest",
     "Outbox",
+    "ResultStream",
     "StreamEngine",
+    "TakenEvent",
+    "TaskResult",
     "TriggerTrie",
     "TunnelClient",
     "TunnelServer",

@@ -18,7 +18,7 @@ from walle.errors import EngineError
 from walle.pipeline.events import MAX_CONTENTS_DEPTH, Event, EventError
 
 MAX_ARRAY_BYTES = 64 << 20  # of all arrays of one event
-_SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
+SIMPLE_TYPES = frozenset({type(None), bool, int, float, str, bytes})  # of values that neither are nor hold arrays
 
 
 class RecordedEvent(Event):
@@ -60,7 +60,7 @@ def transient(event: Event) -> TransientEvent | None:
     """
     if isinstance(event, TransientEvent):
         return event
-    if type(event) is not Event or _SIMPLE.issuperset(map(type, event.contents.values())):
+    if type(event) is not Event or SIMPLE_TYPES.issuperset(map(type, event.contents.values())):
         return None
     if _core.packed_size(event.contents) is not None:
         return None  # plain data without an array
@@ -82,13 +82,15 @@ def transient(event: Event) -> TransientEvent | None:
 
 def _replaced(value: Any, place: str, replace: Callable[[object, str], Any], depth: int = 0) -> Any:
     """Return a value with `replace(array, place)` in the place of each array. What is not plain data stays."""
-    if type(value) in _SIMPLE:
+    if type(value) in SIMPLE_TYPES:
         return value
     if isinstance(value, Mapping | list | tuple) and depth > MAX_CONTENTS_DEPTH:
         raise EventError("contents", f"are nested deeper than {MAX_CONTENTS_DEPTH} levels; flatten them")
     if isinstance(value, Mapping):
         return {
-            key: item if type(item) in _SIMPLE else _replaced(item, place + plain.place_step(key), replace, depth + 1)
+            key: item
+            if type(item) in SIMPLE_TYPES
+            else _replaced(item, place + plain.place_step(key), replace, depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):

@@ -21,12 +21,16 @@ from tests.sim.fake_host import (
     ANSWER,
     ARRAY,
     BOOL,
+    BUFFER,
     CALLBACK,
     CHANGE,
+    DROP_BUFFER,
     ENCODED,
     F32,
     HEAD,
     HELLO,
+    IN_BUFFER,
+    KEEP_BUFFER,
     NONE,
     ONE_CALLBACK,
     PING,
@@ -57,6 +61,8 @@ from walle.vm import (
     TaskError,
     VMClosedError,
     VmHost,
+    shared_empty,
+    shared_memory_counts,
 )
 
 HOSTILE: dict[str, Any] = {
@@ -69,7 +75,7 @@ HOSTILE: dict[str, Any] = {
     "an unknown call": lambda id_: message(REPLY, reply(NONE, call=id_ + 1)),
     "an outcome of the device's": lambda id_: message(REPLY, reply(NONE, call=id_, outcome=8)),
     "two callbacks at once": lambda id_: message(REPLY, reply(ONE_CALLBACK, call=id_, outcome=CALLBACK)) * 2,
-    "an unknown tag": lambda id_: message(REPLY, reply(b"\x0e", call=id_)),
+    "an unknown tag": lambda id_: message(REPLY, reply(b"\x0f", call=id_)),
     "bytes after the value": lambda id_: message(REPLY, reply(NONE + NONE, call=id_)),
     "a count beyond the bytes": lambda id_: message(REPLY, reply(struct.pack("<BI", 8, 2**31), call=id_)),
     "a text beyond the bytes": lambda id_: message(REPLY, reply(struct.pack("<BI", 6, 2**31), call=id_)),
@@ -82,6 +88,12 @@ HOSTILE: dict[str, Any] = {
     "an array of an endless size": lambda id_: message(REPLY, reply(array(ARRAY, F32, (2**40, 2**40)), call=id_)),
     "a truth that is neither": lambda id_: message(REPLY, reply(array(ARRAY, BOOL, (1,), b"\7"), call=id_)),
     "shared memory that is missing": lambda id_: message(REPLY, reply(array(SHARED, F32, (9,)), call=id_)),
+    "an array in a buffer": lambda id_: message(
+        REPLY, reply(array(IN_BUFFER, F32, (9,), struct.pack("<QQ", 1, 0)), call=id_)
+    ),
+    "a buffer of its own": lambda _: message(BUFFER, struct.pack("<QQ", 1, 1 << 16)),
+    "the end of a buffer": lambda _: message(DROP_BUFFER, struct.pack("<Q", 1)),
+    "a kept buffer without its number": lambda _: message(KEEP_BUFFER, b"\1"),
     "a descriptor that is missing": lambda id_: message(REPLY, reply(NONE, call=id_), 1),
     "an encoded value that is damaged": lambda id_: message(REPLY, reply(ENCODED + text(b"\xa3ab"), call=id_)),
     "an encoded value that is empty": lambda id_: message(REPLY, reply(ENCODED + text(b""), call=id_)),
@@ -114,6 +126,31 @@ async def test_a_hostile_message_ends_the_host_and_nothing_else(tmp_path: Path, 
     with pytest.raises((HostLost, HostCrashed), match=r"protocol|socket"):
         await asyncio.wait_for(call, 10)
     assert not fake.client.usable
+    fake.close()
+
+
+@pytest.mark.asyncio
+async def test_a_host_can_have_only_its_own_buffers_not_used_again(tmp_path: Path) -> None:
+    fake = FakeHost()
+    vm = VM(write_task(tmp_path, HONEST), host=fake)
+    fake.socket.sendall(message(CHANGE, change(0)))
+    other = shared_empty(1 << 20, "uint8")  # which this host does not have
+    ids: list[int] = []
+    for keeps in (False, True, True):
+        call = asyncio.create_task(vm.call("add", shared_empty(3 << 20, "uint8"), 2))
+        await asyncio.sleep(0)
+        if not ids or keeps:  # it comes once for each buffer
+            ids.append(struct.unpack_from("<Q", fake.receive(BUFFER))[0] if len(ids) != 1 else ids[0])
+        call_id = struct.unpack_from("<QQ", fake.receive(SUBMIT))[1]
+        for number in [*range(1, 50), 2**64 - 1, ids[-1]] if keeps else [2**40]:
+            fake.socket.sendall(message(KEEP_BUFFER, struct.pack("<Q", number)))
+        fake.socket.sendall(message(REPLY, reply(b"\3" + struct.pack("<q", 3), call=call_id)))
+        assert await asyncio.wait_for(call, 10) == 3
+    assert ids[0] == ids[1] != ids[2]
+    created = shared_memory_counts()["created"]
+    del other
+    assert shared_empty(1 << 20, "uint8").size == 1 << 20
+    assert shared_memory_counts()["created"] == created  # used again
     fake.close()
 
 
