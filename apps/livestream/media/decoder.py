@@ -8,7 +8,7 @@ import av
 from apps.livestream.media.address import Address
 from apps.livestream.media.errors import MediaError
 from apps.livestream.media.image import ImageConverter
-from apps.livestream.media.items import Allocate, Frame, Item, allocate_numpy
+from apps.livestream.media.items import Allocate, Frame, Item
 from apps.livestream.media.limits import MediaLimits
 from apps.livestream.media.media import Media
 from apps.livestream.media.packets import BEHIND, PacketReader
@@ -26,7 +26,7 @@ class DecoderSettings:
     frames_per_second: Fraction | None = None
     max_side: int | None = None
     sound: SoundFormat = dataclasses.field(default_factory=SoundFormat)
-    allocate: Allocate = allocate_numpy
+    allocate: Allocate | None = None
     limits: MediaLimits = dataclasses.field(default_factory=MediaLimits)
     threads: int = 1
     start_ms: int = 0

@@ -5,6 +5,7 @@ that of BT.601 below, as players assume. High dynamic range is not mapped: its v
 """
 
 import array
+import functools
 from fractions import Fraction
 
 import av
@@ -40,6 +41,8 @@ class ImageConverter:
         self._max_side = max_side
         self._limits = limits
         self._reformatter = VideoReformatter()
+        self._matrix: tuple[int, int, int, int] | None = None  # of the stream since its last key frame
+        self._matrix_read = False
 
     def upright(self, frame: av.VideoFrame, aspect: Fraction) -> Image:
         """Return the image as a view: uint8 [h, w, 3], rows and columns of any stride.
@@ -64,9 +67,13 @@ class ImageConverter:
         )
         plane = converted.planes[0]
         rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[:height, : width * 3]
-        return turned(rows.reshape(height, width, 3), _display_matrix(frame))
+        if frame.key_frame or not self._matrix_read:
+            self._matrix = _display_matrix(frame)
+            self._matrix_read = True
+        return turned(rows.reshape(height, width, 3), self._matrix)
 
 
+@functools.lru_cache(maxsize=16)
 def output_size(width: int, height: int, aspect: Fraction, max_side: int | None) -> tuple[int, int]:
     """Return the size of an image before rotation: square pixels, and at most `max_side` of them on a side."""
     across, down = Fraction(width), Fraction(height)

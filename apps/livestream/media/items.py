@@ -17,7 +17,7 @@ Allocate = Callable[[tuple[int, ...], str], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """A picture. `image` is the buffer that `allocate` gave: uint8 [height, width, 3], blue, green, red.
+    """A picture. `image` is uint8 [height, width, 3], blue, green, red, contiguous: `allocate`'s buffer, or an array.
 
     `pts_ms` is its presentation time in milliseconds after the beginning of the source.
     """
@@ -28,7 +28,7 @@ class Frame:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sound:
-    """A chunk of sound. `samples` is the buffer that `allocate` gave: float32 [n], mono, 16 kHz, full scale -1 to 1.
+    """A chunk of sound. `samples` is float32 [n], mono, 16 kHz, full scale -1 to 1: `allocate`'s buffer, or an array.
 
     `pts_ms` is the time of its first sample in milliseconds after the beginning of the source.
     """
@@ -40,17 +40,14 @@ class Sound:
 Item = Frame | Sound
 
 
-def allocate_numpy(shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-    """Return a new NumPy array, uninitialised."""
-    return np.empty(shape, dtype)
-
-
-def fill(allocate: Allocate, values: npt.NDArray[Any]) -> Any:
-    """Return a buffer of `allocate` that has these values.
+def fill(allocate: Allocate | None, values: npt.NDArray[Any]) -> Any:
+    """Return a buffer of `allocate` that has these values; without it, they themselves if they are contiguous.
 
     Raises:
         TypeError: the buffer is read-only or of another size.
     """
+    if allocate is None:
+        return np.ascontiguousarray(values)
     buffer = allocate(values.shape, values.dtype.name)
     target = np.frombuffer(buffer, values.dtype)
     if target.size != values.size or not target.flags.writeable:

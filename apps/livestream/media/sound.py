@@ -56,7 +56,7 @@ class SoundTrack:
         reader: PacketReader,
         report: SourceReport,
         sound_format: SoundFormat,
-        allocate: Allocate,
+        allocate: Allocate | None,
         silence_s: float,
         shift_ns: int,
     ) -> None:

@@ -15,7 +15,7 @@ import av
 from apps.livestream.media.address import Address
 from apps.livestream.media.decoder import Decoder, DecoderSettings
 from apps.livestream.media.errors import ConnectionLostError, MediaError
-from apps.livestream.media.items import SAMPLE_RATE, Allocate, Frame, Item, Sound, allocate_numpy
+from apps.livestream.media.items import SAMPLE_RATE, Allocate, Frame, Item, Sound
 from apps.livestream.media.limits import MediaLimits
 from apps.livestream.media.report import Gap, SourceReport
 from apps.livestream.media.sampling import FrameSampler
@@ -26,6 +26,7 @@ from walle.errors import ConfigError
 
 WhenBehind = Literal["wait", "drop"]
 _MAX_FRAMES_PER_SECOND = 1_000
+_BATCH = 4  # frames of a file that one change of threads moves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def open_source(
     pace: float | None = None,
     when_behind: WhenBehind | None = None,
     queue_frames: int = 4,
-    allocate: Allocate = allocate_numpy,
+    allocate: Allocate | None = None,
     limits: MediaLimits | None = None,
     decoder_threads: int = 1,
     clock: Clock | None = None,
@@ -62,7 +63,8 @@ def open_source(
     pixels. Chunks of sound have `sound_ms` milliseconds. `pace` 1 delivers in real time, 2 twice as fast, None as fast
     as the consumer reads; a live source has its own pace. A consumer that is behind lets a file wait, and makes a live
     source drop the oldest queued frame of `queue_frames`; `when_behind` chooses otherwise. Sound is never dropped.
-    `allocate` gives the buffers of images and samples; it is called in the decoding thread.
+    `allocate` gives the buffers of images and samples, into which they are copied; it is called in the decoding thread.
+    Without it they are NumPy arrays, of the scaler's own memory where that is contiguous.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -115,6 +117,7 @@ class Source:
         self._pump_task: asyncio.Task[None] | None = None
         self._ended = False
         self._failure: BaseException | None = None
+        self._raised: Exception | None = None  # by the decoder, behind items that are delivered first
         self._pace_start: tuple[float, int] | None = None
         self._sampler = FrameSampler[av.VideoFrame](settings.frames_per_second)
         self.report = SourceReport(where=os.fspath(where))
@@ -210,14 +213,14 @@ class Source:
         try:
             while True:
                 try:
-                    item = await self._call(self._next)
+                    items = await self._call(self._next)
                 except ConnectionLostError as error:
                     attempt = await self._reconnect(address, error, attempt)
                     continue
-                if item is None:
+                if not items:
                     break
                 attempt = 0
-                await self._deliver(item)
+                await self._deliver_all(items)
         except Exception as error:  # noqa: BLE001 - the consumer raises it
             self._failure = error
             if not self.info.live:
@@ -310,9 +313,25 @@ class Source:
         )
         return self._decoder
 
-    def _next(self) -> Item | None:
+    def _next(self) -> list[Item]:
+        """Return the next item, of a file some at once, or none at the end. An error waits for the items before it."""
         assert self._decoder is not None
-        return self._decoder.next()
+        if self._raised is not None:
+            raise self._raised
+        items: list[Item] = []
+        most = 1 if self._decoder.media.live else min(self._queue_frames, _BATCH)
+        frames = 0
+        try:
+            while frames < most and len(items) < 4 * most and (item := self._decoder.next()) is not None:
+                items.append(item)
+                frames += isinstance(item, Frame)
+                if most == 1:
+                    break
+        except Exception as error:
+            if not items:
+                raise
+            self._raised = error
+        return items
 
     async def _call[T](self, function: Callable[[], T]) -> T:
         """Return what the function returns in the decoding thread; a cancelled item is counted."""

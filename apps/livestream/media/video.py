@@ -29,7 +29,7 @@ class VideoTrack:
         report: SourceReport,
         sampler: FrameSampler[av.VideoFrame],
         converter: ImageConverter,
-        allocate: Allocate,
+        allocate: Allocate | None,
         shift_ns: int,
     ) -> None:
         self._allocate = allocate
