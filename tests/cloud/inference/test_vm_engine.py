@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -185,3 +187,24 @@ def execute(ctx, x):
             await engine.run(three, [request(0)])
         with pytest.raises(PhasePlaceError):
             await engine.run(one, [request(0, phase="postprocess")])
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_vm_host_that_is_killed_in_mid_batch_costs_no_answer(tmp_path: Path) -> None:
+    main = """\
+import time
+def execute(ctx, x):
+    return ["alone", x]
+def execute_batch(ctx, payloads):
+    time.sleep(0.5)
+    return [["together", x] for x in payloads]
+"""
+    home = home_in(tmp_path)
+    version = released(home, main, BATCHES + "[limits]\ndeadline_ms = 5000\n")
+    async with engine_in(home) as engine:
+        await engine.run(version, [request(0)])
+        running = asyncio.create_task(engine.run(version, [request(1), request(2)]))
+        await asyncio.sleep(0.2)
+        os.kill(shared_host().report().pid, signal.SIGKILL)
+        assert decoded(await running) == [["together", 1], ["together", 2]]
