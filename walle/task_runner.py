@@ -49,6 +49,7 @@ _MAX_WARM = 8  # tasks whose libraries are loaded in that host before it takes o
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
+_MAX_BATCH_KB = 64 << 10  # of the results of a batch
 _RESOURCES = "resources/"
 _MODELS = (".walle", ".onnx")
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
@@ -130,7 +131,8 @@ class _Version:
         """Return a replica; the result of a batch may be as large as those of its members together."""
         limits = dict(manifest.limits)
         if "output_kb" in limits:
-            limits["output_kb"] *= manifest.cloud.max_batch
+            most_kb = max(limits["output_kb"], _MAX_BATCH_KB)
+            limits["output_kb"] = min(limits["output_kb"] * manifest.cloud.max_batch, most_kb)
         return cls(manifest.name, files, f"{manifest.name} {manifest.version}", limits, manifest, True, replica)
 
     @property

@@ -43,6 +43,8 @@ def test_a_request_is_read_and_its_payload_stays_encoded() -> None:
         question() + b"\xc0",
         question(device=5),
         question(device={"os": [1]}),
+        question(device={"os": "x" * 17_000}),
+        question(later=[1] * 17_000),
         question(device={}).replace(b"device\x80", b"device\x81\xa2os\xc7\x01\x63\x00"),
         question(task=5),
         question(version=b"v1"),

@@ -188,6 +188,21 @@ async def test_a_replica_that_hangs_is_left_and_taken_back(tmp_path: Path, monke
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
+async def test_a_replica_is_not_silent_while_this_process_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_engine_module, "_PING_S", 0.1)
+    monkeypatch.setattr(process_engine_module, "_SILENT_S", 0.5)
+    async with engine_of(tmp_path, 1) as (engine, _):
+        for _ in range(3):
+            time.sleep(0.8)  # noqa: ASYNC251 -- the event loop does nothing meanwhile
+            await asyncio.sleep(0.2)
+        assert engine.state().lost == 0
+        assert engine.capacity == 1
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
 async def test_a_request_that_nobody_waits_for_is_stopped_in_its_process(tmp_path: Path) -> None:
     async with engine_of(tmp_path, 1) as (engine, _):
         version = released(home_in(tmp_path), MAIN, BATCHES)

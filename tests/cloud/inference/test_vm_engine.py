@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
+import os
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from walle import plain
 from walle.clock import SystemClock
 from walle.cloud.home import CloudHome
 from walle.cloud.inference import InferenceError, InferenceLateError
+from walle.cloud.inference import vm_engine as vm_engine_module
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.version_files import VersionFiles
 from walle.cloud.inference.vm_engine import VmEngine
@@ -185,3 +188,37 @@ def execute(ctx, x):
             await engine.run(three, [request(0)])
         with pytest.raises(PhasePlaceError):
             await engine.run(one, [request(0, phase="postprocess")])
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_vm_host_that_is_killed_in_mid_batch_costs_no_answer(tmp_path: Path) -> None:
+    main = """\
+import time
+def execute(ctx, x):
+    return ["alone", x]
+def execute_batch(ctx, payloads):
+    time.sleep(0.5)
+    return [["together", x] for x in payloads]
+"""
+    home = home_in(tmp_path)
+    version = released(home, main, BATCHES + "[limits]\ndeadline_ms = 5000\n")
+    async with engine_in(home) as engine:
+        await engine.run(version, [request(0)])
+        running = asyncio.create_task(engine.run(version, [request(1), request(2)]))
+        await asyncio.sleep(0.2)
+        os.kill(shared_host().report().pid, signal.SIGKILL)
+        assert decoded(await running) == [["together", 1], ["together", 2]]
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_the_results_of_a_batch_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vm_engine_module, "MAX_RESULT_BYTES", 2500)
+    home = home_in(tmp_path)
+    version = released(home, "def execute(ctx, x): return 'a' * 1000\n", BATCHES)
+    async with engine_in(home) as engine:
+        first, second, third = decoded(await engine.run(version, [request(0)] * 3))
+        assert (len(first), len(second)) == (1000, 1000)
+        assert "the results of a batch of shop/rank v1 have too many bytes" in str(third)
+        assert len(decoded(await engine.run(version, [request(0)]))[0]) == 1000

@@ -1,6 +1,8 @@
 """Fallback-inference node: answers devices' requests by a scheduler and an engine."""
 
+import asyncio
 import math
+import shutil
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -49,6 +51,9 @@ class InferenceNode:
     async def start(self, releases: ReleasesPeer) -> None:
         self._versions = Versions(self._home, releases)
         if self._local is not None:
+            await asyncio.to_thread(
+                shutil.rmtree, self._home.inference_folder, ignore_errors=True
+            )  # of a process before
             await self._local.start()
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from walle.cloud.inference.failures import InferenceError
 from walle.engine_ext._core import packed_values
 
 MAX_VALUES = 1 << 19  # of a request or batch, with those in containers: an empty list is 1 byte here, 72 in Python
+MAX_NAME_BYTES = 16 << 10  # of the device's attributes, and of each other part beside the payload
 _ATTRIBUTES = frozenset({str, int, float, bool, type(None)})
 _TEXTS = ("task", "version", "phase")
 
@@ -55,6 +56,8 @@ class PhaseRequest:
                     found[key] = memoryview(data)[begin : unpacker.tell()]
                 else:
                     found[key] = unpacker.unpack()
+                    if unpacker.tell() - begin > MAX_NAME_BYTES:
+                        raise ValueError(f"a part beside the payload has more than {MAX_NAME_BYTES} bytes")  # noqa: TRY301
             if unpacker.tell() != len(data):
                 raise ValueError("bytes follow it")  # noqa: TRY301 -- answered as any other fault
             task, version, phase = (found[name] for name in _TEXTS)

@@ -19,6 +19,8 @@ from walle.engine_ext.vm.host import VmHost
 from walle.errors import VMError, WalleError
 from walle.task_runner import TaskRunner, check_place
 
+MAX_RESULT_BYTES = 64 << 20  # of the members of a batch that ran alone
+
 type _Replica = tuple[str, int]  # the version's sha256, and a number from 0
 
 
@@ -64,7 +66,13 @@ class VmEngine:
         ):
             answers = await self._run_together(version, requests, files, replica) if len(requests) > 1 else None
             if answers is None:
-                answers = [await self._run_alone(version, request, files, replica) for request in requests]
+                answers, size_bytes = [], 0
+                for request in requests:
+                    answer = await self._run_alone(version, request, files, replica)
+                    size_bytes += len(answer) if isinstance(answer, bytes) else 0
+                    if size_bytes > MAX_RESULT_BYTES and len(requests) > 1:
+                        answer = InferenceError(f"the results of a batch of {version.name} have too many bytes")
+                    answers.append(answer)
             return answers
 
     async def close(self) -> None:
