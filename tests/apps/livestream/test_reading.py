@@ -82,29 +82,42 @@ async def test_every_container_gives_the_same_numbers(tmp_path: Path, suffix: st
     assert 1.9 < len(joined(items)) / 16000 < 2.3
 
 
-async def test_streams_that_are_not_interleaved_come_in_order(tmp_path: Path) -> None:
-    """All sound behind all video: the order is the times', while the compressed packets wait."""
-    path = tmp_path / "apart.mkv"
+def apart(path: Path) -> Path:
+    """Write a file with all sound behind all video but the last frames."""
     movie = Movie(seconds=4)
-    with av.open(str(path), "w") as container:
+    container: Any
+    with av.open(str(path), "w", options={"max_interleave_delta": "1"}) as container:
         video = movie._add_video(container)
         sound = container.add_stream("aac", rate=48_000, layout="stereo")
-        packets = [
-            packet for at_ms, frame in movie.frames() for packet in video.encode(_timed(frame, at_ms))
-        ] + video.encode(None)
         container.start_encoding()
-        container.mux([packet for packet in packets if packet.dts is not None])
-        later = [packet for _, frame in movie._sounds(sound) for packet in sound.encode(frame)] + sound.encode(None)
-        container.mux(later)
-    items, report = await read(path)
+        for at_ms, frame in movie.frames():
+            frame.pts, frame.time_base = at_ms, Fraction(1, 1000)
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+        for _, piece in movie._sounds(sound):
+            container.mux(sound.encode(piece))
+        container.mux(sound.encode(None))
+    with av.open(str(path)) as container:
+        kinds = [packet.stream.type for packet in container.demux() if packet.size]
+    assert "audio" not in kinds[:38]
+    return path
+
+
+async def test_streams_that_are_not_interleaved_come_in_order(tmp_path: Path) -> None:
+    """The order is the times', while the compressed packets wait."""
+    items, report = await read(apart(tmp_path / "apart.mkv"))
     assert [item.pts_ms for item in items] == sorted(item.pts_ms for item in items)
     assert report.out_of_order == 0
     assert len(frames_of(items)) == 40
 
 
-def _timed(frame: av.VideoFrame, at_ms: int) -> av.VideoFrame:
-    frame.pts, frame.time_base = at_ms, Fraction(1, 1000)
-    return frame
+async def test_streams_that_are_too_far_apart_lose_nothing(tmp_path: Path) -> None:
+    path = apart(tmp_path / "apart.mkv")
+    in_order, _ = await read(path)
+    items, report = await read(path, limits=MediaLimits(packet_bytes=500))
+    assert report.out_of_order > 10
+    assert same(frames_of(items), frames_of(in_order))
+    assert same(sound_of(items), sound_of(in_order))
 
 
 async def test_sound_alone_and_video_alone(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from apps.livestream.media import AddressError, ConnectionLostError, MediaLimits, open_source
+from apps.livestream.media import AddressError, ConnectionLostError, Frame, MediaLimits, open_source
 from tests.apps.livestream.media_files import Movie, frames_of, number_of, read, read_until_lost, same, sound_of, until
 from tests.apps.livestream.servers import LIVE_HEAD, basic, chunked, file_head, rtsp, serve
 
@@ -228,6 +228,28 @@ async def test_a_live_source_drops_frames_and_no_sound(tmp_path: Path) -> None:
     assert [number_of(frame.image) for frame in frames_of(items)] == [37, 38, 39]
     assert source.report.frames.dropped == 37
     assert same(sound_of(items), sound_of(from_file))
+    assert source.report.balanced
+
+
+async def test_video_goes_on_where_the_sound_of_a_live_stream_ends(tmp_path: Path) -> None:
+    """A frame waits for sound that may precede it for a second of stream, not until the sound comes back."""
+    _, data = made(tmp_path, ".ts", seconds=8, sound_ms=[(0, 2000)])
+    released = threading.Event()
+
+    def script(connection: socket.socket, _: bytes, __: int) -> None:
+        connection.sendall(LIVE_HEAD)
+        chunked(connection, data, end=False)
+        released.wait(20)
+
+    limits = MediaLimits(probe_s=0.5, stall_s=15)
+    with serve(script) as (host, _):
+        async with open_source(f"http://{host}/live", when_behind="wait", limits=limits) as source, asyncio.timeout(10):
+            shown = -1
+            async for item in source:
+                shown = number_of(item.image) if isinstance(item, Frame) else shown
+                if shown == 60:
+                    break
+        released.set()
     assert source.report.balanced
 
 
