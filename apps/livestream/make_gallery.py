@@ -57,7 +57,7 @@ def item_image(argument: str) -> tuple[str, np.ndarray]:
     except WalleError as error:
         raise GalleryError(argument, str(error)) from error
     if image is None:
-        raise GalleryError(argument, "is not an image that can be decoded")
+        raise GalleryError(argument, "is not a JPEG or PNG image")
     if match["box"]:
         left, top, width, height = map(int, match["box"].split(","))
         if not (width and height and left + width <= image.shape[1] and top + height <= image.shape[0]):

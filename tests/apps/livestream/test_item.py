@@ -136,7 +136,7 @@ async def test_the_gallery_has_the_tasks_own_embedding(models: ModelFolder, imag
         ("cat=none.png", "cannot be read: No such file"),
         ("cat=chelsea.png@400,0,100,10", "the box is not in the image, which has 451 x 300"),
         ("cat=chelsea.png@0,0,0,10", "the box is not in the image"),
-        ("cat=text.png", "text.png: "),
+        ("cat=text.png", "is not a JPEG or PNG image"),
     ],
 )
 def test_an_image_that_is_not_usable_is_refused(
