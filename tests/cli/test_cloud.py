@@ -152,6 +152,12 @@ def test_a_host_that_is_none_is_an_error_that_says_what_to_do(tmp_path: Path, st
 
 
 def test_wrong_uses_end_with_status_2(tmp_path: Path) -> None:
-    for wrong in (["--host", "0.0.0.0"], ["--host", "::"], ["--address", "auto"], ["--http-port", "70000"]):
+    for wrong in (
+        ["--host", "0.0.0.0"],
+        ["--host", "::"],
+        ["--address", "auto"],
+        ["--inference-processes", "2"],
+        ["--http-port", "70000"],
+    ):
         assert CliRunner().invoke(app, ["cloud", "up", str(tmp_path / "cloud"), *wrong]).exit_code == 2, wrong
     assert not (tmp_path / "cloud").exists()
