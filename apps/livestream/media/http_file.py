@@ -12,6 +12,8 @@ from apps.livestream.media.errors import AddressError, ConnectionLostError, Medi
 from apps.livestream.media.limits import MediaLimits
 from apps.livestream.media.stop import StopSignal
 
+_MAX_DIGITS = 18  # of a length
+
 
 class HttpFile:
     """The body of an HTTP response as a file object. Reads block; `stop` ends them.
@@ -62,7 +64,7 @@ class HttpFile:
             self._stack.close()
             raise
         length = response.headers.get("content-length", "")
-        self.length: int | None = int(length) if length.isdecimal() else None
+        self.length: int | None = int(length) if length.isdecimal() and len(length) <= _MAX_DIGITS else None
         self._version = response.headers.get("etag") or response.headers.get("last-modified")
         self._ranges = self.length is not None and response.headers.get("accept-ranges", "").lower() == "bytes"
 

@@ -305,3 +305,8 @@ async def test_cancelling_the_consumer_ends_the_thread(tmp_path: Path) -> None:
 async def test_settings_out_of_range_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))):
         open_source("a.mp4", **setting)
+
+
+async def test_more_decoding_threads_give_the_same(tmp_path: Path) -> None:
+    path = Movie(seconds=3).write(tmp_path / "a.mp4")
+    assert same((await read(path, decoder_threads=3))[0], (await read(path))[0])
