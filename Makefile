@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-cpp test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-walle test-apps test-cpp-and-apps test-cpp test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,13 +22,25 @@ setup: $(STAMP)  ## make .venv: Python packages, CMake, ninja, and the native co
 demo: $(STAMP)  ## ship the IPV task to a fleet of devices on this machine and watch its features come back
 	@$(BIN)/walle demo $(DEMO_ARGS)
 
-# The Python tests wait for much of their time: meanwhile the C++ tests are built, at a lower priority.
+# Two lanes of about the same length. The Python tests wait for much of their time: meanwhile the C++ tests are built, at
+# a lower priority, and then the tests of the apps run.
 test: $(STAMP)  ## pass every test, C++ ones under ASan and UBSan
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-python test-cpp
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-walle test-cpp-and-apps
 
 # Compiling the tests takes half of the time of collecting them: the bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set.
-test-python: $(STAMP)  ## pass the Python tests
-	@MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(TEST_ARGS)
+PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
+
+test-python: $(STAMP)  ## pass the Python tests, or those of TEST_ARGS
+	@$(PYTEST) $(TEST_ARGS)
+
+test-walle: $(STAMP)
+	@$(PYTEST) --ignore tests/apps
+
+test-apps: $(STAMP)
+	@$(PYTEST) -o cache_dir=.pytest_cache/apps tests/apps
+
+test-cpp-and-apps: $(STAMP)
+	@failed=0; for target in test-cpp test-apps; do $(MAKE) --no-print-directory $$target || failed=1; done; exit $$failed
 
 # Without MAKEFLAGS, by which ninja would take its number of jobs from `make test`.
 test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them
