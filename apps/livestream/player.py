@@ -8,12 +8,12 @@ that nothing is dropped and the same file gives the same decisions, to the bit.
 import asyncio
 import contextlib
 import dataclasses
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from apps.livestream.media import Frame, Sound, Source
+from apps.livestream.media import Frame, MediaError, Sound, Source
 from apps.livestream.seconds import SecondBuilder
+from walle.clock import Clock, SystemClock
 from walle.device import Device
 from walle.pipeline.events import Event
 from walle.pipeline.task_results import TaskResult
@@ -28,8 +28,8 @@ _AHEAD = 2  # frames without all their answers, without a pace
 class Decision:
     """The outcome of one second: the highlight task's output, None if its run failed or was dropped (`why` says it).
 
-    `image` is the second's most telling frame; `delay_s` is how long after the second's end in the stream it was
-    decided, in real time only.
+    `image` is the first of the second's frames that could go to the cloud. `delay_s` is how long after the second's end
+    in the stream it was decided, in real time only.
     """
 
     second: int
@@ -52,7 +52,7 @@ class Player:
         *,
         paced: bool,
         images: int = 2,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self.builder = SecondBuilder(images=images)
         self.frames = 0
@@ -61,8 +61,8 @@ class Player:
         self._device = device
         self._source = source
         self._paced = paced
-        self._monotonic = monotonic
-        self._base_ms = int(time.time() * 1000)
+        self._clock = clock or SystemClock()
+        self._base_ms = int(self._clock.time() * 1000)
         self._started_s: float | None = None
         self._latest_ms = 0
         self._turn = asyncio.Lock()  # an answer waits until its event is noted
@@ -71,12 +71,13 @@ class Player:
         self._room = asyncio.Event()
         self._deciding: dict[int, tuple[int, Any]] = {}  # second and image, by position
         self._decided: asyncio.Queue[Decision | None] = asyncio.Queue()
+        self._fault: MediaError | None = None  # what ended the source
 
-    async def decisions(self) -> AsyncIterator[Decision]:
+    async def decisions(self) -> AsyncGenerator[Decision]:
         """Play the source to its end and yield what was decided, second by second, in order.
 
         Raises:
-            MediaError: the source cannot be read on.
+            MediaError: the source cannot be read on; what it gave before that is decided first.
         """
         async with contextlib.AsyncExitStack() as undo:
             listening = [
@@ -97,15 +98,28 @@ class Player:
                         decision = waiting.result()
                         waiting = None
                         if decision is None:
+                            if self._fault is not None:
+                                raise self._fault
                             return
                         yield decision
             finally:
                 if waiting is not None:
-                    waiting.cancel()
+                    await _cancelled([waiting])
 
     # --- the stream into the device -----------------------------------------------------------------------------------
 
     async def _play(self) -> None:
+        try:
+            await self._send_all()
+        except MediaError as error:
+            self._fault = error
+        async with self._turn:
+            self.builder.end("frame")
+            self.builder.end("sound")
+            await self._decide()
+        await self._finish()
+
+    async def _send_all(self) -> None:
         info = self._source.info
         if not info.has_video:
             self.builder.end("frame")
@@ -113,7 +127,7 @@ class Player:
             self.builder.end("sound")
         async for item in self._source:
             if self._started_s is None:
-                self._started_s = self._monotonic() - item.pts_ms / 1000
+                self._started_s = self._clock.monotonic() - item.pts_ms / 1000
             match item:
                 case Frame(pts_ms, image):
                     while not self._paced and len(self._open) >= _AHEAD:
@@ -122,11 +136,6 @@ class Player:
                     await self._send_frame(pts_ms, image)
                 case Sound(pts_ms, samples):
                     await self._send_sound(pts_ms, samples)
-        async with self._turn:
-            self.builder.end("frame")
-            self.builder.end("sound")
-            await self._decide()
-        await self._finish()
 
     async def _send_frame(self, pts_ms: int, image: Any) -> None:
         contents = {"image": image, "second": pts_ms // 1000, "pts_ms": pts_ms}
@@ -172,10 +181,14 @@ class Player:
 
     async def _finish(self) -> None:
         """Wait until every second is decided, and end the decisions."""
-        while self._deciding or self._open:
-            self._room.clear()
+        while not await self._is_finished():
             await self._room.wait()
         self._decided.put_nowait(None)
+
+    async def _is_finished(self) -> bool:
+        async with self._turn:  # an answer is taken and the second that it completes is sent in one turn
+            self._room.clear()
+            return not self._played and not self._deciding
 
     # --- the tasks' answers -------------------------------------------------------------------------------------------
 
@@ -214,7 +227,7 @@ class Player:
             why = result.failure.error
         delay_s = None
         if self._paced and self._started_s is not None:
-            delay_s = self._monotonic() - self._started_s - (second + 1)
+            delay_s = self._clock.monotonic() - self._started_s - (second + 1)
         counts = self.builder.counts
         part = counts.dropped if result.dropped else counts.failed if result.failure else counts.answered
         part[DECIDER] = part.get(DECIDER, 0) + 1
@@ -222,7 +235,7 @@ class Player:
         self._decided.put_nowait(Decision(second=second, output=output, why=why, image=image, delay_s=delay_s))
 
 
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

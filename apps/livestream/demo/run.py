@@ -19,9 +19,10 @@ from urllib.parse import quote
 from rich.console import Console
 
 from apps.livestream.demo.view import View, summary_table
-from apps.livestream.document import Stream, document, write_document
-from apps.livestream.media import MediaError, Source, SourceReport, clip, encode_jpeg, open_source
-from apps.livestream.page.page import write_page
+from apps.livestream.document import BRIDGE_S, Stream, document, write_document
+from apps.livestream.media import MediaError, NoStreamError, Source, SourceReport, clip, encode_jpeg, open_source
+from apps.livestream.media.address import Address
+from apps.livestream.page.page import clock, write_page
 from apps.livestream.player import Player
 from apps.livestream.studio import Studio
 from walle.device import Device
@@ -29,6 +30,7 @@ from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
 
 _MAX_SIDE = 1280  # of the frames that the tasks get; the models see 320 pixels
+_MAX_LINES = 20  # of seconds that were not decided, in the document
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,22 +48,29 @@ class Options:
 
 
 def main(options: Options) -> int:
-    """Run the demo; return 0 if every device played its stream to the end, 130 after Ctrl-C."""
+    """Run the demo; return 0 if every device played its stream to the end, 1 if not, 130 after Ctrl-C.
+
+    What was decided until then is written and shown in each case.
+    """
     console = Console(stderr=options.as_json)
     folder = Path(tempfile.mkdtemp(prefix="walle-livestream-"))
+    demo = _Demo(options, folder, console)
+    status = 0
     try:
-        documents = asyncio.run(_Demo(options, folder, console).run())
+        asyncio.run(demo.run())
+        status = 1 if demo.ended_early else 0
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("stopped")
-        return 130
+        status = 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if options.as_json:
-        sys.stdout.write(json.dumps(documents[0], indent=1) + "\n")
+    if demo.first is None:  # stopped before the stream began
+        console.print("stopped; nothing was written")
+    elif options.as_json:
+        sys.stdout.write(json.dumps(demo.first, indent=1) + "\n")
     else:
-        console.print(summary_table(documents))
+        console.print(summary_table(demo.first))
         console.print("page:", str(options.out / "index.html"), highlight=False, soft_wrap=True)
-    return 0
+    return status
 
 
 def source_faults(report: SourceReport) -> list[str]:
@@ -71,23 +80,57 @@ def source_faults(report: SourceReport) -> list[str]:
     return [report.summary()] if report.complete is False or any(counts) else []
 
 
+def _shortened(lines: list[str]) -> list[str]:
+    more = len(lines) - _MAX_LINES
+    return lines if more <= 0 else [*lines[:_MAX_LINES], f"and {more} more seconds were not decided"]
+
+
+class Thumbnails:
+    """The first picture of each highlight, as JPEG; `document.highlights` joins seconds by the same rule."""
+
+    def __init__(self) -> None:
+        self._images: dict[int, bytes] = {}  # by the highlight's first second
+        self._start = self._last = -BRIDGE_S - 2
+
+    def add(self, second: int, image: Any) -> None:
+        """Take the picture of a second that is a highlight, in order; None where it has none."""
+        if second - self._last - 1 > BRIDGE_S:
+            self._start = second
+        self._last = second
+        if image is not None and self._start not in self._images:
+            self._images[self._start] = encode_jpeg(image)
+
+    def of(self, start: int) -> bytes | None:
+        """Return the picture of the highlight that begins at a second."""
+        return self._images.get(start)
+
+
 class _Demo:
     def __init__(self, options: Options, folder: Path, console: Console) -> None:
         self._options = options
         self._folder = folder
         self._console = console
+        self._shown = Address.parse(options.source).shown  # without a password
+        self.first: dict[str, Any] | None = None  # the first device's document, once it is written
+        self.ended_early = False
 
-    async def run(self) -> list[dict[str, Any]]:
+    async def run(self) -> None:
+        """Play the stream on each device.
+
+        Raises:
+            MediaError, ModelFileError, TasksNotInstalledError: nothing was played.
+        """
         options = self._options
-        async with self._open_source():  # what cannot be played is said before anything is started
-            pass
+        async with self._open_source() as source:  # what cannot be played is said before anything is started
+            if not source.info.has_video:
+                raise NoStreamError(self._shown, "no video in it; highlights are found in pictures, give a video")
+        options.out.mkdir(parents=True, exist_ok=True)
         models = ModelFolder(options.models_dir or default_folder())
         async with contextlib.AsyncExitStack() as undo:
             with self._status("starting the cloud and its devices, and releasing the tasks"):
                 studio = await undo.enter_async_context(Studio(self._folder, models, devices=options.devices))
-            view = undo.enter_context(View(options.source, options.devices, self._console))
-            playing = (self._play(device, view, number) for number, device in enumerate(studio.devices))
-            return list(await asyncio.gather(*playing))
+            view = undo.enter_context(View(self._shown, options.devices, self._console))
+            await asyncio.gather(*(self._play(device, view, number) for number, device in enumerate(studio.devices)))
 
     @contextlib.asynccontextmanager
     async def _open_source(self) -> AsyncIterator[Source]:
@@ -108,61 +151,69 @@ class _Demo:
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
-    async def _play(self, device: Device, view: View, number: int) -> dict[str, Any]:
+    async def _play(self, device: Device, view: View, number: int) -> None:
         options = self._options
         out = options.out if number == 0 else options.out / device.config.device_id
         out.mkdir(parents=True, exist_ok=True)
         seconds: list[dict[str, Any]] = []
-        thumbnails: dict[int, bytes] = {}
+        thumbnails = Thumbnails()
+        faults: list[str] = []
         undecided: list[str] = []
-        fault = ""
         started_s = time.monotonic()
         async with self._open_source() as source:
             player = Player(device, source, paced=options.pace is not None or source.info.live)
             try:
-                async for decision in player.decisions():
-                    if decision.output is None:
-                        undecided.append(f"second {decision.second} was not decided: {decision.why}")
-                        continue
-                    seconds.append(dict(decision.output))
-                    if decision.output["highlight"] and decision.image is not None:
-                        thumbnails[decision.second] = encode_jpeg(decision.image)
-                    view.update(number, decision, player)
-            except MediaError as error:  # what was decided until then is kept
-                fault = str(error)
-            report, info = source.report, source.info
-        duration_s = info.duration_ms / 1000 if info.duration_ms is not None else time.monotonic() - started_s
-        faults = (*filter(None, [fault]), *source_faults(report), *undecided)
-        stream = Stream(
-            source=Path(options.source).name if info.duration_ms is not None else options.source,
-            duration_s=duration_s,
-            frames=player.frames,
-            sound_s=player.sound_s,
-            faults=faults,
-        )
+                async with contextlib.aclosing(player.decisions()) as decisions:
+                    async for decision in decisions:
+                        view.update(number, decision, player)
+                        if decision.output is None:
+                            undecided.append(f"second {decision.second} was not decided: {decision.why}")
+                            continue
+                        seconds.append(dict(decision.output))
+                        if decision.output["highlight"]:
+                            thumbnails.add(decision.second, decision.image)
+            except MediaError as error:
+                self.ended_early = True
+                faults.append(str(error))
+            except asyncio.CancelledError:  # Ctrl-C, which is how a webcam ends: what was decided is kept
+                faults.append(f"stopped at {clock(seconds[-1]['second'] + 1 if seconds else 0)}")
+                raise
+            finally:
+                played_s = time.monotonic() - started_s
+                duration_ms = source.info.duration_ms
+                stream = Stream(
+                    source=Path(self._shown).name if duration_ms is not None else self._shown,
+                    duration_s=played_s if duration_ms is None else duration_ms / 1000,
+                    frames=player.frames,
+                    sound_s=player.sound_s,
+                    faults=(*faults, *source_faults(source.report), *_shortened(undecided)),
+                )
+                result = await self._write(stream, seconds, player, thumbnails, out)
+                if number == 0:
+                    self.first = result
+
+    async def _write(
+        self, stream: Stream, seconds: list[dict[str, Any]], player: Player, thumbnails: Thumbnails, out: Path
+    ) -> dict[str, Any]:
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
         made_by = f"walle {importlib.metadata.version('walle')}"
         result = document(stream, seconds, player.builder.counts, made_by=made_by, made_at=now)
-        await self._write(result, thumbnails, out)
-        return result
-
-    async def _write(self, result: dict[str, Any], thumbnails: dict[int, bytes], out: Path) -> None:
         source = Path(self._options.source)
         is_file = await asyncio.to_thread(source.is_file)
         for number, highlight in enumerate(result["highlights"], 1):
-            found = [
-                thumbnails[second] for second in range(highlight["start"], highlight["end"]) if second in thumbnails
-            ]
-            if found:
+            if (image := thumbnails.of(highlight["start"])) is not None:
                 highlight["thumbnail"] = f"highlight-{number}.jpg"
-                (out / highlight["thumbnail"]).write_bytes(found[0])
+                (out / highlight["thumbnail"]).write_bytes(image)
             if self._options.clips and is_file:
-                highlight["clip"] = f"highlight-{number}.mp4"
-                await clip(source, 1000 * highlight["start"], 1000 * highlight["end"], out / highlight["clip"])
+                name = f"highlight-{number}.mp4"
+                try:
+                    await clip(source, 1000 * highlight["start"], 1000 * highlight["end"], out / name)
+                    highlight["clip"] = name
+                except MediaError as error:
+                    result["faults"].append(str(error))
         write_document(result, out / "highlights.json")
-        video = ""
-        if is_file:
-            video = quote(source.name)
-            if not (out / source.name).exists():
-                shutil.copyfile(source, out / source.name)
-        write_page(result, out, video=video)
+        video = f"stream{source.suffix}" if is_file else ""  # a name that none of the other files has
+        if video:
+            await asyncio.to_thread(shutil.copyfile, source, out / video)
+        write_page(result, out, video=quote(video))
+        return result

@@ -66,9 +66,8 @@ def _bar(decision: Decision) -> str:
     return f"[bold yellow]{level}[/bold yellow]" if decision.output["highlight"] else level
 
 
-def summary_table(documents: list[dict[str, Any]]) -> Table:
-    """Return the highlights of the first device, and what was looked at, as a table."""
-    first = documents[0]
+def summary_table(first: dict[str, Any]) -> Table:
+    """Return a device's highlights, and what was looked at, as a table."""
     counts = first["counts"]
     table = Table(title=escape(f"{len(first['highlights'])} highlights in {first['source']}"), title_justify="left")
     for column in ("from", "to", "item", "score", "decided"):

@@ -25,9 +25,10 @@ def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") ->
         autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FileSystemLoader(_FOLDER), trim_blocks=True
     )
     environment.filters["clock"] = clock
-    seconds: Sequence[Mapping[str, Any]] = document["seconds"]
+    seconds = timeline(document["seconds"])
     page = environment.get_template("page.html.j2").render(
         document=document,
+        count=len(seconds),
         video=video,
         width=WIDTH,
         height=HEIGHT,
@@ -49,13 +50,23 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
-def value_of(second: Mapping[str, Any], name: str) -> float | None:
+def timeline(decided: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | None]:
+    """Return the seconds by their number, from 0 on; None for those that were not decided."""
+    found: list[Mapping[str, Any] | None] = [None] * (decided[-1]["second"] + 1 if decided else 0)
+    for second in decided:
+        found[second["second"]] = second
+    return found
+
+
+def value_of(second: Mapping[str, Any] | None, name: str) -> float | None:
     """Return a curve's value at a second, 0 to 1; None where the stream has none."""
+    if second is None:
+        return None
     value: float | None = second["score"] if name == "score" else second["evidence"].get(name)
     return value
 
 
-def curve_path(seconds: Sequence[Mapping[str, Any]], name: str) -> str:
+def curve_path(seconds: Sequence[Mapping[str, Any] | None], name: str) -> str:
     """Return a curve as SVG path data: steps of a second each, and a gap where there is no value."""
     parts, drawing, last = list[str](), False, float(HEIGHT)
     for number, second in enumerate(seconds):

@@ -1,0 +1,225 @@
+"""The highlight task: evidence and probability by themselves, and its phases in real VMs of a device and a cloud."""
+
+import contextlib
+import importlib.util
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from apps.livestream.task_files import TASKS
+from tests.apps.livestream import reference
+from tests.apps.livestream.conftest import running
+from walle.deploy.cloud.task_config import TaskConfig
+from walle.vm import VM, TaskError
+
+FOLDER = TASKS / "highlight"
+SETTINGS = json.loads((FOLDER / "resources/settings.json").read_text())
+RULE = {"portable": ["cup", "bottle"], "smallest": 0.1, "largest": 0.5, "person": 0.3, "touch": 0.05}
+SIZE = (100, 200)  # height, width
+RUN, PHASE = "walle.pipeline.context:run", "walle.pipeline.context:phase"
+
+type Folders = Callable[..., Path]
+type Escalate = Callable[[str, Any, int | None, float], Awaitable[tuple[str, Any]]]
+
+
+def module(name: str) -> ModuleType:
+    """Return one of the task's modules that import nothing of walle's."""
+    spec = importlib.util.spec_from_file_location(f"highlight_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+EVIDENCE, DECISION = module("evidence"), module("decision")
+
+
+def item(label: str, score: float, *box: float) -> dict[str, Any]:
+    return {"label": label, "score": score, "box": list(box)}
+
+
+CUP = item("cup", 0.6, 80, 40, 30, 30)
+
+
+class TestEvidence:
+    @pytest.mark.parametrize(
+        ("person", "is_held"),
+        [
+            (item("person", 0.9, 90, 0, 60, 100), True),
+            (item("person", 0.9, 110, 40, 60, 40), True),  # beside it: a hand that ends where the item begins
+            (item("person", 0.9, 130, 0, 60, 100), False),
+            (item("person", 0.9, 80, 75, 30, 20), False),  # below it
+            (item("person", 0.2, 90, 0, 60, 100), False),  # hardly a person
+            (item("dog", 0.9, 90, 0, 60, 100), False),
+        ],
+    )
+    def test_a_portable_item_that_a_persons_box_touches_is_held(self, person: dict[str, Any], is_held: bool) -> None:
+        found = EVIDENCE.frame_evidence([CUP, person], SIZE, RULE)
+        assert (found["held"], found["item"], found["label"]) == (0.6 if is_held else 0.0, 0.6, "cup")
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            item("chair", 0.9, 80, 40, 30, 30),  # not portable
+            item("cup", 0.9, 80, 40, 9, 9),  # too small, by both sides
+            item("cup", 0.9, 0, 0, 180, 90),  # too large
+        ],
+    )
+    def test_what_is_not_portable_or_has_not_the_size_is_not_an_item(self, other: dict[str, Any]) -> None:
+        found = EVIDENCE.frame_evidence([other, item("person", 0.9, 0, 0, 200, 100)], SIZE, RULE)
+        assert (found["held"], found["item"], found["label"]) == (0.0, 0.0, "")
+        assert found["person"] == 0.9
+
+    def test_the_held_item_gives_its_name_before_a_better_one_that_lies(self) -> None:
+        lying = item("bottle", 0.9, 0, 0, 30, 30)
+        found = EVIDENCE.frame_evidence([lying, CUP, item("person", 0.9, 90, 0, 60, 100)], SIZE, RULE)
+        assert (found["held"], found["item"], found["label"]) == (0.6, 0.9, "cup")
+
+    def test_a_second_has_the_best_of_its_frames(self) -> None:
+        frames = [
+            {"size": SIZE, "items": [item("bottle", 0.4, 0, 0, 30, 30)], "faces": [{"score": 0.7}, {"score": 0.9}]},
+            {"size": SIZE, "items": [CUP, item("person", 0.9, 90, 0, 60, 100)]},
+            {"size": SIZE},  # its item run was dropped
+        ]
+        found = EVIDENCE.second_evidence({"voice": 0.25, "frames": frames}, RULE)
+        assert (found["held"], found["item"], found["face"], found["voice"]) == (0.6, 0.6, 0.9, 0.25)
+        assert found["label"] == "cup"
+
+    def test_a_second_of_nothing_has_no_evidence(self) -> None:
+        found = EVIDENCE.second_evidence({"voice": None, "frames": []}, RULE)
+        assert {found[kind] for kind in EVIDENCE.KINDS} == {0.0}
+
+
+def test_the_probability_is_the_logistic_function_of_the_weighted_evidence() -> None:
+    model = {"bias": -2.0, "weights": {"held": 4.0, "voice": 1.0}}
+    assert DECISION.probability({"held": 0.5, "voice": 0.0, "label": "cup"}, model) == 0.5
+    assert DECISION.probability({"held": 1.0, "voice": 1.0}, model) == pytest.approx(1 / (1 + np.exp(-3.0)))
+    assert 0 < DECISION.probability({"held": -1e9, "voice": 0.0}, model) < 1e-20  # no overflow
+
+
+# --- in VMs -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def vm_of(folder: Path) -> AsyncIterator[VM]:
+    """Give the task in a VM, with the limits of its task.toml."""
+    limits = TaskConfig.parse((folder / "task.toml").read_bytes(), "task.toml").limits
+    vm = VM(folder, name="highlight", limits=limits)
+    try:
+        yield vm
+    finally:
+        vm.close()
+        assert await vm.wait_closed()
+
+
+async def never(*_: object) -> tuple[str, Any]:
+    raise AssertionError("nothing is to be sent")
+
+
+async def run(
+    vm: VM, escalate: Escalate, second: int, *frames: dict[str, Any], state: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return output and state of a run on a device whose escalations `escalate` answers."""
+    contents = {"second": second, "pts_ms": 1000 * second, "voice": 0.5, "frames": list(frames)}
+    event = {"event_id": "second", "page_id": "", "ts_ms": 1, "contents": contents}
+    trigger = {"event": event, "position": 1, "visit": "none"}
+    arguments: tuple[Any, ...] = ("live/highlight", trigger, [], {}, {}, state or {})
+    result = await vm.call(RUN, *arguments, deadline=60.0, callbacks={"escalate": escalate})
+    return result["output"], result["state"]
+
+
+def frame(image: Any, *items: dict[str, Any]) -> dict[str, Any]:
+    return {"size": list(image.shape[:2]), "items": list(items), "faces": [], "image": image}
+
+
+BLACK = np.zeros((90, 160, 3), np.uint8)
+
+
+@pytest.fixture
+def unsure(task_folder: Folders) -> Path:
+    """The task of a device that is never sure."""
+    return task_folder("highlight", settings={"sure": [-1.0, 2.0]})
+
+
+@pytest.fixture
+def sure(task_folder: Folders) -> Path:
+    return task_folder("highlight", settings={"sure": [2.0, 2.0]})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("reason", ["away", "late", "full", "failed"])
+async def test_without_an_answer_the_device_decides_and_says_why(unsure: Path, reason: str) -> None:
+    async def escalate(phase: str, payload: Any, timeout_ms: int | None, _spent_ms: float) -> tuple[str, Any]:
+        assert (phase, timeout_ms) == ("execute", SETTINGS["timeout_ms"])
+        pictures = [cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) for data in payload["jpegs"]]
+        assert [picture is not None and picture.shape for picture in pictures] == [(90, 160, 3)]
+        assert payload["images"] is None  # they are sent once
+        return reason, "no answer"
+
+    async with vm_of(unsure) as vm:
+        output, _ = await run(vm, escalate, 3, frame(BLACK))
+    assert (output["decided"], output["why"]) == ("device alone", reason)
+    assert (output["second"], output["pts_ms"], output["evidence"]["voice"]) == (3, 3000, 0.5)
+    assert output["sent_bytes"] > 0
+
+
+@pytest.mark.asyncio
+async def test_a_second_without_a_picture_is_decided_by_the_device(unsure: Path) -> None:
+    async with vm_of(unsure) as vm:
+        output, _ = await run(vm, never, 3)
+    assert (output["decided"], output["sent_bytes"], output["highlight"]) == ("device", 0, False)
+
+
+@pytest.mark.asyncio
+async def test_what_the_device_is_sure_of_is_not_sent(sure: Path) -> None:
+    async with vm_of(sure) as vm:
+        output, _ = await run(vm, never, 3, frame(BLACK))
+    assert (output["decided"], output["sent_bytes"]) == ("device", 0)
+
+
+@pytest.mark.asyncio
+async def test_the_score_of_the_second_before_is_evidence(sure: Path) -> None:
+    held = {"size": list(SIZE), "items": [CUP, item("person", 0.9, 90, 0, 60, 100)], "faces": []}
+    async with vm_of(sure) as vm:
+        first, state = await run(vm, never, 5, held)
+        following, _ = await run(vm, never, 6, state=state)
+        after_a_gap, _ = await run(vm, never, 7, state=state)  # the sixth was dropped
+    assert following["evidence"]["before"] == round(first["score"], 3) > 0
+    assert after_a_gap["evidence"]["before"] == 0
+
+
+@pytest.mark.asyncio
+async def test_the_closer_look_finds_what_is_small_in_the_whole_frame(
+    unsure: Path, task_folder: Folders, images: Path
+) -> None:
+    """A photograph of a cup, pasted small into a large frame; the cloud's answer is the decision."""
+    large = np.full((1080, 1920, 3), 90, np.uint8)
+    large[660:900, 1500:1860] = cv2.resize(reference.picture(images / "coffee.png"), (360, 240))
+    async with running(task_folder("item", settings={"score": 0.25}), "item") as task:
+        items = (await task.run(image=large))["items"]
+    assert items == []
+
+    async with vm_of(unsure) as device, vm_of(unsure) as cloud:
+
+        async def escalate(phase: str, payload: Any, *_: object) -> tuple[str, Any]:
+            answer = await cloud.call(PHASE, "live/highlight", phase, payload, {}, deadline=60.0)
+            return "", answer["output"]
+
+        output, _ = await run(device, escalate, 3, frame(large, *items))
+    assert (output["decided"], output["label"]) == ("cloud", "cup")
+    assert output["evidence"]["item"] >= 0.25
+    assert output["evidence"]["voice"] == 0.5  # the device's
+
+
+@pytest.mark.asyncio
+async def test_a_request_without_an_image_is_refused(unsure: Path) -> None:
+    async with vm_of(unsure) as cloud:
+        with pytest.raises(TaskError, match="is not a JPEG"):
+            await cloud.call(PHASE, "live/highlight", "execute", {"jpegs": [b"GIF89a"]}, {}, deadline=60.0)
