@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import typer.main
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.testing import CliRunner
 
 from walle.cli import app
 
 COMMANDS = {
-    "cloud up", "demo", "device doctor", "device list", "device logs", "device run", "device show",
+    "cloud up", "demo", "demo livestream", "device doctor", "device list", "device logs", "device run", "device show",
     "features export", "features tail", "figures",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
@@ -21,8 +21,8 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def commands() -> Iterator[tuple[str, TyperCommand]]:
-    """Yield the path and object of every command that is not a group."""
+def commands() -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
+    """Yield the path and object of every command, and of a group that is one itself, as `walle demo`."""
     waiting: list[tuple[str, Any]] = [("", typer.main.get_command(app))]
     while waiting:
         path, command = waiting.pop()
@@ -31,6 +31,9 @@ def commands() -> Iterator[tuple[str, TyperCommand]]:
             assert isinstance(command, TyperCommand)
             yield path, command
         else:
+            if command.invoke_without_command:
+                assert isinstance(command, TyperGroup)
+                yield path, command
             waiting += [(f"{path} {name}".strip(), child) for name, child in children.items()]
 
 

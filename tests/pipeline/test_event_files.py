@@ -127,3 +127,31 @@ def test_damaged_files_are_read_or_refused_and_nothing_else() -> None:
 
 def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def test_files_of_one_event_are_bounded_together() -> None:
+    reads: list[str] = []
+
+    def read(path: str) -> bytes:
+        reads.append(path)
+        return npy(numpy.zeros(9 << 20, "uint8"))
+
+    named = event({"frames": [{"$npy": "a.npy"}] * 1_000})
+    with pytest.raises(EventError, match=r"contents\.frames\[7\].*larger than 67108864 bytes; name fewer files"):
+        EventFiles(read).resolved(named)
+    assert len(reads) == 8
+
+
+def test_contents_that_are_nested_too_deep_are_refused() -> None:
+    nested: Any = 1
+    for _ in range(3_000):
+        nested = [nested]
+    with pytest.raises(EventError, match="nested deeper than 90 levels"):
+        EventFiles.of({"a.npy": npy(IMAGE)}).resolved(event({"x": {"$npy": "a.npy"}, "y": nested}))
+
+
+def test_a_shape_that_no_array_has_is_refused() -> None:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': (0, {10**30})}}".encode()
+    data = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    with pytest.raises(EventError, match="has a wrong shape"):
+        EventFiles.of({"a.npy": data}).resolved(event({"x": {"$npy": "a.npy"}}))

@@ -66,17 +66,28 @@ class EventFiles:
         """
         if not self.has_any(event):
             return event
-        contents = self._resolve(event.contents, "contents")
+        contents = _Resolver(self._read).resolve(event.contents, "contents", 0)
         return Event(event.event_id, event.page_id, event.ts_ms, contents)
 
-    def _resolve(self, value: Any, place: str) -> Any:
+
+class _Resolver:
+    """Loading of the files that one event names, within the bound on its arrays: a few bytes may name a file often."""
+
+    def __init__(self, read: Callable[[str], bytes | None]) -> None:
+        self._read = read
+        self._array_bytes = 0
+
+    def resolve(self, value: Any, place: str, depth: int) -> Any:
+        if isinstance(value, dict | list) and depth > MAX_CONTENTS_DEPTH:
+            raise EventError("contents", f"are nested deeper than {MAX_CONTENTS_DEPTH} levels; flatten them")
         if isinstance(value, dict):
             for key, load in ((IMAGE_KEY, _image), (ARRAY_KEY, _array)):
                 if key in value:
                     return self._load(value, place, key, load)
-            return {key: self._resolve(item, place + plain.place_step(key)) for key, item in value.items()}
+            return {key: self.resolve(item, place + plain.place_step(key), depth + 1) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._resolve(item, place + plain.place_step(index)) for index, item in enumerate(value)]
+            steps = enumerate(value)
+            return [self.resolve(item, place + plain.place_step(index), depth + 1) for index, item in steps]
         return value
 
     def _load(self, value: dict[str, Any], place: str, key: str, load: Callable[[bytes], _core.ndarray]) -> Any:
@@ -95,9 +106,14 @@ class EventFiles:
                 place, f"file {path!r} does not exist beside the events, or has more than {MAX_ARRAY_BYTES} bytes"
             )
         try:
-            return load(data)
+            array = load(data)
         except (ValueError, EngineError) as error:
             raise EventError(place, f"file {path!r} {error}") from error
+        self._array_bytes += array.nbytes
+        if self._array_bytes > MAX_ARRAY_BYTES:
+            what = f"file {path!r} makes the event's arrays larger than {MAX_ARRAY_BYTES} bytes; name fewer files"
+            raise EventError(place, what)
+        return array
 
 
 def _names_file(value: Any, depth: int) -> bool:
@@ -113,6 +129,10 @@ def _image(data: bytes) -> _core.ndarray:
     if found is None:
         raise ValueError(f"is not a JPEG or PNG image of at most {MAX_ARRAY_BYTES // 3} pixels, or is damaged")
     return found
+
+
+def _is_size(size: object) -> bool:
+    return type(size) is int and 0 <= size <= MAX_ARRAY_BYTES
 
 
 def _array(data: bytes) -> _core.ndarray:
@@ -135,7 +155,7 @@ def _array(data: bytes) -> _core.ndarray:
     format_ = _FORMATS.get(code) if isinstance(code, str) else None
     if format_ is None:
         raise ValueError(f"has elements of type {str(code)[:40]!r}; known are {', '.join(_FORMATS)}")
-    if not isinstance(shape, tuple) or any(type(size) is not int or size < 0 for size in shape) or len(shape) > 32:
+    if not isinstance(shape, tuple) or len(shape) > 32 or not all(map(_is_size, shape)):
         raise ValueError("has a wrong shape")
     if math.prod(shape) * int(code[2:]) != len(data) - end:
         raise ValueError(f"has {len(data) - end} bytes of elements, which its shape {shape} and type {code} do not")

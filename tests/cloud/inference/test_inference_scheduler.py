@@ -229,3 +229,15 @@ async def test_closing_ends_what_runs_and_what_waits(rig: Rig) -> None:
     assert rig.engine.cancelled == 1
     with pytest.raises(InferenceFullError, match="closing"):
         await rig.scheduler.answer(version, request(3))
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_has_not_begun_fails_when_the_scheduler_closes(rig: Rig) -> None:
+    version = rig.version("replicas = 1")
+    asking = asyncio.create_task(rig.scheduler.answer(version, request(1)))
+    closing = asyncio.create_task(rig.scheduler.close())  # before the batch has taken its first step
+    async with asyncio.timeout(5):
+        await closing
+        with pytest.raises(InferenceFullError, match="is closing"):
+            await asking
+    assert rig.engine.started == []

@@ -126,6 +126,20 @@ def execute_batch(ctx, payloads):
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
+async def test_a_malformed_payload_does_not_take_the_others_out_of_their_batch(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    version = released(home, MAIN, BATCHES)
+    broken = dataclasses.replace(request(None), payload=memoryview(b"\xc7\x01\x63\x00"))
+    async with engine_in(home) as engine:
+        answers = await engine.run(version, [broken, request("calls"), broken, request(1)])
+        assert decoded(answers)[1] == [2]
+        assert [type(one) for one in (answers[0], answers[2])] == [InferenceError] * 2
+        assert decoded(answers)[3]["together"] == 1
+        assert [type(one) for one in await engine.run(version, [broken, broken])] == [InferenceError] * 2
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
 async def test_the_results_of_a_batch_may_be_as_large_as_each_alone(tmp_path: Path) -> None:
     home = home_in(tmp_path)
     version = released(home, MAIN, BATCHES + "[limits]\noutput_kb = 600\n")

@@ -12,7 +12,7 @@ from walle.cloud.inference.failures import InferenceError
 from walle.engine_ext._core import packed_values
 
 MAX_VALUES = 1 << 19  # of a request or batch, with those in containers: an empty list is 1 byte here, 72 in Python
-MAX_NAME_BYTES = 16 << 10  # of the device's attributes, and of each other part beside the payload
+MAX_PART_BYTES = 16 << 10  # of the device's attributes, and of each other part beside the payload
 _ATTRIBUTES = frozenset({str, int, float, bool, type(None)})
 _TEXTS = ("task", "version", "phase")
 
@@ -38,7 +38,7 @@ class PhaseRequest:
         """Return the request in `data`. The payload is not decoded, so that one that waits costs its bytes alone.
 
         Raises:
-            InferenceError: it cannot be read, or has too many values.
+            InferenceError: it cannot be read, has too many values, or too large attributes of the device.
         """
         if (values := packed_values(data)) > MAX_VALUES:
             raise InferenceError(
@@ -54,16 +54,18 @@ class PhaseRequest:
                 if key == "payload":
                     unpacker.skip()
                     found[key] = memoryview(data)[begin : unpacker.tell()]
-                else:
-                    found[key] = unpacker.unpack()
-                    if unpacker.tell() - begin > MAX_NAME_BYTES:
-                        raise ValueError(f"a part beside the payload has more than {MAX_NAME_BYTES} bytes")  # noqa: TRY301
+                    continue
+                found[key] = unpacker.unpack()
+                if (size_bytes := unpacker.tell() - begin) > MAX_PART_BYTES:
+                    raise ValueError(f"{key!r} has {size_bytes} bytes, more than {MAX_PART_BYTES}")  # noqa: TRY301
             if unpacker.tell() != len(data):
                 raise ValueError("bytes follow it")  # noqa: TRY301 -- answered as any other fault
             task, version, phase = (found[name] for name in _TEXTS)
             if not (isinstance(task, str) and isinstance(version, str) and isinstance(phase, str)):
                 raise TypeError("a name is not text")  # noqa: TRY301
             payload, device = found["payload"], {**found["device"], "id": device_id}
+            if any(type(name) is not str for name in device):
+                raise TypeError("the name of an attribute of the device is not text")  # noqa: TRY301
             if any(type(value) not in _ATTRIBUTES for value in device.values()):
                 raise TypeError("an attribute of the device is neither text nor a number")  # noqa: TRY301
         except (ValueError, KeyError, TypeError, msgpack.exceptions.UnpackException) as error:

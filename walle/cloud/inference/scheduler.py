@@ -235,9 +235,11 @@ class Scheduler:
 
         for waiting in batch:
             waiting.answer.add_done_callback(note_end)
-        task.add_done_callback(lambda _: self._end(lane, task))
+        task.add_done_callback(lambda _: self._end(lane, batch, task))
 
-    def _end(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+    def _end(self, lane: _Lane, batch: list[Waiting], task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # all its requests were, or this closes; it may not have begun
+            _fail(batch, _closing())
         self._running.discard(task)
         lane.running -= 1
         self._forget_idle(lane)
@@ -250,9 +252,6 @@ class Scheduler:
         except ReplicaLostError as error:
             self._run_again(lane, batch, error)
             return
-        except asyncio.CancelledError:  # nobody waits for it, or this closes
-            _fail(batch, _closing())
-            raise
         except Exception as error:  # noqa: BLE001 -- theirs, whatever it is
             _fail(batch, error)
             return

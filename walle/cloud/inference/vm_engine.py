@@ -84,24 +84,34 @@ class VmEngine:
     async def _run_together(
         self, version: ReleasedVersion, requests: Sequence[PhaseRequest], files: Path, replica: int
     ) -> list[bytes | Exception] | None:
-        """Return what `execute_batch` gives; None if the task has none, or it failed as a whole."""
+        """Return what `execute_batch` gives; None if the task has none, or it failed as a whole.
+
+        It gets the payloads that can be decoded; the others have their errors.
+        """
+        values = [_value(request) for request in requests]
+        good = [index for index, value in enumerate(values) if not isinstance(value, InferenceError)]
+        if not good:
+            return values
+        callbacks = {"features": functools.partial(self._views.latest, version.manifest)}
         try:
-            payloads = [request.value() for request in requests]
-            devices = [request.device for request in requests]
-            callbacks = {"features": functools.partial(self._views.latest, version.manifest)}
             outputs = await self._runner.phase_batch(
-                files, version.manifest, payloads, devices, callbacks=callbacks, replica=replica
+                files,
+                version.manifest,
+                [values[index] for index in good],
+                [requests[index].device for index in good],
+                callbacks=callbacks,
+                replica=replica,
             )
-        except (VMError, InferenceError):
+        except VMError:
             return None
         if outputs is None:
             version.max_batch = 1
             return None
         limit_bytes = version.manifest.limits.get("output_kb", 0) << 10
-        return [
-            output if isinstance(output, Exception) else _encoded(version, "execute", output, limit_bytes)
-            for output in outputs
-        ]
+        for index, output in zip(good, outputs, strict=True):
+            is_error = isinstance(output, Exception)
+            values[index] = output if is_error else _encoded(version, "execute", output, limit_bytes)
+        return values
 
     async def _run_alone(
         self, version: ReleasedVersion, request: PhaseRequest, files: Path, replica: int
@@ -174,6 +184,14 @@ class _Loaded:
         self.files = files
         self.size_bytes = size_bytes
         self.is_used = False
+
+
+def _value(request: PhaseRequest) -> Any:
+    """Return the payload, or the InferenceError of one that cannot be decoded."""
+    try:
+        return request.value()
+    except InferenceError as error:
+        return error
 
 
 def _encoded(version: ReleasedVersion, phase: str, result: Any, limit_bytes: int = 0) -> bytes | Exception:
