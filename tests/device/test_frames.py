@@ -1,6 +1,7 @@
 """Frames as events, from the app to tasks in VMs and back: arrays, results, drops, memory, and kill -9."""
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -259,3 +260,22 @@ async def test_kill_9_of_a_device_with_frames_and_clicks_does_each_click_once(tm
 def resident_bytes(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("vm_host", [pytest.param(False, id="process"), HOST])
+async def test_frames_of_runs_that_fail_are_released_at_once(tmp_path: Path, vm_host: bool) -> None:
+    """Nothing waits for the collector of cycles: it may come after hundreds of frames, of megabytes each."""
+    fails = "def execute(ctx, trigger): raise ValueError('no')"
+    async with frame_rig(tmp_path, {"fails": (fails, FRAME.format("fails"))}, vm_host=vm_host) as rig:
+        gc.collect()
+        before = shared_memory_counts()["in_use"]
+        gc.disable()
+        try:
+            for number in range(12):
+                await rig.intake.take_live(frame_of(number), can_wait=False)
+                await rig.stream.settle()
+            assert rig.stream.counts.failures == 12
+            assert shared_memory_counts()["in_use"] <= before + 2
+        finally:
+            gc.enable()

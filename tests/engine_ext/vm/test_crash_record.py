@@ -168,7 +168,8 @@ async def test_strikes_of_crashes_end_in_a_quarantine_with_their_place(tmp_path:
 
 
 @pytest.mark.asyncio
-async def test_a_record_that_a_task_has_overwritten_is_only_shown(tmp_path: Path, host: VmHost) -> None:
+@pytest.mark.parametrize("trace", ["of no thread", "of its thread"])
+async def test_a_record_that_a_task_has_overwritten_is_only_shown(tmp_path: Path, host: VmHost, trace: str) -> None:
     """A task that broke out of Python writes what it likes: bounded, escaped, and nobody is blamed for it."""
     others = _records()
     vm = VM(write_task(tmp_path, HONEST), host=host)
@@ -180,7 +181,10 @@ async def test_a_record_that_a_task_has_overwritten_is_only_shown(tmp_path: Path
     with mmap.mmap(record, 64 << 10) as memory:
         entry = memory.find((1).to_bytes(8, "little"))
         memory[entry + 16 : entry + 512] = b"\x1b[31m\xff?" * 70 + b"\x1b[31m!"  # neither ends with a zero
-        memory[32 << 10 :] = b"Current thread 0x" + b"z" * ((32 << 10) - 17)
+        thread = int.from_bytes(memory[entry + 8 : entry + 16], "little")
+        heads = {"of no thread": "zz", "of its thread": f'{thread:x} :\n  File "{tmp_path}/main.py", line '}
+        head = f"Current thread 0x{heads[trace]}".encode()
+        memory[32 << 10 :] = (head + b"\x1b[31m" * 8_000)[: 32 << 10]
     with pytest.raises(OSError, match="not permitted"):
         os.ftruncate(record, 0)
     os.kill(pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import gc
 import os
 import random
 import resource
@@ -134,7 +135,9 @@ async def test_a_host_can_have_only_its_own_buffers_not_used_again(tmp_path: Pat
     fake = FakeHost()
     vm = VM(write_task(tmp_path, HONEST), host=fake)
     fake.socket.sendall(message(CHANGE, change(0)))
-    other = shared_empty(1 << 20, "uint8")  # which this host does not have
+    size = (1 << 20) + (13 << 16)  # of no other test's
+    other = shared_empty(size, "uint8")  # which this host does not have
+    other_id = shared_memory_counts()["created"]
     ids: list[int] = []
     for keeps in (False, True, True):
         call = asyncio.create_task(vm.call("add", shared_empty(3 << 20, "uint8"), 2))
@@ -142,16 +145,52 @@ async def test_a_host_can_have_only_its_own_buffers_not_used_again(tmp_path: Pat
         if not ids or keeps:  # it comes once for each buffer
             ids.append(struct.unpack_from("<Q", fake.receive(BUFFER))[0] if len(ids) != 1 else ids[0])
         call_id = struct.unpack_from("<QQ", fake.receive(SUBMIT))[1]
-        for number in [*range(1, 50), 2**64 - 1, ids[-1]] if keeps else [2**40]:
+        for number in (other_id, ids[-1]) if keeps else (2**64 - 1,):
             fake.socket.sendall(message(KEEP_BUFFER, struct.pack("<Q", number)))
         fake.socket.sendall(message(REPLY, reply(b"\3" + struct.pack("<q", 3), call=call_id)))
         assert await asyncio.wait_for(call, 10) == 3
     assert ids[0] == ids[1] != ids[2]
     created = shared_memory_counts()["created"]
     del other
-    assert shared_empty(1 << 20, "uint8").size == 1 << 20
+    assert shared_empty(size, "uint8").size == size
     assert shared_memory_counts()["created"] == created  # used again
     fake.close()
+
+
+def _free_descriptor(pid: int) -> int:
+    """Return the number that the next descriptor of a process has."""
+    used = {int(link.name) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    return min(set(range(len(used) + 1)) - used)
+
+
+FIRST = "def first(array): return int(array[0]) * 0\n"
+
+
+@pytest.mark.asyncio
+async def test_a_host_that_keeps_more_buffers_than_it_got_is_ended(tmp_path: Path) -> None:
+    """Else it could occupy the device's thread with such messages without end."""
+    fake = FakeHost()
+    call, _ = await call_of(fake, write_task(tmp_path, HONEST))
+    fake.socket.sendall(message(KEEP_BUFFER, struct.pack("<Q", 1)) * 3)
+    with pytest.raises((HostLost, HostCrashed), match=r"protocol.*kept"):
+        await asyncio.wait_for(call, 10)
+    fake.close()
+
+
+@pytest.mark.asyncio
+async def test_a_buffer_that_the_host_cannot_map_is_not_used_again(tmp_path: Path, host: VmHost) -> None:
+    """A host without a descriptor for a moment would fail every later call whose arguments are in that buffer."""
+    vm = VM(write_task(tmp_path, FIRST), host=host)
+    assert await vm.call("first", [1]) == 0
+    limit = resource.prlimit(pid := host.report().pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (_free_descriptor(pid), limit[1]))
+    size = (1 << 20) + (17 << 16)  # of no other test's
+    with pytest.raises(VMError, match=r"mapped|descriptor|received"):
+        await vm.call("first", shared_empty(size, "uint8"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limit)
+    gc.collect()  # what `raises` keeps: the buffer is free
+    for _ in range(3):
+        assert await vm.call("first", shared_empty(size, "uint8")) == 0
 
 
 @pytest.mark.asyncio

@@ -1,6 +1,7 @@
 """Arrays in memory that a device shares with its VM host: what tasks see, and when the memory is used again."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -276,3 +277,21 @@ def mapped_bytes(pid: int) -> int:
         low, high = line.split()[0].split("-")
         total += int(high, 16) - int(low, 16)
     return total
+
+
+@pytest.mark.asyncio
+async def test_a_failed_call_releases_its_arguments_at_once(task: Path, place: str) -> None:
+    """Its error and its frame must not refer to each other: the collector of cycles comes late."""
+    vm = VM(task)
+    await vm.call("total", frame(0))
+    gc.collect()
+    before = shared_memory_counts()["in_use"]
+    gc.disable()
+    try:
+        for value in range(6):
+            with contextlib.suppress(TaskError):
+                await vm.call("write", frame(value))
+        assert shared_memory_counts()["in_use"] <= before + 1
+    finally:
+        gc.enable()
+    vm.close()

@@ -177,6 +177,8 @@ class LoopCalls:
             self._calls.pop(call_id, None)
             if call.callback_run is not None and not call.future.get_loop().is_closed():
                 call.callback_run.cancel()
+            # Else its future's error would refer to this frame, and the arguments stay until cycles are collected.
+            del call
 
     def _process_replies(self) -> None:
         for call_id, outcome, value, text in self._replies.take_all():

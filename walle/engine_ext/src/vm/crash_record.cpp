@@ -47,9 +47,9 @@ std::string_view next_line(std::string_view& text) {
 }
 
 // Returns "file:line in function" of a line of faulthandler's, `  File "main.py", line 3 in run`, where the file is one of
-// `files`.
+// `files`. At most as long as the place in an entry: the rest of a line may be anything.
 std::string own_place(std::string_view line, const std::unordered_set<std::string>& files) {
-  constexpr std::string_view kFile = "  File \"", kLine = "\", line ", kIn = " in ";
+  constexpr std::string_view kFile = "  File \"", kLine = "\", line ";
   if (!line.starts_with(kFile)) return "";
   line.remove_prefix(kFile.size());
   const std::size_t name_end = line.find(kLine);
@@ -57,8 +57,9 @@ std::string own_place(std::string_view line, const std::unordered_set<std::strin
   std::string place(line.substr(0, name_end));
   if (!files.contains(place)) return "";
   line.remove_prefix(name_end + kLine.size());
-  const std::size_t number_end = std::min(line.find(kIn), line.size());
-  return place + ":" + std::string(line.substr(0, number_end)) + std::string(line.substr(number_end));
+  place.append(":").append(line);
+  if (place.size() >= sizeof PlaceEntry::place) place.resize(sizeof PlaceEntry::place - 1);
+  return place;
 }
 
 // Returns the innermost frame of the thread's in the task's files, where faulthandler wrote of it as the thread that crashed.

@@ -55,13 +55,17 @@ bool HostClient::is_in_child() const { return getpid() != owner_; }
 
 bool HostClient::send_buffer(const SharedRange& range) {
   const std::lock_guard lock(buffers_mutex_);
-  if (buffers_in_host_.contains(range.id)) return true;
+  if (buffers_in_host_.contains(range.id)) {
+    ++keeps_left_;
+    return true;
+  }
   Descriptor file = duplicate_shared(range.id);
   if (!file) return false;
   MessageWriter writer(MessageType::buffer);
   writer.put(range.id).put(static_cast<std::uint64_t>(range.buffer_bytes)).put_descriptor(std::move(file));
   socket_.send(writer.take());
   buffers_in_host_.insert(range.id);
+  keeps_left_ += 2;  // one where it cannot be mapped
   return true;
 }
 
@@ -288,6 +292,7 @@ void HostClient::handle(Message& message) {
     const auto id = reader.get<std::uint64_t>();
     reader.end();
     const std::lock_guard lock(buffers_mutex_);
+    if (keeps_left_-- == 0) throw MalformedMessage("more buffers are kept than calls have arguments in");
     if (buffers_in_host_.contains(id)) retire_shared(id);  // else it has ended meanwhile
   } else if (message.type == MessageType::hello) {
     Value value = reader.get_value(error_limits());

@@ -130,6 +130,7 @@ class HostClient : public std::enable_shared_from_this<HostClient>, public Buffe
   const pid_t owner_;                        // the process that created this object
   std::mutex buffers_mutex_;                 // taken after mutex_, or alone
   std::set<std::uint64_t> buffers_in_host_;  // that were sent and have not ended
+  std::uint64_t keeps_left_ = 0;             // buffers that the host may yet say are kept: a bound on such messages
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::map<std::uint64_t, std::shared_ptr<HostedVm>> vms_;  // until they end

@@ -192,18 +192,20 @@ void HostServer::handle(Message& message) {
   }
 }
 
-// A buffer that cannot be mapped fails the calls that have arguments in it.
+// A buffer that cannot be mapped fails the calls that have arguments in it, and is not used again: the next array's may be
+// mapped.
 void HostServer::take_buffer(MessageReader& reader) {
   const auto id = reader.get<std::uint64_t>();
   const auto size_bytes = static_cast<std::size_t>(reader.get<std::uint64_t>());
+  std::shared_ptr<Storage> memory;
   try {
-    if (auto memory = map_shared_buffer(reader.get_descriptor(), size_bytes)) {
-      auto buffer = std::make_shared<HostBuffer>();
-      buffer->memory = std::move(memory);
-      buffers_[id] = std::move(buffer);
-    }
-  } catch (const ReceiveFailure&) {
+    memory = map_shared_buffer(reader.get_descriptor(), size_bytes);
+  } catch (const ReceiveFailure&) {  // this process has no descriptor left
   }
+  if (memory == nullptr) return socket_->send(MessageWriter(MessageType::keep_buffer).put(id).take());
+  auto buffer = std::make_shared<HostBuffer>();
+  buffer->memory = std::move(memory);
+  buffers_[id] = std::move(buffer);
 }
 
 // Maps the files, of which no descriptor stays open. One that cannot be mapped fails the start of its VM.

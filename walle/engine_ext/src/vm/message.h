@@ -35,7 +35,8 @@ enum class MessageType : std::uint8_t {
   reply,   // vm, call, outcome, calls, text, value
   change,  // vm, kind, text, reset_failure, leaked_bytes, create_ms
   pong,
-  // From the host: id: a task keeps an array in the buffer after the call that is replied to next.
+  // From the host: id: a task keeps an array in the buffer after the call that is replied to next, or it could not be mapped.
+  // At most one for each argument in a buffer, and for each buffer.
   keep_buffer,
   // From the device.
   buffer,       // id, size; descriptor: memory of arrays, to be mapped

@@ -22,7 +22,7 @@ constexpr unsigned kNoExecute = 8;  // MFD_NOEXEC_SEAL, since Linux 6.3
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010  // since Linux 5.1
 #endif
-constexpr int kReaderSeals = kSizeSeals | F_SEAL_FUTURE_WRITE;
+constexpr int kReaderSeals = kSizeSeals | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
 // Empty where the system gives none; errno says why.
 Descriptor create_memory(const char* name = "walle-array") {
