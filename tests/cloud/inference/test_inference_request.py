@@ -12,7 +12,7 @@ import pytest
 from tests.sim.inference_versions import request
 from walle import plain
 from walle.cloud.inference import InferenceError
-from walle.cloud.inference.request import MAX_DEVICE_BYTES, MAX_VALUES, PhaseRequest
+from walle.cloud.inference.request import MAX_PART_BYTES, MAX_VALUES, PhaseRequest
 from walle.cloud.inference.request_queue import MAX_BATCH_BYTES, RequestQueue, Waiting
 
 
@@ -46,7 +46,7 @@ def test_a_request_is_read_and_its_payload_stays_encoded() -> None:
         question(device={"os": "x" * 17_000}),
         question(later=[1] * 17_000),
         question(device={}).replace(b"device\x80", b"device\x81\xa2os\xc7\x01\x63\x00"),
-        question(device={"os": "a" * MAX_DEVICE_BYTES}),
+        question(device={"os": "a" * MAX_PART_BYTES}),
         question(device={}).replace(b"device\x80", b"device\x81\xc4\x02os\xa1x"),
         question(task=5),
         question(version=b"v1"),
