@@ -27,23 +27,26 @@ void blocks_are_reused() {
 }
 
 // The oldest blocks are freed first, and blocks larger than the limit are not cached.
-void the_cache_is_bounded() {
+void the_cache_keeps(std::size_t size_bytes, std::size_t kept) {
   std::vector<MemoryBlock> taken;
-  for (std::size_t i = 0; i < 2 * kMaxCachedBytes / kMega; ++i) taken.push_back(allocate_block(kMega));
+  for (std::size_t i = 0; i < 2 * kept; ++i) taken.push_back(allocate_block(size_bytes));
   for (const MemoryBlock& block : taken) free_block(block);
-  const std::size_t kept = kMaxCachedBytes / kMega;
+  CHECK(cached_block_bytes() >= kept * size_bytes && cached_block_bytes() <= kMaxCachedBytes);
   for (std::size_t i = 0; i < kept; ++i) {
-    const MemoryBlock reused = allocate_block(kMega);
+    const MemoryBlock reused = allocate_block(size_bytes);
     CHECK(reused.data == taken[taken.size() - 1 - i].data);
     taken[i] = reused;  // a block that is no longer cached
   }
   for (std::size_t i = 0; i < kept; ++i) free_block(taken[i]);
   const MemoryBlock large = allocate_block(kMaxCachedBytes + kMega);
   free_block(large);
-  const MemoryBlock newest = allocate_block(kMega);
+  const MemoryBlock newest = allocate_block(size_bytes);
   CHECK(newest.data == taken[kept - 1].data);
   free_block(newest);
 }
+
+void the_cache_is_bounded_by_bytes() { the_cache_keeps(kMaxCachedBytes / 4, 4); }
+void the_cache_is_bounded_by_blocks() { the_cache_keeps(kMega, kMaxCachedBlocks); }
 
 void the_cache_can_be_freed() {
   free_block(allocate_block(kMega));
@@ -70,7 +73,8 @@ void the_end_of_a_thread() {
 
 int main() {
   on_a_thread(&blocks_are_reused);
-  on_a_thread(&the_cache_is_bounded);
+  on_a_thread(&the_cache_is_bounded_by_bytes);
+  on_a_thread(&the_cache_is_bounded_by_blocks);
   on_a_thread(&the_cache_can_be_freed);
   on_a_thread(&the_end_of_a_thread);
   on_a_thread([] {
