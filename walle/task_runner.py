@@ -45,6 +45,7 @@ _ATTEMPTS = MAX_STRIKES + 1
 _STOP_S = 10.0  # for an abandoned thread to stop, or its host to be replaced, before its task may run again
 _LOOK_S = 0.02  # between two looks at that thread
 _SPARE_S = 0.2  # that it has to stop before another host is started: most calls that stop late stop soon
+_BATCH_OUTPUT_KB = 64 << 10  # of all results of a batch: a task may return one object for each payload
 _MAX_WARM = 8  # tasks whose libraries are loaded in that host before it takes over
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
@@ -127,10 +128,11 @@ class _Version:
 
     @classmethod
     def in_cloud(cls, files: Path, manifest: Manifest, replica: int) -> "_Version":
-        """Return a replica; the result of a batch may be as large as those of its members together."""
+        """Return a replica; the results of a batch may be as large as those of its members, up to _BATCH_OUTPUT_KB."""
         limits = dict(manifest.limits)
         if "output_kb" in limits:
-            limits["output_kb"] *= manifest.cloud.max_batch
+            together = min(limits["output_kb"] * manifest.cloud.max_batch, _BATCH_OUTPUT_KB)
+            limits["output_kb"] = max(limits["output_kb"], together)
         return cls(manifest.name, files, f"{manifest.name} {manifest.version}", limits, manifest, True, replica)
 
     @property
