@@ -170,7 +170,7 @@ class HttpFile:
             response.close()
             raise AddressError(
                 self._shown,
-                f"asked for the bytes from {at} on, the server sends others ({given[:80]!r}); copy the file",
+                f"asked for the bytes from {at} on, the server sends others ({given[:80]!r}); copy it",
             )
         self._response = response
         self._body = response.iter_raw()  # as it arrives: gathered chunks would delay a slow stream
