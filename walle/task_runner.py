@@ -45,11 +45,11 @@ _ATTEMPTS = MAX_STRIKES + 1
 _STOP_S = 10.0  # for an abandoned thread to stop, or its host to be replaced, before its task may run again
 _LOOK_S = 0.02  # between two looks at that thread
 _SPARE_S = 0.2  # that it has to stop before another host is started: most calls that stop late stop soon
+_BATCH_OUTPUT_KB = 64 << 10  # of all results of a batch: a task may return one object for each payload
 _MAX_WARM = 8  # tasks whose libraries are loaded in that host before it takes over
 _LOAD_S = 2.0  # the minimum time that a version has for loading
 PHASE_TOPIC = "phase"  # of tunnel requests that hand a phase to the cloud
 _PUT_PART = re.compile(r"^result\.((?:puts|local)\[\d+\])\[([01])\]")  # a put crosses as (topic, payload)
-_MAX_BATCH_KB = 64 << 10  # of the results of a batch
 _RESOURCES = "resources/"
 _MODELS = (".walle", ".onnx")
 _ON_CLOUD = ("cloud", "auto")  # values in task.toml of a phase that may run there
@@ -128,11 +128,11 @@ class _Version:
 
     @classmethod
     def in_cloud(cls, files: Path, manifest: Manifest, replica: int) -> "_Version":
-        """Return a replica; the result of a batch may be as large as those of its members together."""
+        """Return a replica; the results of a batch may be as large as those of its members, up to _BATCH_OUTPUT_KB."""
         limits = dict(manifest.limits)
         if "output_kb" in limits:
-            most_kb = max(limits["output_kb"], _MAX_BATCH_KB)
-            limits["output_kb"] = min(limits["output_kb"] * manifest.cloud.max_batch, most_kb)
+            together = min(limits["output_kb"] * manifest.cloud.max_batch, _BATCH_OUTPUT_KB)
+            limits["output_kb"] = max(limits["output_kb"], together)
         return cls(manifest.name, files, f"{manifest.name} {manifest.version}", limits, manifest, True, replica)
 
     @property

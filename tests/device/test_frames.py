@@ -92,9 +92,9 @@ async def test_a_slow_task_drops_frames_by_its_policy_and_each_trigger_has_one_r
     import time
 
     def execute(ctx, trigger):
-        time.sleep(0.02)
+        time.sleep(0.05)
         n = trigger["event"]["contents"]["n"]
-        if n % 10 == 3:
+        if n % 2:
             raise ValueError(f"not {n}")
         return n
     """
@@ -112,7 +112,7 @@ async def test_a_slow_task_drops_frames_by_its_policy_and_each_trigger_has_one_r
             assert taken is not None
             assert taken.tasks == ("shop/fast", "shop/new", "shop/old")
             positions.append(taken.position)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)  # a frame is taken in much less time than a run takes, also on a busy machine
         found = {name: await results_of(stream, 60) for name, stream in streams.items()}
         for name, results in found.items():
             assert [result.position for result in results] == positions, name
@@ -120,7 +120,7 @@ async def test_a_slow_task_drops_frames_by_its_policy_and_each_trigger_has_one_r
                 kinds = (result.output is not None, result.failure is not None, result.dropped)
                 assert sum(kinds) == 1, (name, result)
                 if not result.dropped:
-                    assert (result.failure is not None) == (name != "fast" and number % 10 == 3)
+                    assert (result.failure is not None) == (name != "fast" and number % 2 == 1)
             dropped = sum(result.dropped for result in results)
             assert dropped == rig.stream.counts.dropped[f"shop/{name}"]
             assert (dropped > 10) == (name != "fast")

@@ -213,7 +213,8 @@ class Device:
         recorded it; the next call takes it then. Live events get the positions after those of earlier events.
 
         An event whose contents hold arrays (`walle.pipeline.transient_events`) is recorded without them: a process that
-        is killed loses its triggers that are not done, and the app plays its stream on.
+        is killed loses its triggers that are not done, and the app plays its stream on. Its arrays must not change
+        until this call returns; if it is cancelled, until the next call has returned, which may take the event.
 
         Return the event's position and the tasks that it has triggered, None for an event that is dropped. Each of
         these tasks gives one result (`results`).

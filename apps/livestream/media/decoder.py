@@ -77,7 +77,7 @@ class Decoder:
                     report,
                     settings.sound,
                     settings.allocate,
-                    settings.limits.silence_s,
+                    settings.limits,
                     shift_ns,
                 )
             )

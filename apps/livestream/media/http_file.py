@@ -167,6 +167,13 @@ class HttpFile:
         if response.status_code != (206 if at else 200):
             response.close()
             raise AddressError(self._shown, _refusal(response, at))
+        given = response.headers.get("content-range", "").lower()
+        if at and not (given.startswith(f"bytes {at}-") and given.endswith((f"/{self.length}", "/*"))):
+            response.close()
+            raise AddressError(
+                self._shown,
+                f"asked for the bytes from {at} on, the server sends others ({given[:80]!r}); copy it",
+            )
         self._response = response
         self._body = response.iter_raw()  # as it arrives: gathered chunks would delay a slow stream
         return response

@@ -13,7 +13,7 @@ class MediaLimits:
     sample_rate: int = 384_000  # hertz
     probe_bytes: int = 5_000_000  # read at most to find the streams
     probe_s: float = 2.0  # of media time, read at most to find the streams: the delay of a live transport stream
-    packet_bytes: int = 32 << 20  # compressed packets of one stream that wait for the other's
+    packet_bytes: int = 32 << 20  # memory of the compressed packets of one stream that wait for the other's
     live_interleave_s: float = 1.0  # by which a live source's sound and video may be apart and are still put in order
     silence_s: float = 10.0  # a longer gap in the sound is not filled
     sound_queue_s: float = 60.0  # sound that waits for the consumer of a live source; then the source waits

@@ -17,6 +17,7 @@ from apps.livestream.media.sampling import SECOND
 # Steps of a transport stream's clock that are not pauses: the thresholds of FFmpeg's own program.
 _JUMP_NS = 10 * SECOND
 _BACKWARD_JUMP_NS = SECOND // 10
+_PACKET_BYTES = 512  # of memory, beside its data: a hostile file has packets of one byte
 _MAX_FAULTS = 50  # of the demuxer, one after the other without a packet between
 # Containers whose header has the duration, and by how much it differs from the end of the last packet in whole files.
 # FFmpeg computes the duration of the others from the bit rate, or takes that of the last packet.
@@ -72,7 +73,7 @@ class PacketReader:
                 return BEHIND
             self._read()
         packet = queue.popleft()
-        self._queued_bytes[index] -= packet.size
+        self._queued_bytes[index] -= packet.size + _PACKET_BYTES
         return packet
 
     def end(self) -> None:
@@ -147,7 +148,7 @@ class PacketReader:
         if dts is not None:
             self._follow_clock(packet, dts)
         self._queues[stream.index].append(packet)
-        self._queued_bytes[stream.index] += packet.size
+        self._queued_bytes[stream.index] += packet.size + _PACKET_BYTES
 
     def _follow_clock(self, packet: AnyPacket, dts: int) -> None:
         stream = packet.stream

@@ -3,7 +3,7 @@
 Down-mix: the left side gets front left with weight 1, centre, left surround and back left with the square root of a
 half, as in the stereo down-mix of ITU-R BS.775-3; the right side likewise, and the low-frequency channel is left out.
 Mono is the sum of both sides. The weights of a side are divided by their sum, so that nothing clips. Channels of an
-unknown layout have equal weights.
+unknown layout have equal weights; a side without channels gets mono.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import numpy as np
 from av.audio.stream import AudioStream
 
 from apps.livestream.media.items import SAMPLE_RATE, Allocate, Samples, Sound, fill
+from apps.livestream.media.limits import MediaLimits
 from apps.livestream.media.packets import BEHIND, AnyPacket, Behind, PacketReader
 from apps.livestream.media.report import Gap, SourceReport
 from apps.livestream.media.sampling import SECOND
@@ -57,7 +58,7 @@ class SoundTrack:
         report: SourceReport,
         sound_format: SoundFormat,
         allocate: Allocate | None,
-        silence_s: float,
+        limits: MediaLimits,
         shift_ns: int,
     ) -> None:
         self._format = sound_format
@@ -67,7 +68,8 @@ class SoundTrack:
         self._account = report.sound
         self._chunk = sound_format.chunk
         self._allocate = allocate
-        self._silence_ns = int(silence_s * SECOND)
+        self._silence_ns = int(limits.silence_s * SECOND)
+        self._max_rate = limits.sample_rate
         self._shift_ns = shift_ns
         self._rate = 0  # of the segment; 0 before the first frame
         self._start_ns = 0  # of the segment
@@ -120,7 +122,7 @@ class SoundTrack:
 
     def _take(self, frame: av.AudioFrame, chunks: list[Sound]) -> None:
         rate = frame.sample_rate
-        if rate <= 0 or frame.samples <= 0:
+        if not 0 < rate <= self._max_rate or frame.samples <= 0:  # a codec may change its rate on the way
             self._report.damaged_packets += 1
             return
         samples = mixed(frame, self._format.channels)
@@ -261,6 +263,7 @@ def _weights(places: Sequence[str], channels: int) -> Samples:
         sides = np.array([_SIDES.get(place, _ELSEWHERE) for place in places], np.float32).T
     else:
         sides = np.ones((2, len(places)), np.float32)
-    if channels == 1:
-        sides = sides.sum(axis=0, keepdims=True)
+    both = sides.sum(axis=0, keepdims=True)
+    # A side without channels has those of the other.
+    sides = both if channels == 1 else np.where(sides.any(axis=1, keepdims=True), sides, both)
     return sides / sides.sum(axis=1, keepdims=True)

@@ -7,7 +7,7 @@ the Segment of Matroska and WebM (RFC 9559), chunks of RIFF, packets of MPEG-TS,
 
 from typing import BinaryIO
 
-_MAX_BOXES = 100_000  # a hostile file has boxes of 8 bytes
+_MAX_BOXES = 100_000  # a hostile file has boxes of 8 bytes, and elements of 2
 _EBML = b"\x1a\x45\xdf\xa3"
 _SEGMENT = b"\x18\x53\x80\x67"
 _TS_PACKET = 188
@@ -68,7 +68,7 @@ def _ebml(file: BinaryIO, size: int) -> int | None:
     if length is None:
         return None
     at += length[0] + length[1]
-    while True:  # Void elements may stand before the Segment
+    for _ in range(_MAX_BOXES):  # Void elements may stand before the Segment
         file.seek(at)
         name = file.read(4)
         if len(name) < 4:
@@ -82,6 +82,7 @@ def _ebml(file: BinaryIO, size: int) -> int | None:
         at += width + length[0] + length[1]
         if name == _SEGMENT:
             return max(0, at - size)
+    return None
 
 
 def _vint(file: BinaryIO, at: int) -> tuple[int, int] | None:

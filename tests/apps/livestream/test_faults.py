@@ -1,5 +1,6 @@
 """Sources that are refused, hostile ones among them."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -19,9 +20,14 @@ from apps.livestream.media import (
     MediaLimitError,
     MediaLimits,
     NoStreamError,
+    SourceReport,
     UnreadableError,
     open_source,
 )
+from apps.livestream.media.address import Address
+from apps.livestream.media.media import Media
+from apps.livestream.media.packets import BEHIND, PacketReader
+from apps.livestream.media.stop import StopSignal
 from tests.apps.livestream.media_files import Movie, frames_of, number_of, read, sound_of
 
 pytestmark = pytest.mark.asyncio
@@ -136,6 +142,52 @@ async def test_what_is_larger_than_the_limits_is_refused(tmp_path: Path, limits:
     path = Movie(seconds=1).write(tmp_path / "a.mp4")
     with pytest.raises(MediaLimitError, match=message):
         await read(path, limits=limits)
+
+
+async def test_a_rate_that_grows_beyond_the_limit_within_the_stream_is_damage(tmp_path: Path) -> None:
+    """The container says 48 kHz, its later packets 10 MHz: 9 s of silence between those are 360 MB."""
+
+    def packets(rate: int) -> list[Any]:
+        encoder: Any = av.CodecContext.create("wavpack", "w")
+        encoder.sample_rate, encoder.layout, encoder.format = rate, "mono", "fltp"
+        encoder.time_base = Fraction(1, rate)
+        frame = av.AudioFrame.from_ndarray(np.full((1, 4096), 0.5, np.float32), format="fltp", layout="mono")
+        frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)
+        return [*encoder.encode(frame), *encoder.encode(None)]
+
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as container:
+        sound: Any = container.add_stream("wavpack", rate=48_000, layout="mono")
+        sound.codec_context.format = "fltp"
+        container.start_encoding()
+        for at_ms, packet in zip((0, 90, 9_000), packets(48_000) + packets(10_000_000) * 2, strict=True):
+            copy = av.Packet(bytes(packet))
+            copy.stream, copy.time_base, copy.pts, copy.dts = sound, Fraction(1, 1000), at_ms, at_ms
+            container.mux_one(copy)
+    _, report = await read(path)
+    assert (report.sound.decoded, report.sound.silence, report.damaged_packets) == (4096, 0, 2)
+
+
+async def test_packets_of_one_byte_wait_within_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as container:
+        video: Any = container.add_stream("mjpeg", rate=10)
+        video.width, video.height, video.pix_fmt = 32, 32, "yuvj420p"
+        sound = container.add_stream("pcm_u8", rate=8000, layout="mono")
+        container.start_encoding()
+        for at in range(5_000):
+            packet: Any = av.Packet(b"\x80")
+            packet.stream, packet.time_base, packet.pts, packet.dts = sound, Fraction(1, 8000), at, at
+            container.mux_one(packet)
+        frame = av.VideoFrame(32, 32, "yuvj420p")
+        frame.pts, frame.time_base = 100, Fraction(1, 10)
+        container.mux([*video.encode(frame), *video.encode(None)])
+    report = SourceReport(where="a.mkv")
+    limits = MediaLimits(packet_bytes=100_000)
+    with contextlib.closing(Media(Address.parse(path), limits, stop=StopSignal())) as media:
+        assert media.video is not None
+        assert PacketReader(media, report).next(media.video.index) is BEHIND
+        assert report.packets < 250
 
 
 def png_header(width: int, height: int) -> bytes:

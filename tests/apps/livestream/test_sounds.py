@@ -85,6 +85,14 @@ def test_left_stays_left_in_stereo() -> None:
     assert np.allclose(right, 0.5 * HALF / (1 + 2 * HALF))
 
 
+@pytest.mark.parametrize("layout", ["FL", "FR+LFE", "FL+SL"])
+def test_a_side_without_channels_gets_the_other(layout: str) -> None:
+    count = len(layout.split("+"))
+    channels = np.array([[0.5, -0.25], [0.5, -0.25]][:count], np.float32)
+    left, right = mixed(audio_frame(channels, "fltp", layout, 48_000, 0), 2)
+    assert left.tolist() == right.tolist() == [0.5, -0.25]
+
+
 @pytest.mark.parametrize("kind", ["u8", "s16", "s32", "flt", "dbl", "u8p", "s16p", "s32p", "fltp", "dblp"])
 def test_each_sample_format_has_full_scale_one(kind: str) -> None:
     values = np.array([[-1, -0.5, 0, 0.5], [-1, -0.5, 0, 0.5]])

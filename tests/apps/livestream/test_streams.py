@@ -125,6 +125,27 @@ async def test_a_file_that_changed_meanwhile_is_not_continued(tmp_path: Path) ->
     assert source.report.complete is False
 
 
+@pytest.mark.parametrize("other", ["bytes 7-", "bytes {start}-{end}/7", ""])
+async def test_another_part_than_asked_for_is_not_taken(tmp_path: Path, other: str) -> None:
+    _, data = made(tmp_path, ".mkv", seconds=20)
+
+    def script(connection: socket.socket, request: bytes, number: int) -> None:
+        head, body = file_head(data, request)
+        if number:
+            start = len(data) - len(body)
+            given = f"Content-Range: bytes {start}-{len(data) - 1}/{len(data)}".encode()
+            assert given in head
+            head = head.replace(given, b"Content-Range: " + other.format(start=start, end=len(data) - 1).encode())
+        connection.sendall(head + body[: len(data) // 2])
+
+    with serve(script) as (host, _):
+        async with open_source(f"http://{host}/a", limits=QUICK) as source:
+            with pytest.raises(AddressError, match="the server sends others"):
+                [item async for item in source]
+    assert source.report.complete is False
+    assert source.report.balanced
+
+
 async def test_a_file_without_ranges_that_is_cut_is_reported(tmp_path: Path) -> None:
     _, data = made(tmp_path, ".mkv", seconds=20)
 

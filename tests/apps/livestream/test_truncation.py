@@ -199,3 +199,16 @@ def test_missing_bytes_of_each_structure(data: bytes, missing: int | None) -> No
 def test_a_file_of_endless_boxes_is_left() -> None:
     boxes = b"\0\0\0\x08free" * 200_000
     assert missing_bytes(io.BytesIO(boxes), len(boxes)) is None
+
+
+def test_a_file_of_endless_void_elements_is_left() -> None:
+    class Counting(io.BytesIO):
+        reads = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            self.reads += 1
+            return super().read(size)
+
+    file = Counting(b"\x1a\x45\xdf\xa3\x80" + b"\xec\x80" * 1_000_000)
+    assert missing_bytes(file, 2_000_005) is None
+    assert file.reads < 500_000

@@ -154,6 +154,34 @@ async def test_the_results_of_a_batch_may_be_as_large_as_each_alone(tmp_path: Pa
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
+async def test_results_that_share_their_memory_are_bounded_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = """\
+def execute(ctx, x):
+    return bytes(x)
+def execute_batch(ctx, payloads):
+    return [bytes(7_000_000)] * len(payloads)
+"""
+    home = home_in(tmp_path)
+    limits = "[limits]\noutput_kb = 65536\nmemory_mb = 256\ndeadline_ms = 5000\n"
+    version = released(home, main, "[cloud]\nmax_batch = 16\n" + limits)
+    async with engine_in(home) as engine:
+        together = await engine.run(version, [request(0)] * 9)
+        assert [len(one) for one in decoded(together)] == [7_000_000] * 9
+        alone = await engine.run(version, [request(5)] * 9 + [request(8 << 20)])  # 70 MB together
+        assert decoded(alone)[:9] == [bytes(5)] * 9
+        assert isinstance(alone[9], InferenceError)
+        assert "returned 8388613 bytes, more than the 8384512 that can be sent to a device" in str(alone[9])
+        monkeypatch.setattr(vm_engine_module, "MAX_RESULTS_BYTES", 10_000_000)
+        single = released(home, main[: main.index("def execute_batch")], BATCHES + limits, name="single")
+        answers = await engine.run(single, [request(6_000_000), request(6_000_000), request(1)])
+        assert [type(one) for one in answers] == [bytes, InferenceError, bytes]
+        assert "the results of one batch of shop/single v1 have more than 10000000 bytes" in str(answers[1])
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
 async def test_without_execute_batch_requests_run_one_by_one_from_then_on(tmp_path: Path) -> None:
     home = home_in(tmp_path)
     version = released(home, "def execute(ctx, x): return x + 1\n", BATCHES)
@@ -228,11 +256,11 @@ def execute_batch(ctx, payloads):
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_the_results_of_a_batch_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vm_engine_module, "MAX_RESULT_BYTES", 2500)
+    monkeypatch.setattr(vm_engine_module, "MAX_RESULTS_BYTES", 2500)
     home = home_in(tmp_path)
     version = released(home, "def execute(ctx, x): return 'a' * 1000\n", BATCHES)
     async with engine_in(home) as engine:
         first, second, third = decoded(await engine.run(version, [request(0)] * 3))
         assert (len(first), len(second)) == (1000, 1000)
-        assert "the results of a batch of shop/rank v1 have too many bytes" in str(third)
+        assert "the results of one batch of shop/rank v1 have more than 2500 bytes" in str(third)
         assert len(decoded(await engine.run(version, [request(0)]))[0]) == 1000

@@ -17,9 +17,11 @@ from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.inference.version_files import VersionFiles
 from walle.engine_ext.vm.host import VmHost
 from walle.errors import VMError, WalleError
+from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
 from walle.task_runner import TaskRunner, check_place
 
-MAX_RESULT_BYTES = 64 << 20  # of the members of a batch that ran alone
+MAX_RESULT_BYTES = MAX_PAYLOAD_BYTES  # of one request: no device can be sent more
+MAX_RESULTS_BYTES = 256 << 20  # of one batch
 
 type _Replica = tuple[str, int]  # the version's sha256, and a number from 0
 
@@ -66,13 +68,12 @@ class VmEngine:
         ):
             answers = await self._run_together(version, requests, files, replica) if len(requests) > 1 else None
             if answers is None:
-                answers, size_bytes = [], 0
+                answers = []
                 for request in requests:
-                    answer = await self._run_alone(version, request, files, replica)
-                    size_bytes += len(answer) if isinstance(answer, bytes) else 0
-                    if size_bytes > MAX_RESULT_BYTES and len(requests) > 1:
-                        answer = InferenceError(f"the results of a batch of {version.name} have too many bytes")
-                    answers.append(answer)
+                    answers.append(await self._run_alone(version, request, files, replica))
+                    if sum(len(answer) for answer in answers if isinstance(answer, bytes)) > MAX_RESULTS_BYTES:
+                        what = f"the results of one batch of {version.name} have more than {MAX_RESULTS_BYTES} bytes"
+                        answers[-1] = InferenceError(f"{what}; return less, or lower max_batch")
             return answers
 
     async def close(self) -> None:
@@ -199,6 +200,9 @@ def _encoded(version: ReleasedVersion, phase: str, result: Any, limit_bytes: int
         data = plain.encode(result)
     except plain.PlainDataError as error:
         return InferenceError(f"{phase} of {version.name} returned a value that cannot be sent: {error}")
+    if len(data) > MAX_RESULT_BYTES:
+        what = f"{phase} of {version.name} returned {len(data)} bytes"
+        return InferenceError(f"{what}, more than the {MAX_RESULT_BYTES} that can be sent to a device")
     if 0 < limit_bytes < len(data):
         what = f"{phase} of {version.name} returned {len(data)} bytes for one payload of a batch"
         return InferenceError(f"{what}, more than its limit output_kb allows")
