@@ -72,6 +72,7 @@ class TestPage:
             "0:00 to 0:01",
             "cup",
             "0.90",
+            "decided on the device",
             "ended at 2.0 s of 9.0 s",
             '<video id="video"',
         ):

@@ -153,7 +153,7 @@ def test_keys_move_the_cursor_and_say_the_second(browser: Browser, tmp_path: Pat
 
 @pytest.mark.timeout(60)
 def test_a_fault_of_a_page_is_noticed(browser: Browser, tmp_path: Path) -> None:
-    """What the other test asserts can fail."""
+    """Show that the assertions of the other test can fail."""
     browser.faults.clear()
     (tmp_path / "page.html").write_text("<div style='width: 900px'>wide</div><script>nothing()</script>")
     browser.open(tmp_path / "page.html")
