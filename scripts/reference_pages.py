@@ -52,17 +52,22 @@ def cli_page() -> str:
 def _command_lines(command: Any, path: str) -> Iterator[str]:
     for name, child in sorted(getattr(command, "commands", {}).items()):
         full = f"{path} {name}"
-        if getattr(child, "commands", None):
+        is_group = bool(getattr(child, "commands", None))
+        if not is_group or child.invoke_without_command:
+            yield from _own_lines(child, full)
+        if is_group:
             yield from _command_lines(child, full)
-            continue
-        arguments = [one for one in child.params if not _is_option(one)]
-        usage = " ".join([full, *(_argument(one) for one in arguments), "[OPTIONS]"])
-        yield f"## {full}\n\n{_paragraphs(child.help)}\n\n```text\n{usage}\n```\n"
-        rows = [_row(one) for one in child.params if not one.hidden and one.name != "help"]
-        if rows:
-            yield "| argument or option | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n"
-        if child.epilog:
-            yield f"{child.epilog.partition(':')[0]}: `{child.epilog.partition(': ')[2]}`\n"
+
+
+def _own_lines(command: Any, path: str) -> Iterator[str]:
+    arguments = [one for one in command.params if not _is_option(one)]
+    usage = " ".join([path, *(_argument(one) for one in arguments), "[OPTIONS]"])
+    yield f"## {path}\n\n{_paragraphs(command.help)}\n\n```text\n{usage}\n```\n"
+    rows = [_row(one) for one in command.params if not one.hidden and one.name != "help"]
+    if rows:
+        yield "| argument or option | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n"
+    if command.epilog:
+        yield f"{command.epilog.partition(':')[0]}: `{command.epilog.partition(': ')[2]}`\n"
 
 
 def _is_option(parameter: Any) -> bool:

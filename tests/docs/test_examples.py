@@ -127,7 +127,7 @@ def test_a_command_exists_with_these_options(block: Block) -> None:
     for words in commands(block):
         command: Any = typer.main.get_command(app)
         rest = list(words)
-        while getattr(command, "commands", None):
+        while getattr(command, "commands", None) and not (command.invoke_without_command and rest[0].startswith("-")):
             assert rest[0] in command.commands, f"{block.place}: walle {' '.join(words)}"
             command = command.commands[rest.pop(0)]
         rest = rest[: rest.index("--")] if "--" in rest else rest  # what follows is another program's

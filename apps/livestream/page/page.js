@@ -14,12 +14,11 @@
     return hours ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
   };
   const percent = (value) => value === undefined || value === null ? "none" : `${Math.round(100 * value)} %`;
-  const places = { device: "on the device", cloud: "in the cloud", "device alone": "on the device, without the cloud" };
   const text = (each) => {
     if (!each) return `${clock(second)}: not decided.`;
     const what = each.highlight ? `highlight${each.label ? ` (${each.label})` : ""}` : "no highlight";
     const { held, face, voice } = each.evidence;
-    return `${clock(each.second)}: ${what}, ${percent(each.score)}, decided ${places[each.decided]}${each.why ? ` (${each.why})` : ""}. ` +
+    return `${clock(each.second)}: ${what}, ${percent(each.score)}, decided ${data.places[each.decided]}${each.why ? ` (${each.why})` : ""}. ` +
       `Item in hand ${percent(held)}, face ${percent(face)}, voice ${percent(voice)}.`;
   };
 

@@ -13,6 +13,7 @@ import jinja2
 
 _FOLDER = Path(__file__).parent
 WIDTH, HEIGHT = 1000, 160  # of the curves, in the units of the SVG
+PLACES = {"device": "on the device", "cloud": "in the cloud", "device alone": "on the device, without the cloud"}
 CURVES = (("score", "highlight"), ("held", "item in hand"), ("face", "face"), ("voice", "voice"))
 
 
@@ -29,12 +30,13 @@ def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") ->
     page = environment.get_template("page.html.j2").render(
         document=document,
         count=len(seconds),
+        places=PLACES,
         video=video,
         width=WIDTH,
         height=HEIGHT,
         curves=[{"name": name, "label": label, "path": curve_path(seconds, name)} for name, label in CURVES],
         has_curve={name: any(value_of(second, name) is not None for second in seconds) for name, _ in CURVES},
-        data=script_json({"seconds": seconds, "highlights": document["highlights"]}),
+        data=script_json({"seconds": seconds, "highlights": document["highlights"], "places": PLACES}),
         style=(_FOLDER / "page.css").read_text("utf-8"),
         script=(_FOLDER / "page.js").read_text("utf-8"),
     )

@@ -72,6 +72,7 @@ class TestPage:
             "0:00 to 0:01",
             "cup",
             "0.90",
+            "decided on the device",
             "ended at 2.0 s of 9.0 s",
             '<video id="video"',
         ):
@@ -100,6 +101,13 @@ class TestPage:
 
     def test_a_stream_of_no_second(self, tmp_path: Path) -> None:
         assert "No second of this stream" in write_page(made([]), tmp_path).read_text()
+
+    def test_seconds_that_were_not_decided_keep_their_place(self, tmp_path: Path) -> None:
+        page = write_page(made([second(0, 0.1), second(3, 0.9)]), tmp_path).read_text()
+        assert 'aria-valuemax="3"' in page
+        assert '<rect class="highlight" x="750.0" width="250.0"' in page
+        assert 'd="M0.0 144.0H250.0M750.0 16.0H1000.0"' in page
+        assert json.loads(page.split('id="data">')[1].split("</script>")[0])["seconds"][1:3] == [None, None]
 
     def test_a_curve_has_gaps_where_there_is_no_value(self) -> None:
         path = curve_path([second(0, 0.5, voice=1.0), second(1, 0.5), second(2, 0.5, voice=0.0)], "voice")
