@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import walle.task
+from apps.livestream import task_files
 from tests.sim.vm_task import write_task
 from walle.cli import app
 from walle.engine_ext.vm.vm import VM
@@ -58,7 +59,9 @@ def mypy(folder: Path, cache: Path) -> tuple[int, list[str]]:
 @pytest.mark.timeout(300)
 def test_the_template_and_the_reference_apps_tasks_pass_mypy_strict(tmp_path: Path, cache: Path) -> None:
     assert CliRunner().invoke(app, ["task", "new", "dwell", "--folder", str(tmp_path / "dwell")]).exit_code == 0
-    livestream = [ROOT / "apps/livestream/tasks" / name for name in ("item", "face", "voice")]
+    livestream = [tmp_path / name for name in task_files.NAMES]
+    for folder in livestream:
+        task_files.write_sources(folder.name, folder)
     for folder in (tmp_path / "dwell", ROOT / "apps" / "ipv" / "task", *livestream):
         status, lines = mypy(folder, cache)
         assert status == 0, lines

@@ -79,10 +79,7 @@ def write_task(
         ModelFileError: a model is not in the folder, or is another file.
         TaskFilesError: a setting is wrong, or the gallery was made with another model.
     """
-    source = TASKS / name
-    shutil.copytree(source, target, dirs_exist_ok=True, ignore=_NOT_PUSHED)
-    for module in MODULES[name]:
-        shutil.copyfile(COMMON / f"{module}.py", target / f"{module}.py")
+    write_sources(name, target)
     resources = target / "resources"
     resources.mkdir(exist_ok=True)
     chosen = _settings(resources / "settings.json", settings or {})
@@ -95,6 +92,13 @@ def write_task(
         found = models.file(entries.entries[model])
         (write_embedder if found.suffix == ".tflite" else walle.convert)(found, resources / file)
     return target
+
+
+def write_sources(name: str, target: Path) -> None:
+    """Write a task's folder without its models to `target`, which may exist already."""
+    shutil.copytree(TASKS / name, target, dirs_exist_ok=True, ignore=_NOT_PUSHED)
+    for module in MODULES[name]:
+        shutil.copyfile(COMMON / f"{module}.py", target / f"{module}.py")
 
 
 def _settings(path: Path, changed: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ async def test_every_kind_of_failure_names_its_place_at_every_hop(
 async def test_a_version_that_fails_at_import_on_a_device_is_rejected_with_place_traceback_and_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def passed(*_: object) -> SimulationResult:
+    async def passed(*_: object, **__: object) -> SimulationResult:
         return SimulationResult(ok=True, runs=0, failures=0)
 
     main = "print('importing')\n\ndef f():\n    return {}['a']\n\nf()\n\ndef execute(ctx, x):\n    return 1\n"

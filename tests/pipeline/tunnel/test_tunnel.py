@@ -157,7 +157,7 @@ async def test_an_open_request_ends_with_the_link(cloud: TunnelCloud, make_clien
             proxy.cut()
             with pytest.raises(TunnelClosedError, match="dropped before the answer"):
                 await question
-            with pytest.raises(RequestError, match="no answer within"):
+            with pytest.raises(RequestError, match=r"no answer within|the deadline passed"):  # here, or there
                 await client.request("ask", b"", timeout=0.05)
             before = cloud.server.counts.requests  # the second may not have been sent in its time
             last = asyncio.create_task(client.request("ask", b""))
