@@ -98,7 +98,7 @@ async def test_memory_is_used_again_once_app_and_tasks_have_released_it(task: Pa
         if value == 20:
             pid = host.report().pid
             before, open_files = mapped_bytes(pid), descriptors(pid)
-    # The loop's variable holds one while the next is made, and the thread that reads results releases it a little later.
+    # The loop's variable holds one while the next is made, and the thread that reads results releases it later.
     late = len(vms)
     assert shared_memory_counts()["created"] - created <= 2 + late
     assert mapped_bytes(pid) <= before + late * memoryview(frame(0)).nbytes
