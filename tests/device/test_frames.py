@@ -147,14 +147,14 @@ async def test_queues_are_bounded_by_the_bytes_of_frames(tmp_path: Path) -> None
 async def test_an_ordinary_array_is_copied_once_for_all_tasks(tmp_path: Path) -> None:
     tasks = {f"sum{number}": (SUM, FRAME.format(f"sum{number}")) for number in range(4)}
     async with frame_rig(tmp_path, tasks) as rig:
-        created = 0
+        before = shared_memory_counts()
         for number in range(20):
             image = numpy.full((300, 300, 3), number, "uint8")
             await rig.intake.take_live(Event("frame", "", number, {"n": number, "image": image}), can_wait=False)
+            assert shared_memory_counts()["in_use"] <= before["in_use"] + 1
             await rig.stream.settle()
-            if number == 3:
-                created = shared_memory_counts()["created"]
-        assert shared_memory_counts()["created"] == created
+            assert shared_memory_counts()["in_use"] <= before["in_use"]
+        assert shared_memory_counts()["created"] <= before["created"] + 1
         assert (await rig.outputs("sum2"))[-1] == {"n": 19, "sum": 19 * 270_000}
 
 

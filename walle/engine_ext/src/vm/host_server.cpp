@@ -49,9 +49,8 @@ class HostServer::Replies final : public ReplySink {
       : socket_(std::move(socket)), vm_id_(vm_id), output_bytes_(output_bytes) {}
   void set_vm(const std::shared_ptr<TaskVm>& vm) { vm_ = vm; }
 
-  // Takes note of the buffers in which a call has arguments.
+  // Takes note of the buffers in which a call has arguments, and has begun.
   void begin(std::uint64_t call_id, HostBuffers buffers) {
-    for (const auto& [id, buffer] : buffers) buffer->calls.fetch_add(1);
     const std::lock_guard lock(mutex_);
     buffers_[call_id] = std::move(buffers);
   }
@@ -78,8 +77,7 @@ class HostServer::Replies final : public ReplySink {
       if (auto found = buffers_.extract(call_id)) buffers = std::move(found.mapped());
     }
     for (const auto& [id, buffer] : buffers)
-      if (buffer->calls.fetch_sub(1) == 1 && buffer->memory.use_count() > 1)
-        socket_->send(MessageWriter(MessageType::keep_buffer).put(id).take());
+      if (buffer->end_call()) socket_->send(MessageWriter(MessageType::keep_buffer).put(id).take());
   }
 
   void send(const Reply& reply) {
@@ -203,9 +201,7 @@ void HostServer::take_buffer(MessageReader& reader) {
   } catch (const ReceiveFailure&) {  // this process has no descriptor left
   }
   if (memory == nullptr) return socket_->send(MessageWriter(MessageType::keep_buffer).put(id).take());
-  auto buffer = std::make_shared<HostBuffer>();
-  buffer->memory = std::move(memory);
-  buffers_[id] = std::move(buffer);
+  buffers_[id] = std::make_shared<HostBuffer>(std::move(memory));
 }
 
 // Maps the files, of which no descriptor stays open. One that cannot be mapped fails the start of its VM.
@@ -277,6 +273,7 @@ void HostServer::submit(Message& message) {
   try {
     arguments = reader.get_value({});
   } catch (const std::exception& error) {
+    found->second.replies->begin(call_id, reader.take_used_buffers());  // of the arrays before the one that failed
     return found->second.replies->push(
         {call_id, Outcome::not_plain, {}, "the arguments could not be received: " + explain(error)});
   }

@@ -316,7 +316,7 @@ std::shared_ptr<Storage> MessageReader::read_range(std::size_t size_bytes, DType
   const std::shared_ptr<Storage>& memory = found->second->memory;
   if (offset > memory->size_bytes() || size_bytes > memory->size_bytes() - offset || offset % item_alignment(dtype) != 0)
     fail("has an array outside of its buffer");
-  used_buffers_.insert(*found);
+  if (used_buffers_.insert(*found).second) found->second->begin_call();
   return Storage::borrow(memory->data() + offset, size_bytes, false, [memory] {});
 }
 

@@ -1,16 +1,17 @@
 // Messages between a device's process and its VM host: fields, values and arrays as bytes in this machine's order, and large
 // arrays as sealed shared memory beside them. What is read may be hostile: each count and size is checked before it is used.
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "vm/descriptor.h"
@@ -89,9 +90,25 @@ class BufferSender {
 };
 
 // A shared buffer in a VM host, and the number of calls there that have arguments in it.
-struct HostBuffer {
-  std::shared_ptr<Storage> memory;
-  std::atomic<int> calls{0};
+class HostBuffer {
+ public:
+  explicit HostBuffer(std::shared_ptr<Storage> mapped) : memory(std::move(mapped)) {}
+  // Counts a call, before its first argument in the buffer exists: while one is read, the call of another VM may end.
+  void begin_call() {
+    const std::lock_guard lock(mutex_);
+    ++calls_;
+  }
+  // Ends a call whose arguments are released. Returns whether a task keeps the buffer although no call has arguments in it.
+  bool end_call() {
+    const std::lock_guard lock(mutex_);
+    return --calls_ == 0 && memory.use_count() > 1;
+  }
+
+  const std::shared_ptr<Storage> memory;
+
+ private:
+  std::mutex mutex_;
+  int calls_ = 0;
 };
 using HostBuffers = std::map<std::uint64_t, std::shared_ptr<HostBuffer>>;
 
@@ -151,7 +168,8 @@ class MessageReader {
   // A value beyond the limits is malformed.
   Value get_value(const Limits& limits);
   Descriptor get_descriptor();
-  // Returns the buffers in which arrays of the value are, by number.
+  // Returns the buffers in which arrays of the value are, by number. A call has begun in each of them, also where the value could
+  // not be read.
   HostBuffers take_used_buffers() { return std::move(used_buffers_); }
   // Ignores what is left.
   void skip() noexcept;
