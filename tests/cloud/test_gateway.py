@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import re
 import socket
 import sqlite3
@@ -43,6 +44,28 @@ def business(monkeypatch: pytest.MonkeyPatch) -> None:
         make=lambda: Starlette(routes=[Route("/hello", _hello)]), broken=_broken, none=lambda: None, no=5
     )
     monkeypatch.setitem(sys.modules, "business_app", module)
+
+
+@pytest.mark.asyncio
+async def test_an_answer_on_a_connection_that_is_kept_waits_for_no_acknowledgement(tmp_path: Path) -> None:
+    """Head and body are two writes: with Nagle's algorithm the second waits up to 40 ms for the peer's kernel."""
+    async with shop_cloud(tmp_path) as shop:
+        await shop.http.get("/healthz")
+        port = shop.http.base_url.port
+        assert port is not None
+        options = sent_at_once(port)
+        assert options
+        assert all(options)
+
+
+def sent_at_once(port: int) -> list[int]:
+    """Return TCP_NODELAY of each connection of this process that was accepted at the port."""
+    found = list[int]()
+    for entry in filter(Path.is_socket, Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry.name))) as end:
+            if end.family == socket.AF_INET and end.getsockname()[1] == port and end.getpeername():
+                found.append(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    return found
 
 
 @pytest.mark.asyncio

@@ -23,6 +23,7 @@ from walle.deploy.cloud import git_http
 from walle.deploy.cloud.access import Access, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp
 from walle.deploy.cloud.repo import TaskRepos
+from walle.pipeline.tunnel.listener import send_at_once
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 def served(app: ASGIApp) -> Iterator[str]:
     """Serve `app` from a thread; the value is its URL without a slash at the end."""
     listener = socket.create_server(("127.0.0.1", 0))
+    send_at_once(listener)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
     thread.start()
@@ -100,6 +102,7 @@ def main(folder: str, sha256: str, dies: str) -> None:
         _GitFile.close = close_or_die  # type: ignore[method-assign]
     access = Access([Identity("dev", sha256, {"*": Role.RELEASE})])
     listener = socket.create_server(("127.0.0.1", 0))
+    send_at_once(listener)
     sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")
     sys.stdout.flush()
     app = git_http.git_app(TaskRepos(Path(folder)), access)

@@ -45,6 +45,7 @@ from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.listener import send_at_once
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 from walle.protocol import MAX_DICTIONARY_BYTES
@@ -279,6 +280,7 @@ async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
     """Serve `app` within the block; give the base URL."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=2048)
+    send_at_once(listener)
     server = _Server(
         uvicorn.Config(
             app,

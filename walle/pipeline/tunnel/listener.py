@@ -144,10 +144,11 @@ async def _bind(address: tuple[str, int], reuse_port: bool) -> list[socket.socke
     return await bind_all(*address, bind)
 
 
-def _send_at_once(listening: socket.socket) -> None:
-    """Set TCP_NODELAY, so that no acknowledgement waits for Nagle's 40 ms. Accepted sockets inherit it.
+def send_at_once(listening: socket.socket) -> None:
+    """Set TCP_NODELAY, so that nothing waits 40 ms for the acknowledgement of what was sent before it.
 
-    Event loops set it only on sockets that name TCP as their protocol, which those of `socket` do not.
+    Accepted sockets inherit it. Event loops set it only on sockets that name TCP as their protocol, which those of
+    `socket` do not.
     """
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -175,7 +176,7 @@ class Listener:
         self._handle_before = loop.get_exception_handler()
         loop.set_exception_handler(self._handle_exception)
         for listening in sockets:
-            _send_at_once(listening)
+            send_at_once(listening)
             listening.setblocking(False)
             listening.listen(_BACKLOG)
             loop.add_reader(listening, self._accept, listening)
