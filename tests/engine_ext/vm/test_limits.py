@@ -389,10 +389,14 @@ def convolution():
 
 kept = {}
 
-def prepare():  # so that the deadline falls into the operator
-    kept.update(image=np.ones((6_000, 6_000)), kernel=np.reshape(np.arange(4096), (64, 64)))
-    kept.update(line=np.sort(np.random.random(4_000_000)), matrix=np.random.random((2_000, 2_000)))
-    kept.update(rows=np.random.random((20, 4_000_000)))
+def prepare(function):  # so that the deadline falls into the operator
+    if function == "filter":
+        kept.update(image=np.ones((6_000, 6_000)), kernel=np.reshape(np.arange(4096), (64, 64)))
+    elif function in ("sort", "short_sorts", "search"):
+        kept["rows"] = np.random.random((20, 4_000_000))
+        kept["line"] = np.sort(kept["rows"][0]) if function == "search" else None
+    else:
+        kept["matrix"] = np.random.random((2_000, 2_000))
 
 def filter():
     cv.filter2D(kept["image"], -1, kept["kernel"])
@@ -460,7 +464,7 @@ def fine():
 @pytest.mark.parametrize("function", ["product", "products", "convolution", "filter"])
 async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> None:
     async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=2.5) as vm:
-        await vm.call("prepare")
+        await vm.call("prepare", function)
         with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
             await vm.call(function, deadline=0.1)
         assert vm.alive  # it stopped within its time: alone each takes four seconds and more
@@ -477,7 +481,7 @@ async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> No
 )  # fmt: skip
 async def test_a_long_kernel_is_stopped(tmp_path: Path, function: str) -> None:
     async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=0.5) as vm:
-        await vm.call("prepare")
+        await vm.call("prepare", function)
         with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
             await vm.call(function, deadline=0.1)
         assert vm.alive  # alone each takes more than a second
