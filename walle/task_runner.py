@@ -102,6 +102,11 @@ def check_place(manifest: Manifest, phase: str) -> None:
         raise PhasePlaceError(manifest, phase)
 
 
+def runs_on_cloud(manifest: Manifest) -> bool:
+    """Return whether a phase of the version may run on the cloud."""
+    return any(place in _ON_CLOUD for place in manifest.phases.values())
+
+
 def deadline_s(manifest: Manifest) -> float:
     """Return the time limit of one run of the task, in seconds."""
     return manifest.limits.get("deadline_ms", _DEFAULT_DEADLINE_MS) / 1000
@@ -358,6 +363,19 @@ class TaskRunner:
             raise _output_error(version.name, result, error) from error
         log(lines)
         return outputs  # type: ignore[no-any-return]
+
+    async def load_replica(self, files: Path, manifest: Manifest, replica: int = 0) -> None:
+        """Load what a replica that `phase` and `phase_batch` use needs, unless it has it.
+
+        Raises:
+            VMError: as `load`.
+        """
+        version, log = _Version.in_cloud(files, manifest, replica), self._log(manifest, None)
+
+        async def load(vm: VM) -> None:
+            await self._load_once(vm, version, log)
+
+        await self._in_vm(version, load)
 
     def unload(self, files: Path, manifest: Manifest, replica: int = 0) -> None:
         """Close the VM of a replica that `phase` and `phase_batch` use, unless a call uses it now."""

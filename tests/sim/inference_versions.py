@@ -7,7 +7,7 @@ from typing import Any
 
 from walle import plain
 from walle.cloud.home import CloudHome
-from walle.cloud.inference.engine import EngineState, ReleasedVersion
+from walle.cloud.inference.engine import EngineState, ProcessState, ReleasedVersion
 from walle.cloud.inference.request import PhaseRequest
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree
@@ -78,7 +78,16 @@ class HeldEngine:
         answers.set_result([plain.encode(payload) for payload in payloads])
 
     def state(self) -> EngineState:
-        return EngineState(replicas=1, wanted=1, loaded_vms=0, loaded_bytes=0, lost=0)
+        return EngineState((ProcessState(self.capacity > 0, len(self.batches), ()),))
+
+    def is_loaded(self, version: ReleasedVersion) -> bool:
+        return True
+
+    async def load(self, version: ReleasedVersion, *, may_unload: bool) -> None:
+        pass
+
+    def keep(self, versions: Sequence[ReleasedVersion]) -> None:
+        pass
 
     async def close(self) -> None:
         pass

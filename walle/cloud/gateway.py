@@ -23,6 +23,7 @@ from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
+from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
 from walle.credential import credential_device
@@ -88,6 +89,7 @@ class GatewayNode:
         self._clock = clock or SystemClock()
         self._home = CloudHome(config.folder)
         self._answerer = Answerer()
+        self._tables = TablePublisher(self._answerer, self._clock)
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
         self._undo = contextlib.AsyncExitStack()
 
@@ -136,6 +138,8 @@ class GatewayNode:
             app.include_router(watch_router(releases, monitor, self._answerer, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
+            undo.push_async_callback(self._tables.close)
+            await self._tables.start(inference)
             pushing = WallePush(app, self._answerer)
             url = await undo.enter_async_context(_serving(pushing, config.host, config.http_port))
             self._undo = undo.pop_all()
@@ -248,8 +252,8 @@ class GatewayNode:
     # --- called by the release node -----------------------------------------------------------------------------------
 
     async def publish(self, table: ReleaseTable) -> None:
-        """Answer from `table` from now on."""
-        self._answerer.swap(table)
+        """Answer from `table` from now on; new versions once fallback inference has loaded them."""
+        await self._tables.publish(table)
 
     async def recent_devices(self, count: int, policy: Policy) -> tuple[str, ...]:
         return self._answerer.recent(count, policy)

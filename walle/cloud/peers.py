@@ -1,6 +1,6 @@
 """Interfaces between the nodes of a cloud: asynchronous calls with plain values or frozen dataclasses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
@@ -32,6 +32,9 @@ class ReleasesPeer(Releases, Protocol):
 
 
 class InferencePeer(WatchedPart, Protocol):
-    """Methods of fallback inference that the gateway calls: for its tunnel, /healthz and /metrics."""
+    """Methods of fallback inference that the gateway calls: for its tunnel, /healthz and /metrics, and its tables."""
 
     async def answer(self, device_id: str, topic: str, payload: bytes) -> bytes: ...
+    async def cold(self, manifests: Sequence[str]) -> frozenset[str]: ...
+    async def load(self, manifest: str) -> None: ...
+    async def keep(self, manifests: Sequence[str]) -> None: ...

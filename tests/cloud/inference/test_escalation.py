@@ -107,9 +107,9 @@ async def test_a_full_cloud_refuses_at_once_and_the_task_goes_on(tmp_path: Path)
         assert full.value.code == "busy"
         assert [plain.decode(one)["n"] for one in await asyncio.gather(*busy)] == [0, 1]
         metrics = (await shop.http.get("/metrics")).text
-        assert 'walle_inference_refused_total{reason="queue"} 2.0' in metrics
-        assert "walle_inference_seconds_count 2.0" in metrics
-        assert "walle_inference_loaded_vms 1.0" in metrics
+        assert 'walle_inference_refused_total{reason="queue",version="shop/count v1"} 2.0' in metrics
+        assert 'walle_inference_seconds_count{version="shop/count v1"} 2.0' in metrics
+        assert 'walle_inference_loaded_vms{process="0",version="shop/count v1"} 1.0' in metrics
         health = (await shop.http.get("/healthz")).json()["inference"]
         assert (health["ok"], health["refused"]["queue"], health["queued"]) == (True, 2, 0)
 
@@ -146,8 +146,8 @@ async def test_requests_of_devices_meet_in_a_batch(tmp_path: Path) -> None:
         answers = [plain.decode(one) for one in await asyncio.gather(*asked)]
         assert answers == [{"n": n, "of": 4, "by": f"d{n % 2}"} for n in range(4)]
         metrics = (await shop.http.get("/metrics")).text
-        assert 'walle_inference_batch_size_bucket{le="2"} 0.0' in metrics
-        assert 'walle_inference_batch_size_bucket{le="4"} 1.0' in metrics
+        assert 'walle_inference_batch_size_bucket{le="2",version="shop/count v1"} 0.0' in metrics
+        assert 'walle_inference_batch_size_bucket{le="4",version="shop/count v1"} 1.0' in metrics
 
 
 @pytest.mark.vm_host
@@ -174,3 +174,22 @@ def execute(ctx, x):
         (stored,) = found(tmp_path, "cloud/cloud-files/*/*")
         assert (await shop.http.get(f"/cdn/{stored}")).status_code == 404
         assert device.tasks == {"shop/count": "v1"}
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_version_is_loaded_before_a_device_has_it(tmp_path: Path) -> None:
+    async with escalating(tmp_path, main()) as (shop, user):
+        loaded = 'walle_inference_loaded_vms{process="0",version="shop/count VERSION"} 1.0'
+        metrics = (await shop.http.get("/metrics")).text
+        assert loaded.replace("VERSION", "v1") in metrics  # before anything was asked
+        assert 'walle_inference_loads_total{result="loaded"} 1.0' in metrics
+        assert "walle_inference_requests_total{" not in metrics
+        await user.visit()
+        await shop.releases.rollback((await shop.releases.list_all())[0]["id"], "a test")
+        await shop.push("v2", main=main(), config=AUTO)
+        await shop.release("v2", beta=["d0"])
+        await user.until(lambda: user.device.tasks.get("shop/count") == "v2")
+        metrics = (await shop.http.get("/metrics")).text
+        assert loaded.replace("VERSION", "v1") in metrics  # devices may still run it
+        assert loaded.replace("VERSION", "v2") in metrics

@@ -68,29 +68,33 @@ def test_a_payload_that_is_not_plain_data_fails_where_it_is_decoded() -> None:
         PhaseRequest.parse("d0", question(payload=[[]] * 600_000))
 
 
-def waiting(number: int, due_s: float, arrived_s: float = 0.0, **changes: Any) -> Waiting:
+def waiting(number: int, due_s: float, rank: int = 0, **changes: Any) -> Waiting:
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     one = dataclasses.replace(request(number), **changes)
-    return Waiting(one, (-due_s, -number), arrived_s, answer)
+    return Waiting(one, number, rank, due_s, 0.0, answer)
 
 
 @pytest.mark.asyncio
-async def test_the_queue_gives_the_earliest_deadline_first_and_what_was_added_first() -> None:
+async def test_the_queue_gives_the_lowest_rank_the_earliest_deadline_and_what_was_added_first() -> None:
     generator = random.Random(7)
     queue, entries = RequestQueue(), []
     for number in range(300):
-        entry = waiting(number, generator.choice([1.0, 2.0, 3.0, math.inf]))
+        entry = waiting(number, generator.choice([1.0, 2.0, 3.0, math.inf]), generator.randrange(3))
         entries.append(entry)
-        expected = sum(1 for other in entries[:-1] if other.order > (entry.order[0], -math.inf))
-        assert queue.count_before(-entry.order[0]) == expected
+        expected = sum((other.rank, other.due_s) <= (entry.rank, entry.due_s) for other in entries[:-1])
+        assert queue.count_before(entry.due_s, entry.rank) == expected
         queue.add(entry)
         assert queue.oldest is entries[0]
+        assert queue.earliest.due_s == min(other.due_s for other in entries)
     removed = generator.sample(entries, 100)
     for entry in removed:
         assert queue.remove(entry)
         assert not queue.remove(entry)
-    left = sorted((entry for entry in entries if entry not in removed), key=lambda entry: entry.order, reverse=True)
-    assert queue.first is left[0]
+    left = sorted(
+        (entry for entry in entries if entry not in removed), key=lambda entry: (entry.rank, entry.due_s, entry.number)
+    )
+    assert (queue.first, queue.last) == (left[0], left[-1])
+    assert queue.earliest is min(left, key=lambda entry: (entry.due_s, entry.number))
     assert [queue.take(1)[0] for _ in range(len(queue))] == left
     assert not queue
 

@@ -50,7 +50,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 async def test_the_earliest_deadline_runs_first(rig: Rig) -> None:
     version = rig.version("replicas = 1")
     for payload, left_s in (("now", 9.0), ("late", 5.0), ("none", None), ("soon", 1.0), ("soon too", 1.0)):
-        await rig.ask(version, payload, left_s)
+        await rig.ask(version, payload, left_s, device={"id": payload})
     while rig.engine.batches:
         rig.engine.end()
         await rig.clock.advance(0.01)

@@ -107,7 +107,7 @@ async def test_batches_cross_with_their_results_and_errors(tmp_path: Path) -> No
         (refused,) = await engine.run(version, [request(1, phase="postprocess")])
         assert "does not allow 'postprocess' on the cloud" in str(refused)
         state = engine.state()
-        assert (state.replicas, state.wanted, state.loaded_vms, state.lost) == (1, 1, 1, 0)
+        assert (state.up, len(state.processes), state.loaded_vms, state.lost) == (1, 1, 1, 0)
         assert state.loaded_bytes > 0
 
 
@@ -140,7 +140,7 @@ async def test_a_replica_killed_in_mid_batch_loses_nothing_and_answers_nothing_t
         assert 1 <= scheduler.counts.repeated <= 4
         assert scheduler.counts.latency_s.buckets()[-1] == ("+Inf", 16.0)
         state = engine.state()
-        assert (state.replicas, state.lost) == (1, 1)
+        assert (state.up, state.lost) == (1, 1)
         await replicas.start(0)  # as Ray does
         await until(lambda: engine.capacity == 2)
         assert plain.decode(await scheduler.answer(version, request(5))) == 5

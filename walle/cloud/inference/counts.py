@@ -3,9 +3,11 @@
 import bisect
 import collections
 import dataclasses
+from typing import ClassVar
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 LATENCIES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+MAX_COUNTED = 200  # versions
 
 
 class Histogram:
@@ -20,6 +22,11 @@ class Histogram:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def merge(self, other: "Histogram") -> None:
+        """Add the values of another histogram with the same bounds."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
     def buckets(self) -> list[tuple[str, float]]:
         """Return (bound, count up to it) of each bound, as Prometheus takes them."""
         names = [*map(str, self.bounds), "+Inf"]
@@ -32,7 +39,13 @@ class Histogram:
 
 @dataclasses.dataclass
 class InferenceCounts:
-    """`refused` by reason: "queue", "wait" (it would be too late) and "expired" (it has become too late)."""
+    """Counts of one version, or of all. `refused` is by reason, one of REASONS.
+
+    "queue" (full), "share" (taken out of a full queue for a device that asks for less), "wait" (it would be too late),
+    "expired" (it has become too late), "down" (no replica can be reached).
+    """
+
+    REASONS: ClassVar = ("queue", "share", "wait", "expired", "down")
 
     requests: int = 0
     failed: int = 0
@@ -40,4 +53,38 @@ class InferenceCounts:
     cancelled: int = 0
     refused: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     batch_sizes: Histogram = dataclasses.field(default_factory=lambda: Histogram(BATCH_SIZES))
+    waited_s: Histogram = dataclasses.field(default_factory=lambda: Histogram(LATENCIES_S))  # until their batch began
     latency_s: Histogram = dataclasses.field(default_factory=lambda: Histogram(LATENCIES_S))  # of results
+
+    def merge(self, other: "InferenceCounts") -> None:
+        """Add the counts of another one."""
+        for name in ("requests", "failed", "repeated", "cancelled"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.refused.update(other.refused)
+        for name in ("batch_sizes", "waited_s", "latency_s"):
+            getattr(self, name).merge(getattr(other, name))
+
+
+class VersionCounts:
+    """Counts by a version's name, of the MAX_COUNTED versions that were asked for last; the others' are one sum."""
+
+    def __init__(self) -> None:
+        self.versions: collections.OrderedDict[str, InferenceCounts] = collections.OrderedDict()
+        self._forgotten = InferenceCounts()
+
+    def of(self, name: str) -> InferenceCounts:
+        """Return the counts of a version, to be added to while it has requests."""
+        counts = self.versions.get(name)
+        if counts is None:
+            counts = self.versions[name] = InferenceCounts()
+            if len(self.versions) > MAX_COUNTED:
+                self._forgotten.merge(self.versions.popitem(last=False)[1])
+        self.versions.move_to_end(name)
+        return counts
+
+    def total(self) -> InferenceCounts:
+        """Return the counts of all versions since the start."""
+        total = InferenceCounts()
+        for counts in (self._forgotten, *self.versions.values()):
+            total.merge(counts)
+        return total

@@ -28,15 +28,43 @@ class ReleasedVersion:
         return f"{self.manifest.name} {self.manifest.version}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EngineState:
-    """`replicas` that can run batches, of `wanted` ones; what they have loaded; and how many were lost so far."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadedVersion:
+    """A version that a process has loaded: in how many VMs, and the bytes of its files for all of them."""
 
-    replicas: int
-    wanted: int
-    loaded_vms: int
-    loaded_bytes: int
-    lost: int
+    sha256: str
+    name: str
+    vms: int
+    size_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProcessState:
+    """One process with replicas: whether it can be reached, the batches that it runs, and what it has loaded."""
+
+    is_up: bool
+    running: int
+    loaded: tuple[LoadedVersion, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineState:
+    """The processes of an engine by number, and how many were `lost` so far."""
+
+    processes: tuple[ProcessState, ...]
+    lost: int = 0
+
+    @property
+    def up(self) -> int:
+        return sum(process.is_up for process in self.processes)
+
+    @property
+    def loaded_vms(self) -> int:
+        return sum(one.vms for process in self.processes for one in process.loaded)
+
+    @property
+    def loaded_bytes(self) -> int:
+        return sum(one.size_bytes for process in self.processes for one in process.loaded)
 
 
 class Engine(Protocol):
@@ -53,6 +81,22 @@ class Engine(Protocol):
         Raises:
             ReplicaLostError: it is not known which of them ran; they may be run again.
         """
+
+    def is_loaded(self, version: ReleasedVersion) -> bool:
+        """Return whether each process that can be reached has the version loaded."""
+
+    async def load(self, version: ReleasedVersion, *, may_unload: bool) -> None:
+        """Load a version before it is asked for, in one VM of each process that does not have it.
+
+        With `may_unload`, others that were not used lately, or that have several VMs, make room for it.
+
+        Raises:
+            NoRoomError: it does not fit beside what is used.
+            InferenceError, VMError: it cannot be loaded.
+        """
+
+    def keep(self, versions: Sequence[ReleasedVersion]) -> None:
+        """Take note of the versions that devices may get: others are unloaded when they are not used any more."""
 
     def state(self) -> EngineState: ...
 

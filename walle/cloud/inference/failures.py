@@ -24,5 +24,9 @@ class InferenceLateError(InferenceError, RequestExpiredError):
     """A request whose deadline passed before it could run."""
 
 
+class NoRoomError(InferenceError):
+    """A version that is not loaded beforehand, since what is used takes all room."""
+
+
 class ReplicaLostError(InferenceError):
     """A replica ended, or the connection to it did, before it answered a batch. The batch may run again elsewhere."""

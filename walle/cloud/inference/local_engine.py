@@ -1,6 +1,9 @@
 """The engine of one process with what it needs: its files, the views of features, and its VMs."""
 
+import contextlib
+
 from walle.clock import Clock
+from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.inference.feature_views import FeatureViews
@@ -8,12 +11,16 @@ from walle.cloud.inference.version_files import VersionFiles
 from walle.cloud.inference.vm_engine import VmEngine
 from walle.engine_ext.vm.host import shared_host
 
+_UNLOAD_S = 60.0  # between two looks for versions that are not used any more
+
 
 class LocalEngine:
     """A `VmEngine`, `vms`, between `start` and `close`. `folder` tells the processes of a cloud apart."""
 
     def __init__(self, config: CloudConfig, clock: Clock, *, folder: str = "main") -> None:
         self._config = config
+        self._clock = clock
+        self._undo = contextlib.AsyncExitStack()
         self._home = CloudHome(config.folder)
         self._files = VersionFiles(self._home, self._home.inference_folder / folder)
         self.views = FeatureViews()
@@ -29,8 +36,17 @@ class LocalEngine:
     async def start(self) -> None:
         """Raises as `FeatureViews.start`."""
         self._files.prepare()
-        await self.views.start(self._config.features, self._config.uploads or str(self._home.uploads_db))
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self.views.close)
+            await self.views.start(self._config.features, self._config.uploads or str(self._home.uploads_db))
+            await undo.enter_async_context(in_background("unused versions", self._unload_unused, self._clock))
+            self._undo = undo.pop_all()
+
+    async def _unload_unused(self) -> None:
+        while True:
+            await self._clock.sleep(_UNLOAD_S)
+            self.vms.unload_unused()
 
     async def close(self) -> None:
-        await self.views.close()
+        await self._undo.aclose()
         await self.vms.close()

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -17,6 +18,7 @@ from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.local_engine import LocalEngine
 from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.inference.scheduler import Scheduler
+from walle.cloud.inference.served_versions import ServedVersions
 from walle.cloud.inference.versions import Versions
 from walle.cloud.inference.watch import InferenceWatch
 from walle.cloud.peers import ReleasesPeer
@@ -38,6 +40,7 @@ class InferenceNode:
         self._scheduler = Scheduler(self._engine, self._clock)
         self._watch = InferenceWatch(self._scheduler, self._engine)
         self._versions: Versions | None = None
+        self._served: ServedVersions | None = None
 
     @property
     def views(self) -> FeatureViews:
@@ -50,6 +53,8 @@ class InferenceNode:
 
     async def start(self, releases: ReleasesPeer) -> None:
         self._versions = Versions(self._home, releases)
+        self._served = ServedVersions(self._versions, self._engine)
+        self._watch.loads = self._served.loads
         if self._local is not None:
             await asyncio.to_thread(
                 shutil.rmtree, self._home.inference_folder, ignore_errors=True
@@ -57,6 +62,8 @@ class InferenceNode:
             await self._local.start()
 
     async def close(self) -> None:
+        if self._served is not None:
+            await self._served.close()
         if self._versions is not None:
             await self._versions.close()
         await self._scheduler.close()
@@ -85,6 +92,20 @@ class InferenceNode:
         version = await self._versions.find(request.task, request.version)
         check_place(version.manifest, request.phase)
         return await self._scheduler.answer(version, request)
+
+    async def cold(self, manifests: Sequence[str]) -> frozenset[str]:
+        """Return those of these versions whose phases run here and that are not loaded."""
+        return frozenset() if self._served is None else await self._served.cold(manifests)
+
+    async def load(self, manifest: str) -> None:
+        """Load a version before devices ask for it; others make room for it. A failure is logged and counted."""
+        if self._served is not None:
+            await self._served.load(manifest)
+
+    async def keep(self, manifests: Sequence[str]) -> None:
+        """Take note of the versions that devices may get: they are loaded as far as there is room, and stay so."""
+        if self._served is not None:
+            await self._served.keep(manifests)
 
     def health(self) -> dict[str, Any]:
         """Return the state as JSON, for /healthz."""

@@ -5,6 +5,7 @@ A process whose connection ends, or that is silent for `_SILENT_S`, loses its ba
 """
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -15,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from walle.clock import Clock, SystemClock
-from walle.cloud.inference.engine import EngineState, ReleasedVersion
-from walle.cloud.inference.failures import InferenceError, InferenceLateError, ReplicaLostError
+from walle.cloud.inference.engine import EngineState, LoadedVersion, ProcessState, ReleasedVersion
+from walle.cloud.inference.failures import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
 from walle.cloud.inference.replica_wire import FrameStream, WireError, parts
 from walle.cloud.inference.request import PhaseRequest
 
@@ -27,6 +28,7 @@ _SILENT_S = 10.0  # without a frame: the process hangs
 _HELLO_S = 5.0
 _BACKOFF_S = 0.05  # before the next connection; doubled up to _BACKOFF_MAX_S while none is made
 _BACKOFF_MAX_S = 2.0
+_MAX_USED = 64  # versions whose last use is known
 
 
 @dataclasses.dataclass(eq=False)
@@ -36,8 +38,8 @@ class _Link:
     number: int
     stream: FrameStream | None = None
     vms: int = 0
-    loaded_vms: int = 0
-    loaded_bytes: int = 0
+    loaded: dict[str, LoadedVersion] = dataclasses.field(default_factory=dict)
+    loading: dict[int, asyncio.Future[None]] = dataclasses.field(default_factory=dict)
     quiet_s: float = 0.0  # without a frame, while this process was running itself
     running: dict[int, "_Batch"] = dataclasses.field(default_factory=dict)
 
@@ -60,20 +62,40 @@ class ProcessEngine:
         self._tasks: list[asyncio.Task[None]] = []
         self._numbers = itertools.count()
         self._lost = 0
+        self._kept: list[str] = []
+        self._used: collections.OrderedDict[str, None] = collections.OrderedDict()  # versions, last used last
 
     @property
     def capacity(self) -> int:
         return sum(link.vms for link in self._links)
 
     def state(self) -> EngineState:
+        processes = [ProcessState(link.vms > 0, len(link.running), tuple(link.loaded.values())) for link in self._links]
+        return EngineState(tuple(processes), self._lost)
+
+    def is_loaded(self, version: ReleasedVersion) -> bool:
+        return all(version.sha256 in link.loaded for link in self._links if link.vms)
+
+    async def load(self, version: ReleasedVersion, *, may_unload: bool) -> None:
+        """Load a version in each process that does not have it; see `Engine.load`.
+
+        Raises:
+            ReplicaLostError: no process can be reached, or one ended.
+        """
         links = [link for link in self._links if link.vms]
-        return EngineState(
-            replicas=len(links),
-            wanted=len(self._links),
-            loaded_vms=sum(link.loaded_vms for link in links),
-            loaded_bytes=sum(link.loaded_bytes for link in links),
-            lost=self._lost,
-        )
+        if not links:
+            raise _unreachable()
+        loads = [self._load(link, version, may_unload) for link in links if version.sha256 not in link.loaded]
+        errors = await asyncio.gather(*loads, return_exceptions=True)
+        for error in errors:
+            if error is not None:
+                raise error
+
+    def keep(self, versions: Sequence[ReleasedVersion]) -> None:
+        self._kept = [version.sha256 for version in versions]
+        for link in self._links:
+            if link.stream is not None:
+                link.stream.send(["keep", self._kept])
 
     async def start(self) -> None:
         """Connect to the processes, and go on doing so; does not wait for them."""
@@ -86,15 +108,19 @@ class ProcessEngine:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def run(self, version: ReleasedVersion, requests: Sequence[PhaseRequest]) -> list[bytes | Exception]:
-        """Run requests of one phase in the process with the least to do; see `Engine.run`.
+        """Run requests of one phase; a process that has a free VM and the version loaded goes first. See `Engine.run`.
 
         Raises:
             ReplicaLostError: it ended, or no process can be reached.
         """
         links = [link for link in self._links if link.vms]
-        link = min(links, key=lambda one: len(one.running) / one.vms, default=None)
+        link = min(links, key=lambda one: _cost(one, version.sha256), default=None)
         if link is None or link.stream is None:
-            raise ReplicaLostError("no process of fallback inference can be reached")
+            raise _unreachable()
+        self._used[version.sha256] = None
+        self._used.move_to_end(version.sha256)
+        if len(self._used) > _MAX_USED:
+            self._used.popitem(last=False)
         number, now_s = next(self._numbers), self._clock.monotonic()
         members = [
             [dict(one.device), None if one.due_s == math.inf else one.due_s - now_s, len(one.payload)]
@@ -143,6 +169,7 @@ class ProcessEngine:
                     link.stream, link.vms = stream, vms
                 case _:
                     raise WireError("a replica process did not say hello")
+            self._restore(link, stream)
             self.on_change()
             while frame := await stream.receive():
                 link.quiet_s = 0.0
@@ -150,6 +177,24 @@ class ProcessEngine:
         finally:
             pinging.cancel()
             stream.close()
+
+    def _restore(self, link: _Link, stream: FrameStream) -> None:
+        """Have a process that joins load what devices may ask for, what was asked for last first."""
+        used = {sha256: place for place, sha256 in enumerate(self._used)}
+        kept = sorted(self._kept, key=lambda sha256: -used.get(sha256, -1))
+        stream.send(["keep", self._kept])
+        for sha256 in kept[: link.vms]:
+            stream.send(["load", next(self._numbers), sha256, False])
+
+    async def _load(self, link: _Link, version: ReleasedVersion, may_unload: bool) -> None:
+        number, loaded = next(self._numbers), asyncio.get_running_loop().create_future()
+        link.loading[number] = loaded
+        try:
+            if link.stream is not None:
+                link.stream.send(["load", number, version.sha256, may_unload])
+            await loaded
+        finally:
+            link.loading.pop(number, None)
 
     async def _ping(self, link: _Link, stream: FrameStream) -> None:
         """End the connection to a process that is silent."""
@@ -163,8 +208,7 @@ class ProcessEngine:
 
     def _take(self, link: _Link, head: list[Any], body: memoryview) -> None:
         match head:
-            case ["ran", int(number), int(max_batch), int(loaded_vms), int(loaded_bytes), list(ends)]:
-                link.loaded_vms, link.loaded_bytes = loaded_vms, loaded_bytes
+            case ["ran", int(number), int(max_batch), list(ends)]:
                 batch = link.running.pop(number, None)
                 if batch is None or batch.answers.done():
                     return
@@ -173,6 +217,16 @@ class ProcessEngine:
                 if len(results) != batch.size:
                     raise WireError(f"{len(results)} answers of a batch of {batch.size}")
                 batch.answers.set_result([_answer(kind, part) for (kind, _), part in zip(ends, results, strict=True)])
+            case ["loaded", list(versions)]:
+                link.loaded = {sha256: LoadedVersion(sha256, *rest) for sha256, *rest in versions}
+            case ["load", int(number), str(kind), str(text)]:
+                loaded = link.loading.pop(number, None)
+                if loaded is None or loaded.done():
+                    return
+                if kind:
+                    loaded.set_exception(NoRoomError(text) if kind == "room" else InferenceError(text))
+                else:
+                    loaded.set_result(None)
             case ["pong"]:
                 pass
             case _:
@@ -180,15 +234,26 @@ class ProcessEngine:
 
     def _drop(self, link: _Link) -> None:
         """Forget a connection that has ended, and give its batches back."""
-        running = list(link.running.values())
-        link.stream, link.vms, link.loaded_vms, link.loaded_bytes = None, 0, 0, 0
+        futures: list[asyncio.Future[Any]] = [
+            *(batch.answers for batch in link.running.values()),
+            *link.loading.values(),
+        ]
+        link.stream, link.vms, link.loaded = None, 0, {}
         link.running.clear()
-        for batch in running:
+        link.loading.clear()
+        for future in futures:
             with contextlib.suppress(asyncio.InvalidStateError):
-                batch.answers.set_exception(
-                    ReplicaLostError(f"replica process {link.number + 1} ended before it answered")
-                )
+                future.set_exception(ReplicaLostError(f"replica process {link.number + 1} ended before it answered"))
         self.on_change()
+
+
+def _cost(link: _Link, sha256: str) -> tuple[bool, bool, float]:
+    """Return the order of processes for a batch: first those that have a free VM and the version loaded."""
+    return len(link.running) >= link.vms, sha256 not in link.loaded, len(link.running) / link.vms
+
+
+def _unreachable() -> ReplicaLostError:
+    return ReplicaLostError("no process of fallback inference can be reached")
 
 
 def _answer(kind: str, part: memoryview) -> bytes | Exception:

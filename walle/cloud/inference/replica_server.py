@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.inference.engine import ReleasedVersion
-from walle.cloud.inference.failures import InferenceLateError
+from walle.cloud.inference.failures import InferenceLateError, NoRoomError
 from walle.cloud.inference.local_engine import LocalEngine
 from walle.cloud.inference.replica_wire import FrameStream, WireError, parts
 from walle.cloud.inference.request import PhaseRequest
@@ -29,6 +30,7 @@ class ReplicaServer:
         self._versions: collections.OrderedDict[str, ReleasedVersion] = collections.OrderedDict()
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._sent_loads: weakref.WeakKeyDictionary[FrameStream, int] = weakref.WeakKeyDictionary()
 
     async def start(self, path: Path) -> None:
         """Listen at `path`, a socket in a folder that lets only this user in; one that an ended process left goes.
@@ -57,6 +59,7 @@ class ReplicaServer:
         batches: dict[int, asyncio.Task[None]] = {}
         try:
             stream.send(["hello", self._engine.vms.capacity])
+            self._tell_loaded(stream)
             while frame := await stream.receive():
                 self._take(stream, batches, *frame)
         except asyncio.CancelledError:  # this closes; the server's own task of the connection ends quietly
@@ -79,6 +82,12 @@ class ReplicaServer:
             case ["cancel", int(number)]:
                 if number in batches:
                     batches[number].cancel()
+            case ["load", int(number), str(sha256), bool(may_unload)]:
+                load = asyncio.create_task(self._load(stream, number, sha256, may_unload))
+                batches[number] = load
+                load.add_done_callback(lambda _: batches.pop(number, None))
+            case ["keep", list(manifests)]:
+                self._engine.vms.keep_loaded(manifests)
             case ["ping"]:
                 stream.send(["pong"])
             case _:
@@ -125,10 +134,28 @@ class ReplicaServer:
             else:
                 kinds.append("")
                 results.append(answer)
-        state = self._engine.vms.state()
         ends = [[kind, len(result)] for kind, result in zip(kinds, results, strict=True)]
-        stream.send(["ran", number, max_batch, state.loaded_vms, state.loaded_bytes, ends], results)
+        self._tell_loaded(stream)
+        stream.send(["ran", number, max_batch, ends], results)
         await stream.drain()
+
+    async def _load(self, stream: FrameStream, number: int, sha256: str, may_unload: bool) -> None:
+        kind, text = "", ""
+        try:
+            await self._engine.vms.load(await self._version(sha256), may_unload=may_unload)
+        except Exception as error:  # noqa: BLE001 -- the scheduler's, whatever it is
+            kind = "room" if isinstance(error, NoRoomError) else "failed"
+            text = str(error) or type(error).__name__
+        self._tell_loaded(stream)
+        stream.send(["load", number, kind, text.encode(errors="replace").decode()])
+
+    def _tell_loaded(self, stream: FrameStream) -> None:
+        """Send what is loaded if it has changed."""
+        vms = self._engine.vms
+        if self._sent_loads.get(stream) != vms.loads:
+            self._sent_loads[stream] = vms.loads
+            (process,) = vms.state().processes
+            stream.send(["loaded", [[one.sha256, one.name, one.vms, one.size_bytes] for one in process.loaded]])
 
     async def _version(self, sha256: str) -> ReleasedVersion:
         version = self._versions.get(sha256)

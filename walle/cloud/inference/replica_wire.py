@@ -6,11 +6,15 @@ again. Both ends are the same version of walle, and the socket's folder lets onl
 
     to the replica       ["run", number, sha256, phase, max_batch, [[device, left_s or None, length], ...]] and payloads
                          ["cancel", number], ["ping"]
+                         ["load", number, sha256, may_unload], ["keep", [sha256, ...]]
     from the replica     ["hello", vms]
-                         ["ran", number, max_batch, loaded VMs, loaded bytes, [[kind, length], ...]] and results
+                         ["ran", number, max_batch, [[kind, length], ...]] and results
+                         ["load", number, kind, error text]
+                         ["loaded", [[sha256, name, vms, bytes], ...]], when what is loaded has changed
                          ["pong"]
 
-`kind` is "" for a result, and for an error, whose text is in the body, "late" or "failed".
+`kind` is "" for a result, and for an error, whose text is in the body, "late" or "failed"; for a version to load "room"
+where what is used takes all room.
 """
 
 import asyncio

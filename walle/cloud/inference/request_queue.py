@@ -1,8 +1,9 @@
-"""Requests of one version that wait, the earliest deadline first."""
+"""Requests of one version that wait, the earliest deadline first, those of devices that ask for much last."""
 
 import asyncio
 import bisect
 import dataclasses
+import math
 import operator
 
 from walle.cloud.inference.request import MAX_VALUES, PhaseRequest
@@ -14,13 +15,24 @@ _ORDER = operator.attrgetter("order")
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Waiting:
-    """A request with the future of its answer. `order` is greater for what is to run sooner."""
+    """A request with the future of its answer.
+
+    `rank` is 0 for a device's first requests, and grows with those that it has asked before and that have no answer
+    yet; a lower rank runs first, then the earlier deadline, then the lower number.
+    """
 
     request: PhaseRequest
-    order: tuple[float, int]
+    number: int
+    rank: int
+    due_s: float
     arrived_s: float
     answer: asyncio.Future[bytes]
     attempts: int = 0
+
+    @property
+    def order(self) -> tuple[int, float, int]:
+        """The order in which requests run, greatest first."""
+        return -self.rank, -self.due_s, -self.number
 
 
 class RequestQueue:
@@ -28,6 +40,7 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self._sorted: list[Waiting] = []  # by `order`, the last one runs first
+        self._due: list[Waiting] = []  # by deadline, the latest first
         self._arrived: dict[int, Waiting] = {}  # by number, the first one has waited longest
 
     def __len__(self) -> int:
@@ -35,8 +48,18 @@ class RequestQueue:
 
     @property
     def first(self) -> Waiting:
-        """The request with the earliest deadline; of several, that which came first."""
+        """The request that runs next: of the lowest rank, that with the earliest deadline, which came first."""
         return self._sorted[-1]
+
+    @property
+    def last(self) -> Waiting:
+        """The request that runs last."""
+        return self._sorted[0]
+
+    @property
+    def earliest(self) -> Waiting:
+        """The request with the earliest deadline, of whatever rank."""
+        return self._due[-1]
 
     @property
     def oldest(self) -> Waiting:
@@ -44,18 +67,19 @@ class RequestQueue:
 
     def add(self, waiting: Waiting) -> None:
         bisect.insort(self._sorted, waiting, key=_ORDER)
-        self._arrived[waiting.order[1]] = waiting
+        bisect.insort(self._due, waiting, key=_due_order)
+        self._arrived[waiting.number] = waiting
 
-    def count_before(self, due_s: float) -> int:
-        """Return how many requests run before one with this deadline that comes now."""
-        return len(self._sorted) - bisect.bisect_left(self._sorted, (-due_s, float("-inf")), key=_ORDER)
+    def count_before(self, due_s: float, rank: int = 0) -> int:
+        """Return how many requests run before one with this deadline and rank that comes now."""
+        return len(self._sorted) - bisect.bisect_left(self._sorted, (-rank, -due_s, -math.inf), key=_ORDER)
 
     def remove(self, waiting: Waiting) -> bool:
         """Remove a request; return whether it was here."""
-        if self._arrived.pop(waiting.order[1], None) is None:
+        if waiting.number not in self._arrived:
             return False
-        index = bisect.bisect_left(self._sorted, waiting.order, key=_ORDER)
-        del self._sorted[index]
+        del self._sorted[bisect.bisect_left(self._sorted, waiting.order, key=_ORDER)]
+        self._forget(waiting)
         return True
 
     def take(self, max_batch: int) -> list[Waiting]:
@@ -64,7 +88,7 @@ class RequestQueue:
         Only `execute` has batches. A batch has MAX_BATCH_BYTES and MAX_VALUES at most, unless one alone has more.
         """
         batch = [self._sorted.pop()]
-        del self._arrived[batch[0].order[1]]
+        self._forget(batch[0])
         first = batch[0].request
         size_bytes, values = len(first.payload), first.values
         while self._sorted and len(batch) < max_batch and first.phase == "execute":
@@ -72,6 +96,14 @@ class RequestQueue:
             size_bytes, values = size_bytes + len(other.payload), values + other.values
             if other.phase != first.phase or size_bytes > MAX_BATCH_BYTES or values > MAX_VALUES:
                 break
-            del self._arrived[self._sorted[-1].order[1]]
             batch.append(self._sorted.pop())
+            self._forget(batch[-1])
         return batch
+
+    def _forget(self, waiting: Waiting) -> None:
+        del self._arrived[waiting.number]
+        del self._due[bisect.bisect_left(self._due, _due_order(waiting), key=_due_order)]
+
+
+def _due_order(waiting: Waiting) -> tuple[float, int]:
+    return -waiting.due_s, -waiting.number

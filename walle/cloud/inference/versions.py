@@ -40,6 +40,16 @@ class Versions:
             finding.add_done_callback(functools.partial(self._note_end, name))
         return await asyncio.shield(finding)
 
+    async def read(self, sha256: str) -> ReleasedVersion:
+        """Return the version of a manifest.
+
+        Raises:
+            OSError: the manifest is not in the cloud's folder.
+            WalleError: it is damaged.
+        """
+        envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
+        return ReleasedVersion.of(sha256, self._home.trusted_keys.verify_manifest(envelope))
+
     async def close(self) -> None:
         finding = list(self._finding.values())
         for task in finding:
@@ -57,8 +67,6 @@ class Versions:
     async def _find(self, name: _Name) -> ReleasedVersion:
         for release in await self._releases.all():
             if (release.request.name, release.request.version) == name and release.manifest:
-                sha256 = release.manifest
-                envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
-                return ReleasedVersion.of(sha256, self._home.trusted_keys.verify_manifest(envelope))
+                return await self.read(release.manifest)
         task, version = name
         raise InferenceError(f"{task[:200]} {version[:100]} was never released here")

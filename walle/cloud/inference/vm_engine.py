@@ -4,14 +4,15 @@ import asyncio
 import collections
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from walle import plain
 from walle.clock import Clock
-from walle.cloud.inference.engine import EngineState, ReleasedVersion
-from walle.cloud.inference.failures import InferenceError, InferenceLateError
+from walle.cloud.inference.engine import EngineState, LoadedVersion, ProcessState, ReleasedVersion
+from walle.cloud.inference.failures import InferenceError, InferenceLateError, NoRoomError
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.inference.version_files import VersionFiles
@@ -22,6 +23,8 @@ from walle.task_runner import TaskRunner, check_place
 
 MAX_RESULT_BYTES = MAX_PAYLOAD_BYTES  # of one request: no device can be sent more
 MAX_RESULTS_BYTES = 256 << 20  # of one batch
+RECENT_S = 60.0  # since its last use, in which a replica makes no room for what nobody has asked for
+UNUSED_S = 600.0  # since its last use, after which a version that no device may get is unloaded
 
 type _Replica = tuple[str, int]  # the version's sha256, and a number from 0
 
@@ -29,6 +32,10 @@ type _Replica = tuple[str, int]  # the version's sha256, and a number from 0
 class VmEngine:
     """At most `vms` VMs, each with a replica of a version, which stays loaded. Those that were used longest ago are
     unloaded where another needs their place, or where the files of all loaded ones have more than `max_bytes`.
+
+    A version that no request has asked for yet (`load`) takes the place of one that was not used for RECENT_S, or that
+    has another replica. `unload_unused` unloads what was not used for UNUSED_S, unless devices may get it (`keep`).
+    `loads` grows with each replica that is loaded or unloaded.
 
     Requests of one batch whose execution fails together are run alone, one after the other.
     """
@@ -45,14 +52,52 @@ class VmEngine:
         self._runner = TaskRunner(vms, host=host)
         self._loaded: collections.OrderedDict[_Replica, _Loaded] = collections.OrderedDict()  # last used last
         self._freed = asyncio.Event()
+        self._kept: frozenset[str] = frozenset()
+        self.loads = 0
 
     @property
     def capacity(self) -> int:
         return self._vms
 
     def state(self) -> EngineState:
-        loaded_bytes = sum(one.size_bytes for one in self._loaded.values())
-        return EngineState(replicas=1, wanted=1, loaded_vms=len(self._loaded), loaded_bytes=loaded_bytes, lost=0)
+        vms = collections.Counter(sha256 for sha256, _ in self._loaded)
+        sizes = {sha256: (one.version.name, one.size_bytes) for (sha256, _), one in self._loaded.items()}
+        loaded = tuple(LoadedVersion(key, name, vms[key], vms[key] * size) for key, (name, size) in sizes.items())
+        running = sum(one.is_used for one in self._loaded.values())
+        return EngineState((ProcessState(True, running, loaded),))
+
+    def is_loaded(self, version: ReleasedVersion) -> bool:
+        return any(sha256 == version.sha256 for sha256, _ in self._loaded)
+
+    async def load(self, version: ReleasedVersion, *, may_unload: bool) -> None:
+        """Load a version on one replica, unless one has it; see `Engine.load`."""
+        if self.is_loaded(version):
+            return
+        may_go = self._is_unneeded if may_unload else _never
+        async with self._files.use(version.sha256, version.manifest) as files:
+            size_bytes = self._size_bytes(version)
+            if self.is_loaded(version):  # by a request, meanwhile
+                return
+            if not self._make_room(size_bytes, may_go):
+                raise NoRoomError(f"{version.name} is not loaded beforehand: what is used here takes all room")
+            # What takes no room from others gives its own to the first that asks for it.
+            used_s = self._clock.monotonic() if may_unload else -math.inf
+            async with self._used(self._add(version, files, 0, size_bytes), used_s):
+                await self._runner.load_replica(files, version.manifest)
+
+    def keep(self, versions: Sequence[ReleasedVersion]) -> None:
+        self.keep_loaded(version.sha256 for version in versions)
+
+    def keep_loaded(self, manifests: Iterable[str]) -> None:
+        """As `keep`, for the hashes of manifests."""
+        self._kept = frozenset(manifests)
+
+    def unload_unused(self) -> None:
+        """Unload what no device may get any more and was not used for UNUSED_S."""
+        before_s = self._clock.monotonic() - UNUSED_S
+        for key, one in list(self._loaded.items()):
+            if not one.is_used and one.used_s < before_s and key[0] not in self._kept:
+                self._unload(key)
 
     async def run(self, version: ReleasedVersion, requests: Sequence[PhaseRequest]) -> list[bytes | Exception]:
         """Run requests of one phase; return the encoded result, or the error, of each.
@@ -139,42 +184,77 @@ class VmEngine:
     @contextlib.asynccontextmanager
     async def _replica(self, version: ReleasedVersion, files: Path) -> AsyncIterator[int]:
         """Give the number of a replica that nothing else uses, a loaded one if there is any."""
+        size_bytes = self._size_bytes(version)
+        while (number := self._idle_number(version)) is None:
+            number = next(number for number in range(self._vms + 1) if (version.sha256, number) not in self._loaded)
+            if self._make_room(size_bytes, _always):
+                self._add(version, files, number, size_bytes)
+                break
+            self._freed.clear()
+            await self._freed.wait()
+        async with self._used((version.sha256, number)):
+            yield number
+
+    @contextlib.asynccontextmanager
+    async def _used(self, key: _Replica, used_s: float | None = None) -> AsyncIterator[None]:
+        """Use a replica within the block; it counts as used until now, or as `used_s` says."""
+        one = self._loaded[key]
+        self._loaded.move_to_end(key)
+        one.is_used = True
+        try:
+            yield
+        finally:
+            one.is_used = False
+            one.used_s = self._clock.monotonic() if used_s is None else used_s
+            self._freed.set()
+
+    def _size_bytes(self, version: ReleasedVersion) -> int:
         entries = (*version.manifest.files, *version.manifest.cloud_files)
         size_bytes = sum(entry.size_bytes for entry in entries)
         if size_bytes > self._max_bytes:
             what = f"the files of {version.name} have {size_bytes} bytes, more than the {self._max_bytes} that may be"
             raise InferenceError(f"{what} loaded here: raise CloudConfig.inference_mb")
-        while (number := self._idle_number(version)) is None:
-            number = next(number for number in range(self._vms + 1) if (version.sha256, number) not in self._loaded)
-            if self._make_room(size_bytes):
-                self._loaded[version.sha256, number] = _Loaded(version, files, size_bytes)
-                break
-            self._freed.clear()
-            await self._freed.wait()
-        key = version.sha256, number
-        self._loaded.move_to_end(key)
-        self._loaded[key].is_used = True
-        try:
-            yield number
-        finally:
-            self._loaded[key].is_used = False
-            self._freed.set()
+        return size_bytes
 
     def _idle_number(self, version: ReleasedVersion) -> int | None:
         numbers = (key[1] for key, one in self._loaded.items() if key[0] == version.sha256 and not one.is_used)
         return min(numbers, default=None)
 
-    def _make_room(self, size_bytes: int) -> bool:
-        """Unload what was used longest ago until one more fits; return whether it does."""
-        while True:
-            total_bytes = sum(one.size_bytes for one in self._loaded.values())
-            if len(self._loaded) < self._vms and total_bytes + size_bytes <= self._max_bytes:
-                return True
-            key = next((key for key, one in self._loaded.items() if not one.is_used), None)
-            if key is None:
-                return False
-            one = self._loaded.pop(key)
-            self._runner.unload(one.files, one.version.manifest, key[1])
+    def _make_room(self, size_bytes: int, may_go: Callable[["_Loaded", int], bool]) -> bool:
+        """Unload what was used longest ago, of those that may go, until one more fits; nothing where it cannot.
+
+        `may_go` gets a replica that is not used now, and how many others its version has.
+        """
+        left_vms, left_bytes = self._vms - len(self._loaded), self._max_bytes - size_bytes
+        left_bytes -= sum(one.size_bytes for one in self._loaded.values())
+        replicas, going = collections.Counter(sha256 for sha256, _ in self._loaded), []
+        for key, one in self._loaded.items():
+            if left_vms > 0 and left_bytes >= 0:
+                break
+            if not one.is_used and may_go(one, replicas[key[0]] - 1):
+                replicas[key[0]] -= 1
+                left_vms, left_bytes = left_vms + 1, left_bytes + one.size_bytes
+                going.append(key)
+        if left_vms <= 0 or left_bytes < 0:
+            return False
+        for key in going:
+            self._unload(key)
+        return True
+
+    def _is_unneeded(self, one: "_Loaded", others: int) -> bool:
+        """Return whether a replica makes room for a version that no request has asked for yet."""
+        return others > 0 or one.used_s + RECENT_S <= self._clock.monotonic()
+
+    def _add(self, version: ReleasedVersion, files: Path, number: int, size_bytes: int) -> _Replica:
+        key = version.sha256, number
+        self._loaded[key] = _Loaded(version, files, size_bytes)
+        self.loads += 1
+        return key
+
+    def _unload(self, key: _Replica) -> None:
+        one = self._loaded.pop(key)
+        self._runner.unload(one.files, one.version.manifest, key[1])
+        self.loads += 1
 
 
 class _Loaded:
@@ -185,6 +265,15 @@ class _Loaded:
         self.files = files
         self.size_bytes = size_bytes
         self.is_used = False
+        self.used_s = -math.inf
+
+
+def _always(_: _Loaded, __: int) -> bool:
+    return True
+
+
+def _never(_: _Loaded, __: int) -> bool:
+    return False
 
 
 def _value(request: PhaseRequest) -> Any:

@@ -14,7 +14,7 @@ signing. An old directive can be replayed, until it expires, to a device that ha
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 from walle.deploy.cloud.policy import Policy, share
@@ -221,6 +221,14 @@ def plan_row(task: str, full: Sequence[Release], active: Release | None, url: st
     return RowPlan(task=task, lanes=tuple(lanes), candidate=candidate, admission=admission, url=url)
 
 
+def _held(row: TaskRow, manifests: Collection[str]) -> TaskRow:
+    candidate = row.candidate
+    if candidate is None or candidate.directive.manifest not in manifests:
+        return row
+    closed = dataclasses.replace(candidate.admission, open=False)
+    return dataclasses.replace(row, candidate=dataclasses.replace(candidate, admission=closed))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Target:
     """The part of a row that is for one group of devices."""
@@ -245,6 +253,23 @@ class ReleaseTable:
         self.generation = generation
         self.rows: Mapping[str, TaskRow] = {row.task: row for row in rows}
         self._plans: dict[str, tuple[_Target, ...]] = {}  # group of devices → its targets; bounded
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The manifests of the versions of releases under way."""
+        return tuple(row.candidate.directive.manifest for row in self.rows.values() if row.candidate)
+
+    @property
+    def manifests(self) -> tuple[str, ...]:
+        """The manifests of all versions that a device may get, those of releases under way first."""
+        lanes = [lane.directive.manifest for row in self.rows.values() for lane in row.lanes]
+        return tuple(dict.fromkeys([*self.candidates, *lanes]))
+
+    def hold(self, manifests: Collection[str]) -> "ReleaseTable":
+        """Return the table in which only devices that have these candidates keep them, and no other gets one."""
+        if not any(manifest in manifests for manifest in self.candidates):
+            return self
+        return ReleaseTable(self.generation, [_held(row, manifests) for row in self.rows.values()])
 
     def answer(self, profile: Profile) -> tuple[Directive, ...]:
         """Return the directives for a device; empty where its versions are up to date.
