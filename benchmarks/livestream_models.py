@@ -1,6 +1,6 @@
 """Table 1: the four models of highlight recognition, each and together, against ONNX Runtime in the same run.
 
-The paper's architectures with seeded weights (benchmarks/livestream/architectures.py), the public models of the
+The paper's architectures with seeded weights (benchmarks/highlights/architectures.py), the public models of the
 livestream app, and the app's tasks as they run in a VM. One thread; both engines in one process, in turns of random
 order; medians of CPU and wall milliseconds. Before it is timed, each model's outputs are compared.
 
@@ -32,7 +32,7 @@ import onnxruntime  # noqa: E402
 
 import walle  # noqa: E402
 from apps.livestream.task_files import NAMES, write_task  # noqa: E402
-from benchmarks.livestream import architectures, public_models  # noqa: E402
+from benchmarks.highlights import architectures, public_models  # noqa: E402
 from walle.engine_ext.session import load  # noqa: E402
 from walle.model_files import ModelFileError, ModelFolder, default_folder  # noqa: E402
 from walle.vm import VM  # noqa: E402

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +33,8 @@ class Studio:
     """Cloud and devices, within `async with`. `folder` holds all that they keep.
 
     `settings` replace settings of a task by its name, as `write_task` takes them. The tasks are pushed with git and
-    released; each device is a beta device, so it gets them after the simulation.
+    released; each device is a beta device, so it gets them after the simulation. `cloud` makes the cloud, by default in
+    this process; one made elsewhere gives its `address` and `home` too.
 
     Raises, from entering:
         GitError, ModelFileError, TaskFilesError: the tasks cannot be pushed.
@@ -47,18 +48,20 @@ class Studio:
         *,
         devices: int = 1,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
+        cloud: Callable[[CloudConfig], contextlib.AbstractAsyncContextManager[Any]] = Cloud,
     ) -> None:
         self._folder = folder
         self._models = models
         self._count = devices
         self._settings = {**SETTINGS, **(settings or {})}
-        self.cloud: Cloud
+        self._make_cloud = cloud
+        self.cloud: Any
         self.devices: list[Device] = []
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as undo:
             config = CloudConfig(folder=self._folder / "cloud", scenarios=(SCENARIO,))
-            self.cloud = await undo.enter_async_context(Cloud(config))
+            self.cloud = await undo.enter_async_context(self._make_cloud(config))
             await self._ship()
             for number in range(self._count):
                 self.devices.append(await undo.enter_async_context(Device(self._device_config(number))))

@@ -12,7 +12,7 @@ from apps.livestream.make_embedder import write_embedder
 from apps.livestream.tflite import read_tflite
 from benchmarks import livestream_models
 from benchmarks.fig10.networks import described
-from benchmarks.livestream import architectures, public_models
+from benchmarks.highlights import architectures, public_models
 from walle.model_files import ModelFolder
 
 MODELS = Path(__file__).parents[2].parent / "shared/data/models"

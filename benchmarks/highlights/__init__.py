@@ -1,0 +1,1 @@
+"""Parts of the livestream app's figures: networks, clips without end, the cloud-only baseline, scenarios and plots."""

@@ -1,1 +1,0 @@
-"""Networks and timing of the livestream app's models."""
