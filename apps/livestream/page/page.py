@@ -26,6 +26,7 @@ def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") ->
         autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FileSystemLoader(_FOLDER), trim_blocks=True
     )
     environment.filters["clock"] = clock
+    environment.filters["number"] = "{:,}".format
     seconds = timeline(document["seconds"])
     page = environment.get_template("page.html.j2").render(
         document=document,

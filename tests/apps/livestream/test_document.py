@@ -56,6 +56,27 @@ def test_counts_add_up() -> None:
     assert (counts["by_device"], counts["by_cloud"], counts["alone"], counts["sent_bytes"]) == (2, 1, 1, 100)
 
 
+def test_bytes_that_were_sent_are_told_from_those_that_gave_an_answer() -> None:
+    seconds = [second(0, 0.9, decided="cloud")]
+    for number, why in enumerate(("away", "away", "late", "full"), 1):
+        seconds.append({**second(number, 0.6, decided="device alone"), "why": why, "sent_bytes": 10**number})
+    counts = made(seconds)["counts"]
+    assert counts["sent_bytes"] == 100 + 1_000 + 10_000  # nothing was sent while the cloud was away
+    assert counts["answered_bytes"] == 100
+    assert counts["unanswered"] == {"away": 2, "full": 1, "late": 1}
+
+
+def test_frames_that_were_not_analysed_are_counted_by_reason() -> None:
+    stream = Stream(
+        source="talk.mp4", duration_s=10, frames=40, sound_s=1.0, unchanged=20, over_budget=5, budget=0.25,
+        cpu_s={"item": 0.5, "face": 0.25},
+    )  # fmt: skip
+    counts = document(stream, [], SecondCounts(), made_by="a test", made_at="2026-11-23")["counts"]
+    assert [counts[name] for name in ("frames", "analysed", "unchanged", "over_budget")] == [40, 15, 20, 5]
+    assert (counts["budget"], counts["cpu_s"]) == (0.25, 0.75)
+    assert [row["cpu_s"] for row in counts["tasks"]] == [0.5, 0.25, 0, 0]
+
+
 def test_the_document_is_written_whole(tmp_path: Path) -> None:
     value = made([second(0, 0.9)])
     write_document(value, tmp_path / "highlights.json")
