@@ -14,7 +14,7 @@ from typing import Any
 
 from apps.livestream.frame_choice import Choice, FrameChooser
 from apps.livestream.media import Frame, Item, MediaError, Sound, Source
-from apps.livestream.seconds import SOUND_TASK, SecondBuilder
+from apps.livestream.seconds import SOUND_TASK, SecondBuilder, best_picture
 from walle.clock import Clock, SystemClock
 from walle.device import Device
 from walle.pipeline.events import Event
@@ -30,8 +30,8 @@ _AHEAD = 2  # frames without all their answers, without a pace
 class Decision:
     """The outcome of one second: the highlight task's output, None if its run failed or was dropped (`why` says it).
 
-    `image` is the first of the second's frames that could go to the cloud. `delay_s` is how long after the second's end
-    in the stream it was decided, in real time only.
+    `image` is the one that shows most, of the frames that could go to the cloud. `delay_s` is how long after the
+    second's end in the stream it was decided, in real time only.
     """
 
     second: int
@@ -220,7 +220,7 @@ class Player:
     async def _decide(self) -> None:
         """Hand complete seconds to the device."""
         for contents in self.builder.ready():
-            image = next((frame["image"] for frame in contents["frames"] if "image" in frame), None)
+            image = best_picture(contents)
             taken = await self._device.on_event(Event("second", "", self._latest_ms, contents), can_wait=True)
             if taken is None or f"{SCENARIO}/{DECIDER}" not in taken.tasks:
                 why = "the device did not take the second" if taken is None else "the highlight task is not installed"

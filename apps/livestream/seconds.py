@@ -165,6 +165,16 @@ class SecondBuilder:
             frame.waiting.discard(task)
 
 
+def best_picture(contents: Mapping[str, Any]) -> Any:
+    """Return the image of a `second` event that shows most: a person and something else; None if it has no image."""
+    frames = [frame for frame in contents["frames"] if "image" in frame]
+    return max(frames, key=lambda frame: _interest(frame) + _person(frame))["image"] if frames else None
+
+
+def _person(frame: Mapping[str, Any]) -> float:
+    return max((item["score"] for item in frame.get("items", ()) if item["label"] == "person"), default=0.0)
+
+
 def _interest(frame: Mapping[str, Any]) -> float:
     """Return how much there is to see in a frame: the best score of what is not a person."""
     return max((item["score"] for item in frame.get("items", ()) if item["label"] != "person"), default=0.0)

@@ -104,23 +104,23 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 class Thumbnails:
-    """The first picture of each highlight, as JPEG; `document.highlights` joins seconds by the same rule."""
+    """The picture of each highlight's best second, as JPEG; `document.highlights` joins seconds by the same rule."""
 
     def __init__(self) -> None:
-        self._images: dict[int, bytes] = {}  # by the highlight's first second
+        self._images: dict[int, tuple[float, bytes]] = {}  # score and picture, by the highlight's first second
         self._start = self._last = -BRIDGE_S - 2
 
-    def add(self, second: int, image: Any) -> None:
+    def add(self, second: int, image: Any, score: float) -> None:
         """Take the picture of a second that is a highlight, in order; None where it has none."""
         if second - self._last - 1 > BRIDGE_S:
             self._start = second
         self._last = second
-        if image is not None and self._start not in self._images:
-            self._images[self._start] = encode_jpeg(image)
+        if image is not None and score > self._images.get(self._start, (-1.0, b""))[0]:
+            self._images[self._start] = score, encode_jpeg(image)
 
     def of(self, start: int) -> bytes | None:
         """Return the picture of the highlight that begins at a second."""
-        return self._images.get(start)
+        return self._images.get(start, (0.0, None))[1]
 
 
 class _Demo:
@@ -203,7 +203,7 @@ class _Demo:
                             continue
                         seconds.append(dict(decision.output))
                         if decision.output["highlight"]:
-                            thumbnails.add(decision.second, decision.image)
+                            thumbnails.add(decision.second, decision.image, decision.output["score"])
             except MediaError as error:
                 self.ended_early = True
                 faults.append(str(error))

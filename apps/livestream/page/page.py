@@ -27,10 +27,14 @@ def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") ->
     )
     environment.filters["clock"] = clock
     environment.filters["number"] = "{:,}".format
-    seconds = timeline(document["seconds"])
+    decided = document["seconds"]
+    if not document["counts"]["sound_s"]:  # a voice of 0 was not heard
+        decided = [{**second, "evidence": {**second["evidence"], "voice": None}} for second in decided]
+    seconds = timeline(decided)
     page = environment.get_template("page.html.j2").render(
         document=document,
         count=len(seconds),
+        marks=[len(seconds) * part // 4 for part in range(5)] if len(seconds) >= 4 else [0, len(seconds)],
         places=PLACES,
         video=video,
         width=WIDTH,

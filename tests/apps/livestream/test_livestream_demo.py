@@ -23,6 +23,7 @@ from apps.livestream.demo.keys import quit_key
 from apps.livestream.demo.results_folder import ResultsFolder
 from apps.livestream.demo.run import Thumbnails
 from apps.livestream.document import highlights
+from apps.livestream.media import encode_jpeg
 from tests.apps.livestream.conftest import DATA
 from tests.apps.livestream.test_document import second
 from walle.cli import app
@@ -230,16 +231,15 @@ def test_without_models_the_command_that_fetches_them_is_named(advert: Path, tmp
         CliRunner().invoke(app, ["demo", "livestream", *options], catch_exceptions=False)
 
 
-def test_each_highlight_has_its_first_picture() -> None:
+def test_each_highlight_has_the_picture_of_its_best_second() -> None:
     """Thumbnails join seconds as the document does."""
-    scores = [0.9, 0.1, 0.9, 0.1, 0.1, 0.9, 0.9]
+    scores = [0.8, 0.1, 0.9, 0.7, 0.1, 0.1, 0.95, 0.9]
     thumbnails = Thumbnails()
+    pictures = [np.full((20, 30, 3), 30 * number, np.uint8) for number in range(len(scores))]
     for number, score in enumerate(scores):
         if score > 0.5:
-            thumbnails.add(number, None if number == 5 else np.full((20, 30, 3), 30 * number, np.uint8))
+            thumbnails.add(number, None if number == 6 else pictures[number], score)
     found = highlights([second(number, score) for number, score in enumerate(scores)])
-    assert [each["start"] for each in found] == [0, 5]
-    pictures = [thumbnails.of(each["start"]) for each in found]
-    assert None not in pictures  # the second one's is of second 6
-    assert pictures[0] != pictures[1]
-    assert thumbnails.of(2) is thumbnails.of(6) is None
+    assert [each["start"] for each in found] == [0, 6]
+    assert [thumbnails.of(each["start"]) for each in found] == [encode_jpeg(pictures[2]), encode_jpeg(pictures[7])]
+    assert thumbnails.of(2) is thumbnails.of(7) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.livestream.seconds import SecondBuilder
+from apps.livestream.seconds import SecondBuilder, best_picture
 
 IMAGE = np.zeros((9, 16, 3), np.uint8)
 
@@ -70,6 +70,13 @@ def test_the_frames_with_most_to_see_keep_their_image() -> None:
     builder.end("frame")
     [second] = builder.ready()
     assert ["image" in frame for frame in second["frames"]] == [False, False, True]
+
+
+def test_the_picture_of_a_second_shows_a_person_with_something() -> None:
+    person = {"items": [item("cup", 0.5), item("person", 0.6)], "image": "both"}
+    frames = [{"items": [item("cup", 0.7)], "image": "cup"}, person, {"items": [item("person", 0.9)]}]
+    assert best_picture({"frames": frames}) == "both"
+    assert best_picture({"frames": frames[2:]}) is None
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 8000), unique=True, max_size=20))
