@@ -402,7 +402,7 @@ def filter():
     cv.filter2D(kept["image"], -1, kept["kernel"])
 
 def integer_product():
-    np.matmul(ones(3_000, 3_000, dtype="int64"), ones(3_000, 3_000, dtype="int64"))
+    np.matmul(ones(5_000, 5_000, dtype="int64"), ones(5_000, 5_000, dtype="int64"))
 
 def row_product():
     np.matmul(ones(1, 200_000), ones(200_000, 200_000))
@@ -411,7 +411,7 @@ def dot_product():
     np.matmul(ones(4, 1_000_000_000), ones(1_000_000_000, 300))
 
 def sort():
-    np.sort(kept["rows"])
+    np.sort(kept["rows"].reshape(-1))
 
 def short_sorts():
     np.sort(kept["rows"].reshape(-1, 20))
@@ -420,7 +420,7 @@ def search():
     np.searchsorted(kept["line"], kept["rows"][:5])
 
 def fourier_transform():
-    np.fft.rfft(np.random.random((6, 1_000_003)))
+    np.fft.rfft(np.random.random((30, 1_000_003)))
 
 def solve():
     np.linalg.inv(kept["matrix"])
@@ -429,7 +429,7 @@ def determinant():
     np.linalg.det(np.broadcast_to(kept["matrix"][:1400, :1400], (8, 1400, 1400)))
 
 def cholesky():
-    np.linalg.cholesky(np.broadcast_to(np.eye(900), (40, 900, 900)))
+    np.linalg.cholesky(np.broadcast_to(np.eye(900), (100, 900, 900)))
 
 def qr():
     np.linalg.qr(kept["matrix"])
@@ -480,11 +480,11 @@ async def test_one_long_operator_is_stopped(tmp_path: Path, function: str) -> No
     ],
 )  # fmt: skip
 async def test_a_long_kernel_is_stopped(tmp_path: Path, function: str) -> None:
-    async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 1024}, grace_s=0.5) as vm:
+    async with vm_of(tmp_path, LONG_OPERATORS, limits={"memory_mb": 2048}, grace_s=1.5) as vm:
         await vm.call("prepare", function)
         with pytest.raises(DeadlineExceeded, match=r"main\.py:\d+"):
             await vm.call(function, deadline=0.1)
-        assert vm.alive  # alone each takes more than a second
+        assert vm.alive  # alone each takes more than the time to stop
         assert await vm.call("fine") == 300
 
 
