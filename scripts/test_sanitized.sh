@@ -48,8 +48,8 @@ check_module() {
 # Memory does not stay flat, as a sanitizer keeps back what is freed: the test that measures it is left out here, and the lives
 # below go without that check. A block of a large product takes longer than a call may be late, so slow are kernels with checks.
 flat=tests/engine_ext/vm/test_reset.py::test_loading_and_unloading_leaks_no_memory
-long='tests/engine_ext/vm/test_limits.py::test_one_long_operator_is_stopped[process-product]'
-also_long=tests/engine_ext/vm/test_limits.py::test_a_stop_in_the_engine_is_not_a_failure_of_the_operator
+long='tests/engine_ext/vm/test_stopped_operators.py::test_one_long_operator_is_stopped[process-product]'
+also_long=tests/engine_ext/vm/test_stopped_operators.py::test_a_stop_in_the_engine_is_not_a_failure_of_the_operator
 case $kind in
     asan)
         no_shifting=

@@ -168,7 +168,9 @@ async def test_queues_are_bounded_by_the_bytes_of_frames(tmp_path: Path) -> None
             image = numpy.zeros((1024, 1024, 4), "uint8")
             await rig.intake.take_live(Event("frame", "", number, {"n": number, "image": image}), can_wait=False)
             assert shared_memory_counts()["in_use"] - before <= 17  # of 4 MiB: 64 MiB wait at most, and one runs
-        assert rig.stream.counts.dropped["shop/hold"] >= 40 - 17
+        counts = rig.stream.counts
+        assert 40 - counts.triggers - counts.dropped["shop/hold"] <= 16  # that wait; a busy machine may run several
+        assert counts.dropped["shop/hold"] > 0
 
 
 @pytest.mark.asyncio

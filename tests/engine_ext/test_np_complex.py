@@ -13,51 +13,21 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as st_numpy
 
 import walle.np as np
+from tests.engine_ext.complex_samples import COMPLEX, same, sample
 from tests.sim.vm_task import write_task
 from walle.engine_ext import _core
-from walle.engine_ext.errors import DTypeError, ModelError, ShapeError
+from walle.engine_ext.errors import DTypeError, ModelError
 from walle.engine_ext.model import GraphBuilder
 from walle.engine_ext.session import Session
 from walle.engine_ext.vm.host import VmHost
 from walle.errors import EngineError
 from walle.vm import VM
 
-COMPLEX = ["complex64", "complex128"]
 REAL = ["float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
-RTOL = {"complex64": 5e-6, "float32": 5e-6, "complex128": 1e-13, "float64": 1e-13}
 _INF, _NAN = float("inf"), float("nan")
 SPECIAL = [0, -0.0, 1, -1, 1j, -1j, 3 - 4j, 1e-30 + 1e-30j, 1e15 - 1e15j, _INF + 0j, _NAN + 0j, complex(0, -_INF)]
-
-
-def sample(dtype: str, shape: tuple[int, ...], seed: int = 0) -> numpy.ndarray:
-    rng = numpy.random.default_rng(seed)
-    if dtype.startswith("complex"):
-        return (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(dtype)
-    if dtype == "bool":
-        return rng.random(shape) < 0.5
-    return (
-        (4 * rng.normal(size=shape)).astype(dtype) if dtype.startswith("f") else rng.integers(0, 9, shape).astype(dtype)
-    )
-
-
-def same(here: Any, there: Any, scale: float = 1) -> None:
-    """Check dtype, shape and values; the parts of infinite and undefined numbers one by one."""
-    there = numpy.asarray(there)
-    assert here.dtype == there.dtype.name
-    assert here.shape == there.shape
-    found = numpy.asarray(here)
-    rtol = RTOL.get(here.dtype, 0) * scale
-    if here.dtype not in COMPLEX:
-        numpy.testing.assert_allclose(found, there, rtol=rtol, atol=rtol)
-        return
-    finite = numpy.isfinite(there)
-    assert (numpy.abs(found - there)[finite] <= rtol * (1 + numpy.abs(there[finite]))).all()
-    for part, expected in ((found.real, there.real), (found.imag, there.imag)):
-        numpy.testing.assert_array_equal(numpy.isnan(part)[~finite], numpy.isnan(expected)[~finite])
-        numpy.testing.assert_array_equal(numpy.isinf(part)[~finite], numpy.isinf(expected)[~finite])
 
 
 def test_the_magnitude_of_a_spectrum_is_one_number_each() -> None:
@@ -417,45 +387,6 @@ def test_operators_of_real_numbers_do_not_run_on_complex_ones() -> None:
 REAL_RESULTS = {"Magnitude", "IsNaN", "IsFinite", "IsInfinite", "Equal", "NotEqual", "NonZero"}
 
 
-# Fourier transforms.
-
-
-@settings(max_examples=80, deadline=None)
-@given(
-    st.integers(1, 40) | st.sampled_from([64, 67, 97, 128, 134, 210, 331, 1000, 1024, 4096]), st.integers(0, 99),
-    st.sampled_from([None, "backward", "ortho", "forward"]), st.sampled_from(["float32", "float64", "int16", "int64"]),
-    st.integers(-2, 1), st.integers(1, 9), st.integers(-3, 3),
-)  # fmt: skip
-def test_transforms(n: int, seed: int, norm: Any, dtype: str, axis: int, rows: int, longer: int) -> None:
-    shape = (rows, n) if axis % 2 else (n, rows)
-    real = sample(dtype, shape, seed)
-    wide = "complex64" if dtype in ("float32", "int16") else "complex128"
-    both = sample(wide, shape, seed)
-    length = max(1, n + longer)
-    if dtype == "int16":
-        real = real.astype("float32")  # NumPy computes them in float64
-    for name, x in (("fft", both), ("ifft", both), ("fft", real), ("ifft", real), ("rfft", real), ("irfft", both), ("hfft", both), ("ihfft", real)):  # fmt: skip # noqa: E501
-        for size in (length, None):
-            if size is None and n == 1 and name in ("irfft", "hfft"):
-                continue
-            expected = getattr(numpy.fft, name)(x, size, axis, norm)
-            same(getattr(np.fft, name)(x, size, axis, norm), expected, 4 * max(1, float(numpy.abs(expected).max())))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st_numpy.arrays("complex128", st_numpy.array_shapes(min_dims=1, max_dims=3, max_side=20),
-                       elements=st.complex_numbers(max_magnitude=1e3, allow_nan=False)))  # fmt: skip
-def test_laws_of_transforms(x: numpy.ndarray) -> None:
-    here = np.asarray(x)
-    spectrum = np.fft.fft(here)
-    limit = 1e-12 * (1 + float(np.linalg.norm(here)))
-    assert float(np.abs(np.fft.ifft(spectrum) - here).max()) <= limit  # the inverse
-    energy = float((abs(spectrum) ** 2).sum()) / x.shape[-1]
-    assert energy == pytest.approx(float((abs(here) ** 2).sum()), rel=1e-10, abs=1e-300)  # Parseval
-    turned = np.fft.fft(here.conj())
-    assert float(np.abs(turned[..., 1:] - spectrum.conj()[..., :0:-1]).max(initial=0)) <= limit * x.shape[-1]
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(*(st.complex_numbers(max_magnitude=1e6, allow_nan=False),) * 3), min_size=1, max_size=50))
 def test_laws_of_arithmetic(triples: list[tuple[complex, complex, complex]]) -> None:
@@ -481,29 +412,6 @@ def test_angles_and_operators_of_long_strided_arrays() -> None:
     same(np.angle(there), numpy.angle(there))
     same(np.asarray(there)[::2] * np.asarray(there)[1::2], there[::2] * there[1::2])
     same(np.asarray(there.real) + np.asarray(there.imag), there.real + there.imag)
-
-
-def test_transforms_over_several_axes() -> None:
-    both = sample("complex128", (4, 6, 5))
-    for name in ("fftn", "ifftn", "fft2", "ifft2"):
-        same(getattr(np.fft, name)(both), getattr(numpy.fft, name)(both), 100)
-        expected = getattr(numpy.fft, name)(both, (3, 8), (0, 2))
-        same(getattr(np.fft, name)(both, (3, 8), (0, 2)), expected, 100)
-    same(np.fft.rfftn(both.real), numpy.fft.rfftn(both.real), 100)
-    same(np.fft.rfft2(both.real), numpy.fft.rfft2(both.real), 100)
-    same(np.fft.irfftn(both, (6, 5), (1, 2)), numpy.fft.irfftn(both, (6, 5), (1, 2)), 100)
-    same(np.fft.irfft2(both), numpy.fft.irfft2(both), 100)
-    same(np.fft.fftshift(both), numpy.fft.fftshift(both))
-    with pytest.raises(ShapeError, match="known are backward, ortho and forward"):
-        np.fft.rfft(both.real, norm="other")
-    with pytest.raises(DTypeError, match="takes real numbers"):
-        np.fft.rfft(both)
-    with pytest.raises(ShapeError, match="length must be positive"):
-        np.fft.fft(both, 0)
-    with pytest.raises(ShapeError, match="without dimensions"):
-        np.fft.fft(1.0)
-    with pytest.raises(ShapeError):
-        np.fft.fft(both, axis=3)
 
 
 # Borders.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from walle.engine_ext import _core
+from walle.engine_ext.vm.host import VmSettings
 from walle.vm import (
     VM,
     VmHost,
@@ -55,22 +56,12 @@ class FakeHost(VmHost):
         self.real = real
         self.alone = 0  # VMs in the real one
 
-    def start_vm(
-        self,
-        name: str,
-        config: Any,
-        files: set[str],
-        grace_s: float,
-        memory: int,
-        output: int,
-        *,
-        alone: bool = False,
-    ) -> _core.VM:
+    def start_vm(self, settings: VmSettings, *, alone: bool = False) -> _core.VM:
         if alone:
             assert self.real is not None
             self.alone += 1
-            return self.real.start_vm(name, config, files, grace_s, memory, output, alone=True)
-        return self.client.start_vm(name, dict(config), files, grace_s, memory, output, [])
+            return self.real.start_vm(settings, alone=True)
+        return self.client.start_vm(*settings, [])
 
     def start_process(self) -> "subprocess.Popen[bytes]":
         """Return a process that stands for the host's."""

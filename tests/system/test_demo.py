@@ -1,11 +1,13 @@
 """The demo as a person runs it, in its own processes."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,11 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.system
 
 
-def start_demo(marker: str, out: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a demo whose every process has `marker` in its environment."""
+@contextlib.contextmanager
+def demo_of(marker: str, out: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a demo whose every process has `marker` in its environment; one that still runs afterwards is killed."""
     command = [sys.executable, "-c", "from walle.cli import main; main()", "demo", "--out", str(out), *arguments]
-    return subprocess.Popen(
+    with subprocess.Popen(
         command,
         cwd=ROOT,
         env={**os.environ, MARKER: marker, "PYTHONUNBUFFERED": "1"},
@@ -27,14 +30,19 @@ def start_demo(marker: str, out: Path, *arguments: str) -> subprocess.Popen[str]
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
+    ) as demo:
+        try:
+            yield demo
+        finally:
+            if demo.poll() is None:
+                os.killpg(demo.pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(240)
 def test_the_main_job_holds_and_leaves_no_process(tmp_path: Path) -> None:
     marker = f"whole-{os.getpid()}"
-    demo = start_demo(marker, tmp_path / "out", "--devices", "8", "--json")
-    output, errors = demo.communicate(timeout=220)
+    with demo_of(marker, tmp_path / "out", "--devices", "8", "--json") as demo:
+        output, errors = demo.communicate(timeout=220)
     assert demo.returncode == 0, output[-3000:] + errors[-3000:]
     record = json.loads(output)
     assert record["all_hold"]
@@ -53,15 +61,15 @@ def test_the_main_job_holds_and_leaves_no_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("said", ["", "git push of ipv/v1"], ids=["while-it-starts", "while-it-runs"])
 def test_ctrl_c_leaves_no_process(tmp_path: Path, said: str) -> None:
     marker = f"interrupted-{len(said)}-{os.getpid()}"
-    demo = start_demo(marker, tmp_path / "out", "--devices", "4")
-    assert demo.stdout is not None
-    if said:
-        assert any(said in line for line in demo.stdout)
-    else:
-        while len(processes_with(marker)) < 3:  # Ray is on its way
-            assert demo.poll() is None, demo.communicate()
-            time.sleep(0.05)
-    os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to every process of the group
-    demo.communicate(timeout=90)
+    with demo_of(marker, tmp_path / "out", "--devices", "4") as demo:
+        assert demo.stdout is not None
+        if said:
+            assert any(said in line for line in demo.stdout)
+        else:
+            while len(processes_with(marker)) < 3:  # Ray is on its way
+                assert demo.poll() is None, demo.communicate()
+                time.sleep(0.05)
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+        demo.communicate(timeout=90)
     assert demo.returncode == 130
     assert wait_until_gone(marker) == []

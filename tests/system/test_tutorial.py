@@ -54,7 +54,9 @@ def test_the_tutorial_runs_as_written(tmp_path: Path) -> None:
     )
     printed = {path.name: path.read_text() for path in sorted(folder.glob("terminal-*.txt"))}
     assert tour.returncode == 0, (tour.stderr, printed)
-    assert json.loads(tour.stdout) == [0, 130], printed  # the cloud and the device, at Ctrl-C
+    cloud, device = json.loads(tour.stdout)  # at Ctrl-C
+    assert cloud == 0, printed
+    assert device in (130, 0), printed  # 0: on a busy machine its photos may end before
     assert "passed: faces, 4 runs, 0 failures" in printed["terminal-1.txt"]
     assert printed["terminal-1.txt"].count("1 faces") == 4
     assert "faces-v1-1 full" in printed["terminal-4.txt"]

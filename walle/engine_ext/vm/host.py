@@ -25,7 +25,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import walle.engine_ext
 from walle.engine_ext import _core, rates
@@ -100,6 +100,20 @@ class HostReport:
     layers: Mapping[str, int]
 
 
+class VmSettings(NamedTuple):
+    """Settings with which a VM is started, in this process (`_core.VM`) or in a host.
+
+    `config` has the task's folder, files, modules and limits, `task_files` the names of its own modules' files.
+    """
+
+    name: str
+    config: dict[str, Any]
+    task_files: set[str]
+    grace_s: float
+    memory_bytes: int  # 0: no limit
+    output_bytes: int  # 0: no limit
+
+
 class VmHost:
     """The VM host of a process; `VM(host=)` and `VMPool(host=)` run their tasks in it. One is enough for many devices.
 
@@ -128,17 +142,7 @@ class VmHost:
         self._alone: weakref.WeakSet[_Process] = weakref.WeakSet()
         self._turns = threading.BoundedSemaphore(_MAX_ALONE)
 
-    def start_vm(
-        self,
-        name: str,
-        config: Mapping[str, Any],
-        task_files: set[str],
-        grace_s: float,
-        memory_bytes: int,
-        output_bytes: int,
-        *,
-        alone: bool = False,
-    ) -> _core.VM:
+    def start_vm(self, settings: VmSettings, *, alone: bool = False) -> _core.VM:
         """Return a new VM in the host, as `_core.VM` makes one in this process. Does not wait for it.
 
         With `alone` it has a process of its own.
@@ -150,7 +154,7 @@ class VmHost:
         """
         process = self._start_alone() if alone else self._usable()
         try:
-            return process.start_vm(name, config, task_files, grace_s, memory_bytes, output_bytes, alone=alone)
+            return process.start_vm(settings, alone=alone)
         except BaseException:
             if alone:
                 process.client.kill("was closed")
@@ -256,17 +260,7 @@ class NextHost:
     def __init__(self, host: VmHost) -> None:
         self._host = host
 
-    def start_vm(
-        self,
-        name: str,
-        config: Mapping[str, Any],
-        task_files: set[str],
-        grace_s: float,
-        memory_bytes: int,
-        output_bytes: int,
-        *,
-        alone: bool = False,
-    ) -> _core.VM:
+    def start_vm(self, settings: VmSettings, *, alone: bool = False) -> _core.VM:
         """Return a new VM, as `VmHost.start_vm`.
 
         Raises:
@@ -277,7 +271,7 @@ class NextHost:
             process = self._host._next
         if process is None or alone:
             raise HostStartError("no VM host is prepared")
-        return process.start_vm(name, config, task_files, grace_s, memory_bytes, output_bytes, alone=False)
+        return process.start_vm(settings, alone=False)
 
 
 @functools.cache
@@ -308,20 +302,10 @@ class _Process:
         self._thread = threading.Thread(target=self._run, args=(theirs,), name="walle-vm-host", daemon=True)
         self._thread.start()
 
-    def start_vm(
-        self,
-        name: str,
-        config: Mapping[str, Any],
-        task_files: set[str],
-        grace_s: float,
-        memory_bytes: int,
-        output_bytes: int,
-        *,
-        alone: bool,
-    ) -> _core.VM:
-        files = _resources(config["folder"], name)
-        plain = {**config, "folder": ""}
-        return self.client.start_vm(name, plain, task_files, grace_s, memory_bytes, output_bytes, files, alone=alone)
+    def start_vm(self, settings: VmSettings, *, alone: bool) -> _core.VM:
+        files = _resources(settings.config["folder"], settings.name)
+        sent = settings._replace(config={**settings.config, "folder": ""})
+        return self.client.start_vm(*sent, files, alone=alone)
 
     def send_new_modules(self) -> None:
         """Send what was registered since the start."""

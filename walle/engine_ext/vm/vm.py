@@ -2,7 +2,6 @@
 
 import asyncio
 import atexit
-import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from walle.engine_ext import _core, rates
 from walle.engine_ext.vm import boot
 from walle.engine_ext.vm.callbacks import Callbacks
-from walle.engine_ext.vm.host import NextHost, VmHost
+from walle.engine_ext.vm.host import NextHost, VmHost, VmSettings
 from walle.engine_ext.vm.loop_calls import LoopCalls, forget_loop_calls
 from walle.engine_ext.vm.sources import TaskLike, read_sources, task_files
 from walle.errors import ConfigError, VMError
@@ -61,16 +60,16 @@ class VM:
             "modules": sources,
             "limits": self.limits,
         }
+        settings = VmSettings(
+            files.name,
+            config,
+            {file for _, file, _ in sources.values()},
+            grace_s,
+            self.limits.get("memory_mb", 0) << 20,
+            self.limits.get("output_kb", 0) << 10,
+        )
         try:
-            start = _core.VM if host is None else functools.partial(host.start_vm, alone=alone)
-            self._core = start(
-                files.name,
-                config,
-                {file for _, file, _ in sources.values()},
-                grace_s,
-                self.limits.get("memory_mb", 0) << 20,
-                self.limits.get("output_kb", 0) << 10,
-            )
+            self._core = _core.VM(*settings) if host is None else host.start_vm(settings, alone=alone)
         except RuntimeError as error:
             raise VMError(f"task {files.name}: {error}") from error
 
