@@ -17,6 +17,8 @@ from tests.sim.inference_versions import HeldEngine, home_in, policy_version, re
 from walle import plain
 from walle.clock import ManualClock
 from walle.cloud.inference import InferenceError, InferenceFullError, InferenceLateError, ReplicaLostError
+from walle.cloud.inference import counts as counts_module
+from walle.cloud.inference.counts import VersionCounts
 from walle.cloud.inference.engine import ReleasedVersion
 from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.inference.scheduler import DEVICE_REQUESTS, MAX_WAIT_S, Scheduler
@@ -435,3 +437,17 @@ async def _play(arrivals: list[Arrival], batch_s: list[float], capacity: int, ma
     total = scheduler.counts
     assert total.requests == len(arrivals) == total.latency_s.buckets()[-1][1] + sum(total.refused.values())
     await scheduler.close()
+
+
+def test_the_counts_of_versions_are_bounded_and_nothing_is_lost_of_their_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts_module, "MAX_COUNTED", 3)
+    counts = VersionCounts()
+    busy = counts.hold("busy v1")
+    for number in range(9):
+        counts.hold(f"v{number}").requests += 1
+        counts.release(f"v{number}")
+        busy.refused["wait"] += 1
+        busy.batch_sizes.add(2)
+    assert list(counts.versions) == ["busy v1", "v7", "v8"]
+    total = counts.total()
+    assert (total.requests, total.refused, total.batch_sizes.total) == (9, {"wait": 9}, 18)
