@@ -134,11 +134,16 @@ class _Version:
 
     @classmethod
     def in_cloud(cls, files: Path, manifest: Manifest, replica: int) -> "_Version":
-        """Return a replica; the results of a batch may be as large as those of its members, up to _BATCH_OUTPUT_KB."""
+        """Return a replica, which has the cloud's memory limit.
+
+        The results of a batch may be as large as those of its members, up to _BATCH_OUTPUT_KB.
+        """
         limits = dict(manifest.limits)
         if "output_kb" in limits:
             together = min(limits["output_kb"] * manifest.cloud.max_batch, _BATCH_OUTPUT_KB)
             limits["output_kb"] = max(limits["output_kb"], together)
+        if manifest.cloud.memory_mb:
+            limits["memory_mb"] = manifest.cloud.memory_mb
         return cls(manifest.name, files, f"{manifest.name} {manifest.version}", limits, manifest, True, replica)
 
     @property

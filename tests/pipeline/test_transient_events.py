@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,44 @@ async def test_results_come_in_the_order_of_events_and_a_stream_begins_when_it_i
     results.close()
     for stream in (first, second, other, results.open("t")):
         assert [one async for one in stream] == []
+
+
+@pytest.mark.asyncio
+async def test_a_stream_is_bounded_by_bytes_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(task_results, "MAX_BYTES", 100_000)
+    results = TaskResults()
+    with results.open("t") as stream:
+
+        def run(position: int, size: int) -> None:
+            results.end("t", trigger_at(position), {"frame": array("B", bytes(size)), "n": [position]}, None)
+
+        for position in range(5):
+            results.expect("t", trigger_at(position))
+            run(position, 40_000)
+        assert stream.missed == 3
+        assert 80_000 < stream.size_bytes < 84_000
+        assert [record.message for record in caplog.records] == [
+            "results of t are removed, since the app does not read them: they have more than 100000 bytes"
+        ]
+        results.expect("t", trigger_at(5))
+        run(5, 300_000)  # one alone may have more
+        assert [(await anext(stream)).position for _ in range(1)] == [5]
+        assert (stream.missed, stream.size_bytes) == (5, 0)
+        for position in range(6, 10):
+            results.expect("t", trigger_at(position))
+        for position in range(7, 10):  # they wait for the run before them
+            run(position, 40_000)
+        assert stream.missed == 6
+        run(6, 10)
+        assert [(await anext(stream)).position for _ in range(3)] == [6, 7, 8]
+        assert stream.size_bytes == 0
+
+
+def test_a_results_memory_is_counted_with_its_containers_and_arrays() -> None:
+    for value, least in (([[]] * 1_000, 56_000), ({"k" * 500: "v" * 500}, 1_000), (memoryview(bytes(9_000)), 9_000)):
+        assert least <= task_results.memory_bytes(value) <= 2 * least + 1_000
 
 
 @pytest.mark.asyncio

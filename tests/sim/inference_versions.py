@@ -11,6 +11,7 @@ from walle.cloud.inference.engine import EngineState, ProcessState, ReleasedVers
 from walle.cloud.inference.request import PhaseRequest
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree
+from walle.protocol import CloudPolicy, Manifest, TriggerCondition
 
 CONFIG = '[task]\nname = "NAME"\n[trigger]\nsequence = ["page_exit"]\n[phases]\nexecute = "auto"\n'
 
@@ -34,6 +35,23 @@ def built(
     tree = {"main.py": main.encode(), "task.toml": text.encode(), **(files or {})}
     version = TaskVersion.parse(TaskTree(scenario="shop", task=name, version="v1", commit="0" * 40, files=tree))
     return build_bundle(version, home.bundle_signer)
+
+
+def policy_version(policy: CloudPolicy) -> ReleasedVersion:
+    """Return a version of shop/rank without files, for a scheduler whose engine does not run it."""
+    manifest = Manifest(
+        scenario="shop",
+        task="rank",
+        version="v1",
+        commit="0" * 40,
+        bytecode=(),
+        trigger=TriggerCondition.of(["page_exit"]),
+        phases={"execute": "auto"},
+        limits={},
+        files=(),
+        cloud=policy,
+    )
+    return ReleasedVersion.of("0" * 64, manifest)
 
 
 def request(payload: Any, *, phase: str = "execute", device: str = "d0", **changes: Any) -> PhaseRequest:

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
+import logging
+import sys
 from typing import Any, Self
 
 from walle.pipeline.task_queue import Trigger
 from walle.protocol import Failure
 from walle.task_failure import failure_of
 
+_LOG = logging.getLogger(__name__)
+
 MAX_RESULTS = 1_000  # of a stream that are not read yet; beyond it the oldest are removed
+MAX_BYTES = 64 << 20  # of a stream's results in memory, unless one alone has more
+_RESULT_BYTES = 500  # of a result without its output
+_ARRAY_BYTES = 200  # of an array without its elements
+_SIMPLE = frozenset({type(None), bool, int, float, str, bytes})
 _MAX_EXPECTED = 10_000  # triggers of a stream without a result, and results that wait for an earlier one
 
 
@@ -38,19 +47,28 @@ class TaskResult:
     cpu_s: float | None = None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sized:
+    result: TaskResult
+    size_bytes: int
+
+
 class ResultStream:
     """The results of one task, of the triggers since the stream was opened: iterate over it, and close it.
 
-    `missed` counts results that were removed because the app read too slowly. The iteration ends when the stream or
-    its device is closed, after the results before that.
+    `missed` counts results that were removed because the app read too slowly: the oldest, beyond MAX_RESULTS or
+    MAX_BYTES. The first one is logged too. Results that wait for an earlier run count towards MAX_BYTES; where they
+    fill it alone, the next ones are removed. The iteration ends when the stream or its device is closed, after the
+    results before that.
     """
 
     def __init__(self, task: str, results: TaskResults) -> None:
         self.task = task
         self.missed = 0
         self._results = results
-        self._unread: collections.deque[TaskResult] = collections.deque()
-        self._expected: dict[int, TaskResult | None] = {}  # by position, in their order; None: no result yet
+        self.size_bytes = 0  # of the results in memory
+        self._unread: collections.deque[_Sized] = collections.deque()
+        self._expected: dict[int, _Sized | None] = {}  # by position, in their order; None: no result yet
         self._has_news = asyncio.Event()
         self._is_closed = False
 
@@ -75,28 +93,46 @@ class ResultStream:
                 raise StopAsyncIteration
             self._has_news.clear()
             await self._has_news.wait()
-        return self._unread.popleft()
+        return self._take_oldest()
 
     def expect(self, position: int) -> None:
         """Take note of a trigger, which gets its result later."""
         if len(self._expected) >= _MAX_EXPECTED:
-            self.missed += 1
+            self._miss("they wait for an earlier one")
         else:
             self._expected[position] = None
 
-    def put(self, result: TaskResult) -> None:
+    def put(self, result: TaskResult, size_bytes: int) -> None:
         """Give a trigger its result, which is told when all before it have theirs."""
         expected = self._expected
         if result.position not in expected:
             return  # of a trigger before the stream, or beyond its bound
-        expected[result.position] = result
+        while self._unread and self.size_bytes + size_bytes > MAX_BYTES:
+            self._take_oldest()
+            self._miss(f"they have more than {MAX_BYTES} bytes")
+        if self.size_bytes and self.size_bytes + size_bytes > MAX_BYTES:  # those that wait for an earlier one
+            del expected[result.position]
+            self._miss(f"they have more than {MAX_BYTES} bytes and wait for an earlier one")
+        else:
+            expected[result.position] = _Sized(result, size_bytes)
+            self.size_bytes += size_bytes
         while expected and (first := next(iter(expected.values()))) is not None:
-            del expected[first.position]
+            del expected[first.result.position]
             if len(self._unread) == MAX_RESULTS:
-                self._unread.popleft()
-                self.missed += 1
+                self._take_oldest()
+                self._miss(f"they are more than {MAX_RESULTS}")
             self._unread.append(first)
             self._has_news.set()
+
+    def _take_oldest(self) -> TaskResult:
+        oldest = self._unread.popleft()
+        self.size_bytes -= oldest.size_bytes
+        return oldest.result
+
+    def _miss(self, why: str) -> None:
+        if not self.missed:
+            _LOG.warning("results of %s are removed, since the app does not read them: %s", self.task, why)
+        self.missed += 1
 
 
 class TaskResults:
@@ -148,8 +184,30 @@ class TaskResults:
             self._tell(_result(task, trigger, dropped=True))
 
     def _tell(self, result: TaskResult) -> None:
+        size_bytes = memory_bytes(result.output) + _RESULT_BYTES
+        if result.failure is not None:
+            size_bytes += memory_bytes(dataclasses.astuple(result.failure))
         for stream in self._streams[result.task]:
-            stream.put(result)
+            stream.put(result, size_bytes)
+
+
+def memory_bytes(value: object) -> int:
+    """Return an upper bound on what plain data takes in memory; objects that are there twice count twice."""
+    total_bytes, values = 0, [value]
+    while values:
+        one = values.pop()
+        if isinstance(one, list | tuple | dict) or type(one) in _SIMPLE:
+            total_bytes += sys.getsizeof(one)
+        if isinstance(one, list | tuple):
+            values.extend(one)
+        elif isinstance(one, dict):
+            values.extend(one.keys())
+            values.extend(one.values())
+        elif type(one) not in _SIMPLE:
+            total_bytes += _ARRAY_BYTES
+            with contextlib.suppress(TypeError):  # no array
+                total_bytes += memoryview(one).nbytes  # type: ignore[arg-type]
+    return total_bytes
 
 
 def _result(task: str, trigger: Trigger, **outcome: Any) -> TaskResult:

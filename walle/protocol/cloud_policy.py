@@ -12,7 +12,8 @@ class CloudPolicy:
     """The [cloud] table of task.toml, and `cloud` of a manifest: batches, replicas and queue of a version in the cloud.
 
     `max_batch` payloads at most are given to one `execute_batch`; one that waits for company waits `batch_ms` at most.
-    `replicas` VMs run the version at once. Beyond `queue` waiting requests the next one is refused.
+    `replicas` VMs run the version at once. Beyond `queue` waiting requests the next one is refused. Each replica has
+    `memory_mb`; 0 for that of the task's limits, which is the device's.
 
     Raises:
         ProtocolError: a field is wrong; `where` is its path, such as `cloud.queue`.
@@ -22,12 +23,14 @@ class CloudPolicy:
     batch_ms: int = 5
     replicas: int = 1
     queue: int = 256
+    memory_mb: int = 0
 
     LIMITS: ClassVar[Mapping[str, tuple[int, int]]] = {
         "max_batch": (1, 256),
         "batch_ms": (0, 1_000),
         "replicas": (1, 32),
         "queue": (1, 4_096),
+        "memory_mb": (0, 65_536),
     }
     KEYS: ClassVar = tuple(LIMITS)
 
@@ -49,4 +52,5 @@ class CloudPolicy:
         return cls(**table)
 
     def to_json(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in self.KEYS}
+        """Return the table; without `memory_mb` where it is 0: readers of before know the other keys only."""
+        return {key: getattr(self, key) for key in self.KEYS if key != "memory_mb" or self.memory_mb}

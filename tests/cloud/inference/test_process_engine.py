@@ -16,10 +16,12 @@ from tests.sim.inference_versions import home_in, released, request
 from tests.sim.shop_cloud import until
 from walle import plain
 from walle.clock import SystemClock
+from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
-from walle.cloud.inference import InferenceError, InferenceLateError, ReplicaLostError
+from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
 from walle.cloud.inference import process_engine as process_engine_module
 from walle.cloud.inference.process_engine import ProcessEngine
+from walle.cloud.inference.replica_server import ReplicaServer
 from walle.cloud.inference.scheduler import Scheduler
 
 ROOT = Path(__file__).parents[3]
@@ -215,3 +217,42 @@ async def test_a_request_that_nobody_waits_for_is_stopped_in_its_process(tmp_pat
         assert plain.decode(await scheduler.answer(version, request(2))) == 2
         assert time.monotonic() - begin_s < 2
         await scheduler.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_versions_are_loaded_in_each_process_and_in_one_that_joins_later(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    version = released(home, MAIN, BATCHES)
+    other = released(home, MAIN, BATCHES, name="other")
+    config = CloudConfig(folder=tmp_path, inference_vms=1)
+
+    async def find(number: int) -> Path:
+        return tmp_path / f"{number}.sock"
+
+    async with contextlib.AsyncExitStack() as undo:
+
+        async def serve(number: int) -> ReplicaServer:  # in this process: quicker, and the same to the engine
+            server = ReplicaServer(config, number)
+            undo.push_async_callback(server.close)
+            await server.start(await find(number))
+            return server
+
+        servers = [await serve(number) for number in range(2)]
+        engine = ProcessEngine(2, find)
+        undo.push_async_callback(engine.close)
+        await engine.start()
+        await until(lambda: engine.capacity == 2)
+        assert not engine.is_loaded(version)
+        await engine.load(version, may_unload=True)
+        assert engine.is_loaded(version)
+        assert [[one.name for one in process.loaded] for process in engine.state().processes] == [["shop/rank v1"]] * 2
+        assert decoded(await engine.run(version, [request(1)])) == [1]
+        with pytest.raises(NoRoomError, match="shop/other v1 is not loaded beforehand"):  # each process has one VM
+            await engine.load(other, may_unload=False)
+        engine.keep([other, version])
+        await servers[0].close()
+        await until(lambda: not engine.state().processes[0].is_up)
+        await serve(0)
+        await until(lambda: bool(engine.state().processes[0].loaded))
+        assert [one.name for one in engine.state().processes[0].loaded] == ["shop/rank v1"]  # that was asked for last

@@ -14,15 +14,15 @@ import pytest
 
 from tests.sim.inference_versions import home_in, released, request
 from walle import plain
-from walle.clock import SystemClock
+from walle.clock import Clock, ManualClock, SystemClock
 from walle.cloud.home import CloudHome
-from walle.cloud.inference import InferenceError, InferenceLateError
+from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError
 from walle.cloud.inference import vm_engine as vm_engine_module
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.version_files import VersionFiles
-from walle.cloud.inference.vm_engine import VmEngine
+from walle.cloud.inference.vm_engine import RECENT_S, UNUSED_S, VmEngine
 from walle.engine_ext.vm.host import shared_host
-from walle.engine_ext.vm.loop_calls import TaskError
+from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.task_runner import PhasePlaceError
 
 BATCHES = "[cloud]\nmax_batch = 8\n"
@@ -54,11 +54,13 @@ def execute_batch(ctx, payloads):
 
 
 @contextlib.asynccontextmanager
-async def engine_in(home: CloudHome, vms: int = 2, max_bytes: int = 1 << 20) -> AsyncIterator[VmEngine]:
+async def engine_in(
+    home: CloudHome, vms: int = 2, max_bytes: int = 1 << 20, clock: Clock | None = None
+) -> AsyncIterator[VmEngine]:
     files = VersionFiles(home, home.inference_folder)
     files.prepare()
-    clock = SystemClock()
-    engine = VmEngine(vms, max_bytes, files=files, views=FeatureViews(), host=shared_host(), clock=clock)
+    views = FeatureViews()
+    engine = VmEngine(vms, max_bytes, files=files, views=views, host=shared_host(), clock=clock or SystemClock())
     try:
         yield engine
     finally:
@@ -264,3 +266,98 @@ async def test_the_results_of_a_batch_are_bounded_together(tmp_path: Path, monke
         assert (len(first), len(second)) == (1000, 1000)
         assert "the results of one batch of shop/rank v1 have more than 2500 bytes" in str(third)
         assert len(decoded(await engine.run(version, [request(0)]))[0]) == 1000
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_what_is_loaded_beforehand_takes_no_room_from_what_is_used(tmp_path: Path) -> None:
+    home, clock = home_in(tmp_path), ManualClock()
+    main = "def execute(ctx, x): return x\n"
+    config = "[cloud]\nreplicas = 2\n"
+    one, two, three, four = (released(home, main, config, name=name) for name in ("one", "two", "three", "four"))
+    async with engine_in(home, vms=2, clock=clock) as engine:
+
+        def loaded() -> dict[str, int]:
+            (process,) = engine.state().processes
+            return {version.name.split("/")[1]: version.vms for version in process.loaded}
+
+        await engine.load(one, may_unload=True)
+        assert loaded() == {"one v1": 1}
+        await engine.load(two, may_unload=False)
+        with pytest.raises(NoRoomError, match="shop/three v1 is not loaded beforehand"):
+            await engine.load(three, may_unload=False)
+        await engine.load(three, may_unload=True)  # "two" was not asked for
+        assert loaded() == {"one v1": 1, "three v1": 1}
+        for version in (one, three):
+            assert decoded(await engine.run(version, [request(7)])) == [7]
+        with pytest.raises(NoRoomError):
+            await engine.load(four, may_unload=True)
+        await clock.advance(RECENT_S + 1)
+        await engine.run(three, [request(7)])
+        await engine.load(four, may_unload=True)
+        assert loaded() == {"three v1": 1, "four v1": 1}
+        engine.keep([three])
+        await clock.advance(UNUSED_S - 1)
+        engine.unload_unused()
+        assert loaded() == {"three v1": 1, "four v1": 1}
+        await clock.advance(2)
+        engine.unload_unused()
+        assert loaded() == {"three v1": 1}  # a device may get it
+        engine.keep([])
+        engine.unload_unused()
+        assert loaded() == {}
+        assert decoded(await engine.run(three, [request(7)])) == [7]
+        await engine.load(one, may_unload=True)
+        await engine.run(one, [request(7)])
+        assert loaded() == {"one v1": 1, "three v1": 1}
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_one_of_two_replicas_makes_room_for_a_new_version(tmp_path: Path) -> None:
+    main = "import time\ndef execute(ctx, x): time.sleep(x)\n"
+    home = home_in(tmp_path)
+    one, two = (released(home, main, "[cloud]\nreplicas = 2\n", name=name) for name in ("one", "two"))
+    async with engine_in(home, vms=2) as engine:
+        await asyncio.gather(*(engine.run(one, [request(0.2)]) for _ in range(2)))
+        assert engine.state().loaded_vms == 2
+        await engine.load(two, may_unload=True)
+        (process,) = engine.state().processes
+        assert sorted((version.name, version.vms) for version in process.loaded) == [
+            ("shop/one v1", 1),
+            ("shop/two v1", 1),
+        ]
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_replica_has_the_clouds_memory_and_a_request_that_needs_more_fails_alone(tmp_path: Path) -> None:
+    main = """\
+kept = []
+def execute(ctx, x):
+    if x == "keep":
+        kept.append(bytes(20_000_000))
+    return len(kept) if x == "keep" else len(bytes(x * 1_000_000))
+"""
+    home = home_in(tmp_path)
+    limits = "[limits]\nmemory_mb = 16\n"
+    small = released(home, main, limits, name="small")
+    large = released(home, main, limits + "[cloud]\nmemory_mb = 64\n", name="large")
+    assert small.manifest.cloud.to_json().keys() == {"max_batch", "batch_ms", "replicas", "queue"}
+    async with engine_in(home, vms=2) as engine:
+        (refused,) = await engine.run(small, [request(30)])
+        assert "memory" in str(refused)
+        assert isinstance(refused, LimitExceeded)
+        assert decoded(await engine.run(large, [request(30)])) == [30_000_000]
+        (refused,) = await engine.run(large, [request(80)])
+        assert isinstance(refused, LimitExceeded)
+        assert (refused.limit, refused.maximum) == ("memory_mb", 64)
+        ends = [decoded(await engine.run(large, [request("keep")]))[0] for _ in range(6)]
+        assert [one if isinstance(one, int) else type(one) for one in ends] == [
+            *(1, 2, 3, LimitExceeded, LimitExceeded),  # it keeps more and more
+            1,  # it was loaded again
+        ]
+        for payload in (80, 1, 80, "keep"):  # payloads that are too large, and others between
+            (last,) = decoded(await engine.run(large, [request(payload)]))
+        assert last == 2
+        assert decoded(await engine.run(small, [request(1)])) == [1_000_000]

@@ -5,7 +5,20 @@ wait (`request_queue`) and gives batches to an engine: `vm_engine`, task VMs of 
 `process_engine`, processes that each have such VMs (`replica_server`). `node` connects them, `watch` shows their state.
 """
 
-from walle.cloud.inference.failures import InferenceError, InferenceFullError, InferenceLateError, ReplicaLostError
+from walle.cloud.inference.failures import (
+    InferenceError,
+    InferenceFullError,
+    InferenceLateError,
+    NoRoomError,
+    ReplicaLostError,
+)
 from walle.cloud.inference.node import InferenceNode
 
-__all__ = ["InferenceError", "InferenceFullError", "InferenceLateError", "InferenceNode", "ReplicaLostError"]
+__all__ = [
+    "InferenceError",
+    "InferenceFullError",
+    "InferenceLateError",
+    "InferenceNode",
+    "NoRoomError",
+    "ReplicaLostError",
+]

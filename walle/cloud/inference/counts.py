@@ -70,17 +70,24 @@ class VersionCounts:
 
     def __init__(self) -> None:
         self.versions: collections.OrderedDict[str, InferenceCounts] = collections.OrderedDict()
+        self._held = collections.Counter[str]()
         self._forgotten = InferenceCounts()
 
-    def of(self, name: str) -> InferenceCounts:
-        """Return the counts of a version, to be added to while it has requests."""
-        counts = self.versions.get(name)
-        if counts is None:
-            counts = self.versions[name] = InferenceCounts()
-            if len(self.versions) > MAX_COUNTED:
-                self._forgotten.merge(self.versions.popitem(last=False)[1])
+    def hold(self, name: str) -> InferenceCounts:
+        """Return the counts of a version, to be added to until `release`."""
+        self._held[name] += 1
+        counts = self.versions.setdefault(name, InferenceCounts())
         self.versions.move_to_end(name)
+        if len(self.versions) > MAX_COUNTED:
+            oldest = next((one for one in self.versions if one not in self._held), None)
+            if oldest is not None:
+                self._forgotten.merge(self.versions.pop(oldest))
         return counts
+
+    def release(self, name: str) -> None:
+        self._held[name] -= 1
+        if not self._held[name]:
+            del self._held[name]
 
     def total(self) -> InferenceCounts:
         """Return the counts of all versions since the start."""

@@ -62,6 +62,7 @@ class ProcessEngine:
         self._tasks: list[asyncio.Task[None]] = []
         self._numbers = itertools.count()
         self._lost = 0
+        self._joined = asyncio.Event()  # at least once a process
         self._kept: list[str] = []
         self._used: collections.OrderedDict[str, None] = collections.OrderedDict()  # versions, last used last
 
@@ -98,8 +99,11 @@ class ProcessEngine:
                 link.stream.send(["keep", self._kept])
 
     async def start(self) -> None:
-        """Connect to the processes, and go on doing so; does not wait for them."""
+        """Connect to the processes, and go on doing so; wait for the first of them, for _HELLO_S at most."""
         self._tasks = [asyncio.create_task(self._keep(link)) for link in self._links]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HELLO_S):
+                await self._joined.wait()
 
     async def close(self) -> None:
         """Disconnect; batches that run are lost."""
@@ -170,6 +174,7 @@ class ProcessEngine:
                 case _:
                     raise WireError("a replica process did not say hello")
             self._restore(link, stream)
+            self._joined.set()
             self.on_change()
             while frame := await stream.receive():
                 link.quiet_s = 0.0

@@ -3,6 +3,7 @@
 import asyncio
 import bisect
 import dataclasses
+import heapq
 import math
 import operator
 
@@ -11,6 +12,7 @@ from walle.cloud.inference.request import MAX_VALUES, PhaseRequest
 MAX_BATCH_BYTES = 32 << 20  # of the payloads of one batch
 MAX_ATTEMPTS = 3  # of a request whose replica is lost
 _ORDER = operator.attrgetter("order")
+_MAX_LEFT = 64  # deadlines of requests that have left, beside as many as there are requests
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -18,7 +20,8 @@ class Waiting:
     """A request with the future of its answer.
 
     `rank` is 0 for a device's first requests, and grows with those that it has asked before and that have no answer
-    yet; a lower rank runs first, then the earlier deadline, then the lower number.
+    yet; a lower rank runs first, then the earlier deadline, then the lower number. `order` is greatest for what runs
+    first.
     """
 
     request: PhaseRequest
@@ -28,11 +31,10 @@ class Waiting:
     arrived_s: float
     answer: asyncio.Future[bytes]
     attempts: int = 0
+    order: tuple[int, float, int] = dataclasses.field(init=False)
 
-    @property
-    def order(self) -> tuple[int, float, int]:
-        """The order in which requests run, greatest first."""
-        return -self.rank, -self.due_s, -self.number
+    def __post_init__(self) -> None:
+        self.order = -self.rank, -self.due_s, -self.number
 
 
 class RequestQueue:
@@ -40,7 +42,7 @@ class RequestQueue:
 
     def __init__(self) -> None:
         self._sorted: list[Waiting] = []  # by `order`, the last one runs first
-        self._due: list[Waiting] = []  # by deadline, the latest first
+        self._due: list[tuple[float, int]] = []  # heap of deadlines and numbers; those that left stay for a while
         self._arrived: dict[int, Waiting] = {}  # by number, the first one has waited longest
 
     def __len__(self) -> int:
@@ -59,7 +61,9 @@ class RequestQueue:
     @property
     def earliest(self) -> Waiting:
         """The request with the earliest deadline, of whatever rank."""
-        return self._due[-1]
+        while (number := self._due[0][1]) not in self._arrived:
+            heapq.heappop(self._due)
+        return self._arrived[number]
 
     @property
     def oldest(self) -> Waiting:
@@ -67,8 +71,12 @@ class RequestQueue:
 
     def add(self, waiting: Waiting) -> None:
         bisect.insort(self._sorted, waiting, key=_ORDER)
-        bisect.insort(self._due, waiting, key=_due_order)
         self._arrived[waiting.number] = waiting
+        if len(self._due) >= 2 * len(self._arrived) + _MAX_LEFT:
+            self._due = [(one.due_s, one.number) for one in self._sorted]
+            heapq.heapify(self._due)
+        else:
+            heapq.heappush(self._due, (waiting.due_s, waiting.number))
 
     def count_before(self, due_s: float, rank: int = 0) -> int:
         """Return how many requests run before one with this deadline and rank that comes now."""
@@ -79,7 +87,7 @@ class RequestQueue:
         if waiting.number not in self._arrived:
             return False
         del self._sorted[bisect.bisect_left(self._sorted, waiting.order, key=_ORDER)]
-        self._forget(waiting)
+        del self._arrived[waiting.number]
         return True
 
     def take(self, max_batch: int) -> list[Waiting]:
@@ -88,7 +96,7 @@ class RequestQueue:
         Only `execute` has batches. A batch has MAX_BATCH_BYTES and MAX_VALUES at most, unless one alone has more.
         """
         batch = [self._sorted.pop()]
-        self._forget(batch[0])
+        del self._arrived[batch[0].number]
         first = batch[0].request
         size_bytes, values = len(first.payload), first.values
         while self._sorted and len(batch) < max_batch and first.phase == "execute":
@@ -97,13 +105,5 @@ class RequestQueue:
             if other.phase != first.phase or size_bytes > MAX_BATCH_BYTES or values > MAX_VALUES:
                 break
             batch.append(self._sorted.pop())
-            self._forget(batch[-1])
+            del self._arrived[batch[-1].number]
         return batch
-
-    def _forget(self, waiting: Waiting) -> None:
-        del self._arrived[waiting.number]
-        del self._due[bisect.bisect_left(self._due, _due_order(waiting), key=_due_order)]
-
-
-def _due_order(waiting: Waiting) -> tuple[float, int]:
-    return -waiting.due_s, -waiting.number

@@ -11,7 +11,6 @@ Tasks share the VMs: see `TaskShares`.
 """
 
 import asyncio
-import collections
 import math
 from collections.abc import Iterator
 
@@ -37,23 +36,16 @@ MAX_WAIT_S = 60.0  # of a request without a deadline, by which it is ordered and
 class _Lane:
     """A version's queue, what of it runs now, and how long a batch takes."""
 
-    def __init__(self, version: ReleasedVersion, counts: VersionCounts) -> None:
+    def __init__(self, version: ReleasedVersion, counts: InferenceCounts) -> None:
         self.version = version
         self.name = version.name
-        self._counts = counts
+        self.task = version.manifest.name
+        self.counts = counts
         self.queue = RequestQueue()
-        self.devices = collections.Counter[str]()  # their requests that have no answer yet
+        self.devices: dict[str, int] = {}  # their requests that have no answer yet
         self.running = 0
         self.batch_s = 0.0  # mean; 0 until one has run
         self.is_loaded = False  # a batch has run, so that the next one does not load the version
-
-    @property
-    def counts(self) -> InferenceCounts:
-        return self._counts.of(self.name)
-
-    @property
-    def task(self) -> str:
-        return self.version.manifest.name
 
     @property
     def replicas(self) -> int:
@@ -139,16 +131,18 @@ class Scheduler:
         device = str(request.device["id"])
         lane.counts.requests += 1
         try:
-            waiting = self._admit(lane, request, lane.devices[device] // DEVICE_REQUESTS, now_s)
+            unanswered = lane.devices.get(device, 0)
+            waiting = self._admit(lane, request, unanswered // DEVICE_REQUESTS, now_s)
         except BaseException:
             self._forget_idle(lane)
             raise
-        lane.devices[device] += 1
+        lane.devices[device] = unanswered + 1
         self.pump()
         try:
             result = await waiting.answer
         except asyncio.CancelledError:
             lane.counts.cancelled += 1
+            lane.queue.remove(waiting)
             raise
         except Exception:
             lane.counts.failed += 1
@@ -157,8 +151,7 @@ class Scheduler:
             lane.devices[device] -= 1
             if not lane.devices[device]:
                 del lane.devices[device]
-            lane.queue.remove(waiting)  # where this was cancelled
-            self._forget_idle(lane)
+                self._forget_idle(lane)
         lane.counts.latency_s.add(self._clock.monotonic() - now_s)
         return result
 
@@ -197,7 +190,7 @@ class Scheduler:
     def _lane(self, version: ReleasedVersion) -> _Lane:
         lane = self._lanes.get(version)
         if lane is None:
-            lane = self._lanes[version] = _Lane(version, self.counts_by_version)
+            lane = self._lanes[version] = _Lane(version, self.counts_by_version.hold(version.name))
             self._shares.join(lane.task)
             lane.batch_s, lane.is_loaded = self._batch_times.pop(version.sha256, (0.0, False))
         return lane
@@ -207,6 +200,7 @@ class Scheduler:
         if not lane.queue and not lane.running and not lane.devices and self._lanes.get(lane.version) is lane:
             del self._lanes[lane.version]
             self._shares.leave(lane.task)
+            self.counts_by_version.release(lane.name)
             self._batch_times[lane.version.sha256] = lane.batch_s, lane.is_loaded
             if len(self._batch_times) > _MAX_TIMES:
                 del self._batch_times[next(iter(self._batch_times))]

@@ -4,6 +4,7 @@ import asyncio
 import collections
 import contextlib
 import functools
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.inference.version_files import VersionFiles
 from walle.engine_ext.vm.host import VmHost
+from walle.engine_ext.vm.loop_calls import LimitExceeded
 from walle.errors import VMError, WalleError
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
 from walle.task_runner import TaskRunner, check_place
@@ -24,7 +26,10 @@ from walle.task_runner import TaskRunner, check_place
 MAX_RESULT_BYTES = MAX_PAYLOAD_BYTES  # of one request: no device can be sent more
 MAX_RESULTS_BYTES = 256 << 20  # of one batch
 RECENT_S = 60.0  # since its last use, in which a replica makes no room for what nobody has asked for
+MEMORY_FAILURES = 2  # requests of a replica in a row that exceed its memory, after which it is loaded again
 UNUSED_S = 600.0  # since its last use, after which a version that no device may get is unloaded
+
+_LOG = logging.getLogger(__name__)
 
 type _Replica = tuple[str, int]  # the version's sha256, and a number from 0
 
@@ -35,6 +40,7 @@ class VmEngine:
 
     A version that no request has asked for yet (`load`) takes the place of one that was not used for RECENT_S, or that
     has another replica. `unload_unused` unloads what was not used for UNUSED_S, unless devices may get it (`keep`).
+    A replica of which MEMORY_FAILURES requests in a row exceed its memory is loaded again: the task may keep too much.
     `loads` grows with each replica that is loaded or unloaded.
 
     Requests of one batch whose execution fails together are run alone, one after the other.
@@ -111,6 +117,7 @@ class VmEngine:
             self._files.use(version.sha256, version.manifest) as files,
             self._replica(version, files) as replica,
         ):
+            loaded = self._loaded[version.sha256, replica]
             answers = await self._run_together(version, requests, files, replica) if len(requests) > 1 else None
             if answers is None:
                 answers = []
@@ -119,6 +126,8 @@ class VmEngine:
                     if sum(len(answer) for answer in answers if isinstance(answer, bytes)) > MAX_RESULTS_BYTES:
                         what = f"the results of one batch of {version.name} have more than {MAX_RESULTS_BYTES} bytes"
                         answers[-1] = InferenceError(f"{what}; return less, or lower max_batch")
+            for answer in answers:
+                loaded.note_end(answer)
             return answers
 
     async def close(self) -> None:
@@ -206,6 +215,9 @@ class VmEngine:
         finally:
             one.is_used = False
             one.used_s = self._clock.monotonic() if used_s is None else used_s
+            if one.memory_failures >= MEMORY_FAILURES:
+                _LOG.warning("%s: a replica is loaded again, since it is out of memory", one.version.name)
+                self._unload(key)
             self._freed.set()
 
     def _size_bytes(self, version: ReleasedVersion) -> int:
@@ -266,6 +278,12 @@ class _Loaded:
         self.size_bytes = size_bytes
         self.is_used = False
         self.used_s = -math.inf
+        self.memory_failures = 0  # in a row
+
+    def note_end(self, answer: bytes | Exception) -> None:
+        """Count requests that ended by the memory limit, one after the other: what the task keeps may take it all."""
+        is_memory = isinstance(answer, LimitExceeded) and answer.limit == "memory_mb"
+        self.memory_failures = self.memory_failures + 1 if is_memory else 0
 
 
 def _always(_: _Loaded, __: int) -> bool:
