@@ -13,7 +13,7 @@ On the app's labelled clips, with its public models:
   task drops its oldest frames or sounds when its queue is full.
 - loss: one stream at real pace that sends every second up, whose cloud is killed and started again.
 
-    python benchmarks/livestream.py [--clips DIR] [--models-dir DIR] [--streams 1,2,5,10] [--seconds 15] [--json]
+    python benchmarks/livestream.py [--clips DIR] [--models-dir DIR] [--streams 1,2,5,10,20] [--seconds 12] [--json]
 
 The hand-over of a request to the cloud's models beside Ray Serve: `walle figures inference_batching`. Two hours of
 stream with flat memory: `make soak-livestream`.
@@ -95,7 +95,7 @@ async def compare(
         if "streams" in options.parts and options.streams:
             leisure = {name: collaboration.answers(passes[name][0].decided) for name in VARIANTS[:2]}
             found["streams"] = await streams(studio, clips, options, leisure[VARIANTS[0]], device_pids)
-            count = options.streams[len(options.streams) // 2]
+            count = options.streams[-1]
             note(f"{count} streams at real pace, cloud only")
             found["streams_cloud_only"] = await many_streams.on_baseline(
                 first, clips, options.clips, streams=count, seconds=options.seconds, at_leisure=leisure[VARIANTS[1]]
@@ -213,8 +213,8 @@ def main() -> None:
     parser.add_argument("--clips", type=Path, default=Path("../shared/data/video"), help="folder of the labelled clips")
     parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
     parser.add_argument("--rounds", type=int, default=2, help="of the collaboration")
-    parser.add_argument("--streams", type=numbers, default=[1, 2, 5, 10], help="numbers of streams; '' for none")
-    parser.add_argument("--seconds", type=int, default=15, help="of each number of streams")
+    parser.add_argument("--streams", type=numbers, default=[1, 2, 5, 10, 20], help="numbers of streams; '' for none")
+    parser.add_argument("--seconds", type=int, default=12, help="of each number of streams")
     parser.add_argument("--loss-seconds", type=int, default=24, help="of the stream whose cloud is killed")
     parser.add_argument("--parts", type=parts, default=set(PARTS), help=f"by default {','.join(PARTS)}")
     parser.add_argument("--out", type=Path, default=Path("out"), help="where livestream.json, .png and .html go")

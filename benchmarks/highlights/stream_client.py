@@ -21,8 +21,8 @@ JPEG_QUALITY = 85  # as the highlight task's
 class StreamClient:
     """One stream to the server at `port`, whose certificate's authority is in `ca_path`.
 
-    Sound travels with the next frame. `paced` says that the source has a pace, so that a decision's delay means
-    something.
+    Sound travels with the next frame, but for the first of a second, with which the second before is complete. `paced`
+    says that the source has a pace, so that a decision's delay means something.
     """
 
     def __init__(self, port: int, ca_path: Path, *, paced: bool, clock: Clock | None = None) -> None:
@@ -51,11 +51,18 @@ class StreamClient:
 
     async def _send_all(self, source: AsyncIterable[Item], writer: asyncio.StreamWriter) -> None:
         sounds: list[Sound] = []
+        heard_second = -1
         async for item in source:
             if self._started_s is None:
                 self._started_s = self._clock.monotonic() - item.pts_ms / 1000
             if isinstance(item, Sound):
-                sounds.append(item)
+                is_first = item.pts_ms // 1000 != heard_second
+                heard_second = item.pts_ms // 1000
+                if is_first:
+                    self._write_sound(sounds, writer)
+                    self._write_sound([item], writer)
+                else:
+                    sounds.append(item)
                 continue
             self._write_sound(sounds, writer)
             await self._write_frame(item, writer)
