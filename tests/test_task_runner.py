@@ -291,6 +291,23 @@ async def test_a_task_that_reached_into_its_runtime_fails_and_nothing_else(
     assert (await runner.run(files, manifest, Trigger(EVENT, 8, (), ()), {}, {})).output == 1
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cpu", ["float('nan')", "float('inf')", "-1.0", "'1'", "None"])
+async def test_a_false_cpu_time_fails_the_run(runner: TaskRunner, tmp_path: Path, cpu: str) -> None:
+    """It is an app's figure: a number that is none, or negative, would spread in its sums."""
+    main = f"""\
+def execute(ctx, x):
+    run = type(ctx).escalate.__globals__
+    run["_cpu_s"] = lambda: x["position"] and Time()
+class Time:
+    def __rsub__(self, _): return {cpu}
+    def __sub__(self, _): return {cpu}
+"""
+    files, manifest = laid_out(tmp_path / "task", main)
+    with pytest.raises(TaskOutputError, match="cpu_s is"):
+        await runner.run(files, manifest, TRIGGER, {}, {})
+
+
 # What is not a dict answers the question for its parts in its own way: an array with an IndexError.
 @pytest.mark.asyncio
 @pytest.mark.parametrize("result", ["np.zeros(3)", "[1]", "'log'", "5", "None", "{'log': np.zeros(3)}"])

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import math
 import re
 import time
 import weakref
@@ -270,7 +271,10 @@ class TaskRunner:
             )
             times = result["phase_ms"] if timed else {}
             phase_ms = {phase: float(times[phase]) for phase in PHASES if phase in times}
-            output = TaskOutput(result["output"], puts, local, result.get("state"), phase_ms)
+            cpu_s = result["cpu_s"]
+            if not (isinstance(cpu_s, float) and 0 <= cpu_s < math.inf):
+                raise ValueError(f"cpu_s is {cpu_s!r}")  # noqa: TRY301
+            output = TaskOutput(result["output"], puts, local, result.get("state"), phase_ms, cpu_s)
         except (LookupError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)

@@ -3,8 +3,8 @@
     python -m apps.livestream.evaluate_models DATA [--models-dir DIR] [--json]
 
 DATA has video/, audio/ and images/ as evaluation_labels.json names them. One frame a second of each clip is analysed;
-the thresholds are those of the tasks' settings. They were not chosen on these files, except the item task's
-`unchanged`, on bottle-detection.mp4. Voice is compared with the labels of speechbrain's file and, window by window,
+the thresholds are those of the tasks' settings. They were not chosen on these files, except `UNCHANGED` of
+frame_choice.py, on bottle-detection.mp4. Voice is compared with the labels of speechbrain's file and, window by window,
 with the same model in ONNX Runtime. Needs PyAV and onnxruntime.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from apps.livestream.frame_choice import Choice, FrameChooser
 from apps.livestream.intervals import block_bootstrap, wilson
 from apps.livestream.make_gallery import make_gallery
 from apps.livestream.task_files import manifest, write_task
@@ -63,7 +64,7 @@ class Task:
 
     def forget(self) -> None:
         """Begin a new stream."""
-        self._state: dict[str, Any] | None = None if self._name == "face" else {}
+        self._state: dict[str, Any] | None = None if self._name in ("face", "item") else {}
 
     async def run(self, **contents: Any) -> dict[str, Any]:
         event = {"event_id": "frame", "page_id": "", "ts_ms": 0, "contents": contents}
@@ -162,15 +163,18 @@ async def faces(data: Path, models: ModelFolder, labels: dict[str, Any], detecto
 async def items(data: Path, models: ModelFolder, labels: dict[str, Any]) -> list[dict[str, Any]]:
     """Return precision and recall of bottles, and false persons and items where no person is."""
     rows: list[dict[str, Any]] = []
-    async with task("item", models, settings={"unchanged": -1}) as detect, task("item", models) as reusing:
+    async with task("item", models) as detect:
         for clip, expected in labels["bottles"].items():
             counts, again, reused = Counts(), Counts(), 0
-            reusing.forget()
-            for image, labelled in zip(frames(data / "video" / clip), expected, strict=True):
-                counts.add(_labelled(await detect.run(image=image), "bottle"), labelled)
-                output = await reusing.run(image=image)
-                again.add(_labelled(output, "bottle"), labelled)
-                reused += output["reused"]
+            chooser, last = FrameChooser(), 0
+            for second, (image, labelled) in enumerate(zip(frames(data / "video" / clip), expected, strict=True)):
+                bottles = _labelled(await detect.run(image=image), "bottle")
+                counts.add(bottles, labelled)
+                if chooser.choose(1000 * second, image) is Choice.UNCHANGED:
+                    reused += 1
+                else:
+                    last = bottles
+                again.add(last, labelled)
             rows.append({"model": "nanodet", "files": clip, "what": "bottle", **counts.row()})
             rows.append({
                 "model": "nanodet", "files": clip, "what": "bottle, unchanged frames reused", **again.row(),

@@ -2,7 +2,8 @@
 
 The tasks answer when they can, so a second is decided once all of them have said something of its frames and sound.
 In real time a task that is behind drops frames by its `queue_full`; without a pace the player waits for the tasks, so
-that nothing is dropped and the same file gives the same decisions, to the bit.
+that nothing is dropped and the same file gives the same decisions, to the bit. With a budget of CPU time it does not:
+which frames are analysed depends on what the ones before took.
 """
 
 import asyncio
@@ -11,8 +12,9 @@ import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from apps.livestream.media import Frame, MediaError, Sound, Source
-from apps.livestream.seconds import SecondBuilder
+from apps.livestream.frame_choice import Choice, FrameChooser
+from apps.livestream.media import Frame, Item, MediaError, Sound, Source
+from apps.livestream.seconds import SOUND_TASK, SecondBuilder, best_picture
 from walle.clock import Clock, SystemClock
 from walle.device import Device
 from walle.pipeline.events import Event
@@ -28,8 +30,8 @@ _AHEAD = 2  # frames without all their answers, without a pace
 class Decision:
     """The outcome of one second: the highlight task's output, None if its run failed or was dropped (`why` says it).
 
-    `image` is the first of the second's frames that could go to the cloud. `delay_s` is how long after the second's end
-    in the stream it was decided, in real time only.
+    `image` is the one that shows most, of the frames that could go to the cloud. `delay_s` is how long after the
+    second's end in the stream it was decided, in real time only.
     """
 
     second: int
@@ -43,6 +45,9 @@ class Player:
     """Plays one source into one device whose livestream tasks are installed.
 
     `images` is how many frames of a second may go to the cloud. `paced` says that the source has a pace of its own.
+    `budget` is the share of a core that the models may take, None for any; `chooser` has what came of it. `seconds` is
+    how much of the source is played, None for all. `frames` counts the source's frames, those that were not analysed
+    too.
     """
 
     def __init__(
@@ -52,15 +57,21 @@ class Player:
         *,
         paced: bool,
         images: int = 2,
+        budget: float | None = None,
+        seconds: float | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self.chooser = FrameChooser(budget)
         self.builder = SecondBuilder(images=images)
         self.frames = 0
         self.sound_s = 0.0
+        self.was_ended = False  # by `seconds` or `stop`, before the source's end
         self.refused = 0  # events that the device did not take
         self._device = device
         self._source = source
         self._paced = paced
+        self._end_ms = None if seconds is None else seconds * 1000
+        self._stopping = asyncio.Event()
         self._clock = clock or SystemClock()
         self._base_ms = int(self._clock.time() * 1000)
         self._started_s: float | None = None
@@ -75,6 +86,8 @@ class Player:
 
     async def decisions(self) -> AsyncGenerator[Decision]:
         """Play the source to its end and yield what was decided, second by second, in order.
+
+        They end with the source, after `seconds` of it, or after `stop`. All that was read until then is decided.
 
         Raises:
             MediaError: the source cannot be read on; what it gave before that is decided first.
@@ -106,6 +119,10 @@ class Player:
                 if waiting is not None:
                     await _cancelled([waiting])
 
+    def stop(self) -> None:
+        """Read no more of the source."""
+        self._stopping.set()
+
     # --- the stream into the device -----------------------------------------------------------------------------------
 
     async def _play(self) -> None:
@@ -125,7 +142,7 @@ class Player:
             self.builder.end("frame")
         if not info.has_sound:
             self.builder.end("sound")
-        async for item in self._source:
+        async for item in self._items():
             if self._started_s is None:
                 self._started_s = self._clock.monotonic() - item.pts_ms / 1000
             match item:
@@ -133,19 +150,51 @@ class Player:
                     while not self._paced and len(self._open) >= _AHEAD:
                         self._room.clear()
                         await self._room.wait()
-                    await self._send_frame(pts_ms, image)
+                    await self._take_frame(pts_ms, image)
                 case Sound(pts_ms, samples):
                     await self._send_sound(pts_ms, samples)
 
-    async def _send_frame(self, pts_ms: int, image: Any) -> None:
-        contents = {"image": image, "second": pts_ms // 1000, "pts_ms": pts_ms}
+    async def _items(self) -> AsyncGenerator[Item]:
+        """Yield the source's items until its end, or what ends it for the player, also while nothing comes."""
+        items = aiter(self._source)
+        ending: list[asyncio.Task[Any]] = [asyncio.create_task(self._stopping.wait())]
+        if self._end_ms is not None and self._source.info.live:
+            ending.append(asyncio.create_task(self._clock.sleep(self._end_ms / 1000)))
+        reading: asyncio.Task[Item] | None = None
+        try:
+            while True:
+                reading = asyncio.ensure_future(anext(items))
+                await asyncio.wait([reading, *ending], return_when=asyncio.FIRST_COMPLETED)
+                if any(task.done() for task in ending):
+                    self.was_ended = True
+                    return
+                try:
+                    item = reading.result()
+                except StopAsyncIteration:
+                    return
+                if self._end_ms is not None and item.pts_ms >= self._end_ms:
+                    self.was_ended = True
+                    return
+                yield item
+        finally:
+            await _cancelled([*ending, *([] if reading is None else [reading])])
+
+    async def _take_frame(self, pts_ms: int, image: Any) -> None:
         async with self._turn:
-            tasks = await self._send("frame", pts_ms, contents)
             self.frames += 1
-            self.builder.frame(pts_ms, image, tasks)
-            if tasks:
-                self._open[pts_ms] = len(tasks)
+            choice = self.chooser.choose(pts_ms, image)
+            if choice is Choice.ANALYSED:
+                await self._send_frame(pts_ms, image)
+            else:
+                self.builder.reuse(pts_ms, image, has_changed=choice is Choice.BUDGET)
             await self._decide()
+
+    async def _send_frame(self, pts_ms: int, image: Any) -> None:
+        tasks = await self._send("frame", pts_ms, {"image": image, "second": pts_ms // 1000, "pts_ms": pts_ms})
+        self.builder.frame(pts_ms, image, tasks)
+        self.chooser.begin(pts_ms, tasks)
+        if tasks:
+            self._open[pts_ms] = len(tasks)
 
     async def _send_sound(self, pts_ms: int, samples: Any) -> None:
         async with self._turn:
@@ -171,7 +220,7 @@ class Player:
     async def _decide(self) -> None:
         """Hand complete seconds to the device."""
         for contents in self.builder.ready():
-            image = next((frame["image"] for frame in contents["frames"] if "image" in frame), None)
+            image = best_picture(contents)
             taken = await self._device.on_event(Event("second", "", self._latest_ms, contents), can_wait=True)
             if taken is None or f"{SCENARIO}/{DECIDER}" not in taken.tasks:
                 why = "the device did not take the second" if taken is None else "the highlight task is not installed"
@@ -213,7 +262,14 @@ class Player:
             self.builder.failure(name, pts_ms)
         else:
             self.builder.answer(name, pts_ms, result.output)
-        if name != "voice" and pts_ms in self._open:
+        if name == SOUND_TASK:
+            self.chooser.spend(name, result.cpu_s)
+            return
+        if result.dropped or result.failure is not None:
+            self.chooser.lose(name, pts_ms, has_run=not result.dropped)
+        else:
+            self.chooser.end(name, pts_ms, result.cpu_s)
+        if pts_ms in self._open:
             self._open[pts_ms] -= 1
             if not self._open[pts_ms]:
                 del self._open[pts_ms]
@@ -231,6 +287,7 @@ class Player:
         counts = self.builder.counts
         part = counts.dropped if result.dropped else counts.failed if result.failure else counts.answered
         part[DECIDER] = part.get(DECIDER, 0) + 1
+        self.chooser.spend(DECIDER, result.cpu_s)
         output = None if why else result.output
         self._decided.put_nowait(Decision(second=second, output=output, why=why, image=image, delay_s=delay_s))
 

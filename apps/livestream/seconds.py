@@ -2,6 +2,9 @@
 
 A second is complete once the stream has gone past it and every task has said something of each of its frames and
 sounds: an answer, a failure, or that the trigger was dropped. Then the app hands it to the device as a `second` event.
+
+A frame that was not analysed has the answers about the last one that was: where it has not changed, they are about it
+too; where it has, they are the best guess, for a second that has nothing better.
 """
 
 import dataclasses
@@ -18,6 +21,7 @@ class _Frame:
     size: list[int]
     waiting: set[str]
     answers: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+    is_guess: bool = False  # the answers are about an earlier frame, which looked otherwise
 
 
 @dataclasses.dataclass(slots=True)
@@ -51,14 +55,20 @@ class SecondBuilder:
         self._next = 0
         self._reached_ms = {"frame": 0, "sound": 0}
         self._ended: set[str] = set()
+        self._analysed: _Frame | None = None  # the last one that went to the device
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
     def frame(self, pts_ms: int, image: Any, tasks: Iterable[str]) -> None:
         """Note a frame, uint8 [height, width, 3], that went to the device and triggered these tasks."""
-        found = _Frame(image, list(image.shape[:2]), set(tasks))
-        self._second(pts_ms // 1000).frames[pts_ms] = found
-        self._reached_ms["frame"] = pts_ms
+        self._analysed = _Frame(image, list(image.shape[:2]), set(tasks))
+        self._add(pts_ms, self._analysed)
+
+    def reuse(self, pts_ms: int, image: Any, *, has_changed: bool) -> None:
+        """Note a frame that did not go to the device: it has the answers about the last one of its size that did."""
+        size, last = list(image.shape[:2]), self._analysed
+        answers = last.answers if last is not None and last.size == size else {}
+        self._add(pts_ms, _Frame(image, size, set(), answers, is_guess=has_changed))
 
     def sound(self, pts_ms: int, tasks: Iterable[str]) -> None:
         """Note a chunk of sound that went to the device and triggered these tasks."""
@@ -122,15 +132,22 @@ class SecondBuilder:
 
     def _contents(self, second: int, found: _Second) -> dict[str, Any]:
         frames = []
-        for _, frame in sorted(found.frames.items()):
-            answers = {"items": frame.answers["item"]} if "item" in frame.answers else {}
-            if "face" in frame.answers:
-                answers["faces"] = frame.answers["face"]
+        in_order = [frame for _, frame in sorted(found.frames.items())]
+        guesses = not any(frame.answers and not frame.is_guess for frame in in_order)
+        for frame in in_order:
+            known = frame.answers if guesses or not frame.is_guess else {}
+            answers = {"items": known["item"]} if "item" in known else {}
+            if "face" in known:
+                answers["faces"] = known["face"]
             frames.append({"size": frame.size, **answers})
-        pictures = [frame.image for _, frame in sorted(found.frames.items())]
+        pictures = [frame.image for frame in in_order]
         for place in sorted(range(len(frames)), key=lambda k: (-_interest(frames[k]), k))[: self._images]:
             frames[place]["image"] = pictures[place]
         return {"second": second, "pts_ms": second * 1000, "voice": found.voice, "frames": frames}
+
+    def _add(self, pts_ms: int, frame: _Frame) -> None:
+        self._second(pts_ms // 1000).frames[pts_ms] = frame
+        self._reached_ms["frame"] = pts_ms
 
     def _second(self, second: int) -> _Second:
         if second < self._next:
@@ -146,6 +163,16 @@ class SecondBuilder:
             self._sounds.discard(pts_ms)
         elif (frame := self._frame(pts_ms)) is not None:
             frame.waiting.discard(task)
+
+
+def best_picture(contents: Mapping[str, Any]) -> Any:
+    """Return the image of a `second` event that shows most: a person and something else; None if it has no image."""
+    frames = [frame for frame in contents["frames"] if "image" in frame]
+    return max(frames, key=lambda frame: _interest(frame) + _person(frame))["image"] if frames else None
+
+
+def _person(frame: Mapping[str, Any]) -> float:
+    return max((item["score"] for item in frame.get("items", ()) if item["label"] == "person"), default=0.0)
 
 
 def _interest(frame: Mapping[str, Any]) -> float:

@@ -67,6 +67,34 @@ async def test_arrays_at_any_depth_reach_tasks_and_sequences_keep_none_of_them(t
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("vm_host", [pytest.param(False, id="process"), HOST])
+async def test_a_result_has_the_cpu_time_of_its_run_and_not_the_time_that_it_waits(
+    tmp_path: Path, vm_host: bool
+) -> None:
+    burns = """
+    import time
+
+    def execute(ctx, x):
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
+            pass
+    """
+    waits = "import time\ndef execute(ctx, x):\n    time.sleep(0.1)"
+    fails = "def execute(ctx, x):\n    raise ValueError"
+    mains = {"burns": burns, "waits": waits, "fails": fails}
+    tasks = {name: (main, FRAME.format(name)) for name, main in mains.items()}
+    async with frame_rig(tmp_path, tasks, vm_host=vm_host) as rig:
+        streams = {name: rig.stream.results.open(f"shop/{name}") for name in tasks}
+        await rig.intake.take_live(frame_of(1), can_wait=False)
+        cpu_s = {name: (await results_of(stream, 1))[0].cpu_s for name, stream in streams.items()}
+    assert cpu_s["burns"] is not None
+    assert cpu_s["burns"] >= 0.05
+    assert cpu_s["waits"] is not None
+    assert cpu_s["waits"] < 0.05
+    assert cpu_s["fails"] is None
+
+
+@pytest.mark.asyncio
 async def test_a_wrong_array_is_refused_with_its_place_and_nothing_of_it_is_taken(tmp_path: Path) -> None:
     async with frame_rig(tmp_path, {"sum": (SUM, FRAME.format("sum"))}) as rig:
         wrong: list[tuple[dict[str, Any], str]] = [

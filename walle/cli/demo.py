@@ -73,6 +73,11 @@ def livestream(
     ] = False,
     speed: Annotated[float, typer.Option(help="Play a file at this many times its pace.", min=0.1, max=100.0)] = 1.0,
     frames_per_second: Annotated[float, typer.Option(help="Frames that the models get.", min=0.1, max=60.0)] = 4.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Share of one core that the models of a stream may take, as 0.25.", min=0.001, max=64.0),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="End after this much of the stream.", min=1.0)] = None,
     clips: Annotated[bool, typer.Option("--clips", help="Cut a video of each highlight of a file.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -80,7 +85,7 @@ def livestream(
 
     Starts a cloud and the devices, pushes the tasks that detect items, faces and voice and decide about each second,
     and plays the stream. Seconds that a device is not sure of go to the cloud. Writes highlights.json and a page with
-    the timeline; open it in a browser.
+    the timeline; open it in a browser. Ends with the stream, after --seconds, or with q or Ctrl-C.
     """
     run, _ = _load(_LIVESTREAM)
     options = run.Options(
@@ -92,6 +97,8 @@ def livestream(
         frames_per_second=frames_per_second,
         clips=clips,
         as_json=as_json,
+        budget=budget,
+        seconds=seconds,
     )
     raise typer.Exit(run.main(options))
 

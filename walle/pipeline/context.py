@@ -32,6 +32,7 @@ _MAX_RETURNED = 8  # runs of other calls may come between a run's return and the
 
 _MODEL_ENDINGS = ("", ".walle", ".onnx")
 _clock_s = time.perf_counter
+_cpu_s = time.thread_time  # of the thread to which the VM is pinned
 
 # A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
 _sessions: dict[str, Session | Module] = {}
@@ -472,13 +473,15 @@ def run(
     state: dict[str, Any] | None = None,
     run_id: int = 0,
 ) -> dict[str, Any]:
-    """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)]}, and "state".
+    """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)], "cpu_s", "state"}.
 
     `task` is its full name. `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
+    `cpu_s` are the seconds of CPU time that the run took on its VM's thread.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
     `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. `state` is the task's, None if it
-    has none. A phase whose place in `phases` is "cloud" runs there. `run_id` is for `take_failure`.
+    has none; then the result has none either. A phase whose place in `phases` is "cloud" runs there. `run_id` is for
+    `take_failure`.
     """
     return _run_phases(task, trigger, events, device, phases or {}, state, run_id, None)
 
@@ -508,6 +511,7 @@ def _run_phases(
     run_id: int,
     times: dict[str, float] | None,
 ) -> dict[str, Any]:
+    begun_s = _cpu_s()
     log = _open_log(run_id)
     ctx = Context(task, decode_events(events), device, log, trigger.get("visit", "whole"), state)
     present = _load()
@@ -524,6 +528,7 @@ def _run_phases(
     result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": _close_log(run_id)}
     if state is not None:
         result["state"] = ctx.state
+    result["cpu_s"] = _cpu_s() - begun_s
     return result
 
 

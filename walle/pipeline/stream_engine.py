@@ -51,6 +51,7 @@ class TaskOutput:
 
     `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. `state` is the task's
     new state, None if it has none. All is plain data. `phase_ms` is the time of each phase, where it was measured.
+    `cpu_s` is the run's CPU time, None where it is not known.
     """
 
     output: Any = None
@@ -58,6 +59,7 @@ class TaskOutput:
     local: Sequence[tuple[str, Any]] = ()
     state: Mapping[str, Any] | None = None
     phase_ms: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    cpu_s: float | None = None
 
 
 class TakenEvent(NamedTuple):
@@ -506,7 +508,7 @@ class StreamEngine:
         """Take note that the first trigger's outputs are in the store's buffer."""
         queue.error = None
         first = queue.remove_first()
-        self.results.end(queue.task, first.trigger, result.output, result.error)
+        self.results.end(queue.task, first.trigger, result.output, result.error, cpu_s=result.cpu_s)
         self._queued_bytes -= first.size_bytes
         if queue.task in self._replay_lagging:
             self._replay_lagging[queue.task] = first.position
@@ -549,7 +551,7 @@ class StreamEngine:
         except Exception as error:  # noqa: BLE001 (any failure of a run stays that task's)
             return self._failed(task, error)
         self._tell_outcome(task, True, None)
-        return _Result(puts, state_before, state, output.output)
+        return _Result(puts, state_before, state, output.output, cpu_s=output.cpu_s)
 
     def _failed(self, task: str, error: Exception) -> "_Result":
         self.counts.failures += 1
@@ -574,6 +576,7 @@ class _Result(NamedTuple):
     state: TaskState | None
     output: Any = None
     error: Exception | None = None
+    cpu_s: float | None = None
 
 
 def _matching_part(condition: TriggerCondition) -> TriggerCondition:

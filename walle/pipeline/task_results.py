@@ -23,7 +23,9 @@ _MAX_EXPECTED = 10_000  # triggers of a stream without a result, and results tha
 class TaskResult:
     """The outcome of one trigger: `output`, None also for a run that returned nothing; or `failure`; or `dropped`.
 
-    `event_id`, `ts_ms` and `position` are those of the event that triggered.
+    `event_id`, `ts_ms` and `position` are those of the event that triggered. `cpu_s` is the CPU time of a run that
+    returned, in seconds on the thread of the task's VM, None where it is not known. The VM says it: what a task could
+    falsify.
     """
 
     task: str
@@ -33,6 +35,7 @@ class TaskResult:
     output: Any = None
     failure: Failure | None = None
     dropped: bool = False
+    cpu_s: float | None = None
 
 
 class ResultStream:
@@ -131,11 +134,13 @@ class TaskResults:
         for stream in self._streams.get(task, ()):
             stream.expect(trigger.position)
 
-    def end(self, task: str, trigger: Trigger, output: Any, error: Exception | None) -> None:
+    def end(
+        self, task: str, trigger: Trigger, output: Any, error: Exception | None, *, cpu_s: float | None = None
+    ) -> None:
         """Tell the end of a trigger's run."""
         if task in self._streams:
             failure = None if error is None else failure_of(error)
-            self._tell(_result(task, trigger, output=output, failure=failure))
+            self._tell(_result(task, trigger, output=output, failure=failure, cpu_s=cpu_s))
 
     def drop(self, task: str, trigger: Trigger) -> None:
         """Tell that a trigger was dropped."""

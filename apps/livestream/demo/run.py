@@ -18,8 +18,11 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from apps.livestream.demo.keys import quit_key
+from apps.livestream.demo.results_folder import ResultsFolder
 from apps.livestream.demo.view import View, summary_table
 from apps.livestream.document import BRIDGE_S, Stream, document, write_document
+from apps.livestream.frame_choice import Choice
 from apps.livestream.media import MediaError, NoStreamError, Source, SourceReport, clip, encode_jpeg, open_source
 from apps.livestream.media.address import Address
 from apps.livestream.page.page import clock, write_page
@@ -45,12 +48,17 @@ class Options:
     frames_per_second: float
     clips: bool
     as_json: bool
+    budget: float | None = None
+    seconds: float | None = None
 
 
 def main(options: Options) -> int:
     """Run the demo; return 0 if every device played its stream to the end, 1 if not, 130 after Ctrl-C.
 
-    What was decided until then is written and shown in each case.
+    The key q and `seconds` are ends too. What was decided until then is written and shown in each case.
+
+    Raises:
+        ConfigError: the results folder has files that are not an earlier run's.
     """
     console = Console(stderr=options.as_json)
     folder = Path(tempfile.mkdtemp(prefix="walle-livestream-"))
@@ -63,12 +71,13 @@ def main(options: Options) -> int:
         status = 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if demo.first is None:  # stopped before the stream began
+    if options.as_json:
+        sys.stdout.write(json.dumps({"devices": dict(sorted(demo.documents.items()))}, indent=1) + "\n")
+    if not demo.documents:  # stopped before the stream began
         console.print("stopped; nothing was written")
-    elif options.as_json:
-        sys.stdout.write(json.dumps(demo.first, indent=1) + "\n")
-    else:
-        console.print(summary_table(demo.first))
+    elif not options.as_json:
+        for device, found in sorted(demo.documents.items()):
+            console.print(summary_table(found, device if options.devices > 1 else ""))
         console.print("page:", str(options.out / "index.html"), highlight=False, soft_wrap=True)
     return status
 
@@ -80,29 +89,38 @@ def source_faults(report: SourceReport) -> list[str]:
     return [report.summary()] if report.complete is False or any(counts) else []
 
 
+def _stop(players: list[Player]) -> None:
+    for player in players:
+        player.stop()
+
+
+def _made_by() -> str:
+    return f"walle {importlib.metadata.version('walle')}"
+
+
 def _shortened(lines: list[str]) -> list[str]:
     more = len(lines) - _MAX_LINES
     return lines if more <= 0 else [*lines[:_MAX_LINES], f"and {more} more seconds were not decided"]
 
 
 class Thumbnails:
-    """The first picture of each highlight, as JPEG; `document.highlights` joins seconds by the same rule."""
+    """The picture of each highlight's best second, as JPEG; `document.highlights` joins seconds by the same rule."""
 
     def __init__(self) -> None:
-        self._images: dict[int, bytes] = {}  # by the highlight's first second
+        self._images: dict[int, tuple[float, bytes]] = {}  # score and picture, by the highlight's first second
         self._start = self._last = -BRIDGE_S - 2
 
-    def add(self, second: int, image: Any) -> None:
+    def add(self, second: int, image: Any, score: float) -> None:
         """Take the picture of a second that is a highlight, in order; None where it has none."""
         if second - self._last - 1 > BRIDGE_S:
             self._start = second
         self._last = second
-        if image is not None and self._start not in self._images:
-            self._images[self._start] = encode_jpeg(image)
+        if image is not None and score > self._images.get(self._start, (-1.0, b""))[0]:
+            self._images[self._start] = score, encode_jpeg(image)
 
     def of(self, start: int) -> bytes | None:
         """Return the picture of the highlight that begins at a second."""
-        return self._images.get(start)
+        return self._images.get(start, (0.0, None))[1]
 
 
 class _Demo:
@@ -111,7 +129,8 @@ class _Demo:
         self._folder = folder
         self._console = console
         self._shown = Address.parse(options.source).shown  # without a password
-        self.first: dict[str, Any] | None = None  # the first device's document, once it is written
+        self._results = ResultsFolder(options.out)
+        self.documents: dict[str, dict[str, Any]] = {}  # by device, those that are written
         self.ended_early = False
 
     async def run(self) -> None:
@@ -124,13 +143,18 @@ class _Demo:
         async with self._open_source() as source:  # what cannot be played is said before anything is started
             if not source.info.has_video:
                 raise NoStreamError(self._shown, "no video in it; highlights are found in pictures, give a video")
-        options.out.mkdir(parents=True, exist_ok=True)
         models = ModelFolder(options.models_dir or default_folder())
         async with contextlib.AsyncExitStack() as undo:
             with self._status("starting the cloud and its devices, and releasing the tasks"):
                 studio = await undo.enter_async_context(Studio(self._folder, models, devices=options.devices))
-            view = undo.enter_context(View(self._shown, options.devices, self._console))
-            await asyncio.gather(*(self._play(device, view, number) for number, device in enumerate(studio.devices)))
+            await asyncio.to_thread(self._results.begin)
+            players: list[Player] = []
+            can_quit = undo.enter_context(quit_key(lambda: _stop(players)))
+            how = "q or Ctrl-C ends it" if can_quit else ""
+            view = undo.enter_context(View(self._shown, options.devices, self._console, how=how))
+            await asyncio.gather(
+                *(self._play(device, view, number, players) for number, device in enumerate(studio.devices))
+            )
 
     @contextlib.asynccontextmanager
     async def _open_source(self) -> AsyncIterator[Source]:
@@ -151,9 +175,10 @@ class _Demo:
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
-    async def _play(self, device: Device, view: View, number: int) -> None:
+    async def _play(self, device: Device, view: View, number: int, players: list[Player]) -> None:
         options = self._options
-        out = options.out if number == 0 else options.out / device.config.device_id
+        name = device.config.device_id
+        out = options.out if number == 0 else options.out / name
         out.mkdir(parents=True, exist_ok=True)
         seconds: list[dict[str, Any]] = []
         thumbnails = Thumbnails()
@@ -161,7 +186,14 @@ class _Demo:
         undecided: list[str] = []
         started_s = time.monotonic()
         async with self._open_source() as source:
-            player = Player(device, source, paced=options.pace is not None or source.info.live)
+            player = Player(
+                device,
+                source,
+                paced=options.pace is not None or source.info.live,
+                budget=options.budget,
+                seconds=options.seconds,
+            )
+            players.append(player)
             try:
                 async with contextlib.aclosing(player.decisions()) as decisions:
                     async for decision in decisions:
@@ -171,7 +203,7 @@ class _Demo:
                             continue
                         seconds.append(dict(decision.output))
                         if decision.output["highlight"]:
-                            thumbnails.add(decision.second, decision.image)
+                            thumbnails.add(decision.second, decision.image, decision.output["score"])
             except MediaError as error:
                 self.ended_early = True
                 faults.append(str(error))
@@ -179,27 +211,40 @@ class _Demo:
                 faults.append(f"stopped at {clock(seconds[-1]['second'] + 1 if seconds else 0)}")
                 raise
             finally:
-                played_s = time.monotonic() - started_s
                 duration_ms = source.info.duration_ms
+                duration_s = time.monotonic() - started_s if duration_ms is None else duration_ms / 1000
+                if player.was_ended:
+                    duration_s = seconds[-1]["second"] + 1 if seconds else 0
+                    if options.seconds is None or duration_s < options.seconds:
+                        faults.append(f"stopped at {clock(duration_s)}")
                 stream = Stream(
                     source=Path(self._shown).name if duration_ms is not None else self._shown,
-                    duration_s=played_s if duration_ms is None else duration_ms / 1000,
+                    duration_s=duration_s,
                     frames=player.frames,
                     sound_s=player.sound_s,
+                    unchanged=player.chooser.counts[Choice.UNCHANGED],
+                    over_budget=player.chooser.counts[Choice.BUDGET],
+                    budget=options.budget,
+                    cpu_s=player.chooser.cpu_s,
                     faults=(*faults, *source_faults(source.report), *_shortened(undecided)),
                 )
-                result = await self._write(stream, seconds, player, thumbnails, out)
-                if number == 0:
-                    self.first = result
+                result = document(
+                    stream,
+                    seconds,
+                    player.builder.counts,
+                    made_by=_made_by(),
+                    made_at=f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC",
+                )
+                await self._write(result, thumbnails, out)
+                self.documents[name] = result
 
-    async def _write(
-        self, stream: Stream, seconds: list[dict[str, Any]], player: Player, thumbnails: Thumbnails, out: Path
-    ) -> dict[str, Any]:
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        made_by = f"walle {importlib.metadata.version('walle')}"
-        result = document(stream, seconds, player.builder.counts, made_by=made_by, made_at=now)
+    async def _write(self, result: dict[str, Any], thumbnails: Thumbnails, out: Path) -> None:
         source = Path(self._options.source)
         is_file = await asyncio.to_thread(source.is_file)
+        video = f"stream{source.suffix}" if is_file else ""  # a name that none of the other files has
+        numbers = range(1, len(result["highlights"]) + 1)
+        made = [f"highlight-{number}.{suffix}" for number in numbers for suffix in ("jpg", "mp4")]
+        self._results.add(out, ["highlights.json", "index.html", *filter(None, [video]), *made])
         for number, highlight in enumerate(result["highlights"], 1):
             if (image := thumbnails.of(highlight["start"])) is not None:
                 highlight["thumbnail"] = f"highlight-{number}.jpg"
@@ -212,8 +257,6 @@ class _Demo:
                 except MediaError as error:
                     result["faults"].append(str(error))
         write_document(result, out / "highlights.json")
-        video = f"stream{source.suffix}" if is_file else ""  # a name that none of the other files has
         if video:
             await asyncio.to_thread(shutil.copyfile, source, out / video)
         write_page(result, out, video=quote(video))
-        return result

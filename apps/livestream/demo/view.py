@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from apps.livestream.frame_choice import Choice
 from apps.livestream.page.page import clock
 from apps.livestream.player import Decision, Player
 
@@ -19,8 +20,9 @@ _LEVELS = " ▁▂▃▄▅▆▇█"
 class View:
     """A table with a row for each device, redrawn as decisions come; nothing where the console is not a terminal."""
 
-    def __init__(self, source: str, devices: int, console: Console) -> None:
+    def __init__(self, source: str, devices: int, console: Console, *, how: str = "") -> None:
         self._source = source
+        self._how = how  # to end it
         self._latest: list[collections.deque[Decision]] = [collections.deque(maxlen=_LATEST) for _ in range(devices)]
         self._players: list[Player | None] = [None] * devices
         self._live = Live(console=console, auto_refresh=False, get_renderable=self._table, transient=True)
@@ -46,16 +48,20 @@ class View:
 
     def _table(self) -> Table:
         table = Table(title=escape(self._source), title_justify="left", expand=True)
-        for column in ("device", "at", "the last minute", "decided", "dropped"):
+        if self._how:
+            table.caption, table.caption_justify = self._how, "left"
+        for column in ("device", "at", "the last minute", "decided", "not analysed", "dropped"):
             table.add_column(column, no_wrap=True, ratio=1 if column == "the last minute" else None)
         for number, (latest, player) in enumerate(zip(self._latest, self._players, strict=True), 1):
             if player is None or not latest:
-                table.add_row(str(number), "", "", "", "")
+                table.add_row(str(number), "", "", "", "", "")
                 continue
             last = latest[-1]
             where = last.output["decided"] if last.output is not None else "nowhere"
             dropped = sum(player.builder.counts.dropped.values())
-            table.add_row(str(number), clock(last.second), "".join(map(_bar, latest)), where, str(dropped))
+            spared = player.frames - player.chooser.counts[Choice.ANALYSED]
+            bars = "".join(map(_bar, latest))
+            table.add_row(str(number), clock(last.second), bars, where, str(spared), str(dropped))
         return table
 
 
@@ -66,19 +72,29 @@ def _bar(decision: Decision) -> str:
     return f"[bold yellow]{level}[/bold yellow]" if decision.output["highlight"] else level
 
 
-def summary_table(first: dict[str, Any]) -> Table:
-    """Return a device's highlights, and what was looked at, as a table."""
-    counts = first["counts"]
-    table = Table(title=escape(f"{len(first['highlights'])} highlights in {first['source']}"), title_justify="left")
+def summary_table(found: dict[str, Any], device: str = "") -> Table:
+    """Return a device's highlights, and what was looked at, as a table. `device` is its name, where there are more."""
+    counts = found["counts"]
+    title = f"{device}: " if device else ""
+    title += f"{len(found['highlights'])} highlights in {found['source']}"
+    table = Table(title=escape(title), title_justify="left")
     for column in ("from", "to", "item", "score", "decided"):
         table.add_column(column)
-    for each in first["highlights"]:
+    for each in found["highlights"]:
         decided = " and ".join(each["decided"])
         table.add_row(clock(each["start"]), clock(each["end"]), escape(each["item"]), f"{each['score']:.2f}", decided)
     where = f"{counts['by_device']} seconds decided on the device, {counts['by_cloud']} in the cloud"
     alone = f", {counts['alone']} on the device because the cloud gave no answer" if counts["alone"] else ""
     dropped = ", ".join(f"{row['task']} {row['dropped']}" for row in counts["tasks"] if row["dropped"]) or "none"
-    faults = "".join(f"\n{escape(fault)}" for fault in first["faults"][:10])
-    table.caption = f"{where}{alone}; {counts['sent_bytes']:,} bytes of images sent; frames dropped: {dropped}{faults}"
+    faults = "".join(f"\n{escape(fault)}" for fault in found["faults"][:10])
+    sent = f"{counts['sent_bytes']:,} bytes of images sent"
+    if counts["answered_bytes"] != counts["sent_bytes"]:
+        sent += f", {counts['answered_bytes']:,} of them answered"
+    frames = f"{counts['analysed']:,} of {counts['frames']:,} frames analysed, {counts['unchanged']:,} unchanged"
+    if counts["budget"] is not None:
+        frames += f", {counts['over_budget']:,} beyond the CPU budget"
+    table.caption = (
+        f"{where}{alone}; {sent}\n{frames}, dropped by tasks: {dropped}; {counts['cpu_s']:.1f} s of CPU{faults}"
+    )
     table.caption_justify = "left"
     return table

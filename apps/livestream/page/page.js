@@ -33,9 +33,12 @@
     timeline.setAttribute("aria-valuetext", said);
     if (now.textContent !== said) now.textContent = said;
   };
+  const canSeek = () => video.seekable.length > 0 && video.seekable.end(video.seekable.length - 1) > 0;
   const go = (to) => {
     show(to);
-    if (video) video.currentTime = second;
+    if (!video) return;
+    video.currentTime = second;
+    document.getElementById("seeking").hidden = canSeek() || video.readyState === 0;
   };
   const highlight = (step) => {
     const starts = data.highlights.map((each) => each.start);
@@ -70,7 +73,9 @@
     button.addEventListener("click", () => go(Number(button.dataset.second)));
   });
   if (video) {
-    video.addEventListener("timeupdate", () => show(Math.floor(video.currentTime)));
+    video.addEventListener("timeupdate", () => {
+      if (!video.paused || canSeek()) show(Math.floor(video.currentTime));
+    });
     video.addEventListener("error", () => { video.hidden = true; });
   }
   show(0);

@@ -26,10 +26,15 @@ def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") ->
         autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FileSystemLoader(_FOLDER), trim_blocks=True
     )
     environment.filters["clock"] = clock
-    seconds = timeline(document["seconds"])
+    environment.filters["number"] = "{:,}".format
+    decided = document["seconds"]
+    if not document["counts"]["sound_s"]:  # a voice of 0 was not heard
+        decided = [{**second, "evidence": {**second["evidence"], "voice": None}} for second in decided]
+    seconds = timeline(decided)
     page = environment.get_template("page.html.j2").render(
         document=document,
         count=len(seconds),
+        marks=[len(seconds) * part // 4 for part in range(5)] if len(seconds) >= 4 else [0, len(seconds)],
         places=PLACES,
         video=video,
         width=WIDTH,

@@ -22,7 +22,7 @@ class TaskVm:
     def __init__(self, vm: VM, name: str) -> None:
         self._vm = vm
         self._name = name
-        self.state: dict[str, Any] | None = None if name == "face" else {}
+        self.state: dict[str, Any] | None = None if name in ("face", "item") else {}
 
     async def run(self, **contents: Any) -> dict[str, Any]:
         """Return the output for an event with these contents; a run that fails leaves the state unchanged."""

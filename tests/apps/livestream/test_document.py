@@ -29,9 +29,13 @@ def second(number: int, score: float, *, label: str = "", decided: str = "device
 
 
 def made(
-    seconds: Sequence[dict[str, Any]], *, source: str = "talk.mp4", faults: tuple[str, ...] = ()
+    seconds: Sequence[dict[str, Any]],
+    *,
+    source: str = "talk.mp4",
+    sound_s: float = 1.0,
+    faults: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    stream = Stream(source=source, duration_s=len(seconds), frames=2 * len(seconds), sound_s=1.0, faults=faults)
+    stream = Stream(source=source, duration_s=len(seconds), frames=2 * len(seconds), sound_s=sound_s, faults=faults)
     return document(stream, seconds, SecondCounts(answered={"item": 2}), made_by="a test", made_at="2026-11-23")
 
 
@@ -54,6 +58,27 @@ def test_counts_add_up() -> None:
     seconds = [second(0, 0.9), second(1, 0.6, decided="cloud"), second(2, 0.4, decided="device alone")]
     counts = made(seconds)["counts"]
     assert (counts["by_device"], counts["by_cloud"], counts["alone"], counts["sent_bytes"]) == (2, 1, 1, 100)
+
+
+def test_bytes_that_were_sent_are_told_from_those_that_gave_an_answer() -> None:
+    seconds = [second(0, 0.9, decided="cloud")]
+    for number, why in enumerate(("away", "away", "late", "full"), 1):
+        seconds.append({**second(number, 0.6, decided="device alone"), "why": why, "sent_bytes": 10**number})
+    counts = made(seconds)["counts"]
+    assert counts["sent_bytes"] == 100 + 1_000 + 10_000  # nothing was sent while the cloud was away
+    assert counts["answered_bytes"] == 100
+    assert counts["unanswered"] == {"away": 2, "full": 1, "late": 1}
+
+
+def test_frames_that_were_not_analysed_are_counted_by_reason() -> None:
+    stream = Stream(
+        source="talk.mp4", duration_s=10, frames=40, sound_s=1.0, unchanged=20, over_budget=5, budget=0.25,
+        cpu_s={"item": 0.5, "face": 0.25},
+    )  # fmt: skip
+    counts = document(stream, [], SecondCounts(), made_by="a test", made_at="2026-11-23")["counts"]
+    assert [counts[name] for name in ("frames", "analysed", "unchanged", "over_budget")] == [40, 15, 20, 5]
+    assert (counts["budget"], counts["cpu_s"]) == (0.25, 0.75)
+    assert [row["cpu_s"] for row in counts["tasks"]] == [0.5, 0.25, 0, 0]
 
 
 def test_the_document_is_written_whole(tmp_path: Path) -> None:
@@ -108,6 +133,24 @@ class TestPage:
         assert '<rect class="highlight" x="750.0" width="250.0"' in page
         assert 'd="M0.0 144.0H250.0M750.0 16.0H1000.0"' in page
         assert json.loads(page.split('id="data">')[1].split("</script>")[0])["seconds"][1:3] == [None, None]
+
+    def test_a_stream_without_sound_has_no_curve_of_voice(self, tmp_path: Path) -> None:
+        seconds = [second(0, 0.1, voice=0.0, face=0.0), second(1, 0.9, voice=0.0, face=0.0)]
+        page = write_page(made(seconds, sound_s=0.0), tmp_path).read_text()
+        assert "voice (none in this stream)" in page
+        assert "face (none in this stream)" not in page
+        assert json.loads(page.split('id="data">')[1].split("</script>")[0])["seconds"][0]["evidence"]["voice"] is None
+
+    def test_it_says_which_frames_were_not_analysed_and_what_was_not_answered(self, tmp_path: Path) -> None:
+        stream = Stream(
+            source="talk.mp4", duration_s=10, frames=4000, sound_s=1.0, unchanged=20, over_budget=5, budget=0.25
+        )
+        alone = {**second(0, 0.6, decided="device alone"), "why": "late", "sent_bytes": 1234}
+        value = document(stream, [alone], SecondCounts(), made_by="a test", made_at="2026-11-23")
+        page = " ".join(write_page(value, tmp_path).read_text().split())
+        assert "Of 4,000 frames, 3,975 were analysed; 20 were not because nothing had changed" in page
+        assert "5 because of the budget of 25 % of a core" in page
+        assert "1,234 bytes of images went to the cloud, 0 of them were answered. Without an answer: 1 (late)." in page
 
     def test_a_curve_has_gaps_where_there_is_no_value(self) -> None:
         path = curve_path([second(0, 0.5, voice=1.0), second(1, 0.5), second(2, 0.5, voice=0.0)], "voice")

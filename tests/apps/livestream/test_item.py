@@ -62,41 +62,6 @@ async def test_it_names_known_items(task_folder: Folders, images: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_frame_that_has_not_changed_gets_the_last_answer(task_folder: Folders, images: Path) -> None:
-    image = reference.picture(images / "coffee.png")
-    noisy = np.clip(image + np.random.default_rng(0).normal(0, 4, image.shape), 0, 255).astype(np.uint8)
-    changed = image.copy()
-    changed[300:380, 20:100] = (255, 0, 255)  # a small object
-    darker = (image * 0.8).astype(np.uint8)
-    async with running(task_folder("item"), "item") as task:
-        first = await task.run(image=image, second=0)
-        same = await task.run(image=noisy, second=1)
-        assert (first["reused"], same["reused"]) == (False, True)
-        assert {**first, "reused": True, "second": 1} == same
-        for other in (changed, darker, image[:, ::-1].copy(), image[:-4]):
-            assert not (await task.run(image=np.ascontiguousarray(other)))["reused"]
-            assert not (await task.run(image=image))["reused"]
-
-
-@pytest.mark.asyncio
-async def test_slow_changes_add_up(task_folder: Folders, images: Path) -> None:
-    image = reference.picture(images / "coffee.png").astype(np.float32)
-    async with running(task_folder("item"), "item") as task:
-        reused = [(await task.run(image=(image * (1 - 0.015 * step)).astype(np.uint8)))["reused"] for step in range(20)]
-    assert reused[1]
-    assert reused.count(False) >= 3  # compared with the last frame that was analysed, not with the last one
-
-
-@pytest.mark.asyncio
-async def test_a_state_of_another_stream_is_not_needed(task_folder: Folders, images: Path) -> None:
-    image = reference.picture(images / "chelsea.png")
-    async with running(task_folder("item"), "item") as task:
-        first = await task.run(image=image)
-        task.state = {}
-        assert await task.run(image=image) == first
-
-
-@pytest.mark.asyncio
 async def test_the_best_item_is_matched_to_the_gallery(models: ModelFolder, images: Path, tmp_path: Path) -> None:
     chelsea, cat, cup = (str(images / name) for name in ("chelsea.png", "cat_720p.jpg", "coffee.png"))
     made = make_gallery([f"chelsea={chelsea}", f"the-cup={cup}@170,18,250,297", f"other-cat={cat}"], models)

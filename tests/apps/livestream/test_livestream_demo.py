@@ -1,26 +1,33 @@
 """`walle demo livestream` as a person runs it: its results, its errors, and Ctrl-C in a terminal."""
 
+import asyncio
 import contextlib
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
+from unittest import mock
 
 import av
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from apps.livestream.demo.keys import quit_key
+from apps.livestream.demo.results_folder import ResultsFolder
 from apps.livestream.demo.run import Thumbnails
 from apps.livestream.document import highlights
+from apps.livestream.media import encode_jpeg
 from tests.apps.livestream.conftest import DATA
 from tests.apps.livestream.test_document import second
 from walle.cli import app
-from walle.errors import WalleError
+from walle.errors import ConfigError, WalleError
 from walle.model_files import ModelFolder
 
 ROOT = Path(__file__).parents[3]
@@ -45,44 +52,54 @@ def descendants(pid: int) -> set[int]:
 
 
 @pytest.mark.system
-def test_a_file_gives_a_document_a_page_thumbnails_and_clips(advert: Path, models: ModelFolder, tmp_path: Path) -> None:
+def test_a_file_gives_a_document_a_page_thumbnails_and_clips_of_each_device(
+    advert: Path, models: ModelFolder, tmp_path: Path
+) -> None:
+    """In a folder with the results of an earlier run, which had more highlights and devices."""
     out = tmp_path / "out"
+    earlier = ["highlight-97.jpg", "camera-3/highlights.json", "highlight-1.jpg"]
+    (out / "camera-3").mkdir(parents=True)
+    for name in [*earlier, "of-the-user.txt"]:
+        (out / name).write_text("old")
+    (out / "files.json").write_text(json.dumps({"files": earlier}))
     options = [
-        "--source",
-        str(advert),
-        "--models-dir",
-        str(models.path),
-        "--out",
-        str(out),
-        "--fast",
-        "--clips",
-        "--json",
-    ]
+        "--source", str(advert), "--models-dir", str(models.path), "--out", str(out), "--fast", "--clips", "--json",
+        "--frames-per-second", "2", "--devices", "2", "--seconds", "5", "--budget", "1.5",
+    ]  # fmt: skip
     done = subprocess.run(
-        [*WALLE, *options, "--frames-per-second", "2"],
-        cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        [*WALLE, *options], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found == json.loads((out / "highlights.json").read_text())
-    assert found["source"] == advert.name
-    assert [each["second"] for each in found["seconds"]] == list(range(16))
-    assert found["faults"] == []
-    counts = found["counts"]
-    assert counts["by_device"] + counts["by_cloud"] == 16
-    answered = {row["task"]: row["answered"] for row in counts["tasks"]}
-    assert answered["item"] == answered["face"] == counts["frames"]
-    assert found["highlights"]  # it presents one article, from its first second to its last
-    page = (out / "index.html").read_text()
-    assert 'src="stream.mp4"' in page
-    assert (out / "stream.mp4").stat().st_size == advert.stat().st_size
-    for each in found["highlights"]:
-        assert each["thumbnail"] in page
-        assert (out / each["thumbnail"]).read_bytes()[:2] == b"\xff\xd8"
-        assert each["clip"] in page
-        with av.open(out / each["clip"]) as clip:
-            assert clip.duration is not None
-            assert clip.duration / 1e6 == pytest.approx(each["end"] - each["start"], abs=1.1)
+    devices = json.loads(done.stdout)["devices"]
+    assert list(devices) == ["camera-1", "camera-2"]
+    for name, found in devices.items():
+        folder = out if name == "camera-1" else out / name
+        assert found == json.loads((folder / "highlights.json").read_text())
+        assert found["source"] == advert.name
+        assert [each["second"] for each in found["seconds"]] == list(range(5))
+        assert found["duration_s"] == 5
+        assert found["faults"] == []
+        counts = found["counts"]
+        assert counts["by_device"] + counts["by_cloud"] == 5
+        answered = {row["task"]: row["answered"] for row in counts["tasks"]}
+        assert answered["item"] == answered["face"] == counts["analysed"]
+        assert counts["analysed"] + counts["unchanged"] + counts["over_budget"] == counts["frames"] == 10
+        assert counts["budget"] == 1.5
+        assert 0 < counts["cpu_s"] < 7
+        assert found["highlights"]  # it presents one article, from its first second to its last
+        page = (folder / "index.html").read_text()
+        assert 'src="stream.mp4"' in page
+        assert (folder / "stream.mp4").stat().st_size == advert.stat().st_size
+        for each in found["highlights"]:
+            assert each["thumbnail"] in page
+            assert (folder / each["thumbnail"]).read_bytes()[:2] == b"\xff\xd8"
+            assert each["clip"] in page
+            with av.open(folder / each["clip"]) as clip:
+                assert clip.duration is not None
+                assert clip.duration / 1e6 == pytest.approx(each["end"] - each["start"], abs=1.1)
+    assert not (out / "highlight-97.jpg").exists()
+    assert not (out / "camera-3").exists()
+    assert (out / "of-the-user.txt").exists()
 
 
 @pytest.mark.system
@@ -115,6 +132,65 @@ def test_ctrl_c_in_a_terminal_keeps_what_was_decided_and_leaves_no_process(
     assert (tmp_path / "out/index.html").exists()
     assert started  # the VM host
     assert {pid for pid in started if Path(f"/proc/{pid}").exists()} == set()
+
+
+def test_results_do_not_go_where_other_files_are(advert: Path, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("mine")
+    options = ["--source", str(advert), "--out", str(tmp_path)]
+    with pytest.raises(ConfigError, match=r"has files, and none of them .* new or empty folder"):
+        CliRunner().invoke(app, ["demo", "livestream", *options], catch_exceptions=False)
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
+class TestResultsFolder:
+    def test_a_list_that_names_other_files_removes_none_of_them(self, tmp_path: Path) -> None:
+        out, away = tmp_path / "out", tmp_path / "away"
+        out.mkdir()
+        away.mkdir()
+        (out / "camera-2").symlink_to(away)
+        names = ["../away/index.html", "notes.txt", "camera-2/index.html", str(away / "index.html"), "files.json"]
+        for file in (away / "index.html", out / "notes.txt"):
+            file.write_text("kept")
+        (out / "files.json").write_text(json.dumps({"files": [*names, 5, None]}))
+        ResultsFolder(out).begin()
+        assert (away / "index.html").exists()
+        assert (out / "notes.txt").exists()
+        assert json.loads((out / "files.json").read_text())["files"] == []
+
+    @pytest.mark.parametrize("text", ["", "[]", '{"files": 5}', "[" * 100_000])
+    def test_a_damaged_list_is_refused(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "files.json").write_text(text)
+        with pytest.raises(ConfigError, match="is not the list of an earlier run's files"):
+            ResultsFolder(tmp_path)
+
+    def test_what_was_listed_is_removed_by_the_next_run(self, tmp_path: Path) -> None:
+        first = ResultsFolder(tmp_path / "out")
+        first.begin()
+        (tmp_path / "out/camera-2").mkdir()
+        first.add(tmp_path / "out", ["index.html", "stream.mp4"])
+        first.add(tmp_path / "out/camera-2", ["highlight-3.jpg"])
+        (tmp_path / "out/index.html").write_text("old")
+        (tmp_path / "out/camera-2/highlight-3.jpg").write_text("old")
+        ResultsFolder(tmp_path / "out").begin()
+        assert [entry.name for entry in (tmp_path / "out").iterdir()] == ["files.json"]
+
+
+@pytest.mark.asyncio
+async def test_q_ends_a_run_in_a_terminal_which_is_as_before_afterwards() -> None:
+    person, terminal = os.openpty()
+    before = termios.tcgetattr(terminal)
+    pressed = asyncio.Event()
+    with os.fdopen(terminal) as stream, mock.patch("os.tcgetpgrp", return_value=os.getpgrp()):
+        with quit_key(pressed.set, stream) as possible:
+            assert possible
+            os.write(person, b"x")
+            await asyncio.sleep(0)
+            os.write(person, b"q")
+            await asyncio.wait_for(pressed.wait(), 10)
+        assert termios.tcgetattr(terminal) == before
+    with quit_key(pressed.set, io.StringIO()) as possible:
+        assert not possible
+    os.close(person)
 
 
 @pytest.fixture(scope="module")
@@ -155,16 +231,15 @@ def test_without_models_the_command_that_fetches_them_is_named(advert: Path, tmp
         CliRunner().invoke(app, ["demo", "livestream", *options], catch_exceptions=False)
 
 
-def test_each_highlight_has_its_first_picture() -> None:
+def test_each_highlight_has_the_picture_of_its_best_second() -> None:
     """Thumbnails join seconds as the document does."""
-    scores = [0.9, 0.1, 0.9, 0.1, 0.1, 0.9, 0.9]
+    scores = [0.8, 0.1, 0.9, 0.7, 0.1, 0.1, 0.95, 0.9]
     thumbnails = Thumbnails()
+    pictures = [np.full((20, 30, 3), 30 * number, np.uint8) for number in range(len(scores))]
     for number, score in enumerate(scores):
         if score > 0.5:
-            thumbnails.add(number, None if number == 5 else np.full((20, 30, 3), 30 * number, np.uint8))
+            thumbnails.add(number, None if number == 6 else pictures[number], score)
     found = highlights([second(number, score) for number, score in enumerate(scores)])
-    assert [each["start"] for each in found] == [0, 5]
-    pictures = [thumbnails.of(each["start"]) for each in found]
-    assert None not in pictures  # the second one's is of second 6
-    assert pictures[0] != pictures[1]
-    assert thumbnails.of(2) is thumbnails.of(6) is None
+    assert [each["start"] for each in found] == [0, 6]
+    assert [thumbnails.of(each["start"]) for each in found] == [encode_jpeg(pictures[2]), encode_jpeg(pictures[7])]
+    assert thumbnails.of(2) is thumbnails.of(7) is None

@@ -1,10 +1,13 @@
 """The page of a stream in a real browser, Chromium by the DevTools protocol; skipped where it is not installed."""
 
 import contextlib
+import functools
+import http.server
 import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +15,7 @@ from typing import Any, Self
 import pytest
 
 from apps.livestream.page.page import write_page
+from tests.apps.livestream.media_files import Movie
 from tests.apps.livestream.test_document import made, second
 
 CHROMIUM = shutil.which("chromium")
@@ -75,9 +79,9 @@ class Browser:
                 result: dict[str, Any] = answer["result"]
                 return result
 
-    def open(self, path: Path) -> None:
-        """Load a file, until its `load` event."""
-        self.call("Page.navigate", url=path.as_uri())
+    def open(self, where: Path | str) -> None:
+        """Load a file or an address, until its `load` event."""
+        self.call("Page.navigate", url=where if isinstance(where, str) else where.as_uri())
         while True:
             answer = self._next()
             self._note(answer)
@@ -86,6 +90,11 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def settle(self, expression: str) -> Any:
+        """Return what a promise gives."""
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        return found["result"].get("value")
 
     def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
@@ -148,6 +157,54 @@ def test_keys_move_the_cursor_and_say_the_second(browser: Browser, tmp_path: Pat
     browser.value("document.querySelector('[data-second]').click()")
     assert browser.value(TEXT).startswith("0:01: highlight")
     assert browser.value("document.documentElement.scrollWidth") <= WIDTH
+    assert browser.faults == []
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Give the address of a server of a folder, one that does not answer requests for a part of a file."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+# Returns the video's time once it has its picture, and a change of its time has shown.
+SETTLED = """new Promise(done => {
+  const video = document.getElementById("video");
+  const timer = setInterval(() => {
+    if (video.readyState < 1 || video.seeking) return;
+    clearInterval(timer);
+    setTimeout(() => done(video.currentTime), 300);
+  }, 20);
+})"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("from_server", [False, True], ids=["file", "server without ranges"])
+def test_keys_seek_in_the_video_or_say_why_not(browser: Browser, tmp_path: Path, from_server: bool) -> None:
+    """The cursor goes where it was sent in both cases."""
+    Movie(seconds=6, rate=4, gop=4, size=(640, 360), sound_rate=0).write(tmp_path / "stream.mp4")
+    write_page(made([second(number, 0.1) for number in range(6)]), tmp_path, video="stream.mp4")
+    browser.faults.clear()
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(served(tmp_path)) if from_server else tmp_path.as_uri()
+        browser.open(f"{address}/index.html")
+        browser.settle(SETTLED)
+        browser.value("document.getElementById('timeline').focus()")
+        for key in ("Home", "ArrowRight", "ArrowRight"):
+            browser.press(key)
+        assert browser.settle(SETTLED) == (0 if from_server else 2)
+        assert browser.value(TEXT).startswith("0:02")
+        assert browser.value("document.getElementById('seeking').hidden") is not from_server
     assert browser.faults == []
 
 

@@ -15,10 +15,12 @@ import pytest
 import pytest_asyncio
 
 from apps.livestream.evaluate import play
+from apps.livestream.frame_choice import Choice
 from apps.livestream.media import ConnectionLostError, Frame, Item, MediaError, Sound, open_source
 from apps.livestream.player import Decision, Player
 from apps.livestream.studio import Studio
 from tests.apps.livestream.conftest import DATA
+from walle.clock import ManualClock
 from walle.device import Device
 from walle.model_files import ModelFolder
 from walle.vm import shared_empty
@@ -53,11 +55,12 @@ class Script:
     items: Iterable[Item]
     fault: MediaError | None = None
     ends: bool = True
+    live: bool = False
 
     @property
     def info(self) -> Any:
         kinds = {type(item) for item in self.items}
-        return type("Info", (), {"has_video": Frame in kinds, "has_sound": Sound in kinds})
+        return type("Info", (), {"has_video": Frame in kinds, "has_sound": Sound in kinds, "live": self.live})
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         for item in self.items:
@@ -135,10 +138,40 @@ async def test_a_pace_that_the_tasks_cannot_follow_drops_frames_and_counts_them(
     counts = player.builder.counts
     assert counts.dropped["item"] > 0
     assert player.frames == delivered > 300
+    analysed = player.chooser.counts[Choice.ANALYSED]
+    assert analysed + player.chooser.counts[Choice.UNCHANGED] == delivered
     for task in ("item", "face"):
-        assert counts.answered[task] + counts.dropped.get(task, 0) + player.refused == delivered, task
+        assert counts.answered[task] + counts.dropped.get(task, 0) + player.refused == analysed, task
     assert counts.answered["highlight"] == sum(decision.output is not None for decision in decisions)
     assert all(decision.delay_s is not None for decision in decisions)
+
+
+@in_this_loop
+async def test_unchanged_frames_are_not_analysed_and_their_seconds_are_decided_alike(device: Device) -> None:
+    image = np.full((90, 160, 3), 90, np.uint8)
+    still: list[Item] = [Frame(pts_ms, image) for pts_ms in range(0, 3000, 500)]
+    player = scripted(device, Script(still))
+    decisions = await decided(player)
+    assert seconds(decisions) == [0, 1, 2]
+    assert player.builder.counts.answered == {"item": 1, "face": 1, "highlight": 3}
+    assert {choice.value: count for choice, count in player.chooser.counts.items()} == {
+        "analysed": 1, "unchanged": 5, "budget": 0,
+    }  # fmt: skip
+    evidence = [decision.output and {**decision.output["evidence"], "before": 0} for decision in decisions]
+    assert evidence[0] == evidence[1] == evidence[2]
+    assert all(cpu_s > 0 for cpu_s in player.chooser.cpu_s.values())
+    assert player.chooser.cpu_s.keys() == {"item", "face", "highlight"}
+
+
+@in_this_loop
+async def test_a_budget_bounds_the_models_and_every_second_is_decided(device: Device) -> None:
+    """It pays for next to nothing: a frame in two seconds is analysed, of four that differ."""
+    player = Player(device, Script(frames(8)), paced=False, budget=0.000_1)  # type: ignore[arg-type]
+    assert seconds(await decided(player)) == list(range(8))
+    counts = player.chooser.counts
+    assert 4 <= counts[Choice.ANALYSED] <= 8  # the first ones come before a cost is known
+    assert counts[Choice.ANALYSED] + counts[Choice.BUDGET] == player.frames == 16
+    assert player.builder.counts.answered["item"] == counts[Choice.ANALYSED]
 
 
 @in_this_loop
@@ -162,6 +195,33 @@ async def test_what_a_broken_source_gave_is_decided_before_its_error(device: Dev
         await decided(player, found)
     assert seconds(found) == [0, 1, 2, 3]
     assert all(decision.output is not None for decision in found)
+
+
+@in_this_loop
+async def test_a_stream_is_played_up_to_a_time(device: Device) -> None:
+    player = Player(device, Script(frames(8)), paced=False, seconds=3)  # type: ignore[arg-type]
+    assert seconds(await decided(player)) == [0, 1, 2]
+    assert player.was_ended
+    assert player.frames == 6
+
+
+@in_this_loop
+@pytest.mark.parametrize("by", ["stop", "time"])
+async def test_a_live_stream_that_gives_nothing_more_can_be_ended(device: Device, by: str) -> None:
+    """As a camera whose picture stands still: what came before that is decided."""
+    clock = ManualClock()
+    source = Script(frames(3), ends=False, live=True)
+    player = Player(device, source, paced=False, seconds=60, clock=clock)  # type: ignore[arg-type]
+    found = []
+    async for decision in player.decisions():
+        found.append(decision.second)
+        if len(found) == 2:  # the third second cannot be complete
+            if by == "stop":
+                player.stop()
+            else:
+                await clock.advance(60)
+    assert found == [0, 1, 2]
+    assert player.was_ended
 
 
 @in_this_loop

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.livestream.seconds import SecondBuilder
+from apps.livestream.seconds import SecondBuilder, best_picture
 
 IMAGE = np.zeros((9, 16, 3), np.uint8)
 
@@ -72,6 +72,13 @@ def test_the_frames_with_most_to_see_keep_their_image() -> None:
     assert ["image" in frame for frame in second["frames"]] == [False, False, True]
 
 
+def test_the_picture_of_a_second_shows_a_person_with_something() -> None:
+    person = {"items": [item("cup", 0.5), item("person", 0.6)], "image": "both"}
+    frames = [{"items": [item("cup", 0.7)], "image": "cup"}, person, {"items": [item("person", 0.9)]}]
+    assert best_picture({"frames": frames}) == "both"
+    assert best_picture({"frames": frames[2:]}) is None
+
+
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 8000), unique=True, max_size=20))
 def test_the_order_of_answers_does_not_matter(seed: int, times: list[int]) -> None:
     rng = random.Random(seed)
@@ -105,3 +112,50 @@ def test_a_stream_of_one_kind_ends(kind: str) -> None:
     builder.end("sound" if kind == "frame" else "frame")
     builder.end(kind)
     assert builder.ready() == []
+
+
+class TestReuse:
+    def builder(self) -> SecondBuilder:
+        builder = SecondBuilder()
+        builder.end("sound")
+        builder.frame(0, IMAGE, ("item", "face"))
+        return builder
+
+    def test_an_unchanged_frame_has_the_answers_of_the_last_analysed_one(self) -> None:
+        builder = self.builder()
+        builder.reuse(500, IMAGE, has_changed=False)
+        builder.reuse(1500, IMAGE, has_changed=False)
+        builder.end("frame")
+        assert builder.ready() == []  # the first frame's answers are not there
+        answer_frame(builder, 0, [item("cup", 0.5)])
+        for second in builder.ready():
+            assert all(frame["items"] == [item("cup", 0.5)] and frame["faces"] == [] for frame in second["frames"])
+        assert builder.counts.answered == {"item": 1, "face": 1}
+
+    def test_a_guess_serves_a_second_that_has_nothing_better(self) -> None:
+        builder = self.builder()
+        answer_frame(builder, 0, [item("cup", 0.5)])
+        builder.reuse(500, IMAGE, has_changed=True)
+        builder.reuse(1500, IMAGE, has_changed=True)
+        builder.frame(2000, IMAGE, ("item", "face"))
+        builder.reuse(2500, IMAGE, has_changed=True)
+        answer_frame(builder, 2000)
+        builder.end("frame")
+        found = [[len(frame.get("items", ())) for frame in second["frames"]] for second in builder.ready()]
+        assert found == [[1, 0], [1], [0, 0]]
+
+    def test_answers_about_another_size_are_not_taken(self) -> None:
+        builder = self.builder()
+        answer_frame(builder, 0, [item("cup", 0.5)])
+        builder.reuse(1500, np.zeros((16, 9, 3), np.uint8), has_changed=True)
+        builder.end("frame")
+        assert ["items" in frame for second in builder.ready() for frame in second["frames"]] == [True, False]
+
+    def test_answers_that_were_lost_are_missing_in_both(self) -> None:
+        builder = self.builder()
+        builder.reuse(500, IMAGE, has_changed=False)
+        builder.answer("face", 0, {"faces": []})
+        builder.drop("item", 0)
+        builder.end("frame")
+        [second] = builder.ready()
+        assert [sorted(frame) for frame in second["frames"]] == [["faces", "image", "size"]] * 2

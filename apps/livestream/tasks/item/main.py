@@ -2,14 +2,12 @@
 
     {"items": [{"box": [left, top, width, height], "label", "score"}],   best first, in pixels of the frame
      "match": {"box", "label", "score", "name", "likeness", "margin"} or None,
-     "reused": bool, "second", "pts_ms"}
+     "second", "pts_ms"}
 
-`match` is the best item that is not ignored, and the name in the gallery that it is most like. A frame that has not
-changed since the last analysed one is not analysed: its answer is that one's, with `reused`. The state has the last
-analysed frame's thumbnail and answer.
+`match` is the best item that is not ignored, and the name in the gallery that it is most like. Each frame that comes is
+analysed: which frames are worth it is the app's choice (frame_choice.py).
 """
 
-import changes
 import frame
 import gallery
 import nanodet
@@ -30,21 +28,15 @@ CROP = 128  # side of the embedder's input
 
 
 def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
-    """Return the frame with the detector's input, or only its times if it has not changed."""
+    """Return the frame with the detector's input."""
     contents = trigger["event"]["contents"]
     image = frame.checked_frame(contents)
     small, scale = frame.fitted(image, nanodet.SIDE, nanodet.SIDE)
-    seen = {"thumbnail": changes.thumbnail(small), "size": list(image.shape[:2])}
-    x = {"times": frame.times(contents), "seen": seen}
-    if ctx.state and changes.is_same(ctx.state["seen"], seen, settings(ctx)["unchanged"]):
-        return x
-    return {**x, "image": image, "scale": scale, "blob": nanodet.blob(small)}
+    return {"times": frame.times(contents), "image": image, "scale": scale, "blob": nanodet.blob(small)}
 
 
 def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the times, and the answer unless it is the last one's: items and match."""
-    if "blob" not in x:
-        return {"times": x["times"]}
+    """Return the output: items and match, and the frame's times."""
     limits, image, scale = settings(ctx), x["image"], x["scale"]
     outputs = ctx.session("detector").run({nanodet.INPUT: x["blob"]})
     found = nanodet.objects(outputs, limits["score"], limits["overlap"], limits["candidates"])
@@ -61,15 +53,7 @@ def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
     if best is not None and (crop := cropped(image, best["box"])) is not None:
         named = gallery.gallery(ctx).best(embedding(ctx, crop))
         match = {**best, **named} if named else None
-    return {"times": x["times"], "seen": x["seen"], "answer": {"items": items, "match": match}}
-
-
-def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the answer, and keep it with its frame's thumbnail."""
-    reused = "answer" not in y
-    if not reused:
-        ctx.state = {"seen": y["seen"], "answer": y["answer"]}
-    return {**y["times"], **ctx.state["answer"], "reused": reused}
+    return {**x["times"], "items": items, "match": match}
 
 
 def cropped(image: "np.ndarray", box: "list[float]") -> "np.ndarray | None":
