@@ -44,7 +44,7 @@ from benchmarks.highlights.baseline import EVERY_SECOND, Baseline, RayCluster  #
 from benchmarks.highlights.clip_loop import FRAMES_PER_SECOND, present  # noqa: E402
 from benchmarks.highlights.cloud_process import CloudProcess  # noqa: E402
 from walle.cli import event_loop  # noqa: E402
-from walle.model_files import ModelFolder, default_folder  # noqa: E402
+from walle.model_files import ModelFileError, ModelFolder, default_folder  # noqa: E402
 
 PAPER = {  # §7.1
     "cloud_cpu_per_highlight": 0.87,
@@ -79,7 +79,7 @@ async def compare(
         if "collaboration" in options.parts:
             before = {name: await baseline.runs() for name, baseline in baselines.items()}
             passes, ray_ms = await rounds(play, cluster, baselines, clips, options.rounds)
-            found = variants(passes, clips) | {"ray_processes_cpu_ms_per_stream_s": ray_ms}
+            found = variants(passes, clips, options.clips) | {"ray_processes_cpu_ms_per_stream_s": ray_ms}
             each_ms = found["model_cpu_ms"] = engines.model_ms(folder / "engines", models, options.rounds * 10)
             seconds = options.rounds * sum(clip.seconds for clip in clips)
             for name, baseline in baselines.items():
@@ -125,10 +125,12 @@ async def rounds(
     return passes, ray_ms
 
 
-def variants(passes: dict[str, list[collaboration.Pass]], clips: Sequence[Clip]) -> dict[str, Any]:
+def variants(passes: dict[str, list[collaboration.Pass]], clips: Sequence[Clip], folder: Path) -> dict[str, Any]:
     rows = {name: collaboration.summary(found, clips) for name, found in passes.items()}
     mine = passes[VARIANTS[0]][0].decided
     return {
+        "clips_kb_per_minute": sum((folder / clip.file).stat().st_size for clip in clips)
+        * 0.06 / sum(clip.seconds for clip in clips),
         "variants": rows,
         "saved": {name: collaboration.saved(rows[VARIANTS[0]], rows[name]) for name in VARIANTS[1:]},
         "differing_seconds": {
@@ -226,7 +228,11 @@ def main() -> None:
     if not clips:
         sys.exit(f"livestream: none of the clips of {LABELS.name} is in {options.clips}; give their folder by --clips")
     begin_s, load = time.monotonic(), os.getloadavg()[0]
-    result = {
+    try:
+        measured = event_loop.run(measure(clips, options))
+    except ModelFileError as error:
+        sys.exit(f"livestream: {error}")
+    result: dict[str, Any] = {
         "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "versions": {"ray": ray.__version__, "onnxruntime": onnxruntime.__version__},
@@ -234,7 +240,7 @@ def main() -> None:
         "frames_per_second": FRAMES_PER_SECOND,
         "rounds": options.rounds,
         "paper": PAPER,
-        **event_loop.run(measure(clips, options)),
+        **measured,
     }
     result |= {"load": [load, os.getloadavg()[0]], "seconds": time.monotonic() - begin_s}
     report.write(result, options.out)
