@@ -13,7 +13,7 @@ On the app's labelled clips, with its public models:
   task drops its oldest frames or sounds when its queue is full.
 - loss: one stream at real pace that sends every second up, whose cloud is killed and started again.
 
-    python benchmarks/livestream.py [--clips DIR] [--models-dir DIR] [--streams 1,2,5,10] [--seconds 15] [--json]
+    python benchmarks/livestream.py [--clips DIR] [--models-dir DIR] [--streams 1,2,5,10,20] [--seconds 12] [--json]
 
 The hand-over of a request to the cloud's models beside Ray Serve: `walle figures inference_batching`. Two hours of
 stream with flat memory: `make soak-livestream`.
@@ -44,7 +44,7 @@ from benchmarks.highlights.baseline import EVERY_SECOND, Baseline, RayCluster  #
 from benchmarks.highlights.clip_loop import FRAMES_PER_SECOND, present  # noqa: E402
 from benchmarks.highlights.cloud_process import CloudProcess  # noqa: E402
 from walle.cli import event_loop  # noqa: E402
-from walle.model_files import ModelFolder, default_folder  # noqa: E402
+from walle.model_files import ModelFileError, ModelFolder, default_folder  # noqa: E402
 
 PAPER = {  # §7.1
     "cloud_cpu_per_highlight": 0.87,
@@ -79,7 +79,7 @@ async def compare(
         if "collaboration" in options.parts:
             before = {name: await baseline.runs() for name, baseline in baselines.items()}
             passes, ray_ms = await rounds(play, cluster, baselines, clips, options.rounds)
-            found = variants(passes, clips) | {"ray_processes_cpu_ms_per_stream_s": ray_ms}
+            found = variants(passes, clips, options.clips) | {"ray_processes_cpu_ms_per_stream_s": ray_ms}
             each_ms = found["model_cpu_ms"] = engines.model_ms(folder / "engines", models, options.rounds * 10)
             seconds = options.rounds * sum(clip.seconds for clip in clips)
             for name, baseline in baselines.items():
@@ -95,7 +95,7 @@ async def compare(
         if "streams" in options.parts and options.streams:
             leisure = {name: collaboration.answers(passes[name][0].decided) for name in VARIANTS[:2]}
             found["streams"] = await streams(studio, clips, options, leisure[VARIANTS[0]], device_pids)
-            count = options.streams[len(options.streams) // 2]
+            count = options.streams[-1]
             note(f"{count} streams at real pace, cloud only")
             found["streams_cloud_only"] = await many_streams.on_baseline(
                 first, clips, options.clips, streams=count, seconds=options.seconds, at_leisure=leisure[VARIANTS[1]]
@@ -125,10 +125,12 @@ async def rounds(
     return passes, ray_ms
 
 
-def variants(passes: dict[str, list[collaboration.Pass]], clips: Sequence[Clip]) -> dict[str, Any]:
+def variants(passes: dict[str, list[collaboration.Pass]], clips: Sequence[Clip], folder: Path) -> dict[str, Any]:
     rows = {name: collaboration.summary(found, clips) for name, found in passes.items()}
     mine = passes[VARIANTS[0]][0].decided
     return {
+        "clips_kb_per_minute": sum((folder / clip.file).stat().st_size for clip in clips)
+        * 0.06 / sum(clip.seconds for clip in clips),
         "variants": rows,
         "saved": {name: collaboration.saved(rows[VARIANTS[0]], rows[name]) for name in VARIANTS[1:]},
         "differing_seconds": {
@@ -213,8 +215,8 @@ def main() -> None:
     parser.add_argument("--clips", type=Path, default=Path("../shared/data/video"), help="folder of the labelled clips")
     parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
     parser.add_argument("--rounds", type=int, default=2, help="of the collaboration")
-    parser.add_argument("--streams", type=numbers, default=[1, 2, 5, 10], help="numbers of streams; '' for none")
-    parser.add_argument("--seconds", type=int, default=15, help="of each number of streams")
+    parser.add_argument("--streams", type=numbers, default=[1, 2, 5, 10, 20], help="numbers of streams; '' for none")
+    parser.add_argument("--seconds", type=int, default=12, help="of each number of streams")
     parser.add_argument("--loss-seconds", type=int, default=24, help="of the stream whose cloud is killed")
     parser.add_argument("--parts", type=parts, default=set(PARTS), help=f"by default {','.join(PARTS)}")
     parser.add_argument("--out", type=Path, default=Path("out"), help="where livestream.json, .png and .html go")
@@ -226,7 +228,11 @@ def main() -> None:
     if not clips:
         sys.exit(f"livestream: none of the clips of {LABELS.name} is in {options.clips}; give their folder by --clips")
     begin_s, load = time.monotonic(), os.getloadavg()[0]
-    result = {
+    try:
+        measured = event_loop.run(measure(clips, options))
+    except ModelFileError as error:
+        sys.exit(f"livestream: {error}")
+    result: dict[str, Any] = {
         "machine": f"{len(os.sched_getaffinity(0))} cores, {platform.machine()}, Python {platform.python_version()}",
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "versions": {"ray": ray.__version__, "onnxruntime": onnxruntime.__version__},
@@ -234,7 +240,7 @@ def main() -> None:
         "frames_per_second": FRAMES_PER_SECOND,
         "rounds": options.rounds,
         "paper": PAPER,
-        **event_loop.run(measure(clips, options)),
+        **measured,
     }
     result |= {"load": [load, os.getloadavg()[0]], "seconds": time.monotonic() - begin_s}
     report.write(result, options.out)

@@ -26,7 +26,7 @@ _RATE = 16
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Info:
-    """What a player asks a source for."""
+    """Properties that a player asks a source for."""
 
     has_video: bool = True
     has_sound: bool = True

@@ -1,5 +1,6 @@
 """Device and cloud together against cloud only: the same clips, what was decided, and what it cost the cloud."""
 
+import collections
 import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
@@ -108,10 +109,10 @@ def answers(decided: Decided) -> dict[tuple[str, int], bool]:
     return {(name, row["second"]): bool(row["highlight"]) for name, rows in decided.items() for row in rows}
 
 
-def differing(one: Decided, other: Decided) -> int:
-    """Return how many seconds two variants decide differently."""
+def differing(one: Decided, other: Decided) -> dict[str, int]:
+    """Return how many seconds two variants decide differently, by clip; clips without any are left out."""
     mine, theirs = answers(one), answers(other)
-    return sum(mine[key] != theirs[key] for key in mine)
+    return dict(collections.Counter(clip for (clip, second), answer in mine.items() if answer != theirs[clip, second]))
 
 
 def saved(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, float]:

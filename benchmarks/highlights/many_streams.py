@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from pathlib import Path
 from typing import Any
 
+from apps.livestream.frame_choice import Choice
 from apps.livestream.player import Decision, Player
 from apps.livestream.quality.labels import Clip
 from apps.livestream.seconds import SecondCounts
@@ -108,6 +109,7 @@ async def on_devices(
     return {
         **_common(loops, decided, at_leisure, wall_s),
         "tasks": dropped([player.builder.counts for player in players]),
+        "choices": {one.value: sum(player.chooser.counts[one] for player in players) for one in Choice},
         "refused": sum(player.refused for player in players),
         "device_cores": device_cpu_s / wall_s,
         "cloud_cores": used.cpu_s / wall_s,

@@ -52,14 +52,21 @@ def _comparison(result: dict[str, Any]) -> list[str]:
             f"against {name}: cloud CPU a highlight {-saved['cloud_cpu_per_highlight']:+.0%}"
             f" (paper -{paper['cloud_cpu_per_highlight']:.0%}), streams a core {saved['more_streams_per_core']:+.0%}"
             f" (paper: streamers +{paper['more_streams']:.0%}), uploaded bytes {-saved['uploaded_bytes']:+.0%};"
-            f" {result['differing_seconds'][name]} seconds decided differently"
+            f" {differing(result['differing_seconds'][name])}"
         )
+    lines.append(f"the clips' own files have {result['clips_kb_per_minute']:,.0f} KB a minute")
     lines.append(
         f"sent up by the device: {result['variants'][names[0]]['looked_closer_share']:.1%} of seconds"
         f" (paper {paper['looked_closer_share']:.0%}), of them highlights"
         f" {result['variants'][names[0]]['pass_rate']:.0%} (paper {paper['pass_rate']:.0%})"
     )
     return lines
+
+
+def differing(by_clip: dict[str, int]) -> str:
+    """Return how many seconds two variants decide differently, and of which clips, as text."""
+    named = ", ".join(f"{count} of {name}" for name, count in sorted(by_clip.items()))
+    return f"{sum(by_clip.values())} seconds decided differently{f' ({named})' if named else ''}"
 
 
 def _streams(result: dict[str, Any]) -> list[str]:

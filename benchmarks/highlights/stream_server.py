@@ -4,12 +4,14 @@ The same task folders run here as on a device, in VMs of the actor's own process
 tunnel lie between them. A connection is TLS. A message is a head (`HEAD`: kind, size, time) and a body: a frame as
 JPEG, or sound as 16-bit PCM; an answer is a line of JSON for each second. The next message of a stream is read when the
 one before is done, so that a server which is behind stops its clients by TCP; streams share the VMs, each of which is
-a thread. Arrays, and the JPEG that is decoded once, reach the tasks without a copy.
+a thread. Arrays, and the JPEG that is decoded once, reach the tasks without a copy. A device does not send a frame that
+has not changed, but says so: the answers about the last one are its own, as in the app.
 """
 
 import asyncio
 import contextlib
 import dataclasses
+import enum
 import json
 import os
 import struct
@@ -20,13 +22,23 @@ from typing import Any
 import numpy as np
 
 from apps.livestream.player import DECIDER, PARTS
-from apps.livestream.seconds import SecondBuilder
+from apps.livestream.seconds import SOUND_TASK, SecondBuilder
 from walle import cv
 from walle.cloud.authority import Authority
 from walle.vm import VM
 
 HEAD = struct.Struct("<BIq")  # kind, bytes of the body, pts_ms
-FRAME, SOUND, END = 1, 2, 3
+
+
+class Kind(enum.IntEnum):
+    """Kinds of messages: a frame, a frame like the last one, sound, or the stream's end."""
+
+    FRAME = 1
+    SAME = 2
+    SOUND = 3
+    END = 4
+
+
 FULL_SCALE = 32768.0  # of the sound's samples
 MAX_BODY_BYTES = 8 << 20
 _RUN, _PHASE = "walle.pipeline.context:run", "walle.pipeline.context:phase"
@@ -38,12 +50,11 @@ _CLOSER = "closer"  # the highlight task's second VM: its `execute` as the cloud
 class ModelRuns:
     """Runs of the models so far, by which the same work is put into another engine's time."""
 
-    detector: int = 0  # frames that the item task analysed, and views of closer looks
+    detector: int = 0  # frames, and views of closer looks
     embedder: int = 0
-    faces: int = 0
+    faces: int = 0  # frames
     voice: int = 0  # windows of 32 ms
-    frames: int = 0
-    reused: int = 0
+    unchanged: int = 0  # frames that were not sent
     closer: int = 0  # seconds that were looked at more closely
 
 
@@ -76,13 +87,11 @@ class Tasks:
     def _count(self, name: str, output: Mapping[str, Any]) -> None:
         runs = self.runs
         if name == "item":
-            runs.frames += 1
-            runs.reused += output["reused"]
-            runs.detector += not output["reused"]
-            runs.embedder += not output["reused"] and output["match"] is not None
+            runs.detector += 1
+            runs.embedder += output["match"] is not None
         elif name == "face":
             runs.faces += 1
-        elif name == "voice":
+        elif name == SOUND_TASK:
             runs.voice += len(output["windows"])
 
     async def close(self) -> None:
@@ -98,7 +107,8 @@ class Stream:
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
         self._builder = SecondBuilder()
-        self._states: dict[str, dict[str, Any] | None] = {"item": {}, "face": None, "voice": {}, DECIDER: {}}
+        self._last: Any = None  # the last image
+        self._states: dict[str, dict[str, Any] | None] = {SOUND_TASK: {}, DECIDER: {}}
 
     async def frame(self, pts_ms: int, jpeg: bytes) -> None:
         """Have item and face look at a frame, at the same time.
@@ -109,18 +119,30 @@ class Stream:
         image = await asyncio.to_thread(cv.imdecode, np.frombuffer(jpeg, np.uint8), cv.IMREAD_COLOR)
         if image is None:
             raise ValueError(f"the frame at {pts_ms} ms is not a JPEG")
-        names = [name for name in PARTS if name != "voice"]
+        self._last = image
+        names = [name for name in PARTS if name != SOUND_TASK]
         self._builder.frame(pts_ms, image, names)
         contents = {"image": image, "second": pts_ms // 1000, "pts_ms": pts_ms}
         outputs = await asyncio.gather(*(self._run(name, contents) for name in names))
         for name, output in zip(names, outputs, strict=True):
             self._builder.answer(name, pts_ms, output)
 
+    def same(self, pts_ms: int) -> None:
+        """Note a frame that looks like the last one.
+
+        Raises:
+            ValueError: no frame came yet.
+        """
+        if self._last is None:
+            raise ValueError(f"the frame at {pts_ms} ms is to be like the one before, which did not come")
+        self._tasks.runs.unchanged += 1
+        self._builder.reuse(pts_ms, self._last, has_changed=False)
+
     async def sound(self, pts_ms: int, pcm: bytes) -> None:
         samples = (np.frombuffer(pcm, "<i2") / np.float32(FULL_SCALE)).astype(np.float32)
-        self._builder.sound(pts_ms, ["voice"])
-        output = await self._run("voice", {"samples": samples, "pts_ms": pts_ms})
-        self._builder.answer("voice", pts_ms, output)
+        self._builder.sound(pts_ms, [SOUND_TASK])
+        output = await self._run(SOUND_TASK, {"samples": samples, "pts_ms": pts_ms})
+        self._builder.answer(SOUND_TASK, pts_ms, output)
 
     def end(self) -> None:
         self._builder.end("frame")
@@ -131,7 +153,7 @@ class Stream:
         return [await self._run(DECIDER, contents) for contents in self._builder.ready()]
 
     async def _run(self, name: str, contents: Mapping[str, Any]) -> dict[str, Any]:
-        result = await self._tasks.run(name, contents, self._states[name])
+        result = await self._tasks.run(name, contents, self._states.get(name))
         self._states[name] = result.get("state")
         output: dict[str, Any] = result["output"]
         return output
@@ -161,20 +183,38 @@ class StreamServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(self._tasks)
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):  # the device went
-            kind = 0
-            while kind != END:
-                kind, size, pts_ms = HEAD.unpack(await reader.readexactly(HEAD.size))
-                if size > MAX_BODY_BYTES:
-                    break
-                body = await reader.readexactly(size)
-                if kind == FRAME:
-                    await stream.frame(pts_ms, body)
-                elif kind == SOUND:
-                    await stream.sound(pts_ms, body)
-                else:
-                    stream.end()
+        ended = (asyncio.IncompleteReadError, ConnectionError, ValueError)  # ValueError: what came is not a stream
+        try:
+            with contextlib.suppress(*ended):
+                while await self._take_message(stream, reader):
+                    for output in await stream.decisions():
+                        writer.write(json.dumps(output).encode() + b"\n")
+                    await writer.drain()
                 for output in await stream.decisions():
                     writer.write(json.dumps(output).encode() + b"\n")
-                await writer.drain()
-        writer.close()
+        finally:
+            writer.close()
+
+    async def _take_message(self, stream: Stream, reader: asyncio.StreamReader) -> bool:
+        """Take the next message; return False after the last one.
+
+        Raises:
+            ValueError: it is not one of a stream.
+        """
+        kind, size, pts_ms = HEAD.unpack(await reader.readexactly(HEAD.size))
+        if size > MAX_BODY_BYTES:
+            raise ValueError(f"a message of {size} bytes, at most {MAX_BODY_BYTES} are taken")
+        body = await reader.readexactly(size)
+        match kind:
+            case Kind.FRAME:
+                await stream.frame(pts_ms, body)
+            case Kind.SAME:
+                stream.same(pts_ms)
+            case Kind.SOUND:
+                await stream.sound(pts_ms, body)
+            case Kind.END:
+                stream.end()
+                return False
+            case _:
+                raise ValueError(f"unknown kind of message {kind}")
+        return True

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import ssl
-import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +26,7 @@ from benchmarks.highlights import collaboration, engines, many_streams, processe
 from benchmarks.highlights.clip_loop import LATE_S, ClipLoop, present
 from benchmarks.highlights.cloud_process import CloudUse, received_bytes
 from benchmarks.highlights.stream_client import StreamClient
-from benchmarks.highlights.stream_server import HEAD, StreamServer
+from benchmarks.highlights.stream_server import HEAD, Kind, StreamServer
 from tests.sim import long_stream
 from walle.model_files import ModelFolder
 
@@ -83,7 +82,8 @@ def test_savings_are_counted_as_the_paper_does() -> None:
 def test_decisions_that_differ_are_counted_and_a_missing_second_is_refused() -> None:
     one, other = made_pass(1, 1).decided, made_pass(1, 1).decided
     other["a"][0] = row(0, True)
-    assert collaboration.differing(one, other) == 1
+    assert collaboration.differing(one, other) == {"a": 1}
+    assert report.differing({"a": 1}) == "1 seconds decided differently (1 of a)"
     decisions = [Decision(second=0, output=row(0, True)), Decision(second=1, output=None, why="it failed")]
     with pytest.raises(RuntimeError, match="b: 1 of 2 seconds were decided it failed"):
         collaboration.outputs(CLIPS[1], decisions)
@@ -91,7 +91,7 @@ def test_decisions_that_differ_are_counted_and_a_missing_second_is_refused() -> 
 
 def test_another_engines_time_is_that_of_the_same_runs() -> None:
     each_ms = {"detector": {"walle": 5.0, "onnxruntime": 7.0}, "voice": {"walle": 0.1, "onnxruntime": 0.05}}
-    assert engines.with_onnxruntime(50, {"detector": 4, "voice": 31, "frames": 9}, each_ms) == pytest.approx(56.45)
+    assert engines.with_onnxruntime(50, {"detector": 4, "voice": 31, "unchanged": 9}, each_ms) == pytest.approx(56.45)
 
 
 # --- streams side by side ---------------------------------------------------------------------------------------------
@@ -274,21 +274,23 @@ async def test_the_baseline_decides_every_second_by_the_apps_own_tasks(tmp_path:
         assert {output["decided"] for output in outputs} == {"cloud"}
         assert all(each.delay_s is not None for each in decisions)
         pcm = 2 * 32_000 + 5 * HEAD.size
-        assert client.sent_bytes > pcm + 5 * 1000
+        assert client.sent_bytes > pcm + 4 * 1000
         runs = await server.runs()
-        assert (runs["frames"], runs["faces"], runs["closer"], runs["reused"]) == (5, 5, 3, 1)
+        assert (runs["faces"], runs["unchanged"], runs["closer"]) == (4, 1, 3)
         assert runs["detector"] == 4 + 6 * 5  # looked at once each, and two frames of each second more closely
         assert runs["voice"] == 2 * 16_000 // 512
-        await _send_too_much(port, tmp_path / "authority" / "ca.pem")
+        no_jpeg, same = HEAD.pack(Kind.FRAME, 3, 0) + b"abc", HEAD.pack(Kind.SAME, 0, 0)
+        for message in (HEAD.pack(Kind.FRAME, 1 << 30, 0), HEAD.pack(9, 0, 0), no_jpeg, same):
+            await _end_at_once(port, tmp_path / "authority" / "ca.pem", message)
     finally:
         await server.close()
 
 
-async def _send_too_much(port: int, ca_path: Path) -> None:
-    """A client that sends too much ends its own stream only."""
+async def _end_at_once(port: int, ca_path: Path, message: bytes) -> None:
+    """A client that sends what is not a stream is disconnected."""
     context = ssl.create_default_context(cafile=str(ca_path))
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-    writer.write(struct.pack("<BIq", 1, 1 << 30, 0))
+    writer.write(message)
     assert await reader.read() == b""
     writer.close()
 
@@ -327,7 +329,8 @@ def test_a_report_has_the_tables_the_plot_and_the_page(tmp_path: Path) -> None:
         },
         "variants": {"together": summary, "cloud only": summary},
         "saved": {"cloud only": collaboration.saved(summary, summary)},
-        "differing_seconds": {"cloud only": 0},
+        "differing_seconds": {"cloud only": {}},
+        "clips_kb_per_minute": 2500.0,
         "streams": [stream],
         "loss": {
             "seconds": 3,
