@@ -12,6 +12,7 @@ from pathlib import Path
 from walle.errors import ConfigError
 
 KINDS = ("highlight", "face")
+SETS = ("tuning", "judging", "test")
 LABELS = Path(__file__).parents[1] / "labels.json"
 
 
@@ -19,13 +20,16 @@ LABELS = Path(__file__).parents[1] / "labels.json"
 class Clip:
     """A labelled clip of `seconds` whole seconds (the last may be a part).
 
-    `passes` has, for each annotator, the seconds labelled 1 by kind. `is_test` keeps the clip out of all tuning.
+    `passes` has, for each annotator, the seconds labelled 1 by kind. Only clips of the set "tuning" are used for
+    tuning. `sha256` is the file's; `source` says where to get it, and is empty for the project's first clips.
     """
 
     name: str
     file: str
     seconds: int
-    is_test: bool
+    set: str
+    sha256: str
+    source: str
     passes: tuple[dict[str, frozenset[int]], ...]
 
     def labels(self, kind: str, *, annotator: int = 0) -> list[bool]:
@@ -38,15 +42,24 @@ def read_labels(path: Path) -> list[Clip]:
     """Return the labelled clips of a file.
 
     Raises:
-        ConfigError: a clip lacks a field, or labels a second that it does not have.
+        ConfigError: a clip lacks a field, has an unknown set, or labels a second that it does not have.
     """
     document = json.loads(path.read_text("utf-8"))
     clips = []
     for name, entry in document["clips"].items():
         try:
             passes = tuple({kind: _seconds(each[kind], entry["seconds"]) for kind in KINDS} for each in entry["passes"])
+            if entry["set"] not in SETS:
+                raise ValueError(f"the set is {entry['set']!r}, not one of {', '.join(SETS)}")
+            origin = entry.get("source")
             clip = Clip(
-                name=name, file=entry["file"], seconds=entry["seconds"], is_test=entry["set"] == "test", passes=passes
+                name=name,
+                file=entry["file"],
+                seconds=entry["seconds"],
+                set=entry["set"],
+                passes=passes,
+                sha256=entry["sha256"],
+                source=f"{origin['package']}: {origin['path']}" if origin else "",
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: clip {name!r}: {error!r}") from error
