@@ -22,7 +22,7 @@ from typing import Any
 
 from apps.livestream.media import open_source
 from apps.livestream.player import Decision, Player
-from apps.livestream.quality import intervals, labels, plots, scores, stills
+from apps.livestream.quality import derived, intervals, labels, plots, scores
 from apps.livestream.quality.bands import Evidence, bands, models_of
 from apps.livestream.quality.clip_files import ClipFiles, find_clips
 from apps.livestream.studio import Studio
@@ -31,7 +31,8 @@ from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
 
 FRAMES_PER_SECOND = 4
-NEVER_SURE: Mapping[str, Mapping[str, Any]] = {"highlight": {"sure": [-1.0, 2.0], "timeout_ms": 30_000}}
+PATIENT: Mapping[str, Any] = {"timeout_ms": 30_000}  # a busy machine changes no decision
+NEVER_SURE: Mapping[str, Mapping[str, Any]] = {"highlight": {**PATIENT, "sure": [-1.0, 2.0]}}
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -83,10 +84,7 @@ async def play_clips(
             for clip in clips:
                 if (path := files.paths.get(clip.name)) is None:
                     continue
-                if path.suffix.lower() in stills.SUFFIXES:
-                    stills.write_still(path, still := Path(work, f"{clip.name}.mkv"))
-                    path = still
-                results.append(ClipResult(clip, tuple(await play(device, path))))
+                results.append(ClipResult(clip, tuple(await play(device, derived.playable(clip, path, Path(work))))))
     return results
 
 
@@ -126,6 +124,7 @@ def _cloud(decisions: Sequence[Decision]) -> dict[str, Any]:
     return {
         "sent_to_cloud": round(len(sent) / max(len(outputs), 1), 3),
         "passed_by_cloud": round(sum(output["highlight"] for output in sent) / len(sent), 3) if sent else None,
+        "without_answer": sum(output["decided"] == "device alone" for output in outputs),
         "sent_bytes": sum(output["sent_bytes"] for output in outputs),
         "undecided": len(decisions) - len(outputs),
     }
@@ -162,7 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     clips, files = clips_of(options.clips, options.chosen)
     models = ModelFolder(options.models_dir or default_folder())
-    results = asyncio.run(play_clips(clips, files, models, settings=NEVER_SURE if options.bands else None))
+    results = asyncio.run(
+        play_clips(clips, files, models, settings=NEVER_SURE if options.bands else {"highlight": PATIENT})
+    )
     found: dict[str, Any] = {"absent": [clip.name for clip in files.absent]}
     for name in labels.SETS:
         chosen = [each for each in results if each.clip.set == name]

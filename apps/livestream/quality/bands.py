@@ -49,9 +49,7 @@ def models_of() -> tuple[Model, Model]:
     return settings["device"], settings["cloud"]
 
 
-def bands(
-    seconds: Sequence[Evidence], device: Model, cloud: Model, *, shares: Sequence[float] = SHARES
-) -> list[Band]:
+def bands(seconds: Sequence[Evidence], device: Model, cloud: Model, *, shares: Sequence[float] = SHARES) -> list[Band]:
     """Return the scores for shares of the seconds that are decided by the cloud, the least sure ones first."""
     edge = math.log(device["threshold"] / (1 - device["threshold"]))
     passes = math.log(cloud["threshold"] / (1 - cloud["threshold"]))

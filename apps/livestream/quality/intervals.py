@@ -5,6 +5,7 @@ confident first, each match one labelled interval at most (Lei et al., "QVHighli
 """
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Iterable, Sequence
 
@@ -73,9 +74,7 @@ def average_precision(clips: Iterable[tuple[Sequence[Interval], Sequence[Interva
     return total + reached * ceiling
 
 
-def parts(
-    labels: Sequence[bool], answers: Sequence[bool], scores: Sequence[float], *, bridge: int = 0
-) -> list[Part]:
+def parts(labels: Sequence[bool], answers: Sequence[bool], scores: Sequence[float], *, bridge: int = 0) -> list[Part]:
     """Cut a clip into parts of (labelled, predicted) intervals for `average_precision` and `bootstrap`.
 
     A part has at least 5 seconds, unless it is the last, and ends where more than `bridge` seconds are neither labelled
@@ -94,7 +93,7 @@ def parts(
             intervals(labels[begin:end], bridge=bridge),
             intervals(answers[begin:end], scores[begin:end], bridge=bridge),
         )
-        for begin, end in zip(ends, ends[1:], strict=False)
+        for begin, end in itertools.pairwise(ends)
     ]
 
 
@@ -102,7 +101,5 @@ def bootstrap(found: Sequence[Part], rng: random.Random, *, overlap: float = 0.5
     """Return the 95 % percentile interval of the average precision, from resampled parts; (0, 1) without any."""
     if not found:
         return 0.0, 1.0
-    values = sorted(
-        average_precision(rng.choices(found, k=len(found)), overlap=overlap) for _ in range(_RESAMPLES)
-    )
+    values = sorted(average_precision(rng.choices(found, k=len(found)), overlap=overlap) for _ in range(_RESAMPLES))
     return values[int(0.025 * _RESAMPLES)], values[int(0.975 * _RESAMPLES) - 1]

@@ -246,7 +246,7 @@ async def test_an_article_that_was_held_in_the_second_before_counts_while_it_is_
 async def test_the_closer_look_finds_what_is_small_in_the_whole_frame(
     unsure: Path, task_folder: Folders, images: Path
 ) -> None:
-    """A photograph of a cup, pasted small into a large frame, and a man who shows a toy, of whom the device saw nothing."""
+    """A photograph of a cup, pasted small into a large frame, and a man with a toy, of whom the device saw nothing."""
     large = np.full((1080, 1920, 3), 90, np.uint8)
     large[660:900, 1500:1860] = cv2.resize(reference.picture(images / "coffee.png"), (360, 240))
     async with running(task_folder("item", settings={"score": 0.25}), "item") as task:
@@ -272,4 +272,6 @@ async def test_the_closer_look_finds_what_is_small_in_the_whole_frame(
 async def test_a_request_without_an_image_is_refused(unsure: Path) -> None:
     async with vm_of(unsure) as cloud:
         with pytest.raises(TaskError, match="is not a JPEG"):
-            await cloud.call(PHASE, "live/highlight", "execute", {"jpegs": [b"GIF89a"], "faces": [[]]}, {}, deadline=60.0)
+            await cloud.call(
+                PHASE, "live/highlight", "execute", {"jpegs": [b"GIF89a"], "faces": [[]]}, {}, deadline=60.0
+            )

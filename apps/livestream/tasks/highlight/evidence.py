@@ -1,8 +1,8 @@
 """Evidence of a highlight in one second of a stream: an article in a person's hand, or an article shown alone.
 
-A highlight needs an article. A person, a face or speech alone is none, so that it adds nothing to the evidence; each only
-changes what is taken for a presented article. A detector of COCO's classes has no hand, but calls one a person where no
-more of the body is seen. So a portable article that a person's box touches counts as held.
+A highlight needs an article. A person, a face or speech alone is none, so that it adds nothing to the evidence; a
+person and a face change what is taken for a presented article. A detector of COCO's classes has no hand, but calls one
+a person where no more of the body is seen. So a portable article that a person's box touches counts as held.
 """
 
 TYPE_CHECKING = False  # type checkers take it for true
@@ -47,8 +47,8 @@ def frame_evidence(
 def second_evidence(second: "dict[str, Any]", rule: "dict[str, Any]") -> "dict[str, Any]":
     """Return the evidence of a `second` event's contents.
 
-    `held` and `closeup` are means of the two frames that have most of it, so that what is found in a single frame counts
-    half. `face` and `voice` are not weighed; they are what the page shows.
+    `held` and `closeup` are means of the two frames that have most of it, so that what is found in a single frame
+    counts half. `face` and `voice` are not weighed; they are what the page shows.
     """
     seen = [
         frame_evidence(frame["items"], [face["box"] for face in frame.get("faces", ())], frame["size"], rule)
@@ -56,7 +56,8 @@ def second_evidence(second: "dict[str, Any]", rule: "dict[str, Any]") -> "dict[s
         if "items" in frame
     ]
     total: dict[str, Any] = {kind: _supported([one[kind] for one in seen]) for kind in ("held", "closeup")}
-    total["label"] = max(seen, key=lambda one: (one["held"], one["closeup"], one["label"] != ""))["label"] if seen else ""
+    best = max(seen, key=lambda one: (one["held"], one["closeup"], one["label"] != ""), default=None)
+    total["label"] = best["label"] if best else ""
     total["face"] = max((face["score"] for frame in second["frames"] for face in frame.get("faces", ())), default=0.0)
     total["voice"] = second.get("voice") or 0.0
     return total
