@@ -60,7 +60,7 @@ def _make(path: Path, rows: list[Received], scripts: str, *, first_position: int
         database.execute(insert, (rows[-1].seq, chain_of(rows)))
         database.executemany(
             "INSERT INTO uploads VALUES (?, 1, ?, ?, ?, ?, ?)",
-            [(position, *row[2:]) for position, row in enumerate(rows, first_position)],
+            [(position, *row[2:7]) for position, row in enumerate(rows, first_position)],
         )
         if "TABLE topics" in scripts:
             database.execute("INSERT INTO topics SELECT topic, count(*), sum(length(payload)) FROM uploads GROUP BY 1")
@@ -175,9 +175,9 @@ async def test_a_process_whose_file_a_newer_walle_has_migrated_says_so_and_write
         await store.count()
         with contextlib.closing(sqlite3.connect(path)) as newer:
             newer.executescript(
-                "ALTER TABLE uploads RENAME TO parcels; ALTER TABLE losses RENAME TO lost; PRAGMA user_version = 6"
+                "ALTER TABLE uploads RENAME TO parcels; ALTER TABLE losses RENAME TO lost; PRAGMA user_version = 7"
             )
-        what = r"uploads\.db: was brought to format 6 by another version of walle .* format 5; .* that version"
+        what = r"uploads\.db: was brought to format 7 by another version of walle .* format 6; .* that version"
         for work in (
             lambda: store.accept([received(2)]),
             lambda: store.accept([received(seq) for seq in range(2, 20)]),
@@ -200,8 +200,8 @@ async def test_a_migration_that_keeps_the_tables_is_noticed_too(tmp_path: Path) 
     async with SqliteUploadStore(path) as store:
         await store.accept([received(1)])
         with contextlib.closing(sqlite3.connect(path)) as newer:
-            newer.execute("PRAGMA user_version = 6")
-        with pytest.raises(IngestError, match="format 6"):
+            newer.execute("PRAGMA user_version = 7")
+        with pytest.raises(IngestError, match="format 7"):
             await store.accept([received(2)])
         with contextlib.closing(sqlite3.connect(path)) as newer:
             assert newer.execute("SELECT count(*) FROM uploads").fetchone() == (1,)
