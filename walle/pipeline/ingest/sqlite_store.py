@@ -198,7 +198,7 @@ class SqliteUploadStore(UploadStore):
             raise self._fault(error) from error
 
     def _accept_lone(self, database: sqlite3.Connection, stream: StoredStream, received: Received) -> Accepted | None:
-        """Store the upload that comes next in `stream` on the event loop; return None if another process has written."""
+        """Store the upload that comes next in `stream`; return None if another process has written."""
         key = received[:2]
         del self._streams[key]  # nothing of a transaction that fails stays in memory
         with self._pace.timed():
@@ -690,9 +690,9 @@ def _bring_up_to_date(database: sqlite3.Connection) -> None:
 
 def _rows(batch: SortedBatch) -> list[tuple[object, ...]]:
     """Return the values of `_INSERT`: the payload is behind the others, so that they are read without it."""
-    return [
-        (stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0)
-        for (stream, seq, topic, payload, sent_ms, received_ms), chain, (*_, packed) in zip(
-            batch.rows, batch.chains, batch.fresh, strict=True
-        )
-    ]
+    rows: list[tuple[object, ...]] = []
+    for row, chain, received in zip(batch.rows, batch.chains, batch.fresh, strict=True):
+        stream, seq, topic, payload, sent_ms, received_ms = row
+        packed = received.packed
+        rows.append((stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0))
+    return rows
