@@ -21,7 +21,7 @@ OpenSSL's headers are: the limit of `bare` and, with an fdatasync for each turn 
 Rounds of all of them alternate. Figures are medians.
 
     python benchmarks/tunnel.py [--rounds 3] [--uploads 20000] [--devices 50] [--connections 1000]
-        [--rows 200000] [--lone 400] [--json]
+        [--rows 200000] [--lone 400] [--only lone,ack] [--json]
     python benchmarks/tunnel.py --link ...    # delays on an emulated mobile link: see `benchmarks/tunnel_delay.py`
 """
 
@@ -436,12 +436,22 @@ def _run[T](loop: str, work: Coroutine[Any, Any, T], *, patched: bool = False) -
 type Work = Callable[[ServerProcess], Coroutine[Any, Any, dict[str, float]]]
 
 
+WORKS = ("upload", "single", "ack", "bare", "buffered", "lone", "connection", "commit")
+
+
+def _named_works(text: str) -> set[str]:
+    names = set(text.split(","))
+    if unknown := sorted(names - set(WORKS)):
+        raise argparse.ArgumentTypeError(f"unknown work {unknown[0]!r}; choose from {','.join(WORKS)}")
+    return names
+
+
 def _works(options: argparse.Namespace, payloads: list[bytes]) -> list[tuple[str, str, Work]]:
     full = upload_frames(payloads, options.devices, options.uploads)
     single = upload_frames(payloads, ACK_DEVICES, options.uploads)
     large = b"".join(payloads[: LONE_BYTES // 900])[:LONE_BYTES]
     alone = upload_frames([large], 1, options.lone)[0]
-    return [
+    works: list[tuple[str, str, Work]] = [
         ("upload", "stores", lambda server: cpu_us(server, full, WINDOW, BATCH)),
         ("single", "stores", lambda server: cpu_us(server, single, 1, 1)),
         ("ack", "acknowledges", lambda server: cpu_us(server, single, 1, 1)),
@@ -450,6 +460,7 @@ def _works(options: argparse.Namespace, payloads: list[bytes]) -> list[tuple[str
         ("lone", "stores", lambda server: lone_ms(server, alone)),
         ("connection", "acknowledges", lambda server: connection_kib(server, options.connections)),
     ]
+    return [work for work in works if work[0] in options.only]
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -466,10 +477,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     with ServerProcess.start(loop, kind, peer if loop == CPP else None) as server:
                         found = _run(loops[-1], run(server), patched=True)
                     rounds.setdefault(loop, {}).setdefault(name, []).append(found)
+    commit = _run(loops[0], commit_ms(options.rows)) if "commit" in options.only else {}
     return {
         "payload_bytes": round(statistics.mean(map(len, payloads))),
         "frame_bytes": round(statistics.mean(map(len, upload_frames(payloads, 1, len(payloads))[0]))),
-        "commit": {key: round(value, 2) for key, value in _run(loops[0], commit_ms(options.rows)).items()},
+        "commit": {key: round(value, 2) for key, value in commit.items()},
         "loops": {
             loop: {
                 work: {key: round(statistics.median(one[key] for one in found), 2) for key in found[0]}
@@ -503,6 +515,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=1_000)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--lone", type=int, default=400, help="uploads of `lone`")
+    parser.add_argument("--only", type=_named_works, default=set(WORKS), help=f"a list of {','.join(WORKS)}; all")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = measure(options)
@@ -512,7 +525,7 @@ def main() -> None:
     print(f"payload {found['payload_bytes']} B, {found['frame_bytes']} B on the wire; commit: {found['commit']}")
     for loop, works in found["loops"].items():
         print(f"{loop:18}", "; ".join(_lines(works)))
-    lone = {loop: works["lone"]["p99_ms"] for loop, works in found["loops"].items()}
+    lone = {loop: works["lone"]["p99_ms"] for loop, works in found["loops"].items() if "lone" in works}
     if CPP in lone:
         print("lone p99 against C++:", ", ".join(f"{loop} {p99 / lone[CPP]:.2f} x" for loop, p99 in lone.items()))
 
@@ -522,11 +535,13 @@ def _lines(works: dict[str, dict[str, float]]) -> Iterator[str]:
         if name in works:
             cpu = works[name]["cpu_us"]
             yield f"{name} {cpu:.1f} us CPU ({1e6 / max(cpu, 0.01):,.0f} a core-second)"
-    if "ack" in works:
+    if {"ack", "bare", "buffered"} <= works.keys():
         ack, bare, buffered = (works[name]["cpu_us"] for name in ("ack", "bare", "buffered"))
         yield f"ack is {ack / bare:.2f} x bare, {ack / buffered:.2f} x buffered"
-    yield f"lone p50 {works['lone']['p50_ms']:.2f} ms, p99 {works['lone']['p99_ms']:.2f} ms"
-    yield f"connection {works['connection']['kib']:.1f} KiB"
+    if "lone" in works:
+        yield f"lone p50 {works['lone']['p50_ms']:.2f} ms, p99 {works['lone']['p99_ms']:.2f} ms"
+    if "connection" in works:
+        yield f"connection {works['connection']['kib']:.1f} KiB"
 
 
 if __name__ == "__main__":
