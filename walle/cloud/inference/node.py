@@ -63,7 +63,8 @@ class InferenceNode:
 
     async def close(self) -> None:
         if self._served is not None:
-            await self._served.close()
+            served, self._served = self._served, None  # nothing is loaded any more
+            await served.close()
         if self._versions is not None:
             await self._versions.close()
         await self._scheduler.close()
