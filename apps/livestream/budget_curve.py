@@ -147,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("out"), help="where budget_curve.json, .png and .html go")
     parser.add_argument("--budgets", type=parse_budgets, default=BUDGETS, help="shares of a core, as none,0.04,0.01")
     options = parser.parse_args(arguments)
-    tuning = [clip for clip in labels.read_labels(labels.LABELS) if not clip.is_test]
+    tuning = [clip for clip in labels.read_labels(labels.LABELS) if clip.set == "tuning"]
     clips = [clip for clip in tuning if (options.clips / clip.file).is_file()]
     if absent := [clip.file for clip in tuning if clip not in clips]:
         sys.stderr.write(f"not in {options.clips}, and left out: {', '.join(absent)}\n")
