@@ -266,7 +266,8 @@ async def test_kill_9_of_a_device_with_frames_and_clicks_does_each_click_once(tm
         try:
             async with asyncio.timeout(90):
                 assert await process.stdout.readline() == b"ready\n"
-                for _ in range(rng.randrange(21, 60)):
+                # The last life does all its frames; of earlier ones, those that a busy machine has not run are lost.
+                for _ in range(50 if life == 3 else rng.randrange(21, 60)):
                     process.stdin.write(b"%d\n" % sent)
                     assert await process.stdout.readline() == b"%d\n" % sent
                     sent += 1

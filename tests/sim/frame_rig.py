@@ -66,13 +66,15 @@ def laid_out(folder: Path, name: str, main: str, config: str) -> tuple[Path, Man
 
 @contextlib.asynccontextmanager
 async def frame_rig(folder: Path, tasks: Mapping[str, tuple[str, str]], *, vm_host: bool = True) -> AsyncIterator[Rig]:
-    """Open the device; `tasks` has main.py and task.toml by name."""
+    """Open the device; `tasks` has main.py and task.toml by name. A run may take a minute by default."""
     clock = SystemClock()
     runner = TaskRunner(8, host=shared_host() if vm_host else None)
     installed: dict[str, tuple[Path, Manifest]] = {}
     for number, (name, (main, config)) in enumerate(tasks.items()):
         place = folder / f"task-{clock.monotonic()}-{number}"
-        installed[f"shop/{name}"] = await asyncio.to_thread(laid_out, place, name, main, config)
+        files, manifest = await asyncio.to_thread(laid_out, place, name, main, config)
+        limits = {"deadline_ms": 60_000, **manifest.limits}  # the default, 500 ms, is little on a busy machine
+        installed[f"shop/{name}"] = files, dataclasses.replace(manifest, limits=limits)
 
     async def run(task: str, trigger: Trigger) -> TaskOutput:
         files, manifest = installed[task]
