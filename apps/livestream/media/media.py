@@ -34,6 +34,7 @@ FORMATS = (
     "aac,ac3,aiff,amr,asf,avi,caf,eac3,flac,flv,h264,hevc,ivf,m4v,matroska,webm,mjpeg,mov,mp4,mp3,mpeg,mpegts,"
     "mpegvideo,nut,obu,ogg,wav,w64"
 )
+CAPTURE = "video4linux2,v4l2"  # FFmpeg's names of what reads webcams
 _BUFFER = 1 << 16
 # A transport stream has no index: FFmpeg may go to a packet of sound behind the last key frame.
 _SEEK_MARGINS_US = (0, 5_000_000, 20_000_000, 80_000_000)
@@ -168,8 +169,8 @@ class Media:
                 options |= {"rtsp_transport": "tcp", "allowed_media_types": "video+audio"}
                 file = address.target
             case Kind.WEBCAM:
-                options |= {"format_whitelist": "v4l2,video4linux2"}
-                file, format_name = address.target, "video4linux2"
+                options |= {"format_whitelist": CAPTURE}
+                file, format_name = address.target, CAPTURE.partition(",")[0]
             case Kind.HTTP | Kind.FILE:
                 pass
         try:

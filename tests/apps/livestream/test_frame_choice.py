@@ -151,7 +151,7 @@ class TestBudget:
 
 @given(st.floats(0.001, 4), st.lists(st.tuples(st.integers(0, 3000), st.floats(0, 2), st.booleans()), max_size=60))
 def test_a_budget_stays_within_its_bounds(share: float, steps: list[tuple[int, float, bool]]) -> None:
-    """What is taken is at most what was due, what was saved at first, and what may be taken in advance."""
+    """Check that at most what was due is taken, with what was saved at first and may be taken in advance."""
     budget = CpuBudget(share)
     now_ms, taken_s = 0, 0.0
     budget.advance(0)

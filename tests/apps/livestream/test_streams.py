@@ -5,12 +5,21 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from apps.livestream.media import AddressError, ConnectionLostError, Frame, MediaLimits, open_source
+from apps.livestream.media import (
+    AddressError,
+    ConnectionLostError,
+    Frame,
+    MediaLimits,
+    address,
+    media,
+    open_source,
+)
 from tests.apps.livestream.media_files import Movie, frames_of, number_of, read, read_until_lost, same, sound_of, until
 from tests.apps.livestream.servers import LIVE_HEAD, basic, chunked, file_head, rtsp, serve
 
@@ -232,6 +241,52 @@ async def test_rtsp_that_stalls_is_connected_to_again(tmp_path: Path) -> None:
     assert source.report.balanced
     numbers = [number_of(frame.image) for frame in frames_of(items)]
     assert numbers.count(5) == 2
+
+
+@pytest.fixture
+def camera(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that puts a picture of FFmpeg's own in place of a camera, by its description.
+
+    `lavfi` is a capture device of FFmpeg as Video4Linux is, without a file and without an end. Opening, options, pace
+    and loss are those of a webcam; the driver and its formats are not there.
+    """
+
+    def show(description: str) -> None:
+        monkeypatch.setattr(media, "CAPTURE", "lavfi")
+        monkeypatch.setattr(address, "_webcam", lambda text: address.Address(address.Kind.WEBCAM, description, text))
+
+    return show
+
+
+async def test_a_capture_device_is_live_and_sampled_by_its_own_clock(camera: Callable[[str], None]) -> None:
+    camera("testsrc=size=320x240:rate=25,realtime=speed=4")
+    async with open_source("webcam", frames_per_second=5) as source:
+        assert (source.info.live, source.info.duration_ms, source.info.has_sound) == (True, None, False)
+        frames = [await anext(source) for _ in range(6)]
+    times = [frame.pts_ms for frame in frames]
+    assert [time_ms % 200 for time_ms in times] == [0] * 6
+    assert times == sorted(set(times))
+    assert all(isinstance(frame, Frame) and frame.image.shape == (240, 320, 3) for frame in frames)
+    assert source.report.end == "closed by the consumer"
+    assert source.report.balanced
+
+
+async def test_a_camera_that_goes_away_is_opened_again_and_leaves_a_gap(camera: Callable[[str], None]) -> None:
+    camera("testsrc=size=64x48:rate=10:duration=0.5")
+    async with open_source("webcam", when_behind="wait", limits=QUICK) as source:
+        frames = [await anext(source) for _ in range(10)]
+    times = [frame.pts_ms for frame in frames]
+    assert times == sorted(set(times))
+    assert times[5] - times[4] > 100  # the camera was away, and comes back at the time that it is
+    assert source.report.reconnects >= 1
+    assert source.report.gap_count >= 1
+
+
+async def test_a_camera_that_cannot_be_read_is_refused(camera: Callable[[str], None]) -> None:
+    camera("nosuchsource")
+    with pytest.raises(AddressError, match=r"webcam: the camera cannot be read .* is it in use"):
+        async with open_source("webcam"):
+            pass
 
 
 async def test_a_live_source_drops_frames_and_no_sound(tmp_path: Path) -> None:
