@@ -208,7 +208,7 @@ def test_a_frame_that_comes_too_late_is_dropped_and_counted() -> None:
 
 
 def test_cpu_time_and_memory_of_a_process_and_its_children() -> None:
-    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(10**7)); input()'])"
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'sum(range(3 * 10**7)); input()'])"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
         while processes.cpu_s(process.pid) < 0.1:
             assert process.poll() is None

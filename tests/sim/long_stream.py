@@ -33,7 +33,7 @@ from apps.livestream.studio import Studio
 from benchmarks.highlights import processes, report
 from benchmarks.highlights.clip_loop import ClipLoop, present
 from benchmarks.highlights.cloud_process import CloudProcess
-from walle.model_files import ModelFolder, default_folder
+from walle.model_files import ModelFileError, ModelFolder, default_folder
 
 _MAX_UNDECIDED = 20  # whose reasons are kept
 EVERY_S = 10  # of stream, between two readings of memory
@@ -149,7 +149,10 @@ def main() -> None:
         sys.exit(f"long_stream: none of the clips of {LABELS.name} is in {options.clips}; give their folder by --clips")
     if options.seconds < 8 * EVERY_S:
         sys.exit(f"long_stream: give {8 * EVERY_S} seconds or more")
-    found = asyncio.run(play(clips, options))
+    try:
+        found = asyncio.run(play(clips, options))
+    except ModelFileError as error:
+        sys.exit(f"long_stream: {error}")
     report.write_memory(found, PARTS, options.out)
     sys.stdout.write(json.dumps({key: value for key, value in found.items() if key != "readings"}, indent=1) + "\n")
     grown = {part: row["growth"] for part, row in found["memory"].items() if row["growth"] > options.growth}
