@@ -64,7 +64,7 @@ def test_a_file_gives_a_document_a_page_thumbnails_and_clips_of_each_device(
     (out / "files.json").write_text(json.dumps({"files": earlier}))
     options = [
         "--source", str(advert), "--models-dir", str(models.path), "--out", str(out), "--fast", "--clips", "--json",
-        "--frames-per-second", "2", "--devices", "2", "--seconds", "5", "--budget", "1.5",
+        "--frames-per-second", "2", "--devices", "2", "--seconds", "3", "--budget", "1.5",
     ]  # fmt: skip
     done = subprocess.run(
         [*WALLE, *options], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False
@@ -76,14 +76,14 @@ def test_a_file_gives_a_document_a_page_thumbnails_and_clips_of_each_device(
         folder = out if name == "camera-1" else out / name
         assert found == json.loads((folder / "highlights.json").read_text())
         assert found["source"] == advert.name
-        assert [each["second"] for each in found["seconds"]] == list(range(5))
-        assert found["duration_s"] == 5
+        assert [each["second"] for each in found["seconds"]] == list(range(3))
+        assert found["duration_s"] == 3
         assert found["faults"] == []
         counts = found["counts"]
-        assert counts["by_device"] + counts["by_cloud"] == 5
+        assert counts["by_device"] + counts["by_cloud"] == 3
         answered = {row["task"]: row["answered"] for row in counts["tasks"]}
         assert answered["item"] == answered["face"] == counts["analysed"]
-        assert counts["analysed"] + counts["unchanged"] + counts["over_budget"] == counts["frames"] == 10
+        assert counts["analysed"] + counts["unchanged"] + counts["over_budget"] == counts["frames"] == 6
         assert counts["budget"] == 1.5
         assert 0 < counts["cpu_s"] < 7
         assert found["highlights"]  # it presents one article, from its first second to its last
