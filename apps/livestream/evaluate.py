@@ -1,6 +1,7 @@
 """Scores of the app's highlights: the labelled clips are played through a real device and cloud.
 
-    python -m apps.livestream.evaluate --clips FOLDER [--models-dir DIR] [--set tuning|test|all] [--json]
+    python -m apps.livestream.evaluate --clips FOLDER [--models own|public] [--models-dir DIR]
+        [--set tuning|test|all] [--json]
 
 Clips are played without a pace, so that no frame is dropped and a run can be repeated. Scores are by second (precision,
 recall, F1) and by interval (average precision at an IoU of 0.5), with 95 % bootstrap intervals over blocks of five
@@ -23,8 +24,8 @@ from apps.livestream.media import open_source
 from apps.livestream.player import Decision, Player
 from apps.livestream.quality import intervals, labels, scores
 from apps.livestream.studio import Studio
+from apps.livestream.task_files import Models, add_model_options, chosen_models
 from walle.device import Device
-from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
 
 FRAMES_PER_SECOND = 4
@@ -57,7 +58,7 @@ async def play(device: Device, path: Path, *, frames_per_second: float = FRAMES_
 async def play_clips(
     clips: Sequence[labels.Clip],
     folder: Path,
-    models: ModelFolder,
+    models: Models,
     *,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[ClipResult]:
@@ -104,7 +105,7 @@ def report(results: Sequence[ClipResult]) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Score the app's highlights on labelled clips.")
     parser.add_argument("--clips", type=Path, required=True, help="folder with the clips of labels.json")
-    parser.add_argument("--models-dir", type=Path)
+    add_model_options(parser)
     parser.add_argument("--set", choices=("tuning", "test", "all"), default="all", dest="chosen")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for clip in labels.read_labels(labels.LABELS)
         if options.chosen == "all" or clip.is_test == (options.chosen == "test")
     ]
-    results = asyncio.run(play_clips(clips, options.clips, ModelFolder(options.models_dir or default_folder())))
+    results = asyncio.run(play_clips(clips, options.clips, chosen_models(options)))
     found = {}
     for name, is_test in (("tuning", False), ("test", True)):
         if chosen := [each for each in results if each.clip.is_test == is_test]:
