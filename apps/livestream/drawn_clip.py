@@ -58,7 +58,7 @@ def shown_seconds() -> list[int]:
 
 
 class Stage:
-    """The clip's room and what is in it. Frames are drawn anew for each time, so that everything moves a little."""
+    """The clip's room and what is in it. Each frame is drawn for its own time, so that everything moves a little."""
 
     def __init__(self, seed: int = SEED) -> None:
         self._room = _room()
