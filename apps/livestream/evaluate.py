@@ -1,6 +1,7 @@
 """Scores of the app's highlights: the labelled clips are played through a real device and cloud.
 
-    python -m apps.livestream.evaluate --clips FOLDER... [--set tuning|judging|test|all] [--bands] [--plot FILE.png]
+    python -m apps.livestream.evaluate --clips FOLDER... [--models own|public] [--models-dir DIR]
+        [--set tuning|judging|test|all] [--bands] [--plot FILE.png] [--json]
 
 Clips are played without a pace, so that no frame is dropped and a run can be repeated. Scores are by second (precision,
 recall, F1) and by interval (average precision at an IoU of 0.5), with 95 % bootstrap intervals, the calibration of the
@@ -23,11 +24,11 @@ from typing import Any
 from apps.livestream.media import open_source
 from apps.livestream.player import Decision, Player
 from apps.livestream.quality import derived, intervals, labels, plots, scores
-from apps.livestream.quality.bands import Evidence, bands, models_of
+from apps.livestream.quality.bands import Evidence, bands
 from apps.livestream.quality.clip_files import ClipFiles, find_clips
 from apps.livestream.studio import Studio
+from apps.livestream.task_files import Models, add_model_options, chosen_models, settings_of
 from walle.device import Device
-from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
 
 FRAMES_PER_SECOND = 4
@@ -72,7 +73,7 @@ async def play(device: Device, path: Path, *, frames_per_second: float = FRAMES_
 async def play_clips(
     clips: Sequence[labels.Clip],
     files: ClipFiles,
-    models: ModelFolder,
+    models: Models,
     *,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[ClipResult]:
@@ -135,7 +136,7 @@ def add_clip_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clips", type=Path, required=True, nargs="+", metavar="FOLDER", help="folders with the files of labels.json"
     )
-    parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
+    add_model_options(parser)
 
 
 def clips_of(folders: Sequence[Path], chosen: str) -> tuple[list[labels.Clip], ClipFiles]:
@@ -160,16 +161,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="on one line")
     options = parser.parse_args(arguments)
     clips, files = clips_of(options.clips, options.chosen)
-    models = ModelFolder(options.models_dir or default_folder())
+    models = chosen_models(options)
     results = asyncio.run(
         play_clips(clips, files, models, settings=NEVER_SURE if options.bands else {"highlight": PATIENT})
     )
+    decision = settings_of("highlight", models)
     found: dict[str, Any] = {"absent": [clip.name for clip in files.absent]}
     for name in labels.SETS:
         chosen = [each for each in results if each.clip.set == name]
         if chosen and options.bands:
             evidence = [row for each in chosen for row in each.evidence()]
-            found[name] = [dataclasses.asdict(band) for band in bands(evidence, *models_of())]
+            found[name] = [dataclasses.asdict(band) for band in bands(evidence, decision["device"], decision["cloud"])]
         elif chosen:
             found[name] = report(chosen)
     if not options.bands:

@@ -1,11 +1,13 @@
 """Quality of the app's models, by their tasks in VMs, on labelled clips and sounds:
 
-    python -m apps.livestream.evaluate_models DATA [--models-dir DIR] [--json]
+    python -m apps.livestream.evaluate_models DATA [--models own|public] [--models-dir DIR] [--json]
 
 DATA has video/, audio/ and images/ as evaluation_labels.json names them. One frame a second of each clip is analysed;
 the thresholds are those of the tasks' settings. They were not chosen on these files, except `UNCHANGED` of
 frame_choice.py, on bottle-detection.mp4. Voice is compared with the labels of speechbrain's file and, window by window,
-with the same model in ONNX Runtime. Needs PyAV and onnxruntime.
+with Silero VAD in ONNX Runtime: for the public models that is the same model in another engine, for the app's own the
+model that was its teacher. The app's own models were trained on the tuning clips of labels.json and most of the sounds;
+train/make_data.py says what was kept from them. Needs PyAV and onnxruntime.
 """
 
 import argparse
@@ -24,7 +26,8 @@ from numpy.typing import NDArray
 from apps.livestream.frame_choice import Choice, FrameChooser
 from apps.livestream.intervals import block_bootstrap, wilson
 from apps.livestream.make_gallery import make_gallery
-from apps.livestream.task_files import TASKS, manifest, write_task
+from apps.livestream.own_models import OwnModels
+from apps.livestream.task_files import TASKS, Models, add_model_options, chosen_models, manifest, write_task
 from walle.errors import ConfigError
 from walle.model_files import ModelFolder, default_folder
 from walle.vm import VM
@@ -79,7 +82,7 @@ class Task:
 
 
 @contextlib.asynccontextmanager
-async def task(name: str, models: ModelFolder, **changed: Any) -> AsyncIterator[Task]:
+async def task(name: str, models: Models, **changed: Any) -> AsyncIterator[Task]:
     """Give a task in a VM; `changed` are arguments of `write_task`."""
     with tempfile.TemporaryDirectory() as folder:
         vm = VM(write_task(name, Path(folder), models, **changed), name=name)
@@ -90,7 +93,8 @@ async def task(name: str, models: ModelFolder, **changed: Any) -> AsyncIterator[
             await vm.wait_closed()
 
 
-def _av() -> Any:
+def av_module() -> Any:
+    """Return PyAV; raises EvaluationError without it."""
     try:
         return importlib.import_module("av")
     except ModuleNotFoundError as error:
@@ -99,7 +103,7 @@ def _av() -> Any:
 
 def frames(path: Path) -> Iterator[Image]:
     """Yield a frame for each second n of a clip: the first at or after n + 0.5 s, uint8 [height, width, 3] in BGR."""
-    with _av().open(str(path)) as container:
+    with av_module().open(str(path)) as container:
         due_s = 0.5
         for frame in container.decode(video=0):
             if float(frame.pts * frame.time_base) >= due_s:
@@ -109,7 +113,7 @@ def frames(path: Path) -> Iterator[Image]:
 
 def sound(path: Path) -> NDArray[np.float32]:
     """Return a file's sound as float32 [n], mono at 16 kHz."""
-    av = _av()
+    av = av_module()
     with av.open(str(path)) as container:
         resampler = av.AudioResampler(format="flt", layout="mono", rate=RATE)
         parts = [part for frame in container.decode(audio=0) for part in resampler.resample(frame)]
@@ -142,7 +146,7 @@ def share(successes: int, trials: int) -> dict[str, Any] | None:
     return {"count": successes, "of": trials, "share": successes / trials, "interval": wilson(successes, trials)}
 
 
-async def faces(data: Path, models: ModelFolder, labels: dict[str, Any], detector: str) -> list[dict[str, Any]]:
+async def faces(data: Path, models: Models, labels: dict[str, Any], detector: str) -> list[dict[str, Any]]:
     """Return precision and recall of faces by clip and in all, and the share of frames with a face that is none."""
     rows, all_counts, alarms, empty = [], Counts(), 0, 0
     async with task("face", models, settings={"detector": detector}) as detect:
@@ -162,8 +166,9 @@ async def faces(data: Path, models: ModelFolder, labels: dict[str, Any], detecto
     return rows
 
 
-async def items(data: Path, models: ModelFolder, labels: dict[str, Any]) -> list[dict[str, Any]]:
+async def items(data: Path, models: Models, labels: dict[str, Any]) -> list[dict[str, Any]]:
     """Return precision and recall of bottles, and false persons and items where no person is."""
+    model = "own" if isinstance(models, OwnModels) else "nanodet"
     rows: list[dict[str, Any]] = []
     async with task("item", models) as detect:
         for clip, expected in labels["bottles"].items():
@@ -177,9 +182,9 @@ async def items(data: Path, models: ModelFolder, labels: dict[str, Any]) -> list
                 else:
                     last = bottles
                 again.add(last, labelled)
-            rows.append({"model": "nanodet", "files": clip, "what": "bottle", **counts.row()})
+            rows.append({"model": model, "files": clip, "what": "bottle", **counts.row()})
             rows.append({
-                "model": "nanodet", "files": clip, "what": "bottle, unchanged frames reused", **again.row(),
+                "model": model, "files": clip, "what": "bottle, unchanged frames reused", **again.row(),
                 "reused": share(reused, len(expected)),
             })  # fmt: skip
         for clip in labels["no_person"]:
@@ -192,15 +197,13 @@ async def items(data: Path, models: ModelFolder, labels: dict[str, Any]) -> list
                 others += bool(found - {"person", "bottle"})
             rows.append(
                 {
-                    "model": "nanodet",
+                    "model": model,
                     "files": clip,
                     "what": "person where none is",
                     "false_frames": share(persons, total),
                 }
             )
-            rows.append(
-                {"model": "nanodet", "files": clip, "what": "another item", "false_frames": share(others, total)}
-            )
+            rows.append({"model": model, "files": clip, "what": "another item", "false_frames": share(others, total)})
     return rows
 
 
@@ -233,7 +236,7 @@ async def nobody(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
 
 
 def _picture(path: Path) -> Image:
-    with _av().open(str(path)) as container:
+    with av_module().open(str(path)) as container:
         return np.asarray(next(container.decode(video=0)).to_ndarray(format="bgr24"), np.uint8)
 
 
@@ -256,22 +259,20 @@ def variants(image: Image) -> Iterator[Image]:
     yield image[::4, ::4]
 
 
-def recognition(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
+def recognition(data: Path, models: Models) -> list[dict[str, Any]]:
     """Return how often an altered picture is most like its original among seven pictures.
 
     It is an easy test: originals, not other photographs of the items, which the data lack.
     """
     import walle
-    from apps.livestream.make_embedder import write_embedder
-    from apps.livestream.make_gallery import embedding, item_image
+    from apps.livestream.make_gallery import embedder, embedding, item_image
 
     made = make_gallery([f"{name}={data / 'images' / name}" for name in PICTURES], models)
     known = np.array([made["items"][name][0] for name in PICTURES])
     known /= np.linalg.norm(known, axis=1, keepdims=True)
     right = total = 0
     with tempfile.TemporaryDirectory() as folder:
-        source = models.file(manifest().entries["recognition_mobilenet"])
-        session = walle.Session(write_embedder(source, Path(folder, "embedder.walle")))
+        session = walle.Session(embedder(models, Path(folder, "embedder.walle")))
         for number, name in enumerate(PICTURES):
             _, image = item_image(f"{name}={data / 'images' / name}")
             for one in variants(np.asarray(image)):
@@ -280,7 +281,7 @@ def recognition(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
                 total += 1
     return [
         {
-            "model": "mobilenet embedding",
+            "model": f"{made['model']} embedding",
             "files": f"{len(PICTURES)} images",
             "what": "altered picture named",
             "right": share(right, total),
@@ -345,9 +346,9 @@ def precision_and_recall(found: Sequence[float], labels: Sequence[bool | None]) 
     }
 
 
-async def voice(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
-    """Return the agreement with ONNX Runtime and with the labels, and the share of windows that are speech."""
-    by_peer = silero(models.file(manifest().entries["voice_silero"]))
+async def voice(data: Path, models: Models, published: ModelFolder) -> list[dict[str, Any]]:
+    """Return the agreement with Silero VAD in ONNX Runtime and with the labels, and the share that is speech."""
+    by_peer = silero(published.file(manifest().entries["voice_silero"]))
     rows: list[dict[str, Any]] = []
     async with task("voice", models) as detect:
         for name in (*SPEECH_FILES, *QUIET_FILES):
@@ -360,7 +361,7 @@ async def voice(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
             expected = by_peer(samples)
             same = [(a > SPEECH) == (b > SPEECH) for a, b in zip(found, expected, strict=True)]
             row: dict[str, Any] = {
-                "model": "silero",
+                "model": "own" if isinstance(models, OwnModels) else "silero",
                 "files": name,
                 "speech": share(sum(one > SPEECH for one in found), len(found)),
                 "as_onnxruntime": share(sum(same), len(same)),
@@ -403,8 +404,8 @@ def lines(rows: Iterable[dict[str, Any]]) -> list[str]:
     return found
 
 
-async def evaluate(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
-    """Return the rows of all models.
+async def evaluate(data: Path, models: Models, published: ModelFolder) -> list[dict[str, Any]]:
+    """Return the rows of all models of a set; `published` has the voice detector that is compared with.
 
     Raises:
         EvaluationError: PyAV is not installed.
@@ -412,12 +413,15 @@ async def evaluate(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
     """
     labels = json.loads(LABELS_PATH.read_bytes())
     return [
-        *await faces(data, models, labels, "yunet"),
-        *await faces(data, models, labels, "ultraface"),
+        *[
+            row
+            for detector in (("own",) if isinstance(models, OwnModels) else ("yunet", "ultraface"))
+            for row in await faces(data, models, labels, detector)
+        ],
         *await items(data, models, labels),
         *await nobody(data, models),
         *recognition(data, models),
-        *await voice(data, models),
+        *await voice(data, models, published),
     ]
 
 
@@ -425,10 +429,11 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="Quality of the livestream app's models on labelled files.")
     parser.add_argument("data", type=Path, help="folder with video/, audio/ and images/")
-    parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
+    add_model_options(parser)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    rows = asyncio.run(evaluate(arguments.data, ModelFolder(arguments.models_dir or default_folder())))
+    published = ModelFolder(arguments.models_dir or default_folder())
+    rows = asyncio.run(evaluate(arguments.data, chosen_models(arguments), published))
     print(json.dumps(rows, indent=1) if arguments.json else "\n".join(lines(rows)))  # noqa: T201 -- a command's result
 
 

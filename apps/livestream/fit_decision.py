@@ -1,34 +1,42 @@
 """Fits the weights of the highlight task's decision to the tuning clips, and writes them into its settings.
+Those of the app's own models go into models/settings.json.
 
-    python -m apps.livestream.fit_decision --clips FOLDER... [--models-dir DIR]
+    python -m apps.livestream.fit_decision --clips FOLDER... [--models own|public] [--models-dir DIR]
 
 The tuning clips are played once through the app, with a device that is never sure, so that each second has the device's
 evidence and the cloud's. Each side gets a logistic regression with an L2 penalty, whose weights are not negative: no
 evidence speaks against a highlight. How well that does on a clip that it has not seen is printed, from fits that leave
 out one file each. Clips that are absent are named; a fit without them gives other weights. Test and judging clips are
-not read.
+not read. For the app's own models, which were trained on frames of the tuning clips, drawn clips are added: in them a
+presenter is seen with and without an article.
 """
 
 import argparse
 import asyncio
-import copy
 import json
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from apps.livestream.drawn_clip import SECONDS, shown_seconds, write_clip
 from apps.livestream.evaluate import NEVER_SURE, ClipResult, add_clip_options, clips_of, play_clips
-from apps.livestream.quality import scores
-from apps.livestream.quality.bands import SETTINGS, Evidence
+from apps.livestream.own_models import OwnModels
+from apps.livestream.quality import labels, scores
+from apps.livestream.quality.bands import Evidence
+from apps.livestream.quality.clip_files import ClipFiles
+from apps.livestream.task_files import TASKS, chosen_models
 from walle.errors import ConfigError
-from walle.model_files import ModelFolder, default_folder
 
+SETTINGS = TASKS / "highlight" / "resources" / "settings.json"
 KINDS = {"device": ("held", "closeup", "kept"), "cloud": ("held", "closeup", "kept", "look")}
 PENALTY = 0.05  # of half the sum of squared weights, in nats; the bias has none
 SENT = 0.12  # of the seconds, to the cloud: the share of the paper (§7.1)
+DRAWN_SEEDS = (11, 12, 13)  # not the demo's
 _STEPS = 20_000
 _RATE = 0.05
 
@@ -147,14 +155,21 @@ def check_whole(results: Sequence[ClipResult]) -> None:
             )
 
 
-def fitted(files: Mapping[str, Sequence[Evidence]], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with both models, and the band in which the device is not sure, fitted to all seconds."""
+def fitted(files: Mapping[str, Sequence[Evidence]]) -> dict[str, Any]:
+    """Return the settings that are fitted to all seconds: both models, and the band where the device is not sure."""
     seconds = [one for each in files.values() for one in each]
-    found = copy.deepcopy(dict(settings))
-    for side, kinds in KINDS.items():
-        found[side] = model_of(seconds, kinds)
+    found: dict[str, Any] = {side: model_of(seconds, kinds) for side, kinds in KINDS.items()}
     found["sure"] = unsure_band(_probabilities(seconds, found["device"]), found["device"]["threshold"])
     return found
+
+
+def _drawn(folder: Path, seed: int) -> labels.Clip:
+    """Write a drawn clip and return it with its labels."""
+    path = write_clip(folder / f"drawn_{seed}.mp4", seed)
+    seen: dict[str, frozenset[int]] = {"highlight": frozenset(shown_seconds()), "face": frozenset()}
+    return labels.Clip(
+        name=path.stem, file=path.name, seconds=SECONDS, set="tuning", sha256="", source="", passes=(seen,)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,16 +177,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_clip_options(parser)
     options = parser.parse_args(arguments)
     clips, files = clips_of(options.clips, "tuning")
-    models = ModelFolder(options.models_dir or default_folder())
-    results = asyncio.run(play_clips(clips, files, models, settings=NEVER_SURE))
+    models = chosen_models(options)
+    with tempfile.TemporaryDirectory(prefix="walle-livestream-") as folder:
+        if isinstance(models, OwnModels):
+            drawn = {clip: Path(folder) / clip.file for clip in (_drawn(Path(folder), seed) for seed in DRAWN_SEEDS)}
+            clips = [*clips, *drawn]
+            files = ClipFiles({**files.paths, **{clip.name: path for clip, path in drawn.items()}}, files.absent)
+        results = asyncio.run(play_clips(clips, files, models, settings=NEVER_SURE))
     check_whole(results)
     evidence: dict[str, list[Evidence]] = {}
     for each in results:  # a file's crops are left out with it
         evidence.setdefault(each.clip.file, []).extend(each.evidence())
-    found = fitted(evidence, json.loads(SETTINGS.read_bytes()))
-    SETTINGS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    shown: dict[str, Any] = {"absent": [clip.name for clip in files.absent]}
-    shown |= {name: found[name] for name in ("device", "cloud", "sure")}
+    found = fitted(evidence)
+    if isinstance(models, OwnModels):
+        path = models.folder / "settings.json"
+        written = json.loads(path.read_bytes())
+        written["highlight"] |= found
+    else:
+        path = SETTINGS
+        written = {**json.loads(path.read_bytes()), **found}
+    path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    shown: dict[str, Any] = {"absent": [clip.name for clip in files.absent], **found}
     shown["left_out"] = {side: left_out(evidence, kinds) for side, kinds in KINDS.items()}
     sys.stdout.write(json.dumps(shown, indent=1) + "\n")
     return 0

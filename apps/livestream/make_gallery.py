@@ -16,13 +16,12 @@ from typing import Any
 
 import walle
 from apps.livestream.make_embedder import write_embedder
-from apps.livestream.task_files import manifest
+from apps.livestream.own_models import OwnModels
+from apps.livestream.task_files import EMBEDDER, Models, add_model_options, chosen_models, embedder_of, manifest
 from walle import cv, np
 from walle.errors import ConfigError, WalleError
-from walle.model_files import ModelFolder, default_folder
 
 SIDE = 128
-_EMBEDDER = "recognition_mobilenet"
 _ITEM = re.compile(r"(?P<name>[^=]+)=(?P<path>.+?)(@(?P<box>\d+,\d+,\d+,\d+))?")
 
 
@@ -66,21 +65,28 @@ def item_image(argument: str) -> tuple[str, np.ndarray]:
     return match["name"], image
 
 
-def make_gallery(arguments: Iterable[str], models: ModelFolder) -> dict[str, Any]:
+def embedder(models: Models, target: Path) -> Path:
+    """Write the embedder of a set of models to `target`; return `target`."""
+    if isinstance(models, OwnModels):
+        return models.write("embedder", target)
+    return write_embedder(models.file(manifest().entries[EMBEDDER]), target)
+
+
+def make_gallery(arguments: Iterable[str], models: Models) -> dict[str, Any]:
     """Return the gallery of these items: {"model", "sha256", "items": {name: [embedding, ...]}}.
 
     Raises:
         GalleryError: an image is not usable.
         ModelFileError: the embedder's model is not in the folder.
     """
-    entry = manifest().entries[_EMBEDDER]
+    name, sha256 = embedder_of(models)
     with tempfile.TemporaryDirectory() as folder:
-        session = walle.Session(write_embedder(models.file(entry), Path(folder, "embedder.walle")))
+        session = walle.Session(embedder(models, Path(folder, "embedder.walle")))
         items: dict[str, list[list[float]]] = {}
         for argument in arguments:
-            name, image = item_image(argument)
-            items.setdefault(name, []).append([round(value, 6) for value in embedding(session, image)])
-    return {"model": _EMBEDDER, "sha256": entry.sha256, "items": items}
+            item, image = item_image(argument)
+            items.setdefault(item, []).append([round(value, 6) for value in embedding(session, image)])
+    return {"model": name, "sha256": sha256, "items": items}
 
 
 def main() -> None:
@@ -88,9 +94,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a gallery of items from image files.")
     parser.add_argument("gallery", type=Path)
     parser.add_argument("items", nargs="+", metavar="NAME=FILE[@LEFT,TOP,WIDTH,HEIGHT]")
-    parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
+    add_model_options(parser)
     arguments = parser.parse_args()
-    made = make_gallery(arguments.items, ModelFolder(arguments.models_dir or default_folder()))
+    made = make_gallery(arguments.items, chosen_models(arguments))
     arguments.gallery.write_text(json.dumps(made) + "\n", encoding="utf-8")
 
 

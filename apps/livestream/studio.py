@@ -9,13 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from apps.livestream.player import DECIDER, PARTS, SCENARIO
-from apps.livestream.task_files import write_task
+from apps.livestream.task_files import Models, write_task
 from apps.task_repo import TaskRepo
 from walle.cloud import Cloud, CloudConfig
 from walle.deploy.release_client import ReleaseClient
 from walle.device import Device, DeviceConfig
 from walle.errors import WalleError
-from walle.model_files import ModelFolder
 
 VERSION = "v1"
 TASKS = (*PARTS, DECIDER)
@@ -44,7 +43,7 @@ class Studio:
     def __init__(
         self,
         folder: Path,
-        models: ModelFolder,
+        models: Models,
         *,
         devices: int = 1,
         settings: Mapping[str, Mapping[str, Any]] | None = None,

@@ -1,12 +1,13 @@
 """Task folders as they are pushed: the sources in tasks/, common modules, and their models in resources/.
 
-    python -m apps.livestream.task_files FOLDER [--models-dir DIR]
+    python -m apps.livestream.task_files FOLDER [--models own|public] [--models-dir DIR]
 
-The repository has no model. `write_task` takes them from a folder of published ones (`walle model get`), which
-models.toml describes, and converts them.
+The models are the app's own (own_models.py), or published ones in a folder (`walle model get`), which models.toml
+describes and `write_task` converts.
 """
 
 import argparse
+import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
@@ -15,8 +16,9 @@ from typing import Any
 
 import walle
 from apps.livestream.make_embedder import write_embedder
+from apps.livestream.own_models import OwnModels
 from walle.errors import ConfigError
-from walle.model_files import ModelEntry, ModelFolder, ModelManifest, default_folder
+from walle.model_files import ModelFolder, ModelManifest, default_folder
 
 APP = Path(__file__).parent
 TASKS = APP / "tasks"
@@ -24,13 +26,24 @@ MANIFEST_PATH = APP / "models.toml"
 COMMON = TASKS / "common"
 # The tasks, and the modules of tasks/common that are laid beside their own.
 MODULES = {
-    "item": ("boxes", "frame", "labels", "nanodet", "settings"),
-    "face": ("boxes", "frame", "settings"),
-    "voice": (),
-    "highlight": ("boxes", "frame", "labels", "nanodet", "settings"),
+    "item": ("boxes", "cells", "frame", "item_detector", "labels", "nanodet", "own_detector", "settings"),
+    "face": ("boxes", "cells", "frame", "own_detector", "settings"),
+    "voice": ("settings",),
+    "highlight": ("boxes", "cells", "frame", "item_detector", "labels", "nanodet", "own_detector", "settings"),
 }
 NAMES = tuple(MODULES)
-FACE_MODELS = {"yunet": "face_yunet", "ultraface": "face_ultraface"}
+# The published models of a task, by the detectors that its settings may name.
+DETECTORS = {
+    "item": {"nanodet": "det_nanodet"},
+    "face": {"yunet": "face_yunet", "ultraface": "face_ultraface"},
+    "voice": {"silero": "voice_silero"},
+    "highlight": {"nanodet": "det_nanodet"},
+}
+EMBEDDER = "recognition_mobilenet"
+OWN_DETECTOR = "own"
+_OWN_MODELS = {"item": "item", "face": "face", "voice": "voice", "highlight": "item"}
+
+type Models = ModelFolder | OwnModels
 _NOT_PUSHED = shutil.ignore_patterns("__pycache__", "*.walle")
 
 
@@ -47,51 +60,104 @@ def manifest() -> ModelManifest:
     return ModelManifest.read(MANIFEST_PATH)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The models that a demo takes, and why, as a line for a person."""
+
+    models: Models
+    why: str
+
+
+def choose_models(asked: str | None, folder: ModelFolder) -> ModelChoice:
+    """Return the models that were asked for, "own" or "public"; without a wish the public ones if `folder` has them.
+
+    Raises:
+        ModelFileError: a file in the folder has another content than the manifest says.
+    """
+    if asked == OWN_DETECTOR:
+        return ModelChoice(OwnModels(), "the app's own models, as asked for")
+    if asked == "public":
+        return ModelChoice(folder, f"the public models in {folder.path}, as asked for")
+    lacking = [name for name in public_models() if not folder.has(manifest().entries[name])]
+    if not lacking:
+        return ModelChoice(
+            folder, f"the public models in {folder.path}; --models own takes the app's own, smaller ones"
+        )
+    why = f"the app's own small models, because {folder.path} lacks public ones ({', '.join(lacking)})"
+    return ModelChoice(OwnModels(), f"{why}; `walle model get` fetches those, which see more")
+
+
+def public_models() -> list[str]:
+    """Return the published models that the tasks need with their settings as they are."""
+    names = [next(iter(known.values())) for known in DETECTORS.values()]
+    return sorted({*names, EMBEDDER})
+
+
 def task_models(name: str, settings: dict[str, Any]) -> dict[str, str]:
     """Return which published model each model file below resources/ is made from."""
-    match name:
-        case "item":
-            return {"detector.walle": "det_nanodet", "embedder.walle": "recognition_mobilenet"}
-        case "face":
-            return {"detector.walle": FACE_MODELS[settings["detector"]]}
-        case "voice":
-            return {"vad.walle": "voice_silero"}
-        case "highlight":
-            return {"detector.walle": "det_nanodet"}
-        case _:
-            raise ConfigError(f"unknown task {name!r}; known are: {', '.join(NAMES)}")
+    if name not in DETECTORS:
+        raise ConfigError(f"unknown task {name!r}; known are: {', '.join(NAMES)}")
+    found = {_detector_file(name): DETECTORS[name][settings["detector"]]}
+    return found | ({"embedder.walle": EMBEDDER} if name == "item" else {})
+
+
+def settings_of(name: str, models: Models) -> dict[str, Any]:
+    """Return a task's settings as they are pushed with these models, if no others are asked for."""
+    settings: dict[str, Any] = json.loads((TASKS / name / "resources" / "settings.json").read_bytes())
+    return settings | (models.settings(name) if isinstance(models, OwnModels) else {})
+
+
+def _detector_file(name: str) -> str:
+    return "vad.walle" if name == "voice" else "detector.walle"
 
 
 def write_task(
     name: str,
     target: Path,
-    models: ModelFolder,
+    models: Models,
     *,
     settings: Mapping[str, Any] | None = None,
     gallery: Path | None = None,
 ) -> Path:
     """Write a task's folder to `target`, which may exist already; return it.
 
-    `settings` replace those of resources/settings.json that they name. `gallery` is for the item task: a file of
-    make_gallery.py.
+    `settings` replace those of resources/settings.json that they name; the app's own models bring settings too.
+    `gallery` is for the item task: a file of make_gallery.py.
 
     Raises:
         ModelFileError: a model is not in the folder, or is another file.
         TaskFilesError: a setting is wrong, or the gallery was made with another model.
     """
+    is_own = isinstance(models, OwnModels)
     write_sources(name, target)
     resources = target / "resources"
     resources.mkdir(exist_ok=True)
-    chosen = _settings(resources / "settings.json", settings or {})
+    changed = {**(models.settings(name) if isinstance(models, OwnModels) else {}), **(settings or {})}
+    chosen = _settings(resources / "settings.json", changed, (OWN_DETECTOR,) if is_own else tuple(DETECTORS[name]))
     if gallery is not None:
         shutil.copyfile(gallery, resources / "gallery.json")
-    entries = manifest()
     if name == "item":
-        _check_gallery(gallery or resources / "gallery.json", entries.entries["recognition_mobilenet"])
+        if gallery is None and is_own:
+            model, sha256 = embedder_of(models)
+            empty = {"model": model, "sha256": sha256, "items": {}}
+            (resources / "gallery.json").write_text(json.dumps(empty) + "\n", encoding="utf-8")
+        _check_gallery(gallery or resources / "gallery.json", embedder_of(models))
+    if isinstance(models, OwnModels):
+        models.write(_OWN_MODELS[name], resources / _detector_file(name))
+        if name == "item":
+            models.write("embedder", resources / "embedder.walle")
+        return target
     for file, model in task_models(name, chosen).items():
-        found = models.file(entries.entries[model])
+        found = models.file(manifest().entries[model])
         (write_embedder if found.suffix == ".tflite" else walle.convert)(found, resources / file)
     return target
+
+
+def embedder_of(models: Models) -> tuple[str, str]:
+    """Return name and SHA-256 of the embedder, by which a gallery says what made it."""
+    if isinstance(models, OwnModels):
+        return "own_item", models.embedder_sha256()
+    return EMBEDDER, manifest().entries[EMBEDDER].sha256
 
 
 def write_sources(name: str, target: Path) -> None:
@@ -101,41 +167,47 @@ def write_sources(name: str, target: Path) -> None:
         shutil.copyfile(COMMON / f"{module}.py", target / f"{module}.py")
 
 
-def _settings(path: Path, changed: Mapping[str, Any]) -> dict[str, Any]:
-    if not path.exists():
-        if changed:
-            raise TaskFilesError(path, "the task has no settings")
-        return {}
+def _settings(path: Path, changed: Mapping[str, Any], detectors: tuple[str, ...]) -> dict[str, Any]:
     settings: dict[str, Any] = json.loads(path.read_bytes())
     if unknown := changed.keys() - settings.keys():
         raise TaskFilesError(path, f"unknown setting {', '.join(unknown)}; known are: {', '.join(settings)}")
     settings |= changed
-    if settings.get("detector", "yunet") not in FACE_MODELS:
-        raise TaskFilesError(path, f"detector is {settings['detector']!r}, must be one of {', '.join(FACE_MODELS)}")
+    if settings["detector"] not in detectors:
+        raise TaskFilesError(path, f"detector is {settings['detector']!r}, must be one of {', '.join(detectors)}")
     if changed:
         path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     return settings
 
 
-def _check_gallery(path: Path, embedder: ModelEntry) -> None:
+def _check_gallery(path: Path, embedder: tuple[str, str]) -> None:
+    name, sha256 = embedder
     try:
         made_with = json.loads(path.read_bytes()).get("sha256")
     except (ValueError, AttributeError) as error:
         raise TaskFilesError(path, f"is not a gallery ({error}); write it with apps.livestream.make_gallery") from error
-    if made_with != embedder.sha256:
-        raise TaskFilesError(
-            path, f"was not made with {embedder.name}, SHA-256 {embedder.sha256}; make it again: make_gallery"
-        )
+    if made_with != sha256:
+        raise TaskFilesError(path, f"was not made with {name}, SHA-256 {sha256}; make it again: make_gallery")
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which the app's programs choose models; `chosen_models` reads them."""
+    parser.add_argument("--models", choices=("own", "public"), default="public")
+    parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
+
+
+def chosen_models(arguments: argparse.Namespace) -> Models:
+    """Return the models that the options name."""
+    return choose_models(arguments.models, ModelFolder(arguments.models_dir or default_folder())).models
 
 
 def main() -> None:
     """Write the folders of all tasks."""
     parser = argparse.ArgumentParser(description="Write the livestream app's task folders, with their models.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--models-dir", type=Path, help="folder of published models, of `walle model get`")
+    add_model_options(parser)
     arguments = parser.parse_args()
     for name in NAMES:
-        print(write_task(name, arguments.folder / name, ModelFolder(arguments.models_dir or default_folder())))  # noqa: T201 -- a command's result
+        print(write_task(name, arguments.folder / name, chosen_models(arguments)))  # noqa: T201 -- a command's result
 
 
 if __name__ == "__main__":

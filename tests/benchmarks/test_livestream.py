@@ -37,7 +37,9 @@ needs_data = pytest.mark.skipif(not (DATA / "models").is_dir(), reason="the real
 
 def clip_of(name: str, seconds: int, *highlights: int) -> Clip:
     labels = {"highlight": frozenset(highlights), "face": frozenset[int]()}
-    return Clip(name=name, file=f"{name}.mp4", seconds=seconds, set="tuning", sha256="", source="", passes=(labels, labels))
+    return Clip(
+        name=name, file=f"{name}.mp4", seconds=seconds, set="tuning", sha256="", source="", passes=(labels, labels)
+    )
 
 
 def row(second: int, highlight: bool, decided: str = "device") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from walle.errors import ConfigError
 
 _IPV = Path("apps/ipv")
 _LIVESTREAM = Path("apps/livestream")
+_ModelSet = Literal["own", "public"]
 
 
 def _load(app: Path) -> tuple[ModuleType, Path]:
@@ -58,12 +59,23 @@ def demo(
 
 def livestream(
     source: Annotated[
-        str, typer.Option(help="A video file, webcam, webcam:/dev/videoN, or an http(s):// or rtsp:// address.")
-    ],
+        str,
+        typer.Option(
+            help="A video file, webcam, webcam:/dev/videoN, or an http(s):// or rtsp:// address;"
+            " without it a clip that the app draws."
+        ),
+    ] = "",
     devices: Annotated[int, typer.Option(help="How many devices play it.", min=1, max=50)] = 1,
+    models: Annotated[
+        _ModelSet | None,
+        typer.Option(
+            help="The app's own small models, or the public ones of `walle model get`; by default public ones if all"
+            " are there."
+        ),
+    ] = None,
     models_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder of the models; without it that of `walle model get`.", envvar="WALLE_MODELS"),
+        typer.Option(help="Folder of the public models; without it that of `walle model get`.", envvar="WALLE_MODELS"),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where highlights.json, the page and the clips go.")] = Path(
         "out/livestream"
@@ -91,6 +103,7 @@ def livestream(
     options = run.Options(
         source=source,
         devices=devices,
+        models=models,
         models_dir=models_dir,
         out=out,
         pace=None if fast else speed,
@@ -106,5 +119,5 @@ def livestream(
 def register(app: typer.Typer) -> None:
     group = typer.Typer()
     group.callback(invoke_without_command=True, epilog="Example: walle demo --devices 40 --seed 7")(demo)
-    group.command(epilog="Example: walle demo livestream --source talk.mp4 --fast")(livestream)
+    group.command(epilog="Example: walle demo livestream --fast; walle demo livestream --source talk.mp4")(livestream)
     app.add_typer(group, name="demo")

@@ -22,12 +22,14 @@ from apps.livestream.demo.keys import quit_key
 from apps.livestream.demo.results_folder import ResultsFolder
 from apps.livestream.demo.view import View, summary_table
 from apps.livestream.document import BRIDGE_S, Stream, document, write_document
+from apps.livestream.drawn_clip import write_clip
 from apps.livestream.frame_choice import Choice
 from apps.livestream.media import MediaError, NoStreamError, Source, SourceReport, clip, encode_jpeg, open_source
 from apps.livestream.media.address import Address
 from apps.livestream.page.page import clock, write_page
 from apps.livestream.player import Player
 from apps.livestream.studio import Studio
+from apps.livestream.task_files import choose_models
 from walle.device import Device
 from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
@@ -40,8 +42,9 @@ _MAX_LINES = 20  # of seconds that were not decided, in the document
 class Options:
     """The options of a demo; see `walle demo livestream --help`."""
 
-    source: str
+    source: str  # empty: the app's drawn clip
     devices: int
+    models: str | None  # "own" or "public"; None: the public ones where they are
     models_dir: Path | None
     out: Path
     pace: float | None
@@ -62,18 +65,21 @@ def main(options: Options) -> int:
     """
     console = Console(stderr=options.as_json)
     folder = Path(tempfile.mkdtemp(prefix="walle-livestream-"))
-    demo = _Demo(options, folder, console)
     status = 0
+    demo: _Demo | None = None
     try:
+        if not options.source:
+            options = dataclasses.replace(options, source=str(write_clip(folder / "drawn_clip.mp4")))
+        demo = _Demo(options, folder, console)
         asyncio.run(demo.run())
         status = 1 if demo.ended_early else 0
     except (KeyboardInterrupt, asyncio.CancelledError):
         status = 130
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if options.as_json:
+    if demo is not None and options.as_json:
         sys.stdout.write(json.dumps({"devices": dict(sorted(demo.documents.items()))}, indent=1) + "\n")
-    if not demo.documents:  # stopped before the stream began
+    if demo is None or not demo.documents:  # stopped before the stream began
         console.print("stopped; nothing was written")
     elif not options.as_json:
         for device, found in sorted(demo.documents.items()):
@@ -143,10 +149,11 @@ class _Demo:
         async with self._open_source() as source:  # what cannot be played is said before anything is started
             if not source.info.has_video:
                 raise NoStreamError(self._shown, "no video in it; highlights are found in pictures, give a video")
-        models = ModelFolder(options.models_dir or default_folder())
+        choice = choose_models(options.models, ModelFolder(options.models_dir or default_folder()))
+        self._console.print("models:", choice.why, highlight=False, soft_wrap=True)
         async with contextlib.AsyncExitStack() as undo:
             with self._status("starting the cloud and its devices, and releasing the tasks"):
-                studio = await undo.enter_async_context(Studio(self._folder, models, devices=options.devices))
+                studio = await undo.enter_async_context(Studio(self._folder, choice.models, devices=options.devices))
             await asyncio.to_thread(self._results.begin)
             players: list[Player] = []
             can_quit = undo.enter_context(quit_key(lambda: _stop(players)))

@@ -31,10 +31,10 @@ _VIDEO_BASE = Fraction(1, 1000)
 _SOUND_RATE = 48_000
 # Encoders of video by preference, that of sound and its samples in a frame, by the file's suffix. PyAV's wheels have
 # x264; another build of FFmpeg may lack it.
-_H264 = ("libx264", "libopenh264", "mpeg4")
+H264_ENCODERS = ("libx264", "libopenh264", "mpeg4")
 _ENCODERS: dict[str, tuple[tuple[str, ...], str, int]] = {
-    ".mp4": (_H264, "aac", 1024),
-    ".mkv": (_H264, "aac", 1024),
+    ".mp4": (H264_ENCODERS, "aac", 1024),
+    ".mkv": (H264_ENCODERS, "aac", 1024),
     ".webm": (("libvpx", "libvpx-vp9"), "libopus", 960),
 }
 _HD_HEIGHT = 576  # a larger picture has the colours of BT.709, as `image.py` takes it

@@ -5,15 +5,12 @@ nearer to the threshold, by log-odds, is sent earlier.
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apps.livestream.quality import scores
-from apps.livestream.task_files import TASKS
 
-SETTINGS = TASKS / "highlight" / "resources" / "settings.json"
 SHARES = (0.0, 0.05, 0.12, 0.25, 0.5, 1.0)  # 12 % is the paper's (§7.1)
 
 type Model = Mapping[str, Any]
@@ -41,12 +38,6 @@ class Band:
     precision: float
     recall: float
     f1: float
-
-
-def models_of() -> tuple[Model, Model]:
-    """Return the models of device and cloud in the highlight task's settings."""
-    settings = json.loads(SETTINGS.read_bytes())
-    return settings["device"], settings["cloud"]
 
 
 def bands(seconds: Sequence[Evidence], device: Model, cloud: Model, *, shares: Sequence[float] = SHARES) -> list[Band]:

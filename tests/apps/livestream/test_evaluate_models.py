@@ -113,4 +113,4 @@ async def test_without_pyav_the_error_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "av", None)  # its import fails
     with pytest.raises(evaluate_models.EvaluationError, match="pip install 'av"):
-        await evaluate(DATA, models)
+        await evaluate(DATA, models, models)

@@ -143,12 +143,12 @@ def test_a_gallery_of_another_model_is_not_pushed(models: ModelFolder, tmp_path:
 
 
 def test_settings_and_models_that_are_absent_are_named(models: ModelFolder, tmp_path: Path) -> None:
-    with pytest.raises(TaskFilesError, match="unknown setting treshold; known are: score, overlap"):
+    with pytest.raises(TaskFilesError, match="unknown setting treshold; known are: detector, score"):
         write_task("item", tmp_path / "task", models, settings={"treshold": 1})
     with pytest.raises(TaskFilesError, match="detector is 'haar', must be one of yunet, ultraface"):
         write_task("face", tmp_path / "task", models, settings={"detector": "haar"})
-    with pytest.raises(TaskFilesError, match="no settings"):
-        write_task("voice", tmp_path / "voice", models, settings={"x": 1})
+    with pytest.raises(TaskFilesError, match="detector is 'own', must be one of silero"):
+        write_task("voice", tmp_path / "voice", models, settings={"detector": "own"})
     with pytest.raises(ModelFileError, match="walle model get voice_silero"):
         write_task("voice", tmp_path / "voice", ModelFolder(tmp_path))
 

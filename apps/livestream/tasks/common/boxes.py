@@ -6,8 +6,11 @@ import walle.np as np
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     type Box = tuple[float, float, float, float]  # left, top, width, height
+
+_APART = 10_000.0  # boxes of different classes are moved so far that they do not overlap
 
 
 def strongest(scores: "np.ndarray", threshold: float, limit: int) -> "list[int]":
@@ -28,6 +31,12 @@ def kept(boxes: "Sequence[Box]", scores: "Sequence[float]", overlap: float) -> "
     # A threshold below every score: the candidates were chosen already.
     indices: list[int] = cv.dnn.NMSBoxes([list(box) for box in boxes], list(scores), -1.0, overlap).tolist()
     return indices
+
+
+def best_by_class(found: "Sequence[dict[str, Any]]", overlap: float) -> "list[dict[str, Any]]":
+    """Return the objects {"box", "score", "class"} that no better one of the same class covers."""
+    moved = [(one["box"][0] + one["class"] * _APART, *one["box"][1:]) for one in found]
+    return [found[k] for k in kept(moved, [one["score"] for one in found], overlap)]
 
 
 def clipped(box: "Box", width: int, height: int) -> "list[float]":

@@ -5,7 +5,9 @@ distribution of its distance over 0..7 strides, as logits; the distance is its e
 """
 
 import boxes
+import cells
 import frame
+from labels import LABELS  # noqa: F401 -- names of this detector's classes
 
 import walle.cv as cv
 import walle.np as np
@@ -16,12 +18,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIDE = 320
-STRIDES = (8, 16, 32)
 INPUT = "input.1"
 BINS = 8  # of a distance
 _MEAN = (103.53, 116.28, 123.675)
 _STD = (57.375, 57.12, 58.395)
-_APART = 10_000.0  # boxes of different classes are moved so far that they do not overlap
 
 
 def blob(small: "np.ndarray") -> "np.ndarray":
@@ -35,15 +35,14 @@ def objects(outputs: "Mapping[str, np.ndarray]", score: float, overlap: float, l
 
     A cell stands for its best class only. At most `limit` candidates are compared.
     """
-    best = [np.max(outputs[f"cls_pred_stride_{stride}"][0], axis=1) for stride in STRIDES]
+    best = [np.max(outputs[f"cls_pred_stride_{stride}"][0], axis=1) for stride in cells.STRIDES]
     values = np.concatenate(best)
     found = [_object(outputs, place, float(values[place])) for place in boxes.strongest(values, score, limit)]
-    moved = [(one["box"][0] + one["class"] * _APART, *one["box"][1:]) for one in found]
-    return [found[k] for k in boxes.kept(moved, [one["score"] for one in found], overlap)]
+    return boxes.best_by_class(found, overlap)
 
 
 def _object(outputs: "Mapping[str, np.ndarray]", place: int, score: float) -> "dict[str, Any]":
-    stride, cell = _cell(place)
+    stride, cell = cells.cell(place, SIDE)
     row, column = divmod(cell, SIDE // stride)
     logits = outputs[f"dis_pred_stride_{stride}"][0, cell].reshape(4, BINS)
     shares = np.exp(logits - np.max(logits, axis=1).reshape(4, 1))
@@ -55,13 +54,3 @@ def _object(outputs: "Mapping[str, np.ndarray]", place: int, score: float) -> "d
         "score": score,
         "class": int(np.argmax(outputs[f"cls_pred_stride_{stride}"][0, cell])),
     }
-
-
-def _cell(place: int) -> "tuple[int, int]":
-    """Return the stride of a place in the joined grids, and its cell in that grid."""
-    for stride in STRIDES:
-        cells = (SIDE // stride) ** 2
-        if place < cells:
-            return stride, place
-        place -= cells
-    raise IndexError(place)

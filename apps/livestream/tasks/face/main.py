@@ -1,11 +1,12 @@
 """Faces of a frame: `{"faces": [{"box": [left, top, width, height], "score", "points"}], "second", "pts_ms"}`.
 
 Boxes and points are in pixels of the frame. The five points are the right and the left eye, the nose and the right and
-left corner of the mouth, as the person has them; UltraFace gives none. The detector and its thresholds are settings.
+left corner of the mouth, as the person has them; only YuNet gives them. The detector and its thresholds are settings.
 """
 
 import boxes
 import frame
+import own_face
 import ultraface
 import yunet
 from settings import settings
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from walle.task import Context, Trigger
 
-DETECTORS = {"yunet": yunet, "ultraface": ultraface}
+DETECTORS = {"yunet": yunet, "ultraface": ultraface, "own": own_face}
 
 
 def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":

@@ -3,6 +3,7 @@
 import math
 
 import boxes
+import cells
 import frame
 
 import walle.cv as cv
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 SIDE = 320
-STRIDES = (8, 16, 32)
 INPUT = "input"
 _MAX_LOG_SIZE = 8.0  # exp(8) strides are wider than any frame; a hostile frame must not overflow
 
@@ -27,11 +27,13 @@ def blob(image: "np.ndarray") -> "tuple[np.ndarray, tuple[float, float]]":
 
 def faces(outputs: "Mapping[str, np.ndarray]", score: float, limit: int) -> "list[dict[str, Any]]":
     """Return at most `limit` candidates, best first, in pixels of the input: {"box", "score", "points"}."""
-    parts = [(np.clip(outputs[f"cls_{s}"], 0, 1) * np.clip(outputs[f"obj_{s}"], 0, 1)).reshape(-1) for s in STRIDES]
+    parts = [
+        (np.clip(outputs[f"cls_{s}"], 0, 1) * np.clip(outputs[f"obj_{s}"], 0, 1)).reshape(-1) for s in cells.STRIDES
+    ]
     values = np.sqrt(np.concatenate(parts))
     found = []
     for place in boxes.strongest(values, score, limit):
-        stride, cell = _cell(place)
+        stride, cell = cells.cell(place, SIDE)
         row, column = divmod(cell, SIDE // stride)
         x, y, log_width, log_height = outputs[f"bbox_{stride}"][0, cell].tolist()
         points = outputs[f"kps_{stride}"][0, cell].tolist()
@@ -45,13 +47,3 @@ def faces(outputs: "Mapping[str, np.ndarray]", score: float, limit: int) -> "lis
             }
         )
     return found
-
-
-def _cell(place: int) -> "tuple[int, int]":
-    """Return the stride of a place in the joined grids, and its cell in that grid."""
-    for stride in STRIDES:
-        cells = (SIDE // stride) ** 2
-        if place < cells:
-            return stride, place
-        place -= cells
-    raise IndexError(place)

@@ -5,8 +5,7 @@ The detector sees 320 x 320 pixels of whatever it gets, so an item that is small
 
 import boxes
 import frame
-import nanodet
-from labels import LABELS
+from item_detector import item_detector
 
 import walle.cv as cv
 
@@ -43,11 +42,12 @@ def items(ctx: "Context", image: "np.ndarray") -> "list[dict[str, Any]]":
 
 
 def _seen(ctx: "Context", view: "np.ndarray", left: int, top: int) -> "list[dict[str, Any]]":
-    small, scale = frame.fitted(view, nanodet.SIDE, nanodet.SIDE)
-    outputs = ctx.session("detector").run({nanodet.INPUT: nanodet.blob(small)})
+    detector = item_detector(ctx)
+    small, scale = frame.fitted(view, detector.SIDE, detector.SIDE)
+    outputs = ctx.session("detector").run({detector.INPUT: detector.blob(small)})
     found = []
-    for one in nanodet.objects(outputs, SCORE, OVERLAP, CANDIDATES):
+    for one in detector.objects(outputs, SCORE, OVERLAP, CANDIDATES):
         sides = [side / scale for side in one["box"]]
         box = [sides[0] + left, sides[1] + top, *sides[2:]]
-        found.append({"box": box, "label": LABELS[one["class"]], "score": round(one["score"], 4)})
+        found.append({"box": box, "label": detector.LABELS[one["class"]], "score": round(one["score"], 4)})
     return found

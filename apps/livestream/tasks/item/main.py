@@ -10,9 +10,8 @@ analysed: which frames are worth it is the app's choice (frame_choice.py).
 
 import frame
 import gallery
-import nanodet
 from boxes import clipped
-from labels import LABELS
+from item_detector import item_detector
 from settings import settings
 
 import walle.cv as cv
@@ -30,28 +29,29 @@ CROP = 128  # side of the embedder's input
 def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
     """Return the frame with the detector's input."""
     contents = trigger["event"]["contents"]
-    image = frame.checked_frame(contents)
-    small, scale = frame.fitted(image, nanodet.SIDE, nanodet.SIDE)
-    return {"times": frame.times(contents), "image": image, "scale": scale, "blob": nanodet.blob(small)}
+    image, detector = frame.checked_frame(contents), item_detector(ctx)
+    small, scale = frame.fitted(image, detector.SIDE, detector.SIDE)
+    return {"times": frame.times(contents), "image": image, "scale": scale, "blob": detector.blob(small)}
 
 
 def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
     """Return the output: items and match, and the frame's times."""
-    limits, image, scale = settings(ctx), x["image"], x["scale"]
-    outputs = ctx.session("detector").run({nanodet.INPUT: x["blob"]})
-    found = nanodet.objects(outputs, limits["score"], limits["overlap"], limits["candidates"])
+    limits, detector, image, scale = settings(ctx), item_detector(ctx), x["image"], x["scale"]
+    outputs = ctx.session("detector").run({detector.INPUT: x["blob"]})
+    found = detector.objects(outputs, limits["score"], limits["overlap"], limits["candidates"])
     items = [
         {
             "box": clipped(tuple(side / scale for side in one["box"]), image.shape[1], image.shape[0]),
-            "label": LABELS[one["class"]],
+            "label": detector.LABELS[one["class"]],
             "score": round(one["score"], 4),
         }
         for one in found
     ]
     best = next((one for one in items if one["label"] not in limits["ignored"]), None)
     match = None
-    if best is not None and (crop := cropped(image, best["box"])) is not None:
-        named = gallery.gallery(ctx).best(embedding(ctx, crop))
+    known = gallery.gallery(ctx)
+    if best is not None and known.names and (crop := cropped(image, best["box"])) is not None:
+        named = known.best(embedding(ctx, crop))
         match = {**best, **named} if named else None
     return {**x["times"], "items": items, "match": match}
 

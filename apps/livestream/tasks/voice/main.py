@@ -1,13 +1,20 @@
-"""Speech in the sound of a stream, by Silero VAD (models.toml, voice_silero).
+"""Speech in the sound of a stream. Which model detects it is a setting: Silero VAD, or the app's own.
 
     {"start_ms", "windows": [probability of each 32 ms window], "seconds": [{"second", "mean", "windows"}], "restarted"}
 
-Sound comes in chunks of any length; samples that do not fill a window wait for the next chunk. The model's state, its
-context of 64 samples and these samples are kept between runs in `ctx.state`, so that a stream's probabilities do not
-depend on its chunks. `start_ms` is the time of the first window, and `seconds` has the mean of each second that a
-window of this run begins in, over its windows so far: the last word on a second is in the last run that names it.
+Sound comes in chunks of any length; samples that do not fill a window wait for the next chunk. The model's state, the
+samples before the window that it sees again, and these samples are kept between runs in `ctx.state`, so that a stream's
+probabilities do not depend on its chunks. `start_ms` is the time of the first window, and `seconds` has the mean of
+each second that a window of this run begins in, over its windows so far: the last word on a second is in the last run
+that names it.
 Where the sound has a gap (a chunk was dropped, or the source jumped) everything begins again, with `restarted`.
 """
+
+import math
+
+import own_voice
+import silero
+from settings import settings
 
 import walle.np as np
 
@@ -19,12 +26,10 @@ if TYPE_CHECKING:
 
 RATE = 16_000
 WINDOW = 512  # samples, 32 ms
-CONTEXT = 64  # samples before the window that the model sees again
-STATE = (2, 1, 128)
 MAX_SAMPLES = 60 * RATE  # of a chunk
 GAP_MS = 20  # a chunk that begins farther from the last one's end does not continue it
 _MS = RATE // 1000
-_RATE_INPUT = np.asarray(RATE, dtype="int64")
+DETECTORS = {"silero": silero, "own": own_voice}
 
 
 def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
@@ -34,12 +39,13 @@ def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
     state = ctx.state
     restarted = not state or abs(pts_ms - (state["origin_ms"] + state["samples"] // _MS)) > GAP_MS
     if restarted:
+        detector = _detector(ctx)
         state = {
             "origin_ms": pts_ms,
             "samples": 0,
             "pending": b"",
-            "context": bytes(4 * CONTEXT),
-            "memory": bytes(4 * STATE[0] * STATE[1] * STATE[2]),
+            "context": bytes(4 * detector.CONTEXT),
+            "memory": bytes(4 * math.prod(detector.STATE)),
             "second": [pts_ms // 1000, 0.0, 0],
         }
     return {"state": state, "samples": samples, "restarted": restarted}
@@ -47,24 +53,24 @@ def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
 
 def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
     """Return the probabilities of the windows that are full now, and the state after them."""
-    state, new = x["state"], x["samples"]
+    state, new, detector = x["state"], x["samples"], _detector(ctx)
+    before = detector.CONTEXT
     pending = np.frombuffer(state["pending"], dtype="float32")
     samples = np.concatenate([np.frombuffer(state["context"], dtype="float32"), pending, new])
     count = (pending.shape[0] + new.shape[0]) // WINDOW
-    memory = np.frombuffer(state["memory"], dtype="float32").reshape(*STATE)
+    memory = np.frombuffer(state["memory"], dtype="float32").reshape(*detector.STATE)
     vad = ctx.session("vad")
     windows = []
     for start in range(0, count * WINDOW, WINDOW):
-        window = samples[start : start + CONTEXT + WINDOW].reshape(1, CONTEXT + WINDOW)
-        outputs = vad.run({"input": window, "state": memory, "sr": _RATE_INPUT})
-        windows.append(float(outputs["output"][0, 0]))
-        memory = outputs["stateN"]
+        window = samples[start : start + before + WINDOW].reshape(1, before + WINDOW)
+        probability, memory = detector.step(vad, window, memory)
+        windows.append(probability)
     used = count * WINDOW
     after = {
         "origin_ms": state["origin_ms"],
         "samples": state["samples"] + new.shape[0],
-        "pending": _bytes(samples[CONTEXT + used :]),
-        "context": _bytes(samples[used : used + CONTEXT]),
+        "pending": _bytes(samples[before + used :]),
+        "context": _bytes(samples[used : used + before]),
         "memory": _bytes(memory),
         "second": state["second"],
     }
@@ -92,6 +98,13 @@ def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":
         "seconds": seconds,
         "restarted": y["restarted"],
     }
+
+
+def _detector(ctx: "Context") -> "Any":
+    name = settings(ctx).get("detector")
+    if name not in DETECTORS:
+        raise ValueError(f"setting detector is {name!r}, must be one of {', '.join(DETECTORS)}")
+    return DETECTORS[name]
 
 
 def _checked(contents: "dict[str, Any]") -> "tuple[np.ndarray, int]":
