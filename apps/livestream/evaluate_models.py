@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from apps.livestream.intervals import block_bootstrap, wilson
 from apps.livestream.make_gallery import make_gallery
-from apps.livestream.task_files import manifest, write_task
+from apps.livestream.task_files import TASKS, manifest, write_task
 from walle.errors import ConfigError
 from walle.model_files import ModelFolder, default_folder
 from walle.vm import VM
@@ -45,6 +45,8 @@ PICTURES = (
     "astronaut.png", "chelsea.png", "cat_720p.jpg", "coffee.png", "hot_dog.jpg", "shoes_1.jpg",
     "face_with_toy.jpg",
 )  # fmt: skip
+
+NOBODY = ("chelsea.png", "cat_720p.jpg", "coffee.png", "hot_dog.jpg", "shoes_1.jpg")  # photographs of no person
 
 type Image = NDArray[np.uint8]
 
@@ -198,6 +200,39 @@ async def items(data: Path, models: ModelFolder, labels: dict[str, Any]) -> list
     return rows
 
 
+def empty_scenes(data: Path) -> Iterator[tuple[str, str, Image]]:
+    """Yield kind, name and image of scenes without a person: photographs, a drawn empty room, and plain frames.
+
+    The data have no photograph of an empty room. The drawn one is the background of the tasks' simulations.
+    """
+    for name in NOBODY:
+        yield "photographs without a person", name, _picture(data / "images" / name)
+    yield "drawn empty room", "empty.png", _picture(TASKS / "item" / "simulation" / "empty.png")
+    for grey in (0, 64, 128, 192, 255):
+        yield "plain grey frames", f"grey {grey}", np.full((360, 640, 3), grey, np.uint8)
+
+
+async def nobody(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
+    """Return the shares of scenes without a person in which a person, or a face, is found."""
+    counts: dict[str, list[int]] = {}
+    async with task("item", models, settings={"unchanged": -1}) as detect, task("face", models) as look:
+        for kind, _, image in empty_scenes(data):
+            found = counts.setdefault(kind, [0, 0, 0])
+            found[0] += 1
+            found[1] += any(one["label"] == "person" for one in (await detect.run(image=image))["items"])
+            found[2] += bool((await look.run(image=image))["faces"])
+    return [
+        {"model": model, "files": kind, "what": f"{what} where none is", "false_frames": share(found[place], found[0])}
+        for kind, found in counts.items()
+        for model, what, place in (("nanodet", "person", 1), ("yunet", "face", 2))
+    ]
+
+
+def _picture(path: Path) -> Image:
+    with _av().open(str(path)) as container:
+        return np.asarray(next(container.decode(video=0)).to_ndarray(format="bgr24"), np.uint8)
+
+
 def _labelled(output: dict[str, Any], label: str) -> int:
     return sum(one["label"] == label for one in output["items"])
 
@@ -294,6 +329,18 @@ def against_labels(found: Sequence[float], labels: Sequence[bool | None]) -> lis
     return [(one > SPEECH) == label for one, label in pairs if label is not None]
 
 
+def precision_and_recall(found: Sequence[float], labels: Sequence[bool | None]) -> dict[str, Any]:
+    """Return precision and recall of speech over the labelled windows; there may be more windows than labels."""
+    pairs = [
+        (one > SPEECH, label) for one, label in zip(found[: len(labels)], labels, strict=True) if label is not None
+    ]
+    right = sum(answer and label for answer, label in pairs)
+    return {
+        "precision": share(right, sum(answer for answer, _ in pairs)),
+        "recall": share(right, sum(label for _, label in pairs)),
+    }
+
+
 async def voice(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
     """Return the agreement with ONNX Runtime and with the labels, and the share of windows that are speech."""
     by_peer = silero(models.file(manifest().entries["voice_silero"]))
@@ -320,6 +367,7 @@ async def voice(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
                 for key, probabilities in (("as_labels", found), ("onnxruntime_as_labels", expected)):
                     right = against_labels(probabilities, labels)
                     row[key] = {**(share(sum(right), len(right)) or {}), "interval": block_bootstrap(right)}
+                row |= precision_and_recall(found, labels)
             rows.append(row)
     return rows
 
@@ -363,6 +411,7 @@ async def evaluate(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
         *await faces(data, models, labels, "yunet"),
         *await faces(data, models, labels, "ultraface"),
         *await items(data, models, labels),
+        *await nobody(data, models),
         *recognition(data, models),
         *await voice(data, models),
     ]

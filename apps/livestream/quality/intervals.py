@@ -5,7 +5,14 @@ confident first, each match one labelled interval at most (Lei et al., "QVHighli
 """
 
 import dataclasses
+import itertools
+import random
 from collections.abc import Iterable, Sequence
+
+_RESAMPLES = 1000
+_PART_S = 5
+
+type Part = tuple[list["Interval"], list["Interval"]]  # labelled, predicted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,3 +72,34 @@ def average_precision(clips: Iterable[tuple[Sequence[Interval], Sequence[Interva
         total += (reached - recall) * ceiling if recall < reached else 0.0
         reached, ceiling = min(reached, recall), max(ceiling, precision)
     return total + reached * ceiling
+
+
+def parts(labels: Sequence[bool], answers: Sequence[bool], scores: Sequence[float], *, bridge: int = 0) -> list[Part]:
+    """Cut a clip into parts of (labelled, predicted) intervals for `average_precision` and `bootstrap`.
+
+    A part has at least 5 seconds, unless it is the last, and ends where more than `bridge` seconds are neither labelled
+    nor answered, so that no interval is cut.
+    """
+    ends, start, quiet = [0], 0, 0
+    for second, (label, answer) in enumerate(zip(labels, answers, strict=True), 1):
+        quiet = 0 if label or answer else quiet + 1
+        if second - start >= _PART_S and quiet > bridge:
+            ends.append(second)
+            start = second
+    if start < len(labels):
+        ends.append(len(labels))
+    return [
+        (
+            intervals(labels[begin:end], bridge=bridge),
+            intervals(answers[begin:end], scores[begin:end], bridge=bridge),
+        )
+        for begin, end in itertools.pairwise(ends)
+    ]
+
+
+def bootstrap(found: Sequence[Part], rng: random.Random, *, overlap: float = 0.5) -> tuple[float, float]:
+    """Return the 95 % percentile interval of the average precision, from resampled parts; (0, 1) without any."""
+    if not found:
+        return 0.0, 1.0
+    values = sorted(average_precision(rng.choices(found, k=len(found)), overlap=overlap) for _ in range(_RESAMPLES))
+    return values[int(0.025 * _RESAMPLES)], values[int(0.975 * _RESAMPLES) - 1]

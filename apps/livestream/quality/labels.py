@@ -12,6 +12,7 @@ from pathlib import Path
 from walle.errors import ConfigError
 
 KINDS = ("highlight", "face")
+SETS = ("tuning", "judging", "test")
 LABELS = Path(__file__).parents[1] / "labels.json"
 
 
@@ -19,13 +20,19 @@ LABELS = Path(__file__).parents[1] / "labels.json"
 class Clip:
     """A labelled clip of `seconds` whole seconds (the last may be a part).
 
-    `passes` has, for each annotator, the seconds labelled 1 by kind. `is_test` keeps the clip out of all tuning.
+    `passes` has, for each annotator, the seconds labelled 1 by kind. Only clips of the set "tuning" are used for
+    tuning. `sha256` is the file's; `source` says where to get it, and is empty for the project's first clips. `crop` is
+    left, top, width and height in pixels of the part of the frames that is the clip, which begins at second `start`.
     """
 
     name: str
     file: str
     seconds: int
-    is_test: bool
+    set: str
+    sha256: str
+    source: str
+    crop: tuple[int, int, int, int] | None = None
+    start: int = 0
     passes: tuple[dict[str, frozenset[int]], ...]
 
     def labels(self, kind: str, *, annotator: int = 0) -> list[bool]:
@@ -38,20 +45,42 @@ def read_labels(path: Path) -> list[Clip]:
     """Return the labelled clips of a file.
 
     Raises:
-        ConfigError: a clip lacks a field, or labels a second that it does not have.
+        ConfigError: a clip lacks a field, has an unknown set, or labels a second that it does not have.
     """
     document = json.loads(path.read_text("utf-8"))
     clips = []
     for name, entry in document["clips"].items():
         try:
             passes = tuple({kind: _seconds(each[kind], entry["seconds"]) for kind in KINDS} for each in entry["passes"])
+            origin = entry.get("source")
             clip = Clip(
-                name=name, file=entry["file"], seconds=entry["seconds"], is_test=entry["set"] == "test", passes=passes
+                name=name,
+                file=entry["file"],
+                seconds=entry["seconds"],
+                set=_set(entry["set"]),
+                passes=passes,
+                sha256=entry["sha256"],
+                source=f"{origin['package']}: {origin['path']}" if origin else "",
+                crop=_box(entry["crop"]) if "crop" in entry else None,
+                start=entry.get("start", 0),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: clip {name!r}: {error!r}") from error
         clips.append(clip)
     return clips
+
+
+def _set(name: str) -> str:
+    if name not in SETS:
+        raise ValueError(f"the set is {name!r}, not one of {', '.join(SETS)}")
+    return name
+
+
+def _box(sides: list[int]) -> tuple[int, int, int, int]:
+    left, top, width, height = sides
+    if min(left, top) < 0 or min(width, height) < 1:
+        raise ValueError(f"the crop {sides} is not left, top, width and height")
+    return left, top, width, height
 
 
 def _seconds(text: str, count: int) -> frozenset[int]:

@@ -17,6 +17,8 @@ from apps.livestream.evaluate_models import (
     faces,
     labelled_windows,
     lines,
+    nobody,
+    precision_and_recall,
 )
 from apps.livestream.intervals import block_bootstrap, wilson
 from tests.apps.livestream.conftest import DATA
@@ -66,6 +68,22 @@ def test_windows_with_both_labels_are_left_out(tmp_path: Path) -> None:
     right = against_labels([0.1] * 62 + [0.9], windows)
     assert len(right) == 62 - windows.count(None)
     assert right.count(False) == windows.count(True)
+
+
+def test_precision_and_recall_are_of_the_labelled_windows() -> None:
+    found = precision_and_recall([0.9, 0.9, 0.1, 0.9, 0.2, 0.9], [True, False, True, None, False])
+    assert [(found[key]["count"], found[key]["of"]) for key in ("precision", "recall")] == [(1, 2), (1, 2)]
+    assert precision_and_recall([0.1], [False]) == {"precision": None, "recall": None}
+
+
+@pytest.mark.asyncio
+async def test_scenes_without_a_person_are_counted(models: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("av", reason="PyAV, which reads the pictures, is not installed")
+    monkeypatch.setattr(evaluate_models, "NOBODY", ("chelsea.png", "astronaut.png"))  # the second has a person
+    rows = {(row["model"], row["files"]): row["false_frames"] for row in await nobody(DATA, models)}
+    found = rows["nanodet", "photographs without a person"], rows["yunet", "photographs without a person"]
+    assert [(one["count"], one["of"]) for one in found] == [(1, 2), (1, 2)]
+    assert rows["yunet", "plain grey frames"]["count"] == 0
 
 
 def test_labels_name_each_second_of_known_clips() -> None:

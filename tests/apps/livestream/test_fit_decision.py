@@ -1,6 +1,15 @@
 import numpy as np
+import pytest
 
-from apps.livestream.fit_decision import best_threshold, fit, unsure_band
+from apps.livestream import fit_decision
+from apps.livestream.evaluate import ClipResult
+from apps.livestream.fit_decision import KINDS, best_threshold, check_whole, fit, fitted, left_out, unsure_band
+from apps.livestream.player import Decision
+from apps.livestream.quality.bands import Evidence
+from apps.livestream.quality.labels import Clip
+from walle.errors import ConfigError
+
+CLIP = Clip(name="talk", file="talk.mp4", seconds=9, set="tuning", passes=(), sha256="", source="")
 
 
 def test_what_tells_the_answers_apart_gets_the_weight() -> None:
@@ -19,10 +28,16 @@ def test_no_weight_is_negative() -> None:
     assert weights[0] == 0
 
 
-def test_the_threshold_is_where_f1_is_best() -> None:
-    probabilities = np.asarray([0.05, 0.1, 0.2, 0.3, 0.4])
-    answers = np.asarray([False, False, True, False, True], np.bool)
-    assert np.isclose(best_threshold(probabilities, answers), 0.15)
+def test_the_threshold_is_where_the_expected_f1_is_best() -> None:
+    probabilities = np.random.default_rng(5).beta(0.3, 1.0, 300)
+
+    def expected_f1(cut: float) -> float:
+        taken = probabilities[probabilities >= cut]
+        return float(2 * taken.sum() / (len(taken) + probabilities.sum()))
+
+    best = best_threshold(probabilities)
+    assert expected_f1(best) == pytest.approx(max(expected_f1(cut) for cut in probabilities))
+    assert best_threshold(np.asarray([0.0, 0.0, 1.0])) == 0.5
 
 
 def test_the_unsure_band_holds_the_share_nearest_to_the_threshold() -> None:
@@ -30,3 +45,58 @@ def test_the_unsure_band_holds_the_share_nearest_to_the_threshold() -> None:
     low, high = unsure_band(probabilities, 0.5, share=0.2)
     assert 0.17 < ((probabilities > low) & (probabilities < high)).mean() < 0.23
     assert np.isclose(low + high, 1, atol=0.01)
+
+
+def clips() -> dict[str, list[Evidence]]:
+    """Three clips in which a held article is a highlight, and a face is in all seconds."""
+    rng = np.random.default_rng(4)
+    made = {}
+    for name in ("a", "b", "c"):
+        held = rng.random(40)
+        made[name] = [
+            Evidence({"held": one, "closeup": 0.0, "kept": 0.0, "look": one, "face": 0.9}, bool(one > 0.6))
+            for one in held
+        ]
+    return made
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit_decision, "_STEPS", 2_000)
+
+
+@pytest.mark.usefixtures("short")
+def test_each_clip_is_judged_by_a_fit_of_the_others() -> None:
+    honest = left_out(clips(), KINDS["device"])
+    assert honest["f1"] > 0.8
+    assert set(honest["by_file"]) == {"a", "b", "c"}
+    # So many seconds without a highlight would outweigh the others in their own fit.
+    odd = [Evidence({"held": 0.9, "closeup": 0.0, "kept": 0.0}, label=False)] * 400
+    found = left_out(clips() | {"odd": odd}, KINDS["device"])
+    assert found["by_file"]["odd"] == {"seconds": 400, "right": 0, "false": 400, "missed": 0}
+    assert found["log_loss"] > honest["log_loss"]
+    assert left_out({"odd": odd}, KINDS["device"])["log_loss"] is None
+
+
+@pytest.mark.usefixtures("short")
+def test_the_settings_get_weights_of_articles_only() -> None:
+    found = fitted(clips(), {"timeout_ms": 7, "sure": [0, 1]})
+    assert found["timeout_ms"] == 7
+    assert set(found["device"]["weights"]) == {"held", "closeup", "kept"}
+    assert set(found["cloud"]["weights"]) == {"held", "closeup", "kept", "look"}
+    low, high = found["sure"]
+    assert low < found["device"]["threshold"] < high
+
+
+@pytest.mark.parametrize(
+    ("decision", "why"),
+    [
+        (Decision(second=3, output=None, why="dropped"), "dropped"),
+        (Decision(second=3, output={"decided": "device alone", "why": "late"}), "late"),
+    ],
+)
+def test_a_fit_from_seconds_that_lack_evidence_is_refused(decision: Decision, why: str) -> None:
+    whole = Decision(second=2, output={"decided": "cloud", "why": ""})
+    check_whole([ClipResult(CLIP, (whole,))])
+    with pytest.raises(ConfigError, match=rf"1 seconds lack .*talk, second 3: {why}; nothing was written"):
+        check_whole([ClipResult(CLIP, (whole, decision))])

@@ -1,15 +1,20 @@
+import hashlib
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import av
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.livestream.quality import derived, plots, scores
 from apps.livestream.quality import intervals as moments
 from apps.livestream.quality import labels as labelling
-from apps.livestream.quality import scores
+from apps.livestream.quality.bands import Evidence, Model, bands
+from apps.livestream.quality.clip_files import find_clips
 from walle.errors import ConfigError
 
 Interval = moments.Interval
@@ -103,14 +108,15 @@ class TestAveragePrecision:
 class TestLabels:
     def write(self, tmp_path: Path, **clip: Any) -> Path:
         path = tmp_path / "labels.json"
-        path.write_text(json.dumps({"clips": {"a": {"file": "a.mp4", "seconds": 4, "set": "test", **clip}}}))
+        entry = {"file": "a.mp4", "seconds": 4, "set": "test", "sha256": "0" * 64, **clip}
+        path.write_text(json.dumps({"clips": {"a": entry}}))
         return path
 
     def test_seconds_are_read_from_ranges(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, passes=[{"highlight": "0-1, 3", "face": ""}])
         [clip] = labelling.read_labels(path)
         assert clip.labels("highlight") == [True, True, False, True]
-        assert clip.is_test
+        assert clip.set == "test"
 
     def test_a_second_outside_the_clip_is_refused_with_its_place(self, tmp_path: Path) -> None:
         path = self.write(tmp_path, passes=[{"highlight": "4", "face": ""}])
@@ -123,10 +129,151 @@ class TestLabels:
         assert labelling.agreement(clips, "highlight") == labelling.Agreement(4, 0.5, 0.0)
         assert labelling.agreement(clips, "face") == labelling.Agreement(4, 1.0, 1.0)
 
+    def test_an_unknown_set_and_a_box_that_is_none_are_refused(self, tmp_path: Path) -> None:
+        passes = [{"highlight": "", "face": ""}]
+        with pytest.raises(ConfigError, match="'tune', not one of tuning, judging, test"):
+            labelling.read_labels(self.write(tmp_path, passes=passes, set="tune"))
+        with pytest.raises(ConfigError, match="not left, top, width and height"):
+            labelling.read_labels(self.write(tmp_path, passes=passes, crop=[0, 0, 0, 5]))
+
     def test_the_apps_own_labels_are_whole_and_agree(self) -> None:
         clips = labelling.read_labels(labelling.LABELS)
-        assert [clip.is_test for clip in sorted(clips, key=lambda clip: clip.name)] == [False, True] * 4
-        assert labelling.agreement(clips, "highlight").equal == 1
-        kappa = labelling.agreement(clips, "face").kappa
-        assert kappa is not None
-        assert kappa > 0.95
+        first = sorted((clip for clip in clips if not clip.source and not clip.crop), key=lambda clip: clip.name)
+        assert [clip.set for clip in first] == ["tuning", "test"] * 4
+        added = sorted((clip for clip in clips if clip.source and not clip.crop), key=lambda clip: clip.name)
+        assert [clip.set for clip in added] == ["tuning", "judging"] * 7
+        assert labelling.agreement(first, "highlight").equal == 1
+        for clips_of in (first, added):
+            for kind in labelling.KINDS:
+                kappa = labelling.agreement(clips_of, kind).kappa
+                assert kappa is not None
+                assert kappa > 0.95
+
+    def test_crops_are_of_tuning_clips_at_seconds_without_a_highlight(self) -> None:
+        clips = labelling.read_labels(labelling.LABELS)
+        whole = {clip.file: clip for clip in clips if not clip.crop}
+        crops = [clip for clip in clips if clip.crop]
+        assert len(crops) == 7
+        for clip in crops:
+            of = whole[clip.file]
+            assert (clip.set, of.set, clip.sha256) == ("tuning", "tuning", of.sha256)
+            assert not any(of.labels("highlight")[clip.start : clip.start + clip.seconds])
+
+
+def clip(name: str = "a", file: str = "a.png", content: bytes = b"x", **changed: Any) -> labelling.Clip:
+    fields: dict[str, Any] = {"name": name, "file": file, "seconds": 1, "set": "tuning", "passes": (), "source": ""}
+    return labelling.Clip(**{**fields, "sha256": hashlib.sha256(content).hexdigest(), **changed})
+
+
+class TestClipFiles:
+    def test_the_first_folder_that_has_the_file_counts_and_absent_clips_are_named(self, tmp_path: Path) -> None:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "b.mp4").write_bytes(b"x")
+        lacking = clip("c", "c.mp4", source="PyPI thing 1.0: data/c.mp4", seconds=7)
+        found = find_clips([clip("b", "b.mp4"), lacking], [tmp_path / "one", tmp_path / "two"])
+        assert found.paths == {"b": tmp_path / "one/b.mp4"}
+        assert found.absences() == ["c (tuning, 7 s) is absent: c.mp4, from PyPI thing 1.0: data/c.mp4"]
+
+    def test_a_file_of_another_content_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a.png").write_bytes(b"other")
+        with pytest.raises(ConfigError, match=r"a\.png: SHA-256 is .*, that of the labelled file .* labels of 'a'"):
+            find_clips([clip()], [tmp_path])
+
+    def test_no_folder_and_no_clip_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="not a folder"):
+            find_clips([clip()], [tmp_path / "none"])
+        with pytest.raises(ConfigError, match=r"none of the 1 clips of labels\.json is here, such as a\.png"):
+            find_clips([clip()], [tmp_path])
+
+
+class TestDerivedClips:
+    @pytest.fixture
+    def picture(self, tmp_path: Path) -> Path:
+        path = tmp_path / "a.png"
+        image = np.random.default_rng(1).integers(0, 256, (48, 65, 3), np.uint8)
+        with av.open(str(path), "w", format="image2") as container:
+            stream = container.add_stream("png", rate=1)
+            stream.width, stream.height, stream.pix_fmt = 65, 48, "rgb24"
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            container.mux(stream.encode(None))
+        self.image = image
+        return path
+
+    def read(self, path: Path) -> list[Any]:
+        with av.open(str(path)) as container:
+            return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+    def test_a_picture_is_shown_unchanged_for_its_second(self, picture: Path, tmp_path: Path) -> None:
+        frames = self.read(derived.playable(clip(), picture, tmp_path))
+        assert len(frames) == 4
+        assert all((frame == self.image).all() for frame in frames)
+
+    def test_a_crop_is_the_part_of_its_frames_from_its_first_second_on(self, picture: Path, tmp_path: Path) -> None:
+        whole = derived.playable(clip("whole", seconds=3), picture, tmp_path)
+        part = derived.playable(clip("part", crop=(5, 3, 20, 10), start=1, seconds=2), whole, tmp_path)
+        frames = self.read(part)
+        assert len(frames) == 8
+        assert (frames[0] == self.image[3:13, 5:25]).all()
+        with pytest.raises(ConfigError, match="ends before the 3 seconds"):
+            derived.playable(clip("long", crop=(5, 3, 20, 10), start=1, seconds=3), whole, tmp_path)
+        with pytest.raises(ConfigError, match="reaches out of its frames"):
+            derived.playable(clip("wide", crop=(50, 3, 20, 10)), whole, tmp_path)
+
+    def test_a_file_that_is_no_picture_is_refused_and_a_clip_is_played_itself(self, tmp_path: Path) -> None:
+        broken = tmp_path / "a.png"
+        broken.write_bytes(b"x")
+        with pytest.raises(ConfigError, match="not a clip or picture that can be read"):
+            derived.playable(clip(), broken, tmp_path)
+        assert derived.playable(clip(file="a.mp4"), tmp_path / "a.mp4", tmp_path) == tmp_path / "a.mp4"
+
+
+class TestParts:
+    def test_no_interval_is_cut_and_all_together_are_those_of_the_clip(self) -> None:
+        rng = random.Random(3)
+        for _ in range(50):
+            labels = [rng.random() < 0.3 for _ in range(40)]
+            answers = [rng.random() < 0.3 for _ in range(40)]
+            ranks = [rng.random() for _ in range(40)]
+            found = moments.parts(labels, answers, ranks, bridge=1)
+            assert sum(len(labelled) for labelled, _ in found) == len(moments.intervals(labels, bridge=1))
+            assert sum(len(predicted) for _, predicted in found) == len(moments.intervals(answers, bridge=1))
+            whole = [(moments.intervals(labels, bridge=1), moments.intervals(answers, ranks, bridge=1))]
+            assert moments.average_precision(found) == pytest.approx(moments.average_precision(whole))
+
+    def test_the_bootstrap_holds_the_value(self) -> None:
+        right, wrong = [Interval(0, 3)], [Interval(5, 9, 0.5)]
+        found = [(right, right)] * 20 + [(right, wrong)] * 10
+        low, high = moments.bootstrap(found, random.Random(1))
+        assert 0.3 < low < moments.average_precision(found) < high < 1
+        assert moments.bootstrap([], random.Random(1)) == (0.0, 1.0)
+
+
+class TestBands:
+    DEVICE: ClassVar[Model] = {"bias": -2.0, "weights": {"held": 4.0}, "threshold": 0.5}
+    CLOUD: ClassVar[Model] = {"bias": -2.0, "weights": {"look": 4.0}, "threshold": 0.5}
+
+    def test_the_least_sure_seconds_go_first_and_the_cloud_decides_them(self) -> None:
+        sure = [Evidence({"held": 0.0, "look": 1.0}, label=False), Evidence({"held": 1.0, "look": 0.0}, label=True)]
+        unsure = [Evidence({"held": 0.45, "look": 1.0}, label=True), Evidence({"held": 0.55, "look": 0.0}, label=False)]
+        none, half, every = bands([*sure, *unsure], self.DEVICE, self.CLOUD, shares=(0.0, 0.5, 1.0))
+        assert (none.passed, none.precision, none.recall) == (None, 0.5, 0.5)
+        assert (half.passed, half.precision, half.recall) == (0.5, 1.0, 1.0)
+        assert (every.passed, every.precision, every.recall) == (0.5, 0.5, 0.5)
+
+    def test_without_a_look_its_weight_counts_nothing(self) -> None:
+        assert Evidence({"held": 1.0}, label=True).log_odds(self.CLOUD) == -2.0
+
+
+def test_the_picture_of_an_evaluation_has_a_page_with_its_numbers(tmp_path: Path) -> None:
+    found = {
+        "seconds": 4,
+        "calibration_error": 0.25,
+        "reliability": [{"answers": 4, "confidence": 0.5, "positive": 0.625}],
+        "thresholds": [{"threshold": 0.5, "recall": 1.0, "precision": 0.667}],
+    }
+    path = tmp_path / "out" / "quality.png"
+    plots.draw({"test": found}, path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    page = path.with_suffix(".html").read_text("utf-8")
+    assert all(text in page for text in ("quality.png", "0.625", "0.667"))

@@ -1,7 +1,8 @@
-"""Evidence of a highlight in one second of a stream: an item in a person's hand, an item, a person, face, voice.
+"""Evidence of a highlight in one second of a stream: an article in a person's hand, or an article shown alone.
 
-A detector of COCO's classes has no hand, but calls one a person where no more of the body is seen. So a portable item
-that a person's box touches counts as held.
+A highlight needs an article. A person, a face or speech alone is none, so that it adds nothing to the evidence; a
+person and a face change what is taken for a presented article. A detector of COCO's classes has no hand, but calls one
+a person where no more of the body is seen. So a portable article that a person's box touches counts as held.
 """
 
 TYPE_CHECKING = False  # type checkers take it for true
@@ -10,65 +11,92 @@ if TYPE_CHECKING:
     from typing import Any
 
     type Box = Sequence[float]  # left, top, width, height, in pixels
+    type Article = dict[str, Any]
 
-KINDS = ("held", "item", "person", "face", "voice")
 _GROWTH = 0.08  # of an item's longer side, by which its box grows before it is looked for what touches it
+_SUPPORT = 2  # frames of a second in which an article must be seen to count in full
 
 
 def frame_evidence(
-    items: "Iterable[dict[str, Any]]", size: "Sequence[int]", rule: "dict[str, Any]"
-) -> "dict[str, float]":
-    """Return the evidence of a frame's items, each 0 to 1, and the label of the held item, or else of the best one.
+    items: "Iterable[dict[str, Any]]", faces: "Sequence[Box]", size: "Sequence[int]", rule: "dict[str, Any]"
+) -> "dict[str, Any]":
+    """Return a frame's evidence, each 0 to 1, and the label of the held article, or else of the best one.
 
-    `items` are those of the item task; `size` is the frame's height and width. `rule` has `portable` (labels),
-    `smallest` (a side, as a share of the frame's), `largest` (area, likewise), `person` (the score from which a person
-    counts) and `touch` (the share of the smaller of the two boxes).
+    `held` is the best score of an article that a person touches. `closeup` is the score of an article that is the only
+    subject: no person, no face and no second article, in proportion to its area up to `rule["closeup"]` of the frame's.
+    `items` are those of the item task, `faces` boxes; `size` is the frame's height and width.
     """
     height, width = size
+    items = list(items)
     people = [one for one in items if one["label"] == "person"]
     near = [one["box"] for one in people if one["score"] >= rule["person"]]
-    found: dict[str, Any] = {"held": 0.0, "item": 0.0, "person": 0.0, "label": ""}
-    for one in people:
-        area = one["box"][2] * one["box"][3] / (height * width)
-        found["person"] = max(found["person"], one["score"] * min(1.0, 2 * area) ** 0.5)
-    for one in items:
-        across, down = one["box"][2:]
-        is_seen = (
-            max(across / width, down / height) >= rule["smallest"] and across * down <= rule["largest"] * height * width
-        )
-        if one["label"] not in rule["portable"] or not is_seen:
-            continue
-        if one["score"] > found["item"]:
-            found["item"] = one["score"]
-            if not found["held"]:
-                found["label"] = one["label"]
-        if one["score"] > found["held"] and any(_touches(one["box"], person, rule["touch"]) for person in near):
-            found["held"], found["label"] = one["score"], one["label"]
+    articles = [one for one in items if _is_article(one, faces, size, rule)]
+    found: dict[str, Any] = {"held": 0.0, "closeup": 0.0, "label": ""}
+    held = [one for one in articles if any(_touches(one["box"], person, rule["touch"]) for person in near)]
+    if best := _best(held):
+        found["held"] = best["score"]
+    if named := best or _best(articles):
+        found["label"] = named["label"]
+    alone = _best([one for one in articles if one["label"] not in rule["screens"]])
+    if alone and not people and not faces and all(_holds_centre(alone["box"], one["box"]) for one in articles):
+        share = alone["box"][2] * alone["box"][3] / (height * width)
+        found["closeup"] = alone["score"] * min(1.0, share / rule["closeup"])
     return found
 
 
+def second_evidence(second: "dict[str, Any]", rule: "dict[str, Any]") -> "dict[str, Any]":
+    """Return the evidence of a `second` event's contents.
+
+    `held` and `closeup` are means of the two frames that have most of it, so that what is found in a single frame
+    counts half. `face` and `voice` are not weighed; they are what the page shows.
+    """
+    seen = [
+        frame_evidence(frame["items"], [face["box"] for face in frame.get("faces", ())], frame["size"], rule)
+        for frame in second["frames"]
+        if "items" in frame
+    ]
+    total: dict[str, Any] = {kind: _supported([one[kind] for one in seen]) for kind in ("held", "closeup")}
+    best = max(seen, key=lambda one: (one["held"], one["closeup"], one["label"] != ""), default=None)
+    total["label"] = best["label"] if best else ""
+    total["face"] = max((face["score"] for frame in second["frames"] for face in frame.get("faces", ())), default=0.0)
+    total["voice"] = second.get("voice") or 0.0
+    return total
+
+
+def _supported(values: "list[float]") -> float:
+    best = sorted(values, reverse=True)[:_SUPPORT]
+    return sum(best) / len(best) if best else 0.0
+
+
+def _best(articles: "list[Article]") -> "Article | None":
+    return max(articles, key=lambda one: one["score"], default=None)
+
+
+def _is_article(item: "Article", faces: "Sequence[Box]", size: "Sequence[int]", rule: "dict[str, Any]") -> bool:
+    """Return whether an item is portable, neither small nor large, and does not cover a face.
+
+    An article in front of a face hides it; where the face is seen, the box is of the person.
+    """
+    height, width = size
+    across, down = item["box"][2:]
+    return (
+        item["label"] in rule["portable"]
+        and max(across / width, down / height) >= rule["smallest"]
+        and across * down <= rule["largest"] * height * width
+        and not any(_holds_centre(item["box"], face) for face in faces)
+    )
+
+
+def _holds_centre(box: "Box", other: "Box") -> bool:
+    across, down = other[0] + other[2] / 2, other[1] + other[3] / 2
+    return box[0] <= across <= box[0] + box[2] and box[1] <= down <= box[1] + box[3]
+
+
 def _touches(item: "Box", person: "Box", share: float) -> bool:
+    """Return whether an item's grown box and a person's share at least `share` of the smaller of the two."""
     grown = _GROWTH * max(item[2], item[3])
     left, top = max(item[0] - grown, person[0]), max(item[1] - grown, person[1])
     right = min(item[0] + item[2] + grown, person[0] + person[2])
     bottom = min(item[1] + item[3] + grown, person[1] + person[3])
     smaller = min((item[2] + 2 * grown) * (item[3] + 2 * grown), person[2] * person[3])
     return right > left and bottom > top and (right - left) * (bottom - top) >= share * smaller
-
-
-def second_evidence(second: "dict[str, Any]", rule: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the evidence of a `second` event's contents: the greatest of its frames, its best face and its voice.
-
-    A second without sound, or whose sound was not analysed, has no voice; one without an analysed frame has no more.
-    """
-    total: dict[str, Any] = dict.fromkeys(KINDS, 0.0)
-    total["label"] = ""
-    for frame in second["frames"]:
-        found = frame_evidence(frame.get("items", ()), frame["size"], rule)
-        if (found["held"], found["item"]) > (total["held"], total["item"]):
-            total["label"] = found["label"]
-        for kind in ("held", "item", "person"):
-            total[kind] = max(total[kind], found[kind])
-        total["face"] = max([total["face"], *(face["score"] for face in frame.get("faces", ()))])
-    total["voice"] = second.get("voice") or 0.0
-    return total

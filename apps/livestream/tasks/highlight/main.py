@@ -33,14 +33,17 @@ def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
     contents = trigger["event"]["contents"]
     choice = settings(ctx)
     found = evidence.second_evidence(contents, choice["rule"])
-    found["before"] = ctx.state.get("score", 0.0) if ctx.state.get("second") == contents["second"] - 1 else 0.0
+    before = ctx.state.get("held", 0.0) if ctx.state.get("second") == contents["second"] - 1 else 0.0
+    found["kept"] = min(found["held"], before)
+    pictures = [frame for frame in contents["frames"] if "image" in frame]
     return {
         "second": contents["second"],
         "pts_ms": contents["pts_ms"],
         "evidence": found,
         "score": probability(found, choice["device"]),
         "threshold": choice["device"]["threshold"],
-        "images": [frame["image"] for frame in contents["frames"] if "image" in frame],
+        "images": [frame["image"] for frame in pictures],
+        "faces": [frame.get("faces", []) for frame in pictures],
     }
 
 
@@ -65,8 +68,8 @@ def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the output; keep the score for the next second."""
-    ctx.state = {"second": y["second"], "score": y["score"]}
+    """Return the output; keep what was held for the next second."""
+    ctx.state = {"second": y["second"], "held": y["evidence"]["held"]}
     found = {kind: round(value, 3) for kind, value in y["evidence"].items() if kind != "label"}
     return {
         "second": y["second"],
@@ -82,15 +85,15 @@ def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def _look_closer(ctx: "Context", x: "dict[str, Any]", choice: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the cloud's evidence and probability; faces and voice are those of the device."""
+    """Return the device's evidence with the cloud's look at the held article, and the probability from both."""
     frames = []
-    for data in x["jpegs"]:
+    for data, faces in zip(x["jpegs"], x["faces"], strict=True):
         image = cv.imdecode(np.frombuffer(data, dtype="uint8"), cv.IMREAD_COLOR)
         if image is None:
             raise ValueError("an image of the request is not a JPEG")
-        frames.append({"size": image.shape[:2], "items": views.items(ctx, image)})
-    found = evidence.second_evidence({"frames": frames}, choice["rule"])
-    found |= {kind: x["evidence"][kind] for kind in ("face", "voice", "before")}
+        frames.append({"size": image.shape[:2], "items": views.items(ctx, image), "faces": faces})
+    seen = evidence.second_evidence({"frames": frames}, choice["rule"])
+    found = {**x["evidence"], "look": seen["held"], "label": seen["label"] or x["evidence"]["label"]}
     return {
         "evidence": found,
         "score": probability(found, choice["cloud"]),
