@@ -1,4 +1,4 @@
-"""What becomes of the seconds as more or fewer of them go to the cloud.
+"""Scores over the share of seconds that goes to the cloud.
 
 From an evaluation in which every second was sent: each has the device's evidence and the cloud's look. A second that is
 nearer to the threshold, by log-odds, is sent earlier.

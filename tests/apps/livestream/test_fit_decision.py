@@ -70,7 +70,7 @@ def test_each_clip_is_judged_by_a_fit_of_the_others() -> None:
     honest = left_out(clips(), KINDS["device"])
     assert honest["f1"] > 0.8
     assert set(honest["by_file"]) == {"a", "b", "c"}
-    # So many seconds without a highlight would outweigh the others in their own fit.
+    # 400 seconds without a highlight would outweigh the others in their own fit.
     odd = [Evidence({"held": 0.9, "closeup": 0.0, "kept": 0.0}, label=False)] * 400
     found = left_out(clips() | {"odd": odd}, KINDS["device"])
     assert found["by_file"]["odd"] == {"seconds": 400, "right": 0, "false": 400, "missed": 0}

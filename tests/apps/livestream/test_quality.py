@@ -220,7 +220,7 @@ class TestDerivedClips:
         with pytest.raises(ConfigError, match="reaches out of its frames"):
             derived.playable(clip("wide", crop=(50, 3, 20, 10)), whole, tmp_path)
 
-    def test_a_file_that_is_no_picture_is_refused_and_a_clip_is_played_itself(self, tmp_path: Path) -> None:
+    def test_a_damaged_picture_is_refused_and_a_clip_is_played_itself(self, tmp_path: Path) -> None:
         broken = tmp_path / "a.png"
         broken.write_bytes(b"x")
         with pytest.raises(ConfigError, match="not a clip or picture that can be read"):
