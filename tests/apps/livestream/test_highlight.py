@@ -85,7 +85,7 @@ class TestEvidence:
         assert found == {"held": 0.0, "closeup": 0.0, "label": ""}
 
     def test_a_person_a_face_and_a_voice_without_an_article_are_no_evidence(self) -> None:
-        """The failure of the first decision: a face before a webcam, close and speaking, was a highlight."""
+        """A close face that speaks, before a webcam: the first decision gave the person a weight."""
         head = [{"score": 0.95, "box": [60, 10, 70, 80]}]
         frames = [{"size": SIZE, "items": [item("person", 0.95, 20, 0, 160, 100)], "faces": head}] * 4
         found = {**EVIDENCE.second_evidence({"voice": 1.0, "frames": frames}, RULE), "kept": 0.0, "look": 0.0}
