@@ -219,10 +219,10 @@ def empty_scenes(data: Path) -> Iterator[tuple[str, str, Image]]:
         yield "plain grey frames", f"grey {grey}", np.full((360, 640, 3), grey, np.uint8)
 
 
-async def nobody(data: Path, models: ModelFolder) -> list[dict[str, Any]]:
+async def nobody(data: Path, models: Models) -> list[dict[str, Any]]:
     """Return the shares of scenes without a person in which a person, or a face, is found."""
     counts: dict[str, list[int]] = {}
-    async with task("item", models, settings={"unchanged": -1}) as detect, task("face", models) as look:
+    async with task("item", models) as detect, task("face", models) as look:
         for kind, _, image in empty_scenes(data):
             found = counts.setdefault(kind, [0, 0, 0])
             found[0] += 1

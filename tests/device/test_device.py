@@ -203,7 +203,7 @@ async def test_failures_for_want_of_the_cloud_are_not_the_versions(tmp_path: Pat
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         await installed(shop, device, ESCALATING, config_toml)
         config = device.config
-    config = dataclasses.replace(away(tmp_path / "d0", config), report_interval_s=3600, escalation_timeout_s=0.01)
+    config = dataclasses.replace(away(tmp_path / "d0", config), report_interval_s=3600, escalation_connect_s=0.01)
     async with Device(config) as device:
         installed_again = device.agent.outcomes.take_batch()
         assert installed_again is not None

@@ -30,5 +30,6 @@ class DeviceConfig:
     vm_host: bool = True
     report_interval_s: float = 10.0
     escalation_timeout_s: float = 5.0
+    escalation_connect_s: float = 0.5  # of this, for a connection: without one, a task soon decides by itself
     live: LivePolicy = dataclasses.field(default_factory=LivePolicy)  # for events without a position
     journal_sync_s: float = 1.0  # of live events, what a power cut may lose; 0: `on_event` waits for the disk

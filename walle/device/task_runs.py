@@ -178,7 +178,8 @@ class TaskRuns:
         run.unanswered = ""
         client = self._tunnel.client
         try:
-            answer = await client.request(PHASE_TOPIC, data, timeout=timeout_s)
+            connect_s = self._config.escalation_connect_s
+            answer = await client.request(PHASE_TOPIC, data, timeout=timeout_s, connect_timeout=connect_s)
         except TunnelClosedError as error:
             run.unanswered = "away"
             return "away", str(error)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from apps.livestream import drawing, sounds
 from apps.livestream.evaluate_models import Task, av_module, sound, task
-from apps.livestream.quality.labels import LABELS, read_labels
+from apps.livestream.quality.labels import LABELS, Clip, read_labels
 from walle.model_files import ModelFolder, default_folder
 
 type Image = NDArray[np.uint8]
@@ -98,11 +98,14 @@ async def frames(data: Path, models: ModelFolder) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _clips() -> list[Clip]:
+    """Return the project's first tuning clips, which are in one folder; added ones and crops are not learned from."""
+    return [clip for clip in read_labels(LABELS) if clip.set == "tuning" and not clip.source and clip.crop is None]
+
+
 def _pictures(data: Path) -> Any:
     """Yield name, image and whether it is held out, of the tuning clips and the images."""
-    for clip in read_labels(LABELS):
-        if clip.is_test:
-            continue
+    for clip in _clips():
         with av_module().open(str(data / "video" / clip.file)) as container:
             due_s, step = 0.1, 1 / (2 if "bunny" in clip.name else FRAMES_PER_SECOND)
             for frame in container.decode(video=0):
@@ -214,11 +217,7 @@ async def sound_pack(data: Path, models: ModelFolder, rng: np.random.Generator) 
 
     async with task("voice", models) as voice:
         files = [(data / "audio" / name, name in HELD_OUT_SOUNDS) for name in (*SPEECH_SOUNDS, *HELD_OUT_SOUNDS)]
-        files += [
-            (data / "video" / clip.file, False)
-            for clip in read_labels(LABELS)
-            if not clip.is_test and "asl" not in clip.name
-        ]
+        files += [(data / "video" / clip.file, False) for clip in _clips() if "asl" not in clip.name]
         for path, is_held in files:
             samples = sound(path)
             voice.forget()

@@ -304,3 +304,16 @@ async def test_cancelled_requests_of_a_device_leave_handlers_to_others(
         other.say(protocol.Request(1, "other", b""))
         await until(lambda: "other" in handler.started)
         handler.gate.set()
+
+
+@pytest.mark.asyncio
+async def test_a_request_waits_for_a_connection_no_longer_than_it_says(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    async with cloud:
+        port = cloud.server.port
+    client = make_client(MemoryOutbox(), port)
+    async with running(client), asyncio.timeout(10):
+        with pytest.raises(RequestError, match=r"no connection within 0\.05 s; last error: ") as raised:
+            await client.request("ask", b"", timeout=60, connect_timeout=0.05)
+        assert raised.value.code == "expired"

@@ -268,15 +268,17 @@ class TunnelClient:
         timeout: float = 30.0,  # noqa: ASYNC109 - part of the message
         *,
         priority: int = 0,
+        connect_timeout: float | None = None,  # noqa: ASYNC109 - of a part of it
     ) -> bytes:
         """Return the cloud's answer. Blocks until there is a connection; is not repeated on the next one.
 
-        Requests of a higher `priority` (-100 to 100) are sent and started first. The cloud knows `timeout`, and stops
-        the request then or when this call is cancelled.
+        It waits for a connection for `connect_timeout` seconds at most, if that is given. Requests of a higher
+        `priority` (-100 to 100) are sent and started first. The cloud knows `timeout`, and stops the request then or
+        when this call is cancelled.
 
         Raises:
-            RequestError: the cloud answered with an error, or not within `timeout` seconds; or the topic or the payload
-                does not fit into a frame.
+            RequestError: the cloud answered with an error, or not within `timeout` seconds; there was no connection
+                within `connect_timeout`; or the topic or the payload does not fit into a frame.
             TunnelClosedError: the connection dropped after the request was sent, or the client was closed.
         """
         if len(payload) > MAX_PAYLOAD_BYTES:
@@ -287,8 +289,7 @@ class TunnelClient:
         slots = self._urgent_slots if priority > 0 else self._request_slots
         try:
             async with asyncio.timeout(timeout), slots.slot(priority):
-                while (link := self._link) is None or link.ended or link.is_leaving:
-                    await self._change(f"request {topic!r} was not sent")
+                link = await self._link_for(topic, connect_timeout)
                 self._next_request += 1
                 request = protocol.Request(self._next_request, topic, payload, priority)
                 response = await link.ask(request, self._encoder.encode, due_s)
@@ -532,6 +533,21 @@ class TunnelClient:
     def _pulse(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def _link_for(self, topic: str, connect_timeout: float | None) -> Link:
+        """Return the connection, once there is one that takes requests.
+
+        Raises:
+            RequestError: there was none within `connect_timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(connect_timeout):
+                while (link := self._link) is None or link.ended or link.is_leaving:
+                    await self._change(f"request {topic!r} was not sent")
+        except TimeoutError:
+            error = f"no connection within {connect_timeout} s; last error: {self.last_error}"
+            raise RequestError(topic, error, "expired") from None
+        return link
 
     async def _change(self, undone: str) -> None:
         """Return at the next change of the client's state."""
