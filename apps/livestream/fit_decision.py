@@ -7,6 +7,7 @@ The tuning clips are played twice through the app: with a device that is always 
 with one that never is, for the cloud's. Each side gets a logistic regression with an L2 penalty, whose weights are not
 negative: no evidence speaks against a highlight. The test clips are not read. For the app's own models, which were
 trained on frames of the tuning clips, drawn clips are added: in them a presenter is seen with and without an article.
+The mere presence of a person gets no weight there (ADR 144 says what it does).
 """
 
 import argparse
@@ -15,7 +16,7 @@ import copy
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +97,18 @@ def _table(results: Sequence[ClipResult]) -> tuple[npt.NDArray[np.float64], npt.
     return np.asarray(rows), np.asarray(answers)
 
 
-def _model(results: Sequence[ClipResult]) -> dict[str, Any]:
+def _model(results: Sequence[ClipResult], ignored: Collection[str]) -> dict[str, Any]:
     evidence, answers = _table(results)
+    evidence[:, [kind in ignored for kind in KINDS]] = 0  # so that its weight stays 0
     weights, bias = fit(evidence, answers)
     threshold = best_threshold(1 / (1 + np.exp(-(evidence @ weights + bias))), answers)
     named = {kind: round(float(weight), 3) for kind, weight in zip(KINDS, weights, strict=True)}
     return {"bias": round(bias, 3), "weights": named, "threshold": round(threshold, 3)}
 
 
-async def _fitted(clips: Sequence[labels.Clip], folder: Path, models: Models) -> dict[str, Any]:
+async def _fitted(
+    clips: Sequence[labels.Clip], folder: Path, models: Models, ignored: Collection[str]
+) -> dict[str, Any]:
     settings: dict[str, Any] = json.loads(SETTINGS.read_bytes())
 
     async def played(sure: list[float]) -> list[ClipResult]:
@@ -113,9 +117,9 @@ async def _fitted(clips: Sequence[labels.Clip], folder: Path, models: Models) ->
 
     found = copy.deepcopy(settings)
     alone = await played([2.0, 2.0])
-    found["device"] = _model(alone)
+    found["device"] = _model(alone, ignored)
     found["sure"] = unsure_band(_probabilities(alone, found["device"]), found["device"]["threshold"])
-    found["cloud"] = _model(await played([-1.0, 2.0]))
+    found["cloud"] = _model(await played([-1.0, 2.0]), ignored)
     return found
 
 
@@ -133,10 +137,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     clips = [clip for clip in labels.read_labels(labels.LABELS) if not clip.is_test]
     models = chosen_models(options)
+    ignored = ("person",) if isinstance(models, OwnModels) else ()
     with tempfile.TemporaryDirectory(prefix="walle-livestream-") as drawn:
         if isinstance(models, OwnModels):
             clips += [_drawn(Path(drawn), seed) for seed in DRAWN_SEEDS]
-        found = asyncio.run(_fitted(clips, options.clips, models))
+        found = asyncio.run(_fitted(clips, options.clips, models, ignored))
     made = {name: found[name] for name in ("device", "cloud", "sure")}
     path, written = SETTINGS, found
     if isinstance(models, OwnModels):
