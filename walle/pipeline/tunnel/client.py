@@ -268,7 +268,7 @@ class TunnelClient:
         timeout: float = 30.0,  # noqa: ASYNC109 - part of the message
         *,
         priority: int = 0,
-        connect_timeout: float | None = None,  # noqa: ASYNC109 - of a part of it
+        connect_timeout: float | None = None,
     ) -> bytes:
         """Return the cloud's answer. Blocks until there is a connection; is not repeated on the next one.
 
