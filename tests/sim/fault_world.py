@@ -27,6 +27,7 @@ from tests.sim.fault_proxy import FaultProxy
 from tests.sim.rollbacks import copy_files, put_back
 from walle import plain
 from walle.pipeline import store_schema
+from walle.pipeline.ingest.packed_payload import unpack_payload
 from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
 
 _SUFFIXES = ("", "-wal")
@@ -340,9 +341,9 @@ class World:
         """Note the numbers of the features in a side's file and its reports; return the features, by a copy of it."""
         features: list[int] = []
         query = (
-            "SELECT streams.epoch, seq, topic, payload FROM uploads JOIN streams USING (stream)"
+            "SELECT streams.epoch, seq, topic, payload, packed FROM uploads JOIN streams USING (stream)"
             if side == "cloud"
-            else "SELECT '', seq, topic, payload FROM outbox"
+            else "SELECT '', seq, topic, payload, 0 FROM outbox"
         )
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             copy = Path(folder) / "copy.db"
@@ -360,7 +361,8 @@ class World:
                     query_losses = "SELECT epoch, first_seq, last_seq, cause FROM losses"
                     for row_epoch, first_seq, last_seq, cause in db.execute(query_losses):
                         self.losses.add(Loss(row_epoch, first_seq, last_seq, LossCause(cause)))
-                for row_epoch, seq, topic, payload in db.execute(query):
+                for row_epoch, seq, topic, contents, is_packed in db.execute(query):
+                    payload = unpack_payload(seq, contents) if is_packed else contents
                     if topic == LOSS_TOPIC:
                         with contextlib.suppress(LossError):
                             self.losses.add(Loss.decode(payload))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
-from tests.pipeline.ingest.upload_samples import moved, received, stored
+from tests.pipeline.ingest.upload_samples import as_read, came_compressed, moved, received, stored
 from walle.pipeline.checksums import first_link
 from walle.pipeline.ingest import receipt
 from walle.pipeline.ingest.receipt import Place, StoredStream, StreamKey
@@ -32,6 +32,16 @@ class EpochsContract:
         assert await stored(store) == [*old, moved[2]]
         later = received(4, epoch="f", payload=bytes([4]))  # not moved, though it looks like one
         assert (await store.accept([later])).fresh == [later]
+
+    @pytest.mark.asyncio
+    async def test_a_moved_upload_that_came_compressed_is_stored_once(self, store: UploadStore) -> None:
+        old = [came_compressed(seq) for seq in (1, 2)]
+        await store.accept(old)
+        await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 0, 0, 3)])))
+        new = came_compressed(3)
+        repeated = moved([*as_read(old), new], "f")  # compressed otherwise, or with others in a frame
+        assert (await store.accept(repeated)).fresh == repeated[2:]
+        assert await stored(store) == as_read([*old, repeated[2]])
 
     @pytest.mark.asyncio
     @pytest.mark.parametrize("is_one_batch", [False, True])

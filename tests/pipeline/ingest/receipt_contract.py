@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.pipeline.ingest.upload_samples import MakeStore, chain_of, received, stored
+from tests.pipeline.ingest.upload_samples import MakeStore, as_read, came_compressed, chain_of, received, stored
 from walle.pipeline.ingest.receipt import Accepted
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
 from walle.pipeline.tunnel.server import Received
@@ -113,6 +113,21 @@ class ReceiptContract:
         assert await store.resume(Hello("d", "e", "")) == (3, chain_of([*rows, received(3, topic="a\0b")]))
 
     @pytest.mark.asyncio
+    async def test_uploads_that_came_compressed_are_read_as_they_were_sent(self, store: UploadStore) -> None:
+        rows = [came_compressed(1), received(2), came_compressed(3), came_compressed(4, topic="u"), received(5)]
+        await store.accept(rows[:1])  # alone; on the event loop, where a store commits there
+        await store.accept(rows[1:2])
+        await asyncio.sleep(0)
+        await store.accept(rows[2:3])
+        await store.accept(rows[3:])
+        expected = as_read(rows)
+        assert await stored(store) == expected
+        assert [row for _, row in await store.query(device_id="d", topic="t")] == [*expected[:3], expected[4]]
+        assert await store.resume(Hello("d", "e", "")) == (5, chain_of(rows))
+        async with asyncio.timeout(30), store.consume("g") as consumer:
+            assert (await anext(aiter(consumer))).uploads == expected
+
+    @pytest.mark.asyncio
     async def test_the_beginning_of_a_forged_long_topic_is_stored(self, store: UploadStore) -> None:
         topic = "".join(random.Random(1).choices("0123456789abcdef\0\U0001f300", k=100_000))
         batch = [received(1, topic=topic), received(2)]
@@ -131,8 +146,9 @@ class ReceiptContract:
         for module in [name for name in sys.modules if name.startswith("walle.pipeline.ingest")]:
             if hasattr(sys.modules[module], "MAX_READ_BYTES"):
                 monkeypatch.setattr(sys.modules[module], "MAX_READ_BYTES", 50_000)
-        rows = [received(seq, payload=bytes(20_000)) for seq in range(1, 21)]
+        rows = [came_compressed(seq) if seq % 2 else received(seq, payload=bytes(20_000)) for seq in range(1, 21)]
         await store.accept(rows)
+        rows = as_read(rows)
         found, after = list[Received](), 0
         while page := await store.query(after=after, topic="t"):
             assert len(page) <= 3

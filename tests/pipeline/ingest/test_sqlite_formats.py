@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.ingest.upload_samples import chain_of, moved, received, stored
+from tests.pipeline.ingest.upload_samples import as_read, came_compressed, chain_of, moved, received, stored
 from walle.pipeline.ingest import sqlite_schema
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize
@@ -60,7 +60,7 @@ def _make(path: Path, rows: list[Received], scripts: str, *, first_position: int
         database.execute(insert, (rows[-1].seq, chain_of(rows)))
         database.executemany(
             "INSERT INTO uploads VALUES (?, 1, ?, ?, ?, ?, ?)",
-            [(position, *row[2:]) for position, row in enumerate(rows, first_position)],
+            [(position, *row[2:7]) for position, row in enumerate(rows, first_position)],
         )
         if "TABLE topics" in scripts:
             database.execute("INSERT INTO topics SELECT topic, count(*), sum(length(payload)) FROM uploads GROUP BY 1")
@@ -103,6 +103,46 @@ async def test_a_file_of_format_4_keeps_its_uploads_and_positions_and_is_as_a_ne
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_schema")}
         assert not {"uploads_of_format_4", "uploads_by_topic"} & tables
+
+
+def _to_format_5(path: Path) -> None:
+    """Make a file of this format, without uploads that came compressed, one of format 5."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.executescript("ALTER TABLE uploads DROP COLUMN packed; PRAGMA user_version = 5")
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_format_5_gets_its_column_at_once_and_keeps_its_uploads(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    rows = [received(seq, payload=bytes(20_000)) for seq in (1, 2)]
+    async with SqliteUploadStore(path) as store:
+        await store.accept(rows)
+    _to_format_5(path)
+    async with SqliteUploadStore(path) as store, SqliteUploadStore(path) as other:
+        assert (await store.accept([came_compressed(3)])).highest == {("d", "e"): 3}
+        assert await stored(store) == await stored(other) == as_read([*rows, came_compressed(3)])
+        size_bytes = (await store.topics())["t"].size_bytes
+        assert 40_000 < size_bytes < 40_000 + 15_000  # as stored
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (sqlite_schema.FORMAT,)
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_an_older_walle_was_moving_to_format_5_keeps_all_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "uploads.db"
+    rows = [received(seq, payload=bytes(100)) for seq in range(1, 41)]
+    _make(path, rows, _FORMAT_2 + _FORMAT_4)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database, monkeypatch.context() as older:
+        older.setattr(sqlite_schema, "_MOVED", 15)
+        sqlite_schema.make_schema(database)
+        assert not sqlite_schema._move_older(database)
+    _to_format_5(path)
+    async with SqliteUploadStore(path) as store:
+        assert await stored(store) == rows
+        assert (await store.accept([came_compressed(41)])).highest == {("d", "e"): 41}
+        assert await store.count() == 41
 
 
 @pytest.mark.asyncio
@@ -175,9 +215,9 @@ async def test_a_process_whose_file_a_newer_walle_has_migrated_says_so_and_write
         await store.count()
         with contextlib.closing(sqlite3.connect(path)) as newer:
             newer.executescript(
-                "ALTER TABLE uploads RENAME TO parcels; ALTER TABLE losses RENAME TO lost; PRAGMA user_version = 6"
+                "ALTER TABLE uploads RENAME TO parcels; ALTER TABLE losses RENAME TO lost; PRAGMA user_version = 7"
             )
-        what = r"uploads\.db: was brought to format 6 by another version of walle .* format 5; .* that version"
+        what = r"uploads\.db: was brought to format 7 by another version of walle .* format 6; .* that version"
         for work in (
             lambda: store.accept([received(2)]),
             lambda: store.accept([received(seq) for seq in range(2, 20)]),
@@ -200,8 +240,8 @@ async def test_a_migration_that_keeps_the_tables_is_noticed_too(tmp_path: Path) 
     async with SqliteUploadStore(path) as store:
         await store.accept([received(1)])
         with contextlib.closing(sqlite3.connect(path)) as newer:
-            newer.execute("PRAGMA user_version = 6")
-        with pytest.raises(IngestError, match="format 6"):
+            newer.execute("PRAGMA user_version = 7")
+        with pytest.raises(IngestError, match="format 7"):
             await store.accept([received(2)])
         with contextlib.closing(sqlite3.connect(path)) as newer:
             assert newer.execute("SELECT count(*) FROM uploads").fetchone() == (1,)

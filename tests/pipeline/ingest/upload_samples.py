@@ -2,12 +2,15 @@
 
 import asyncio
 import collections
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 
 from walle.clock import SystemClock
 from walle.pipeline.checksums import first_link, next_link, row_checksum
 from walle.pipeline.ingest.upload_store import UploadStore
+from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.server import Received
+from walle.protocol import Upload
 
 type MakeStore = Callable[[], UploadStore]
 type RefuseTopic = Callable[[str], None]
@@ -15,6 +18,21 @@ type RefuseTopic = Callable[[str], None]
 
 def received(seq: int, *, device: str = "d", epoch: str = "e", topic: str = "t", payload: bytes = b"x") -> Received:
     return Received(device, epoch, seq, topic, payload, 10 * seq, 10 * seq + 1)
+
+
+def came_compressed(seq: int, *, device: str = "d", epoch: str = "e", topic: str = "t") -> Received:
+    """Return an upload of 20,000 bytes as the tunnel reads it from a frame whose body it keeps."""
+    upload = Upload(seq, topic, random.Random(seq).randbytes(10_000).hex().encode(), 10 * seq)
+    decoder = Decoder()
+    decoder.add(Encoder().encode(upload))
+    ((record,), _) = decoder.records(Received, (device, epoch, 10 * seq + 1), (seq, seq), 1, 1 << 20)
+    assert 9_000 < len(record.packed) < 15_000
+    return record
+
+
+def as_read(uploads: Sequence[Received]) -> list[Received]:
+    """Return uploads as a store returns them: without their compressed bodies."""
+    return [upload._replace(packed=b"") for upload in uploads]
 
 
 def moved(uploads: list[Received], epoch: str) -> list[Received]:

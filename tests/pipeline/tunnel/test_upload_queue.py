@@ -303,6 +303,17 @@ def test_an_error_of_a_call_is_raised(call: str) -> None:
         receiver.read(_frames(1))
 
 
+def test_a_compressed_body_that_is_kept_counts_until_its_upload_is_stored() -> None:
+    queue = _queue(size_bytes=1 << 20)
+    receiver = Receiver(queue)
+    text = random.Random(4).randbytes(10_000).hex().encode()
+    receiver.read(frame := Encoder().encode(Upload(1, "t", text, 7)))
+    assert queue.held_bytes == receiver.upload_bytes == 1 + len(text) + len(frame) - 8
+    queue.take(1)
+    queue.release()
+    assert queue.held_bytes == receiver.upload_bytes == 0
+
+
 class Unready(_core.UploadReceiver):
     def __init__(self) -> None:
         pass
@@ -321,6 +332,7 @@ _WRONG: list[Callable[[Receiver, _core.UploadQueue], object]] = [
     lambda receiver, _: receiver.push((1,)),  # type: ignore[arg-type]
     lambda receiver, _: receiver.push([("d", "e", 1, "t", b"", 0, 0)]),
     lambda receiver, _: receiver.push([Received("d", "e", 1, b"t", b"", 0, 0)]),  # type: ignore[arg-type]
+    lambda receiver, _: receiver.push([Received("d", "e", 1, "t", b"", 0, 0, "text")]),  # type: ignore[arg-type]
     lambda receiver, _: receiver.push([tuple.__new__(Received, ("d", "e"))]),
     lambda receiver, _: receiver.send("text"),  # type: ignore[arg-type]
     lambda receiver, _: receiver.acknowledge(2**63),

@@ -105,6 +105,28 @@ def test_a_stream_in_turn_is_read_whole(dictionary: Dictionary) -> None:
     assert len({id(record.topic) for record in found}) == 1
 
 
+def test_the_body_of_a_large_upload_is_kept_where_a_store_may_have_it_in_place_of_the_payload(
+    dictionary: Dictionary,
+) -> None:
+    encoder, rng = Encoder(), random.Random(3)
+    text = rng.randbytes(10_000).hex().encode()
+    upload = Upload(1, "t", text, 7)
+    for frame, kept in (
+        (encoder.encode(upload), True),
+        (encoder.encode(Upload(1, "t", text[:8192], 7)), True),
+        (encoder.encode(Upload(1, "t", text[:8191], 7)), False),  # small
+        (encoder.encode(Upload(1, "t", rng.randbytes(20_000), 7)), False),  # not compressed
+        (encoder.encode(Upload(1, "t", rng.randbytes(9_000) + bytes(2_000), 7)), False),  # hardly smaller
+        (encoder.encode(Upload(1, "t", bytes(1 << 20), 7)), False),  # a reader would decompress a thousand times of it
+        (encoder.encode(upload, number=1, dictionary=dictionary), False),
+        (encoder.encode(UploadBatch((upload, Upload(2, "t", text, 7)))), False),
+    ):
+        decoder = _decoder(frame, dictionary)
+        found, size_bytes = decoder.records(Received, _VALUES, _ALL, 1000, 1 << 30)
+        assert found[0].packed == (frame[8:] if kept else b"")
+        assert size_bytes == sum(len(record.payload) + len(record.packed) + 1 for record in found)
+
+
 def test_the_bounds_stop_it_between_frames(dictionary: Dictionary) -> None:
     stream = b"".join(Encoder().encode(Upload(seq, "t", bytes(100), 0)) for seq in range(1, 11))
     for limit, limit_bytes, seqs, count in (

@@ -206,7 +206,7 @@ def sort_batch(
     in_batch: dict[Place, Contents] = {}
     unread: dict[str, LossError] = {}  # the latest of each device: a line for each would flood the log
     for received in batch:
-        device_id, epoch, seq, topic, payload, sent_ms, received_ms = received
+        device_id, epoch, seq, topic, payload, sent_ms, received_ms, _ = received
         stream = streams.get((device_id, epoch))
         if stream is None or seq != stream.highest + 1:
             continue

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from walle.pipeline.ingest.expiry import AgeSearch, StoredSize, first_step, split_expired
+from walle.pipeline.ingest.packed_payload import unpack_payload
 from walle.pipeline.ingest.partitions import PARTITIONS, Lease, is_live, share_partitions
 from walle.pipeline.ingest.receipt import MAX_READ_BYTES
 from walle.pipeline.ingest.upload_store import GroupLag, Start, Trimmed
@@ -13,7 +14,7 @@ from walle.pipeline.tunnel.server import Received
 _HEAD = "SELECT ifnull(max(position), 0) FROM uploads"
 # CROSS JOIN keeps the order of the loops: `uploads` first, which yields the positions in order.
 _SELECT = (
-    "SELECT position, device_id, epoch, seq, topic, payload, sent_ms, received_ms"
+    "SELECT position, packed, device_id, epoch, seq, topic, payload, sent_ms, received_ms"
     " FROM uploads CROSS JOIN streams USING (stream)"
 )
 
@@ -103,7 +104,9 @@ def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:
     """Return positions and uploads until the payloads have MAX_READ_BYTES: a device sends 8 MiB at once."""
     found, size_bytes = list[tuple[int, Received]](), 0
     for row in rows:
-        received = Received(*row[1:])
+        received = Received(*row[2:])
+        if row[1]:
+            received = received._replace(payload=unpack_payload(row[0], received.payload))
         found.append((row[0], received))
         size_bytes += len(received.payload)
         if size_bytes >= MAX_READ_BYTES:

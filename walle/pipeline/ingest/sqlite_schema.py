@@ -13,7 +13,7 @@ from walle.pipeline.ingest.partitions import partition
 
 _LOG = logging.getLogger(__name__)
 
-FORMAT = 5  # in PRAGMA user_version
+FORMAT = 6  # in PRAGMA user_version
 _OLDER = "uploads_of_format_4"
 _MOVED = 10_000  # uploads in one transaction of the move from format 4
 _MOVED_BYTES = 32 << 20
@@ -21,6 +21,7 @@ _TRIES = 12  # of _BUSY_S each, while another process holds the lock and moves n
 _BUSY_S = 5.0  # that a transaction waits for those of other processes
 _BUSY_POLL_S = 0.001
 
+# `packed` is 0 or 1, which SQLite keeps in the head of a row: it is read without the payload before it.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
     stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,
@@ -35,7 +36,8 @@ CREATE INDEX IF NOT EXISTS origins_by_stream ON origins (stream);
 CREATE INDEX IF NOT EXISTS origins_by_origin ON origins (origin);
 CREATE TABLE IF NOT EXISTS uploads (
     position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, chain INTEGER NOT NULL,
-    sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL
+    sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
+    packed INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS indexed (position INTEGER NOT NULL);
 INSERT INTO indexed SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM indexed);
@@ -84,6 +86,8 @@ def make_schema(database: sqlite3.Connection) -> None:
             database.execute("UPDATE streams SET part = part_of(device_id)")
         if 1 <= found < 5:
             database.execute(f"ALTER TABLE uploads RENAME TO {_OLDER}")
+        if found == 5:  # other rows than those of this table are in _OLDER, if another process was stopped meanwhile
+            database.execute("ALTER TABLE uploads ADD COLUMN packed INTEGER NOT NULL DEFAULT 0")
         for statement in _SCHEMA.split(";"):
             database.execute(statement)
         if found in (1, 2):
@@ -143,7 +147,7 @@ def _move_older(database: sqlite3.Connection) -> bool:
     older = f"FROM {_OLDER} WHERE position <= ?"
     for statement in (
         # Chain values are needed of those that are not indexed.
-        f"INSERT INTO uploads SELECT position, stream, seq, 0, sent_ms, received_ms, topic, payload {older}",
+        f"INSERT INTO uploads SELECT position, stream, seq, 0, sent_ms, received_ms, topic, payload, 0 {older}",
         f"INSERT INTO places SELECT stream, seq, position {older} ORDER BY stream, seq",
         f"INSERT INTO topic_positions SELECT topic, position {older} ORDER BY topic, position",
         f"DELETE {older}",

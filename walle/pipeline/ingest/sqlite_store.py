@@ -24,7 +24,14 @@ from typing import cast, override
 
 from walle.clock import Clock, SystemClock
 from walle.pipeline.checksums import first_link
-from walle.pipeline.ingest import sqlite_groups, sqlite_index, sqlite_losses, sqlite_quarantine, sqlite_streams
+from walle.pipeline.ingest import (
+    sqlite_groups,
+    sqlite_index,
+    sqlite_lone,
+    sqlite_losses,
+    sqlite_quarantine,
+    sqlite_streams,
+)
 from walle.pipeline.ingest.commit_pace import CommitPace
 from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.quota import PART_QUERY, StoredPart, stored_part
@@ -61,7 +68,7 @@ from walle.protocol import Hello, Origin
 _LOG = logging.getLogger(__name__)
 
 _INSERT = RowStatements(
-    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, payload) VALUES {rows}", 7
+    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, payload, packed) VALUES {rows}", 8
 )
 _SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
 _STREAMS_KEPT = 50_000  # in memory
@@ -99,6 +106,7 @@ class SqliteUploadStore(UploadStore):
         self._reader_of: OpenedFile | None = None  # the file of `_reader`
         self._pace = CommitPace(self.clock)
         self._is_turn_due = False  # a batch was stored, and other tasks have had no turn since
+        self._unnoted: list[list[Received]] = []  # new uploads, until the next turn
         self._unchecked_bytes = 0  # stored since the log's length was looked at
         self._unindexed = 0  # uploads stored here since the index was last brought up to date
         # As committed, while no other connection changes the file. A transaction takes the streams that it changes
@@ -135,17 +143,22 @@ class SqliteUploadStore(UploadStore):
         if accepted is None:
             accepted = await self._run(lambda database: self._accept(database, batch))
         if accepted.fresh:
-            self._notify()
-            self._unchecked_bytes += sum(len(received.payload) for received in accepted.fresh)
-            self._unindexed += len(accepted.fresh)
+            self._unnoted.append(accepted.fresh)
         if not self._is_turn_due:
             self._is_turn_due = True
             asyncio.get_running_loop().call_soon(self._on_turn)  # after the acknowledgements
         return accepted
 
     def _on_turn(self) -> None:
-        """Let the event loop commit again: other tasks have had a turn."""
+        """Let the event loop commit again: other tasks have had a turn. Do what no acknowledgement has to wait for."""
         self._is_turn_due = False
+        if not self._unnoted:
+            return
+        unnoted, self._unnoted = self._unnoted, []
+        self._notify()
+        for fresh in unnoted:
+            self._unchecked_bytes += sum(len(received.packed or received.payload) for received in fresh)
+            self._unindexed += len(fresh)
         if self._unindexed >= _INDEX_UPLOADS:
             self._unindexed = 0
             self._thread.post(self._index)
@@ -161,22 +174,38 @@ class SqliteUploadStore(UploadStore):
         database, opened, streams = self._database, self._opened, self._streams
         if database is None or opened is None or len(batch) > _LOOP_UPLOADS:
             return None
+        lone: StoredStream | None = None
         size_bytes = 0
-        for device_id, epoch, _, _, payload, _, _ in batch:
+        for device_id, epoch, _, _, payload, _, _, packed in batch:
             stream = streams.get((device_id, epoch))
             if stream is None or stream.moved or device_id not in self._owned:
                 return None
-            size_bytes += len(payload)
+            size_bytes += len(packed or payload)
+            lone = stream
         if size_bytes > _LOOP_BYTES:
             return None
         try:
-            return self._accept(database, batch, here=True) if opened.is_current else None
+            if not opened.is_current:
+                return None
+            if len(batch) == 1 and lone is not None and sqlite_lone.is_next(lone, batch[0]):
+                return self._accept_lone(database, lone, batch[0])
+            return self._accept(database, batch, here=True)
         except _ReadsNeededError:
             return None
         except _FAULTS as error:
             if isinstance(error, sqlite3.Error) and _primary_code(error) == sqlite3.SQLITE_BUSY:
                 return None
             raise self._fault(error) from error
+
+    def _accept_lone(self, database: sqlite3.Connection, stream: StoredStream, received: Received) -> Accepted | None:
+        """Store the upload that comes next in `stream`; return None if another process has written."""
+        key = received[:2]
+        del self._streams[key]  # nothing of a transaction that fails stays in memory
+        with self._pace.timed():
+            if not sqlite_lone.commit_next(database, stream, received, self._data_version):
+                return None
+        self._streams[key] = stream
+        return Accepted({key: received.seq}, [received])
 
     @override
     async def acked(self, device_id: str, epoch: str) -> int:
@@ -660,8 +689,10 @@ def _bring_up_to_date(database: sqlite3.Connection) -> None:
 
 
 def _rows(batch: SortedBatch) -> list[tuple[object, ...]]:
-    """Return the values of `_INSERT`: the payload is last, so that the others are read without it."""
-    return [
-        (stream, seq, chain, sent_ms, received_ms, topic, payload)
-        for (stream, seq, topic, payload, sent_ms, received_ms), chain in zip(batch.rows, batch.chains, strict=True)
-    ]
+    """Return the values of `_INSERT`: the payload is behind the others, so that they are read without it."""
+    rows: list[tuple[object, ...]] = []
+    for row, chain, received in zip(batch.rows, batch.chains, batch.fresh, strict=True):
+        stream, seq, topic, payload, sent_ms, received_ms = row
+        packed = received.packed
+        rows.append((stream, seq, chain, sent_ms, received_ms, topic, packed or payload, 1 if packed else 0))
+    return rows

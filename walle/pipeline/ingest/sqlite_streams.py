@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from walle.pipeline.checksums import first_link
+from walle.pipeline.ingest.packed_payload import unpack_payload
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.receipt import (
     MAX_ABANDONED,
@@ -81,8 +82,12 @@ def abandoned(database: sqlite3.Connection, hello: Hello, origins: Sequence[Orig
 def stored_at(database: sqlite3.Connection, places: Iterable[Place]) -> dict[Place, Contents]:
     """Return the contents of the uploads at these places, as far as there are any."""
     query = (
-        "SELECT topic, payload, sent_ms FROM uploads"
+        "SELECT position, packed, topic, payload, sent_ms FROM uploads"
         " WHERE position = (SELECT position FROM places WHERE stream = ? AND seq = ?)"
     )
-    found = ((place, database.execute(query, place).fetchone()) for place in places)
-    return {place: row for place, row in found if row is not None}
+    found: dict[Place, Contents] = {}
+    for place in places:
+        if (row := database.execute(query, place).fetchone()) is not None:
+            position, is_packed, topic, payload, sent_ms = row
+            found[place] = topic, unpack_payload(position, payload) if is_packed else payload, sent_ms
+    return found

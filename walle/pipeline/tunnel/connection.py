@@ -42,7 +42,11 @@ _READ_AHEAD_BYTES = 64 << 10  # that TLS holds for a connection that is not read
 
 
 class Received(NamedTuple):
-    """One received upload. `sent_ms` is by the device's clock, `received_ms` by the cloud's."""
+    """One received upload. `sent_ms` is by the device's clock, `received_ms` by the cloud's.
+
+    `packed` is the compressed body of its frame where a store may keep that in place of the payload; else empty: see
+    `walle.pipeline.ingest.packed_payload`.
+    """
 
     device_id: str
     epoch: str
@@ -51,6 +55,7 @@ class Received(NamedTuple):
     payload: bytes
     sent_ms: int
     received_ms: int
+    packed: bytes = b""
 
 
 def memory_bytes(topic: str, payload: bytes) -> int:

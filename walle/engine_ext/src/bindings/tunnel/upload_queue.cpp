@@ -89,16 +89,18 @@ double seconds(PyObject* clock) {
   return value;
 }
 
-// Returns the bytes of a record's topic and payload; -1 with a Python error.
+// Returns the bytes of a record's topic, payload and compressed body; -1 with a Python error.
 Py_ssize_t size_of(PyObject* record) {
   PyObject* topic = PyTuple_GET_ITEM(record, 3);
   PyObject* payload = PyTuple_GET_ITEM(record, 4);
+  PyObject* packed = PyTuple_GET_ITEM(record, kRecordFields - 1);
   Py_ssize_t topic_bytes = 0;
-  if (!PyUnicode_Check(topic) || !PyBytes_Check(payload)) {
-    PyErr_SetString(PyExc_TypeError, "an upload has a topic (str) and a payload (bytes)");
+  if (!PyUnicode_Check(topic) || !PyBytes_Check(payload) || !PyBytes_Check(packed)) {
+    PyErr_SetString(PyExc_TypeError, "an upload has a topic (str), a payload and a compressed body (bytes)");
     return -1;
   }
-  return PyUnicode_AsUTF8AndSize(topic, &topic_bytes) == nullptr ? -1 : topic_bytes + PyBytes_GET_SIZE(payload);
+  if (PyUnicode_AsUTF8AndSize(topic, &topic_bytes) == nullptr) return -1;
+  return topic_bytes + PyBytes_GET_SIZE(payload) + PyBytes_GET_SIZE(packed);
 }
 
 // Queues a list of records of a receiver; returns false with a Python error.
@@ -108,7 +110,7 @@ bool push(ReceiverObject* self, PyObject* records) {
   if (PyErr_Occurred() != nullptr) return false;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(records); ++i) {
     PyObject* record = PyList_GET_ITEM(records, i);
-    if (Py_TYPE(record) != queue.record || PyTuple_GET_SIZE(record) != 7)
+    if (Py_TYPE(record) != queue.record || PyTuple_GET_SIZE(record) != kRecordFields)
       return PyErr_SetString(PyExc_TypeError, "an upload is not a record of the queue"), false;
     const Py_ssize_t size_bytes = size_of(record);
     if (size_bytes < 0) return false;

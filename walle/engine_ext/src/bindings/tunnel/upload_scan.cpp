@@ -16,7 +16,12 @@ constexpr Py_ssize_t kFixedBytes = 24;  // of an upload: seq, 8 | topic length, 
 constexpr int kUpload = 3;
 constexpr int kBatch = 19;
 constexpr Py_ssize_t kMaxBatchBytes = 64 << 10;
-constexpr Py_ssize_t kFields = 7;
+constexpr Py_ssize_t kFields = kRecordFields;
+constexpr Py_ssize_t kPackedField = kFields - 1;
+// A compressed body is kept beside the payload if the payload is large, the body saves a quarter of it at least, and what a reader
+// decompresses is bounded by what is stored.
+constexpr Py_ssize_t kPackedFromBytes = 8 << 10;
+constexpr Py_ssize_t kMostTimesPacked = 16;
 
 // The sizes of a body are sums of two 32-bit numbers and a constant, which must not overflow.
 static_assert(sizeof(Py_ssize_t) >= 8, "uploads are read on 64-bit systems only");
@@ -116,8 +121,9 @@ Py_ssize_t UploadScan::append_one(const unsigned char* body, Py_ssize_t bytes) {
   PyTuple_SET_ITEM(made, 4, PyBytes_FromStringAndSize(text + topic_bytes, payload_size));
   PyTuple_SET_ITEM(made, 5, PyLong_FromLongLong(sent_ms));
   PyTuple_SET_ITEM(made, 6, Py_NewRef(received_ms));
-  const bool whole =
-      PyTuple_GET_ITEM(made, 2) != nullptr && PyTuple_GET_ITEM(made, 4) != nullptr && PyTuple_GET_ITEM(made, 5) != nullptr;
+  PyTuple_SET_ITEM(made, kPackedField, PyBytes_FromStringAndSize(nullptr, 0));
+  const bool whole = PyTuple_GET_ITEM(made, 2) != nullptr && PyTuple_GET_ITEM(made, 4) != nullptr &&
+                     PyTuple_GET_ITEM(made, 5) != nullptr && PyTuple_GET_ITEM(made, kPackedField) != nullptr;
   const int failed = whole ? PyList_Append(records, made) : -1;
   Py_DECREF(made);
   if (failed < 0) return -1;
@@ -160,6 +166,19 @@ bool UploadScan::append_compressed(const unsigned char* body, Py_ssize_t bytes, 
     return false;
   }
   Py_DECREF(made);
+  return is_batch || dictionary != 0 || keep_packed(body, bytes);
+}
+
+bool UploadScan::keep_packed(const unsigned char* body, Py_ssize_t bytes) {
+  PyObject* made = PyList_GET_ITEM(records, PyList_GET_SIZE(records) - 1);
+  const Py_ssize_t payload_bytes = PyBytes_GET_SIZE(PyTuple_GET_ITEM(made, 4));
+  if (payload_bytes < kPackedFromBytes || bytes > payload_bytes / 4 * 3 || bytes < payload_bytes / kMostTimesPacked) return true;
+  PyObject* packed = PyBytes_FromStringAndSize(reinterpret_cast<const char*>(body), bytes);
+  if (packed == nullptr) return false;
+  PyObject* before = PyTuple_GET_ITEM(made, kPackedField);
+  PyTuple_SET_ITEM(made, kPackedField, packed);  // nobody else has the record yet
+  Py_DECREF(before);
+  size_bytes += bytes;
   return true;
 }
 

@@ -4,6 +4,9 @@
 
 namespace walle {
 
+// (device_id, epoch, seq, topic, payload, sent_ms, received_ms, packed): walle.pipeline.tunnel.connection.Received
+inline constexpr Py_ssize_t kRecordFields = 8;
+
 // One reading of uploads from bytes. The members in the first group are to be set before `read`, and are borrowed.
 struct UploadScan {
   PyObject* decompressors = nullptr;  // a dict; for these see scan_uploads
@@ -18,7 +21,7 @@ struct UploadScan {
   PyObject* topic = nullptr;     // of the latest upload, owned: those of one device are mostly the same
   PyObject* records = nullptr;   // a list, made before `read`; owned
   PyObject* unpacked = nullptr;  // the body of the frame at which the scan ended, owned; null if it was not decompressed
-  Py_ssize_t size_bytes = 0;     // of their topics and payloads
+  Py_ssize_t size_bytes = 0;     // of their topics, payloads and compressed bodies
 
   UploadScan() = default;
   UploadScan(const UploadScan&) = delete;
@@ -37,12 +40,15 @@ struct UploadScan {
   Py_ssize_t append_one(const unsigned char* body, Py_ssize_t bytes);
   // As `append`, for a compressed body.
   bool append_compressed(const unsigned char* body, Py_ssize_t bytes, bool is_batch, int dictionary);
+  // Puts the compressed body of the latest record into it where a store may keep that; returns false with a Python error.
+  bool keep_packed(const unsigned char* body, Py_ssize_t bytes);
 };
 
 // scan_uploads(buffer, at, decompressors, limits, record, values, seqs) -> (records, next, size_bytes, unpacked)
 //
 // Reads the frames of uploads and of batches of uploads in `buffer` from `at` on, as walle.pipeline.tunnel.frames.Decoder does,
-// and returns a `record` (a subclass of tuple) of each upload: (device_id, epoch, seq, topic, payload, sent_ms, received_ms).
+// and returns a `record` (a subclass of tuple) of each upload: (device_id, epoch, seq, topic, payload, sent_ms, received_ms, packed).
+// `packed` is the compressed body, where it was that of one large upload, needs no dictionary and is worth storing; else empty.
 // `next` is the place of the first frame that was not read: it is incomplete, of another kind, out of turn, or wrong. The decoder
 // in Python reads that one, and says what is wrong with it: nothing is refused here. `unpacked` is its body where it was
 // decompressed before that was known, None elsewhere.

@@ -1,0 +1,64 @@
+"""Payloads that are stored compressed: what a damaged one is, and what the rows have."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.pipeline.ingest.test_loop_commits import accept, quick
+from tests.pipeline.ingest.upload_samples import as_read, came_compressed, received, stored
+from walle.pipeline.ingest.packed_payload import unpack_payload
+from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
+from walle.pipeline.ingest.upload_store import IngestError
+
+
+def _body(size_bytes: int) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=True).compress(bytes(size_bytes))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"not zstd",
+        came_compressed(1).packed[:-1],
+        came_compressed(1).packed + b"more",
+        zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100)),
+        _body(8 << 20),  # no upload
+        _body((8 << 20) + 1),
+    ],
+    ids=["empty", "other", "cut", "longer", "no size", "no upload", "too large"],
+)
+def test_a_damaged_body_is_refused(body: bytes) -> None:
+    with pytest.raises(sqlite3.DatabaseError, match="upload at position 7 is damaged: "):
+        unpack_payload(7, body)
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_row_is_an_error_that_names_it_and_others_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    async with SqliteUploadStore(path) as store:
+        rows = [came_compressed(1), received(2), came_compressed(3)]
+        await store.accept(rows)
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE uploads SET payload = zeroblob(length(payload)) WHERE position = 1")
+        with pytest.raises(IngestError, match=r"uploads\.db: .* upload at position 1 is damaged") as raised:
+            await store.query()
+        assert not raised.value.may_pass
+        assert not raised.value.of_contents
+        assert [row for _, row in await store.query(after=1)] == as_read(rows[1:])
+
+
+@pytest.mark.asyncio
+async def test_alone_and_in_a_batch_the_row_has_the_compressed_body(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    async with quick(SqliteUploadStore(path)) as store:
+        rows = [received(1), came_compressed(2), came_compressed(3), received(4)]
+        for batch in (rows[:1], rows[1:2], rows[2:]):
+            await accept(store, batch)
+        assert await stored(store) == as_read(rows)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        kept = database.execute("SELECT packed, payload FROM uploads ORDER BY position").fetchall()
+    assert kept == [(0, b"x"), (1, rows[1].packed), (1, rows[2].packed), (0, b"x")]
