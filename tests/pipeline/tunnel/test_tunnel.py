@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import socket
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.sim.fault_proxy import FaultProxy
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import (
+    KeepingOutbox,
     MakeClient,
     RawDevice,
     bare_server,
@@ -238,3 +240,22 @@ async def test_uploads_that_an_earlier_connection_stored_are_not_sent_again_and_
         assert server.counts.duplicates == 0
         await server.close()
         await storing
+
+
+@pytest.mark.asyncio
+async def test_large_uploads_are_stored_compressed_as_the_device_sent_them(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    outbox = KeepingOutbox()
+    rng = random.Random(3)
+    async with cloud:
+        client = make_client(outbox, cloud.server.port)
+        async with running(client):
+            for size in (10_000, 50, 15_000):
+                outbox.add("ipv", rng.randbytes(size).hex().encode())
+                await client.drained()
+        assert await stored(cloud.ingest) == outbox.sent
+        with contextlib.closing(sqlite3.connect(cloud.path)) as database:
+            sizes = database.execute("SELECT packed, length(payload) FROM uploads ORDER BY seq").fetchall()
+    assert [is_packed for is_packed, _ in sizes] == [1, 0, 1]
+    assert 10_000 < sizes[0][1] < 15_000
