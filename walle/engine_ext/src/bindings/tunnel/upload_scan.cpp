@@ -18,8 +18,8 @@ constexpr int kBatch = 19;
 constexpr Py_ssize_t kMaxBatchBytes = 64 << 10;
 constexpr Py_ssize_t kFields = kRecordFields;
 constexpr Py_ssize_t kPackedField = kFields - 1;
-// A compressed body is kept beside the payload if the payload is large, the body saves a quarter of it at least, and what a reader
-// decompresses is bounded by what is stored.
+// A compressed body is kept beside the payload if the payload is large, the body saves a quarter of it at least, and what a
+// reader decompresses is bounded by what is stored.
 constexpr Py_ssize_t kPackedFromBytes = 8 << 10;
 constexpr Py_ssize_t kMostTimesPacked = 16;
 

@@ -47,10 +47,10 @@ struct UploadScan {
 // scan_uploads(buffer, at, decompressors, limits, record, values, seqs) -> (records, next, size_bytes, unpacked)
 //
 // Reads the frames of uploads and of batches of uploads in `buffer` from `at` on, as walle.pipeline.tunnel.frames.Decoder does,
-// and returns a `record` (a subclass of tuple) of each upload: (device_id, epoch, seq, topic, payload, sent_ms, received_ms, packed).
-// `packed` is the compressed body, where it was that of one large upload, needs no dictionary and is worth storing; else empty.
-// `next` is the place of the first frame that was not read: it is incomplete, of another kind, out of turn, or wrong. The decoder
-// in Python reads that one, and says what is wrong with it: nothing is refused here. `unpacked` is its body where it was
+// and returns a `record` (a subclass of tuple) of each upload: (device_id, epoch, seq, topic, payload, sent_ms, received_ms,
+// packed). `packed` is the compressed body, where it was that of one large upload, needs no dictionary and is worth storing; else
+// empty. `next` is the place of the first frame that was not read: it is incomplete, of another kind, out of turn, or wrong. The
+// decoder in Python reads that one, and says what is wrong with it: nothing is refused here. `unpacked` is its body where it was
 // decompressed before that was known, None elsewhere.
 //   decompressors  {number of a dictionary: ZstdDecompressor.decompress}; 0 is none
 //   limits         (bytes of a body, uploads, bytes of topics and payloads): no frame is begun beyond the latter two
