@@ -62,8 +62,8 @@ class CloudOrder:
 def payload_of(position: int) -> list[object]:
     """Return the feature of an event of the stream, which is the same at each replay."""
     rng = random.Random(position)
-    if position % 25 == 24:  # large enough to be stored compressed, as it comes
-        return [position, rng.randbytes(6_000).hex()]
+    if position % 100 == 99:  # too large for a batch, so that it is stored compressed, as it comes
+        return [position, rng.randbytes(35_000).hex()]
     return [position, rng.randbytes(rng.randrange(400))]
 
 
