@@ -8,10 +8,11 @@ import pytest
 import zstandard
 
 from tests.pipeline.ingest.test_loop_commits import accept, quick
-from tests.pipeline.ingest.upload_samples import as_read, came_compressed, received, stored
+from tests.pipeline.ingest.upload_samples import as_read, came_compressed, moved, received, stored
 from walle.pipeline.ingest.packed_payload import unpack_payload
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError
+from walle.protocol import Hello, Origin, origins_to_text
 
 
 def _body(size_bytes: int) -> bytes:
@@ -49,6 +50,19 @@ async def test_a_damaged_row_is_an_error_that_names_it_and_others_are_read(tmp_p
         assert not raised.value.may_pass
         assert not raised.value.of_contents
         assert [row for _, row in await store.query(after=1)] == as_read(rows[1:])
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_repeats_a_damaged_upload_in_a_new_epoch_stores_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    async with SqliteUploadStore(path) as store:
+        rows = [came_compressed(1), came_compressed(2)]
+        await store.accept(rows)
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("UPDATE uploads SET payload = zeroblob(length(payload)) WHERE position = 1")
+        await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 0, 0, 2)])))
+        repeated = moved(as_read(rows), "f")
+        assert (await store.accept(repeated)).fresh == repeated[:1]
 
 
 @pytest.mark.asyncio

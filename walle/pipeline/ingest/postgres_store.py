@@ -523,7 +523,7 @@ async def _stored(connection: _Connection, places: Iterable[Place]) -> dict[Plac
     if not wanted:
         return {}
     rows = await connection.fetch(
-        "SELECT stream, seq, topic, payload, sent_ms FROM walle.uploads"
+        "SELECT stream, seq, topic, sha256(payload), sent_ms FROM walle.uploads"
         " JOIN unnest($1::bigint[], $2::bigint[]) AS w (stream, seq) USING (stream, seq)",
         *(list(column) for column in zip(*wanted, strict=True)),
     )
