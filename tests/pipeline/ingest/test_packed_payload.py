@@ -44,7 +44,7 @@ async def test_a_damaged_row_is_an_error_that_names_it_and_others_are_read(tmp_p
         rows = [came_compressed(1), received(2), came_compressed(3)]
         await store.accept(rows)
         with contextlib.closing(sqlite3.connect(path)) as database, database:
-            database.execute("UPDATE uploads SET payload = zeroblob(length(payload)) WHERE position = 1")
+            database.execute("UPDATE uploads SET stored_payload = zeroblob(length(stored_payload)) WHERE position = 1")
         with pytest.raises(IngestError, match=r"uploads\.db: .* upload at position 1 is damaged") as raised:
             await store.query()
         assert not raised.value.may_pass
@@ -59,7 +59,7 @@ async def test_a_device_that_repeats_a_damaged_upload_in_a_new_epoch_stores_it_a
         rows = [came_compressed(1), came_compressed(2)]
         await store.accept(rows)
         with contextlib.closing(sqlite3.connect(path)) as database, database:
-            database.execute("UPDATE uploads SET payload = zeroblob(length(payload)) WHERE position = 1")
+            database.execute("UPDATE uploads SET stored_payload = zeroblob(length(stored_payload)) WHERE position = 1")
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 0, 0, 2)])))
         repeated = moved(as_read(rows), "f")
         assert (await store.accept(repeated)).fresh == repeated[:1]
@@ -74,5 +74,5 @@ async def test_alone_and_in_a_batch_the_row_has_the_compressed_body(tmp_path: Pa
             await accept(store, batch)
         assert await stored(store) == as_read(rows)
     with contextlib.closing(sqlite3.connect(path)) as database:
-        kept = database.execute("SELECT packed, payload FROM uploads ORDER BY position").fetchall()
+        kept = database.execute("SELECT packed, stored_payload FROM uploads ORDER BY position").fetchall()
     assert kept == [(0, b"x"), (1, rows[1].packed), (1, rows[2].packed), (0, b"x")]

@@ -233,7 +233,7 @@ class PostgresUploadStore(UploadStore):
 
     @override
     async def _stream_part(self, stream: int, after: int, limit: int) -> tuple[StoredPart, int | None]:
-        query = PART_QUERY.format("$1", "$2", "$3", uploads="walle.uploads")
+        query = PART_QUERY.format("$1", "$2", "$3", payload="payload", uploads="walle.uploads")
         async with self._connection() as connection:
             rows = await connection.fetch(query, stream, after, limit)
         return stored_part([(row[0], row[1], int(row[2]), row[3]) for row in rows], limit)

@@ -84,7 +84,7 @@ def abandoned(database: sqlite3.Connection, hello: Hello, origins: Sequence[Orig
 def stored_at(database: sqlite3.Connection, places: Iterable[Place]) -> dict[Place, Contents]:
     """Return the contents of the uploads at these places, as far as there are any that can be read."""
     query = (
-        "SELECT position, packed, topic, payload, sent_ms FROM uploads"
+        "SELECT position, packed, topic, stored_payload, sent_ms FROM uploads"
         " WHERE position = (SELECT position FROM places WHERE stream = ? AND seq = ?)"
     )
     found: dict[Place, Contents] = {}
