@@ -153,7 +153,8 @@ def trim(
     least = database.execute("SELECT min(position) FROM positions").fetchone()[0]
     # Never the last upload: SQLite would use its position again.
     query = (
-        "SELECT position, length(stored_payload), received_ms FROM topic_positions AS t CROSS JOIN uploads USING (position)"  # noqa: S608 - constants
+        "SELECT position, length(stored_payload), received_ms"  # noqa: S608 - constants
+        " FROM topic_positions AS t CROSS JOIN uploads USING (position)"
         f" WHERE t.topic = ? AND position < ({_HEAD}) AND position <= ifnull(?, position) ORDER BY position LIMIT ?"
     )
     rows = map(StoredSize._make, database.execute(query, (topic, least if keep else None, limit)))
