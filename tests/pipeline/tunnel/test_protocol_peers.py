@@ -40,11 +40,14 @@ async def test_a_plain_device_is_served_in_its_own_version(
             device.say("Upload", **_upload(1))
             device.say("Request", request_id=7, topic="ask", payload=b"x" * 2000, priority=1, deadline_ms=10_000)
             device.say("Ping", token=5)
-            heard = [await device.hear() for _ in range(3)]
             answer = {"request_id": 7, "payload": b"device-0 ask " + b"x" * 2000, "error": "", "code": ""}
-            assert ("Pong", {"token": 5}) in heard
-            assert ("Ack", {"seq": 1}) in heard
-            assert ("Response", {key: answer[key] for key in list(answer)[: version + 1]}) in heard
+            response = {key: answer[key] for key in list(answer)[: version + 1]}
+            awaited = [("Pong", {"token": 5}), ("Ack", {"seq": 1}), ("Response", response)]
+            while awaited:
+                heard = await device.hear()
+                if heard != ("Pong", {"token": 0}):  # a probe of the server, where the disk is slow
+                    assert heard in awaited
+                    awaited.remove(heard)
             device.say("Upload", **_upload(3))
             refusal = await device.hear()
             assert refusal is not None
