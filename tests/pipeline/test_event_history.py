@@ -150,6 +150,21 @@ async def test_damage_beyond_the_header_fails_no_query(tmp_path: pathlib.Path, d
 
 
 @pytest.mark.asyncio
+async def test_a_query_that_its_tasks_removal_overtakes_opens_no_new_file(tmp_path: pathlib.Path) -> None:
+    history = EventHistory(tmp_path / "history.db", ManualClock())
+    history.set_policy("t", HistoryPolicy())
+    history.add(1, event(1))
+    query = asyncio.create_task(numbers(history, "t"))
+    while history._writing is None or not history._writing.done():  # noqa: ASYNC110 -- before the query goes on
+        await asyncio.sleep(0)
+    history.set_policy("t", None)
+    await history.remove_unused()
+    assert await query == []
+    assert not history.path.exists()
+    await history.aclose()
+
+
+@pytest.mark.asyncio
 async def test_events_of_a_stream_that_went_back_are_left(tmp_path: pathlib.Path) -> None:
     for position in (-1, 4):
         history = EventHistory(tmp_path / "history.db", ManualClock(), position=position)

@@ -140,6 +140,9 @@ class EventHistory:
         if policy is None:
             return encode_events(())
         await self.flush()
+        policy = self._policies.get(task)
+        if policy is None:  # meanwhile: a read behind the removal of the file would open a new one
+            return encode_events(())
         oldest_ms = int(self._clock.time() * 1000) - policy.days * _DAY_MS
         limit = max(0, min(limit, _MAX_LIMIT))
         since_ms = max(0, min(since_ms, MAX_TS_MS + 1))
