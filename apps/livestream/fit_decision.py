@@ -3,20 +3,12 @@ Those of the app's own models go into models/settings.json.
 
     python -m apps.livestream.fit_decision --clips FOLDER... [--models own|public] [--models-dir DIR]
 
-<<<<<<< HEAD
 The tuning clips are played once through the app, with a device that is never sure, so that each second has the device's
 evidence and the cloud's. Each side gets a logistic regression with an L2 penalty, whose weights are not negative: no
 evidence speaks against a highlight. How well that does on a clip that it has not seen is printed, from fits that leave
 out one file each. Clips that are absent are named; a fit without them gives other weights. Test and judging clips are
 not read. For the app's own models, which were trained on frames of the tuning clips, drawn clips are added: in them a
 presenter is seen with and without an article.
-=======
-The tuning clips are played twice through the app: with a device that is always sure, for the device's evidence, and
-with one that never is, for the cloud's. Each side gets a logistic regression with an L2 penalty, whose weights are not
-negative: no evidence speaks against a highlight. The test clips are not read. For the app's own models, which were
-trained on frames of the tuning clips, drawn clips are added: in them a presenter is seen with and without an article.
-The mere presence of a person gets no weight there (ADR 144 says what it does).
->>>>>>> own24
 """
 
 import argparse
@@ -24,7 +16,7 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,47 +155,29 @@ def check_whole(results: Sequence[ClipResult]) -> None:
             )
 
 
-<<<<<<< HEAD
 def fitted(files: Mapping[str, Sequence[Evidence]]) -> dict[str, Any]:
     """Return the settings that are fitted to all seconds: both models, and the band where the device is not sure."""
     seconds = [one for each in files.values() for one in each]
     found: dict[str, Any] = {side: model_of(seconds, kinds) for side, kinds in KINDS.items()}
     found["sure"] = unsure_band(_probabilities(seconds, found["device"]), found["device"]["threshold"])
-=======
-def _model(results: Sequence[ClipResult], ignored: Collection[str]) -> dict[str, Any]:
-    evidence, answers = _table(results)
-    evidence[:, [kind in ignored for kind in KINDS]] = 0  # so that its weight stays 0
-    weights, bias = fit(evidence, answers)
-    threshold = best_threshold(1 / (1 + np.exp(-(evidence @ weights + bias))), answers)
-    named = {kind: round(float(weight), 3) for kind, weight in zip(KINDS, weights, strict=True)}
-    return {"bias": round(bias, 3), "weights": named, "threshold": round(threshold, 3)}
-
-
-async def _fitted(
-    clips: Sequence[labels.Clip], folder: Path, models: Models, ignored: Collection[str]
-) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads(SETTINGS.read_bytes())
-
-    async def played(sure: list[float]) -> list[ClipResult]:
-        changed: Mapping[str, Any] = {"sure": sure, "timeout_ms": 30_000}
-        return await play_clips(clips, folder, models, settings={"highlight": changed})
-
-    found = copy.deepcopy(settings)
-    alone = await played([2.0, 2.0])
-    found["device"] = _model(alone, ignored)
-    found["sure"] = unsure_band(_probabilities(alone, found["device"]), found["device"]["threshold"])
-    found["cloud"] = _model(await played([-1.0, 2.0]), ignored)
->>>>>>> own24
     return found
 
 
-def _drawn(folder: Path, seed: int) -> labels.Clip:
-    """Write a drawn clip and return it with its labels."""
-    path = write_clip(folder / f"drawn_{seed}.mp4", seed)
+def unweighed() -> dict[str, Any]:
+    """Return settings of both sides without a weight, so that a fit asks for no earlier one of the same evidence."""
+    return {
+        side: {"bias": 0.0, "weights": dict.fromkeys(kinds, 0.0), "threshold": 0.5} for side, kinds in KINDS.items()
+    }
+
+
+def drawn_clips(folder: Path, seeds: Sequence[int] = DRAWN_SEEDS) -> list[labels.Clip]:
+    """Write drawn clips to a folder, and return them with their labels."""
     seen: dict[str, frozenset[int]] = {"highlight": frozenset(shown_seconds()), "face": frozenset()}
-    return labels.Clip(
-        name=path.stem, file=path.name, seconds=SECONDS, set="tuning", sha256="", source="", passes=(seen,)
-    )
+    paths = [write_clip(folder / f"drawn_{seed}.mp4", seed) for seed in seeds]
+    return [
+        labels.Clip(name=path.stem, file=path.name, seconds=SECONDS, set="tuning", sha256="", source="", passes=(seen,))
+        for path in paths
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,27 +186,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     clips, files = clips_of(options.clips, "tuning")
     models = chosen_models(options)
-<<<<<<< HEAD
     with tempfile.TemporaryDirectory(prefix="walle-livestream-") as folder:
         if isinstance(models, OwnModels):
-            drawn = {clip: Path(folder) / clip.file for clip in (_drawn(Path(folder), seed) for seed in DRAWN_SEEDS)}
+            drawn = drawn_clips(Path(folder))
             clips = [*clips, *drawn]
-            files = ClipFiles({**files.paths, **{clip.name: path for clip, path in drawn.items()}}, files.absent)
-        results = asyncio.run(play_clips(clips, files, models, settings=NEVER_SURE))
+            paths = {clip.name: Path(folder) / clip.file for clip in drawn}
+            files = ClipFiles({**files.paths, **paths}, files.absent)
+        settings = {"highlight": {**NEVER_SURE["highlight"], **unweighed()}}
+        results = asyncio.run(play_clips(clips, files, models, settings=settings))
     check_whole(results)
     evidence: dict[str, list[Evidence]] = {}
     for each in results:  # a file's crops are left out with it
         evidence.setdefault(each.clip.file, []).extend(each.evidence())
     found = fitted(evidence)
-=======
-    ignored = ("person",) if isinstance(models, OwnModels) else ()
-    with tempfile.TemporaryDirectory(prefix="walle-livestream-") as drawn:
-        if isinstance(models, OwnModels):
-            clips += [_drawn(Path(drawn), seed) for seed in DRAWN_SEEDS]
-        found = asyncio.run(_fitted(clips, options.clips, models, ignored))
-    made = {name: found[name] for name in ("device", "cloud", "sure")}
-    path, written = SETTINGS, found
->>>>>>> own24
     if isinstance(models, OwnModels):
         path = models.folder / "settings.json"
         written = json.loads(path.read_bytes())
