@@ -11,6 +11,9 @@ import zstandard
 
 from walle.pipeline.tunnel.layouts import MAX_BODY_BYTES, FrameError, upload_fields
 
+PACKED_FROM_BYTES = 8 << 10  # of a payload that is kept compressed, as `upload_scan.cpp` decides
+MOST_TIMES_PACKED = 16  # a payload's size in that of its body, rounded down
+
 
 class DamagedPayloadError(sqlite3.DatabaseError):
     """A stored body from which no payload can be read."""

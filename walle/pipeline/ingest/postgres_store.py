@@ -518,13 +518,14 @@ async def _abandoned(connection: _Connection, hello: Hello, origins: Sequence[Or
     return [Loss(row[0], row[1] + 1, None, LossCause.DEVICE_RESTORED) for row in rows]
 
 
-async def _stored(connection: _Connection, places: Iterable[Place]) -> dict[Place, Contents]:
-    wanted = list(places)
+async def _stored(connection: _Connection, places: Iterable[tuple[Place, int]]) -> dict[Place, Contents]:
+    wanted = [(*place, size_bytes) for place, size_bytes in places]
     if not wanted:
         return {}
     rows = await connection.fetch(
         "SELECT stream, seq, topic, sha256(payload), sent_ms FROM walle.uploads"
-        " JOIN unnest($1::bigint[], $2::bigint[]) AS w (stream, seq) USING (stream, seq)",
+        " JOIN unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (stream, seq, size) USING (stream, seq)"
+        " WHERE octet_length(payload) = size",
         *(list(column) for column in zip(*wanted, strict=True)),
     )
     return {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows}

@@ -178,14 +178,18 @@ def related_streams(number: int, links: Sequence[StreamLink]) -> tuple[RelatedSt
     return tuple(related)
 
 
-def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[Place]:
-    """Yield the places in other streams that uploads of the batch may repeat."""
+def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[tuple[Place, int]]:
+    """Yield the places in other streams that uploads of the batch may repeat, and the bytes of these uploads' payloads.
+
+    A stored payload of another size is not the same, and need not be read.
+    """
     if not any(stream.moved for stream in streams.values()):
         return
     for received in batch:
         stream = streams.get(received[:2])
         if stream is not None and stream.highest < received.seq <= stream.moved:
-            yield from _other_places(stream, received.seq)
+            size_bytes = len(received.payload)
+            yield from ((place, size_bytes) for place in _other_places(stream, received.seq))
 
 
 def contents_of(topic: str, payload: bytes, sent_ms: int) -> Contents:
