@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,10 +22,11 @@ TASKS = (*PARTS, DECIDER)
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"item": {"score": 0.25}}
 _INSTALL_LIMIT_S = 120.0
 _CHECKIN_S = 0.3
+_ENDED = ("failed", "rolled_back")  # stages of a release from which no device gets it
 
 
 class TasksNotInstalledError(WalleError):
-    """The devices did not get the app's tasks in time."""
+    """The devices did not get the app's tasks, since a release ended or the time is over."""
 
 
 class Studio:
@@ -85,22 +86,20 @@ class Studio:
 
     async def _install(self, device: Device) -> None:
         wanted = {f"{SCENARIO}/{name}" for name in TASKS}
-        try:
-            async with asyncio.timeout(_INSTALL_LIMIT_S):
-                while not wanted <= device.tasks.keys():
-                    await device.checkin()
-                    await asyncio.sleep(_CHECKIN_S)
-        except TimeoutError:
-            raise TasksNotInstalledError(await self._why_not(wanted - device.tasks.keys())) from None
-
-    async def _why_not(self, lacking: set[str]) -> str:
-        token = self.cloud.home.admin_token
-        async with ReleaseClient(self.cloud.address.url, token) as releases:
-            states = [
-                f"{each['id']} is {each['stage']}: {each['reason'] or 'no reason'}"
-                for each in await releases.list_all()
-            ]
-        return f"no {', '.join(sorted(lacking))} on a device after {_INSTALL_LIMIT_S:.0f} s; {'; '.join(states)}"
+        async with ReleaseClient(self.cloud.address.url, self.cloud.home.admin_token) as releases:
+            try:
+                async with asyncio.timeout(_INSTALL_LIMIT_S):
+                    while not wanted <= device.tasks.keys():
+                        await device.checkin()
+                        await asyncio.sleep(_CHECKIN_S)
+                        if ended := [each for each in await releases.list_all() if each["stage"] in _ENDED]:
+                            raise TasksNotInstalledError(_states(ended))
+            except TimeoutError:
+                lacking = ", ".join(sorted(wanted - device.tasks.keys()))
+                states = _states(await releases.list_all())
+                raise TasksNotInstalledError(
+                    f"no {lacking} on a device after {_INSTALL_LIMIT_S:.0f} s; {states}"
+                ) from None
 
     def _device_config(self, number: int) -> DeviceConfig:
         address, home = self.cloud.address, self.cloud.home
@@ -119,3 +118,7 @@ class Studio:
             vms=len(TASKS) + 1,  # and one for a version that is being checked
             report_interval_s=1.0,
         )
+
+
+def _states(releases: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(f"{each['id']} is {each['stage']}: {each['reason'] or 'no reason'}" for each in releases)

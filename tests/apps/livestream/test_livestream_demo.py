@@ -25,6 +25,8 @@ from apps.livestream.demo.run import Thumbnails
 from apps.livestream.document import highlights
 from apps.livestream.drawn_clip import SECONDS, shown_seconds
 from apps.livestream.media import encode_jpeg
+from apps.livestream.own_models import OwnModels
+from apps.livestream.studio import Studio, TasksNotInstalledError
 from tests.apps.livestream.test_document import second
 from walle.cli import app
 from walle.errors import ConfigError, WalleError
@@ -243,3 +245,15 @@ def test_each_highlight_has_the_picture_of_its_best_second() -> None:
     assert [each["start"] for each in found] == [0, 6]
     assert [thumbnails.of(each["start"]) for each in found] == [encode_jpeg(pictures[2]), encode_jpeg(pictures[7])]
     assert thumbnails.of(2) is thumbnails.of(7) is None
+
+
+@pytest.mark.system
+@pytest.mark.asyncio
+async def test_a_task_that_fails_its_simulation_is_said_at_once(tmp_path: Path) -> None:
+    decision = {"bias": 0.0, "weights": {"no such evidence": 1.0}, "threshold": 0.5}
+    with pytest.raises(TasksNotInstalledError, match=r"highlight-v1-4 is failed: .*no such evidence"):
+        async with (
+            asyncio.timeout(LIMIT_S),
+            Studio(tmp_path, OwnModels(), settings={"highlight": {"device": decision}}),
+        ):
+            pass
