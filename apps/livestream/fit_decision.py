@@ -163,13 +163,21 @@ def fitted(files: Mapping[str, Sequence[Evidence]]) -> dict[str, Any]:
     return found
 
 
-def _drawn(folder: Path, seed: int) -> labels.Clip:
-    """Write a drawn clip and return it with its labels."""
-    path = write_clip(folder / f"drawn_{seed}.mp4", seed)
+def unweighed() -> dict[str, Any]:
+    """Return settings of both sides without a weight, so that a fit asks for no earlier one of the same evidence."""
+    return {
+        side: {"bias": 0.0, "weights": dict.fromkeys(kinds, 0.0), "threshold": 0.5} for side, kinds in KINDS.items()
+    }
+
+
+def drawn_clips(folder: Path, seeds: Sequence[int] = DRAWN_SEEDS) -> list[labels.Clip]:
+    """Write drawn clips to a folder, and return them with their labels."""
     seen: dict[str, frozenset[int]] = {"highlight": frozenset(shown_seconds()), "face": frozenset()}
-    return labels.Clip(
-        name=path.stem, file=path.name, seconds=SECONDS, set="tuning", sha256="", source="", passes=(seen,)
-    )
+    paths = [write_clip(folder / f"drawn_{seed}.mp4", seed) for seed in seeds]
+    return [
+        labels.Clip(name=path.stem, file=path.name, seconds=SECONDS, set="tuning", sha256="", source="", passes=(seen,))
+        for path in paths
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -180,10 +188,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = chosen_models(options)
     with tempfile.TemporaryDirectory(prefix="walle-livestream-") as folder:
         if isinstance(models, OwnModels):
-            drawn = {clip: Path(folder) / clip.file for clip in (_drawn(Path(folder), seed) for seed in DRAWN_SEEDS)}
+            drawn = drawn_clips(Path(folder))
             clips = [*clips, *drawn]
-            files = ClipFiles({**files.paths, **{clip.name: path for clip, path in drawn.items()}}, files.absent)
-        results = asyncio.run(play_clips(clips, files, models, settings=NEVER_SURE))
+            paths = {clip.name: Path(folder) / clip.file for clip in drawn}
+            files = ClipFiles({**files.paths, **paths}, files.absent)
+        settings = {"highlight": {**NEVER_SURE["highlight"], **unweighed()}}
+        results = asyncio.run(play_clips(clips, files, models, settings=settings))
     check_whole(results)
     evidence: dict[str, list[Evidence]] = {}
     for each in results:  # a file's crops are left out with it

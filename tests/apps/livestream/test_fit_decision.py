@@ -1,13 +1,28 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from apps.livestream import fit_decision
+from apps.livestream.drawn_clip import SECONDS, shown_seconds
 from apps.livestream.evaluate import ClipResult
-from apps.livestream.fit_decision import KINDS, best_threshold, check_whole, fit, fitted, left_out, unsure_band
+from apps.livestream.fit_decision import (
+    KINDS,
+    best_threshold,
+    check_whole,
+    drawn_clips,
+    fit,
+    fitted,
+    left_out,
+    unsure_band,
+)
+from apps.livestream.own_models import OwnModels
 from apps.livestream.player import Decision
 from apps.livestream.quality.bands import Evidence
 from apps.livestream.quality.labels import Clip
+from apps.livestream.task_files import Models, settings_of
 from walle.errors import ConfigError
+from walle.model_files import ModelFolder
 
 CLIP = Clip(name="talk", file="talk.mp4", seconds=9, set="tuning", passes=(), sha256="", source="")
 
@@ -99,3 +114,19 @@ def test_a_fit_from_seconds_that_lack_evidence_is_refused(decision: Decision, wh
     check_whole([ClipResult(CLIP, (whole,))])
     with pytest.raises(ConfigError, match=rf"1 seconds lack .*talk, second 3: {why}; nothing was written"):
         check_whole([ClipResult(CLIP, (whole, decision))])
+
+
+@pytest.mark.parametrize("models", [OwnModels(), ModelFolder(Path("not fetched"))], ids=["own", "public"])
+def test_the_settings_of_both_sets_of_models_weigh_the_present_evidence(models: Models) -> None:
+    settings = settings_of("highlight", models)
+    for side, kinds in KINDS.items():
+        assert set(settings[side]["weights"]) == set(kinds)
+    low, high = settings["sure"]
+    assert low < settings["device"]["threshold"] < high
+
+
+def test_drawn_clips_have_the_labels_of_their_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(fit_decision, "write_clip", lambda path, seed: path)
+    first, second = drawn_clips(tmp_path, (4, 5))
+    assert [first.file, second.file] == ["drawn_4.mp4", "drawn_5.mp4"]
+    assert first.labels("highlight") == [number in shown_seconds() for number in range(SECONDS)]
