@@ -26,7 +26,7 @@ _CHECKIN_S = 0.3
 
 
 class TasksNotInstalledError(WalleError):
-    """The devices did not get the app's tasks in time."""
+    """The devices did not get the app's tasks, since a release ended or the time is over."""
 
 
 class Studio:

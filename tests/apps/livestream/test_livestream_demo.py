@@ -257,17 +257,6 @@ def test_options_that_contradict_each_other_are_refused(options: list[str], mess
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.asyncio
-async def test_a_release_that_fails_is_said_at_once(tmp_path: Path) -> None:
-    """Its decision weighs evidence that no second has, so that the simulation fails."""
-    no_evidence = {"device": {"bias": 0.0, "weights": {"nothing": 1.0}, "threshold": 0.5}}
-    started_s = time.monotonic()
-    with pytest.raises(TasksNotInstalledError, match=r"not released: highlight-v1-\d is failed: .* 'nothing'"):
-        async with Studio(tmp_path, OwnModels(), settings={"highlight": no_evidence}):
-            pass
-    assert time.monotonic() - started_s < 60
-
-
 def test_the_summary_has_whole_lines_and_no_table_of_nothing() -> None:
     seconds = [second(0, 0.9), second(1, 0.1)]
     stream = Stream(source="a [b].mp4", duration_s=2, frames=8, sound_s=2, faults=("lost",))
@@ -301,3 +290,15 @@ def test_each_highlight_has_the_picture_of_its_best_second() -> None:
     assert [each["start"] for each in found] == [0, 6]
     assert [thumbnails.of(each["start"]) for each in found] == [encode_jpeg(pictures[2]), encode_jpeg(pictures[7])]
     assert thumbnails.of(2) is thumbnails.of(7) is None
+
+
+@pytest.mark.system
+@pytest.mark.asyncio
+async def test_a_task_that_fails_its_simulation_is_said_at_once(tmp_path: Path) -> None:
+    decision = {"bias": 0.0, "weights": {"no such evidence": 1.0}, "threshold": 0.5}
+    with pytest.raises(TasksNotInstalledError, match=r"highlight-v1-4 is failed: .*no such evidence"):
+        async with (
+            asyncio.timeout(LIMIT_S),
+            Studio(tmp_path, OwnModels(), settings={"highlight": {"device": decision}}),
+        ):
+            pass
