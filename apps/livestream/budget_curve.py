@@ -1,6 +1,6 @@
 """The cost of a CPU budget in recall: the labelled tuning clips are played with one budget after the other.
 
-    python -m apps.livestream.budget_curve --clips FOLDER [--models-dir DIR] [--out FOLDER] [--budgets 0.04,0.02,0.01]
+    python -m apps.livestream.budget_curve --clips FOLDER... [--models-dir DIR] [--out FOLDER] [--budgets 0.04,0.01]
 
 Prints a table and writes budget_curve.json, .png and .html into the folder, `out` by default. The clips are played
 without a pace on one device, with the same tasks; the first run, which is not counted, loads the models. CPU time is
@@ -21,11 +21,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from apps.livestream.evaluate import FRAMES_PER_SECOND, ClipResult, report
+from apps.livestream.evaluate import FRAMES_PER_SECOND, ClipResult, clips_of, report
 from apps.livestream.frame_choice import Choice
 from apps.livestream.media import open_source
 from apps.livestream.player import Player
-from apps.livestream.quality import labels
+from apps.livestream.quality import derived, labels
+from apps.livestream.quality.clip_files import ClipFiles
 from apps.livestream.studio import Studio
 from walle.device import Device
 from walle.errors import ConfigError
@@ -48,21 +49,22 @@ class Point:
 
 
 async def measure(
-    clips: Sequence[labels.Clip], folder: Path, models: ModelFolder, budgets: Sequence[float | None]
+    clips: Sequence[labels.Clip], files: ClipFiles, models: ModelFolder, budgets: Sequence[float | None]
 ) -> list[Point]:
-    """Return a point for each budget."""
+    """Return a point for each budget; each clip has a file."""
     with tempfile.TemporaryDirectory(prefix="walle-livestream-") as work:
+        played = [(clip, derived.playable(clip, files.paths[clip.name], Path(work))) for clip in clips]
         async with Studio(Path(work), models) as studio:
             [device] = studio.devices
-            await _play_all(device, clips[:1], folder, None)
-            return [await _play_all(device, clips, folder, budget) for budget in budgets]
+            await _play_all(device, played[:1], None)
+            return [await _play_all(device, played, budget) for budget in budgets]
 
 
-async def _play_all(device: Device, clips: Sequence[labels.Clip], folder: Path, budget: float | None) -> Point:
+async def _play_all(device: Device, clips: Sequence[tuple[labels.Clip, Path]], budget: float | None) -> Point:
     results, frames, cpu_s = list[ClipResult](), collections.Counter[str](), 0.0
-    for clip in clips:
+    for clip, path in clips:
         rate = Fraction(FRAMES_PER_SECOND)
-        async with open_source(folder / clip.file, frames_per_second=rate, allocate=shared_empty) as source:
+        async with open_source(path, frames_per_second=rate, allocate=shared_empty) as source:
             player = Player(device, source, paced=False, budget=budget)
             results.append(ClipResult(clip, tuple([decision async for decision in player.decisions()])))
         frames.update({choice.value: count for choice, count in player.chooser.counts.items()})
@@ -70,7 +72,7 @@ async def _play_all(device: Device, clips: Sequence[labels.Clip], folder: Path, 
     found = report(results)
     return Point(
         budget=budget,
-        cpu_share=cpu_s / sum(clip.seconds for clip in clips),
+        cpu_share=cpu_s / sum(clip.seconds for clip, _ in clips),
         frames={choice.value: frames[choice.value] for choice in Choice},
         **{name: found[name] for name in ("recall", "precision", "f1")},
     )
@@ -142,19 +144,17 @@ def parse_budgets(text: str) -> list[float | None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measure what a CPU budget costs in recall, on the tuning clips.")
-    parser.add_argument("--clips", type=Path, required=True, help="folder with the clips of labels.json")
+    parser.add_argument(
+        "--clips", type=Path, required=True, nargs="+", metavar="FOLDER", help="folders with the files of labels.json"
+    )
     parser.add_argument("--models-dir", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out"), help="where budget_curve.json, .png and .html go")
     parser.add_argument("--budgets", type=parse_budgets, default=BUDGETS, help="shares of a core, as none,0.04,0.01")
     options = parser.parse_args(arguments)
-    tuning = [clip for clip in labels.read_labels(labels.LABELS) if clip.set == "tuning"]
-    clips = [clip for clip in tuning if (options.clips / clip.file).is_file()]
-    if absent := [clip.file for clip in tuning if clip not in clips]:
-        sys.stderr.write(f"not in {options.clips}, and left out: {', '.join(absent)}\n")
-    if not clips:
-        raise ConfigError(f"{options.clips} has none of the tuning clips; labels.json names them")
+    tuning, files = clips_of(options.clips, "tuning")
+    clips = [clip for clip in tuning if clip.name in files.paths]
     models = ModelFolder(options.models_dir or default_folder())
-    points = asyncio.run(measure(clips, options.clips, models, options.budgets))
+    points = asyncio.run(measure(clips, files, models, options.budgets))
     write(points, options.out)
     sys.stdout.write(table(points) + "\n")
     return 0

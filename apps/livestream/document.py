@@ -53,7 +53,7 @@ def document(
             "analysed": stream.frames - stream.unchanged - stream.over_budget,
             "unchanged": stream.unchanged,
             "over_budget": stream.over_budget,
-            "sound_s": stream.sound_s,
+            "sound_s": round(stream.sound_s, 3),
             "budget": stream.budget,
             "cpu_s": round(sum(stream.cpu_s.values()), 3),
             "by_device": sum(second["decided"] != "cloud" for second in seconds),

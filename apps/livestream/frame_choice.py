@@ -47,7 +47,7 @@ class _Running:
 class FrameChooser:
     """Chooses frames of one stream, in order. `share` of a core is the budget of its models, None for any amount.
 
-    - A frame like the last analysed one is not analysed again.
+    - A frame like the last analysed one is not analysed again. One whose answers were lost has no frame like it.
     - With a budget, a frame that has changed is analysed if enough is saved: its expected cost, and the more beyond
       that the less it has changed. While everything moves, that gives frames at equal distances.
     - A cut is analysed at once, in advance of the budget; so is a frame that has changed after two seconds without
@@ -60,7 +60,8 @@ class FrameChooser:
         self._budget = None if share is None else CpuBudget(share)
         self._unchanged = unchanged
         self._before: Thumbnail | None = None  # of the frame before
-        self._analysed: tuple[int, list[int], Thumbnail] | None = None  # time, height and width, thumbnail
+        self._analysed: tuple[list[int], Thumbnail] | None = None  # height and width, thumbnail; None: it was lost
+        self._analysed_ms: int | None = None  # its time, also if it was lost
         self._running: dict[int, _Running] = {}  # by pts_ms
 
     def choose(self, pts_ms: int, image: Any) -> Choice:
@@ -70,27 +71,32 @@ class FrameChooser:
         choice = self._choice(pts_ms, list(image.shape[:2]), seen, before)
         self.counts[choice] += 1
         if choice is Choice.ANALYSED:
-            self._analysed = pts_ms, list(image.shape[:2]), seen
+            self._analysed, self._analysed_ms = (list(image.shape[:2]), seen), pts_ms
         return choice
 
     def _choice(self, pts_ms: int, size: list[int], seen: Thumbnail, before: Thumbnail | None) -> Choice:
         budget = self._budget
         if budget is not None:
             budget.advance(pts_ms)
-        if self._analysed is None or before is None:
+        if self._analysed_ms is None or before is None:
             return Choice.ANALYSED
-        analysed_ms, analysed_size, last = self._analysed
-        is_new_size = size != analysed_size
-        change = largest_difference(seen, last)
+        size_before, last = self._analysed or (size, None)
+        change = _FULL_CHANGE if last is None else largest_difference(seen, last)
+        is_new_size = size != size_before
         if not is_new_size and change <= self._unchanged:
             return Choice.UNCHANGED
-        if budget is None or pts_ms - analysed_ms >= LONGEST_GAP_MS:
+        if budget is None or pts_ms - self._analysed_ms >= LONGEST_GAP_MS:
             return Choice.ANALYSED
         if is_new_size or mean_difference(seen, before) >= CUT:
             return Choice.ANALYSED if budget.can_advance_frame() else Choice.BUDGET
         calm = 1 - min(1.0, change / _FULL_CHANGE)
         needed_s = budget.frame_cost_s + calm * max(0.0, budget.capacity_s - budget.frame_cost_s) / 2
         return Choice.ANALYSED if budget.saved_s >= needed_s else Choice.BUDGET
+
+    @property
+    def pending(self) -> int:
+        """Analysed frames whose tasks have not all ended."""
+        return len(self._running)
 
     # --- what the chosen frames cost ----------------------------------------------------------------------------------
 
@@ -133,7 +139,7 @@ class FrameChooser:
                 self._budget.settle(running.reserved_s, running.cost_s, is_whole=running.is_whole)
 
     def _forget(self, pts_ms: int) -> None:
-        if self._analysed is not None and self._analysed[0] == pts_ms:
+        if self._analysed_ms == pts_ms:
             self._analysed = None
 
 

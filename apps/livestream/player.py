@@ -78,7 +78,6 @@ class Player:
         self._latest_ms = 0
         self._turn = asyncio.Lock()  # an answer waits until its event is noted
         self._played: dict[tuple[str, int], int] = {}  # pts_ms by task and position
-        self._open: dict[int, int] = {}  # answers that a frame waits for, by pts_ms
         self._room = asyncio.Event()
         self._deciding: dict[int, tuple[int, Any]] = {}  # second and image, by position
         self._decided: asyncio.Queue[Decision | None] = asyncio.Queue()
@@ -147,7 +146,7 @@ class Player:
                 self._started_s = self._clock.monotonic() - item.pts_ms / 1000
             match item:
                 case Frame(pts_ms, image):
-                    while not self._paced and len(self._open) >= _AHEAD:
+                    while not self._paced and self.chooser.pending >= _AHEAD:
                         self._room.clear()
                         await self._room.wait()
                     await self._take_frame(pts_ms, image)
@@ -193,8 +192,6 @@ class Player:
         tasks = await self._send("frame", pts_ms, {"image": image, "second": pts_ms // 1000, "pts_ms": pts_ms})
         self.builder.frame(pts_ms, image, tasks)
         self.chooser.begin(pts_ms, tasks)
-        if tasks:
-            self._open[pts_ms] = len(tasks)
 
     async def _send_sound(self, pts_ms: int, samples: Any) -> None:
         async with self._turn:
@@ -269,10 +266,6 @@ class Player:
             self.chooser.lose(name, pts_ms, has_run=not result.dropped)
         else:
             self.chooser.end(name, pts_ms, result.cpu_s)
-        if pts_ms in self._open:
-            self._open[pts_ms] -= 1
-            if not self._open[pts_ms]:
-                del self._open[pts_ms]
 
     def _take_decision(self, result: TaskResult) -> None:
         second, image = self._deciding.pop(result.position, (None, None))

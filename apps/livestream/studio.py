@@ -12,7 +12,8 @@ from apps.livestream.player import DECIDER, PARTS, SCENARIO
 from apps.livestream.task_files import Models, write_task
 from apps.task_repo import TaskRepo
 from walle.cloud import Cloud, CloudConfig
-from walle.deploy.release_client import ReleaseClient
+from walle.deploy.cloud.release import ReleaseState
+from walle.deploy.release_client import ReleaseClient, ReleaseJson
 from walle.device import Device, DeviceConfig
 from walle.errors import WalleError
 
@@ -22,7 +23,6 @@ TASKS = (*PARTS, DECIDER)
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"item": {"score": 0.25}}
 _INSTALL_LIMIT_S = 120.0
 _CHECKIN_S = 0.3
-_ENDED = ("failed", "rolled_back")  # stages of a release from which no device gets it
 
 
 class TasksNotInstalledError(WalleError):
@@ -62,10 +62,12 @@ class Studio:
         async with contextlib.AsyncExitStack() as undo:
             config = CloudConfig(folder=self._folder / "cloud", scenarios=(SCENARIO,))
             self.cloud = await undo.enter_async_context(self._make_cloud(config))
-            await self._ship()
-            for number in range(self._count):
-                self.devices.append(await undo.enter_async_context(Device(self._device_config(number))))
-            await asyncio.gather(*map(self._install, self.devices))
+            token = self.cloud.home.admin_token
+            async with ReleaseClient(self.cloud.address.url, token) as releases:
+                await self._ship(releases)
+                for number in range(self._count):
+                    self.devices.append(await undo.enter_async_context(Device(self._device_config(number))))
+                await self._install(releases)
             self._undo = undo.pop_all()
         return self
 
@@ -74,32 +76,34 @@ class Studio:
     ) -> None:
         await self._undo.aclose()
 
-    async def _ship(self) -> None:
-        token = self.cloud.home.admin_token
-        repo = TaskRepo(self._folder / "work", self.cloud.address.url, SCENARIO, token)
-        async with ReleaseClient(self.cloud.address.url, token) as releases:
-            for name in TASKS:
-                write = functools.partial(write_task, name, models=self._models, settings=self._settings.get(name))
-                await asyncio.to_thread(repo.push, name, VERSION, write)
-                created = await releases.create(SCENARIO, name, VERSION, beta=self._count, steps=(1.0,))
-                await releases.start(created["id"])
+    async def _ship(self, releases: ReleaseClient) -> None:
+        repo = TaskRepo(self._folder / "work", self.cloud.address.url, SCENARIO, self.cloud.home.admin_token)
+        for name in TASKS:
+            write = functools.partial(write_task, name, models=self._models, settings=self._settings.get(name))
+            await asyncio.to_thread(repo.push, name, VERSION, write)
+            created = await releases.create(SCENARIO, name, VERSION, beta=self._count, steps=(1.0,))
+            await releases.start(created["id"])
 
-    async def _install(self, device: Device) -> None:
-        wanted = {f"{SCENARIO}/{name}" for name in TASKS}
-        async with ReleaseClient(self.cloud.address.url, self.cloud.home.admin_token) as releases:
-            try:
-                async with asyncio.timeout(_INSTALL_LIMIT_S):
-                    while not wanted <= device.tasks.keys():
-                        await device.checkin()
-                        await asyncio.sleep(_CHECKIN_S)
-                        if ended := [each for each in await releases.list_all() if each["stage"] in _ENDED]:
-                            raise TasksNotInstalledError(_states(ended))
-            except TimeoutError:
-                lacking = ", ".join(sorted(wanted - device.tasks.keys()))
-                states = _states(await releases.list_all())
-                raise TasksNotInstalledError(
-                    f"no {lacking} on a device after {_INSTALL_LIMIT_S:.0f} s; {states}"
-                ) from None
+    async def _install(self, releases: ReleaseClient) -> None:
+        """Wait until each device has the tasks, or a release is over before that."""
+        try:
+            async with asyncio.timeout(_INSTALL_LIMIT_S):
+                while lacking := self._lacking():
+                    await asyncio.gather(*(device.checkin() for device in self.devices))
+                    found = await releases.list_all()
+                    if any(ReleaseState(each["state"]).terminal for each in found):
+                        raise TasksNotInstalledError(f"the tasks were not released: {_states(found)}")
+                    await asyncio.sleep(_CHECKIN_S)
+        except TimeoutError:
+            raise TasksNotInstalledError(
+                f"no {', '.join(sorted(lacking))} on a device after {_INSTALL_LIMIT_S:.0f} s;"
+                f" {_states(await releases.list_all())}"
+            ) from None
+
+    def _lacking(self) -> set[str]:
+        """Return the tasks that a device does not have yet."""
+        names = (f"{SCENARIO}/{name}" for name in TASKS)
+        return {name for name in names if any(name not in device.tasks for device in self.devices)}
 
     def _device_config(self, number: int) -> DeviceConfig:
         address, home = self.cloud.address, self.cloud.home
@@ -120,5 +124,5 @@ class Studio:
         )
 
 
-def _states(releases: Sequence[Mapping[str, Any]]) -> str:
+def _states(releases: Sequence[ReleaseJson]) -> str:
     return "; ".join(f"{each['id']} is {each['stage']}: {each['reason'] or 'no reason'}" for each in releases)

@@ -78,7 +78,8 @@ def choose_models(asked: str | None, folder: ModelFolder) -> ModelChoice:
         return ModelChoice(OwnModels(), "the app's own models, as asked for")
     if asked == "public":
         return ModelChoice(folder, f"the public models in {folder.path}, as asked for")
-    lacking = [name for name in public_models() if not folder.has(manifest().entries[name])]
+    entries = manifest().entries
+    lacking = [name for name in public_models() if not folder.has(entries[name])]
     if not lacking:
         return ModelChoice(
             folder, f"the public models in {folder.path}; --models own takes the app's own, smaller ones"
@@ -104,7 +105,12 @@ def task_models(name: str, settings: dict[str, Any]) -> dict[str, str]:
 def settings_of(name: str, models: Models) -> dict[str, Any]:
     """Return a task's settings as they are pushed with these models, if no others are asked for."""
     settings: dict[str, Any] = json.loads((TASKS / name / "resources" / "settings.json").read_bytes())
-    return settings | (models.settings(name) if isinstance(models, OwnModels) else {})
+    return settings | _settings_with(models, name)
+
+
+def _settings_with(models: Models, name: str) -> dict[str, Any]:
+    """Return the settings that a set of models brings for a task."""
+    return models.settings(name) if isinstance(models, OwnModels) else {}
 
 
 def _detector_file(name: str) -> str:
@@ -132,7 +138,7 @@ def write_task(
     write_sources(name, target)
     resources = target / "resources"
     resources.mkdir(exist_ok=True)
-    changed = {**(models.settings(name) if isinstance(models, OwnModels) else {}), **(settings or {})}
+    changed = {**_settings_with(models, name), **(settings or {})}
     chosen = _settings(resources / "settings.json", changed, (OWN_DETECTOR,) if is_own else tuple(DETECTORS[name]))
     if gallery is not None:
         shutil.copyfile(gallery, resources / "gallery.json")

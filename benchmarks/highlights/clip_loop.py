@@ -140,5 +140,5 @@ def _silence(pts_ms: int) -> Sound:
 
 
 def present(clips: Sequence[Clip], folder: Path) -> list[Clip]:
-    """Return the clips whose files are in the folder."""
-    return [clip for clip in clips if (folder / clip.file).is_file()]
+    """Return the project's first clips whose files are in the folder; pictures and crops are no streams."""
+    return [clip for clip in clips if not clip.source and clip.crop is None and (folder / clip.file).is_file()]

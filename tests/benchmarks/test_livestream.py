@@ -179,6 +179,15 @@ async def items_of(loop: ClipLoop) -> list[Item]:
     return [item async for item in loop]
 
 
+def test_streams_are_of_the_first_eight_clips_as_a_whole(tmp_path: Path) -> None:
+    """Not of pictures and crops, which are labelled too: a crop's labels are not those of its file."""
+    labelled = read_labels(LABELS)
+    for clip in labelled:
+        (tmp_path / clip.file).touch()
+    assert len(labelled) > len(found := present(labelled, tmp_path)) == 8
+    assert sum(clip.seconds for clip in found) == 194
+
+
 @needs_data
 def test_clips_follow_one_another_at_whole_seconds_with_sound_all_the_time() -> None:
     clips = {clip.name: clip for clip in present(read_labels(LABELS), DATA / "video")}

@@ -13,6 +13,7 @@ from walle.errors import ConfigError
 
 _IPV = Path("apps/ipv")
 _LIVESTREAM = Path("apps/livestream")
+_SPEED = 1.0
 _ModelSet = Literal["own", "public"]
 
 
@@ -83,7 +84,7 @@ def livestream(
     fast: Annotated[
         bool, typer.Option("--fast", help="Play a file as fast as the models follow, and drop no frame.")
     ] = False,
-    speed: Annotated[float, typer.Option(help="Play a file at this many times its pace.", min=0.1, max=100.0)] = 1.0,
+    speed: Annotated[float, typer.Option(help="Play a file at this many times its pace.", min=0.1, max=100.0)] = _SPEED,
     frames_per_second: Annotated[float, typer.Option(help="Frames that the models get.", min=0.1, max=60.0)] = 4.0,
     budget: Annotated[
         float | None,
@@ -99,6 +100,8 @@ def livestream(
     and plays the stream. Seconds that a device is not sure of go to the cloud. Writes highlights.json and a page with
     the timeline; open it in a browser. Ends with the stream, after --seconds, or with q or Ctrl-C.
     """
+    if fast and speed != _SPEED:
+        raise typer.BadParameter("--fast has no pace; give one of --fast and --speed")
     run, _ = _load(_LIVESTREAM)
     options = run.Options(
         source=source,

@@ -16,14 +16,19 @@ _MADE = re.compile(r"(camera-\d+/)?(highlights\.json|index\.html|stream(\.\w{1,1
 class ResultsFolder:
     """`path`, a folder that is new, empty, or of an earlier run. `files.json` in it lists the files of the last run.
 
+    `source` is the file that is to be played, if it is one.
+
     Raises:
-        ConfigError: there are files in it, and no list of an earlier run; or it is not a folder.
+        ConfigError: there are files in it, and no list of an earlier run; or it is not a folder; or the source is one
+            of the files of the earlier run, which are removed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, source: Path | None = None) -> None:
         self.path = path
         self._names: set[str] = set()
         self._earlier = _read_manifest(path)
+        if source is not None and source.resolve() in {(path / name).resolve() for name in self._earlier}:
+            raise ConfigError(f"{source} is a result of an earlier run, which this run removes; give another --out")
 
     def begin(self) -> None:
         """Make the folder, and remove the files of the last run.

@@ -20,17 +20,18 @@ from rich.console import Console
 
 from apps.livestream.demo.keys import quit_key
 from apps.livestream.demo.results_folder import ResultsFolder
-from apps.livestream.demo.view import View, summary_table
+from apps.livestream.demo.view import View, summary
 from apps.livestream.document import BRIDGE_S, Stream, document, write_document
 from apps.livestream.drawn_clip import write_clip
 from apps.livestream.frame_choice import Choice
 from apps.livestream.media import MediaError, NoStreamError, Source, SourceReport, clip, encode_jpeg, open_source
-from apps.livestream.media.address import Address
+from apps.livestream.media.address import Address, Kind
 from apps.livestream.page.page import clock, write_page
 from apps.livestream.player import Player
 from apps.livestream.studio import Studio
 from apps.livestream.task_files import choose_models
 from walle.device import Device
+from walle.errors import ConfigError
 from walle.model_files import ModelFolder, default_folder
 from walle.vm import shared_empty
 
@@ -61,7 +62,8 @@ def main(options: Options) -> int:
     The key q and `seconds` are ends too. What was decided until then is written and shown in each case.
 
     Raises:
-        ConfigError: the results folder has files that are not an earlier run's.
+        ConfigError: the results folder has files that are not an earlier run's, or has the source; or clips are to be
+            cut of what is not a file.
     """
     console = Console(stderr=options.as_json)
     folder = Path(tempfile.mkdtemp(prefix="walle-livestream-"))
@@ -69,7 +71,8 @@ def main(options: Options) -> int:
     demo: _Demo | None = None
     try:
         if not options.source:
-            options = dataclasses.replace(options, source=str(write_clip(folder / "drawn_clip.mp4")))
+            with _status(options, console, "drawing a clip"):
+                options = dataclasses.replace(options, source=str(write_clip(folder / "drawn_clip.mp4")))
         demo = _Demo(options, folder, console)
         asyncio.run(demo.run())
         status = 1 if demo.ended_early else 0
@@ -83,7 +86,8 @@ def main(options: Options) -> int:
         console.print("stopped; nothing was written")
     elif not options.as_json:
         for device, found in sorted(demo.documents.items()):
-            console.print(summary_table(found, device if options.devices > 1 else ""))
+            for part in summary(found, device if options.devices > 1 else ""):
+                console.print(part, highlight=False, soft_wrap=isinstance(part, str), markup=False)
         console.print("page:", str(options.out / "index.html"), highlight=False, soft_wrap=True)
     return status
 
@@ -93,6 +97,10 @@ def source_faults(report: SourceReport) -> list[str]:
     frames = report.frames
     counts = (frames.dropped, frames.unusable, report.damaged_packets, report.corrupt_frames, report.gap_count)
     return [report.summary()] if report.complete is False or any(counts) else []
+
+
+def _status(options: Options, console: Console, what: str) -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if options.as_json else console.status(what)
 
 
 def _stop(players: list[Player]) -> None:
@@ -134,8 +142,12 @@ class _Demo:
         self._options = options
         self._folder = folder
         self._console = console
-        self._shown = Address.parse(options.source).shown  # without a password
-        self._results = ResultsFolder(options.out)
+        address = Address.parse(options.source)
+        self._shown = address.shown  # without a password
+        self._file = Path(address.target) if address.kind is Kind.FILE else None
+        if options.clips and self._file is None:
+            raise ConfigError(f"{self._shown} is not a file, of which --clips could cut; leave --clips out")
+        self._results = ResultsFolder(options.out, self._file)
         self.documents: dict[str, dict[str, Any]] = {}  # by device, those that are written
         self.ended_early = False
 
@@ -152,7 +164,7 @@ class _Demo:
         choice = choose_models(options.models, ModelFolder(options.models_dir or default_folder()))
         self._console.print("models:", choice.why, highlight=False, soft_wrap=True)
         async with contextlib.AsyncExitStack() as undo:
-            with self._status("starting the cloud and its devices, and releasing the tasks"):
+            with _status(options, self._console, "starting the cloud and its devices, and releasing the tasks"):
                 studio = await undo.enter_async_context(Studio(self._folder, choice.models, devices=options.devices))
             await asyncio.to_thread(self._results.begin)
             players: list[Player] = []
@@ -176,9 +188,6 @@ class _Demo:
         )
         async with source:
             yield source
-
-    def _status(self, what: str) -> contextlib.AbstractContextManager[object]:
-        return contextlib.nullcontext() if self._options.as_json else self._console.status(what)
 
     # --- the stream ---------------------------------------------------------------------------------------------------
 
@@ -246,9 +255,8 @@ class _Demo:
                 self.documents[name] = result
 
     async def _write(self, result: dict[str, Any], thumbnails: Thumbnails, out: Path) -> None:
-        source = Path(self._options.source)
-        is_file = await asyncio.to_thread(source.is_file)
-        video = f"stream{source.suffix}" if is_file else ""  # a name that none of the other files has
+        source = self._file
+        video = f"stream{source.suffix}" if source is not None else ""  # a name that none of the other files has
         numbers = range(1, len(result["highlights"]) + 1)
         made = [f"highlight-{number}.{suffix}" for number in numbers for suffix in ("jpg", "mp4")]
         self._results.add(out, ["highlights.json", "index.html", *filter(None, [video]), *made])
@@ -256,7 +264,7 @@ class _Demo:
             if (image := thumbnails.of(highlight["start"])) is not None:
                 highlight["thumbnail"] = f"highlight-{number}.jpg"
                 (out / highlight["thumbnail"]).write_bytes(image)
-            if self._options.clips and is_file:
+            if self._options.clips and source is not None:
                 name = f"highlight-{number}.mp4"
                 try:
                     await clip(source, 1000 * highlight["start"], 1000 * highlight["end"], out / name)
@@ -264,6 +272,6 @@ class _Demo:
                 except MediaError as error:
                     result["faults"].append(str(error))
         write_document(result, out / "highlights.json")
-        if video:
+        if source is not None:
             await asyncio.to_thread(shutil.copyfile, source, out / video)
         write_page(result, out, video=quote(video))

@@ -72,29 +72,29 @@ def _bar(decision: Decision) -> str:
     return f"[bold yellow]{level}[/bold yellow]" if decision.output["highlight"] else level
 
 
-def summary_table(found: dict[str, Any], device: str = "") -> Table:
-    """Return a device's highlights, and what was looked at, as a table. `device` is its name, where there are more."""
-    counts = found["counts"]
+def summary(found: dict[str, Any], device: str = "") -> list[Table | str]:
+    """Return a device's highlights as a table, and what was looked at as lines.
+
+    `device` is its name, where there are more.
+    """
+    counts, highlights = found["counts"], found["highlights"]
     title = f"{device}: " if device else ""
-    title += f"{len(found['highlights'])} highlights in {found['source']}"
-    table = Table(title=escape(title), title_justify="left")
+    title += f"{len(highlights)} highlight{'' if len(highlights) == 1 else 's'} in {found['source']}"
+    table = Table()
     for column in ("from", "to", "item", "score", "decided"):
         table.add_column(column)
-    for each in found["highlights"]:
+    for each in highlights:
         decided = " and ".join(each["decided"])
         table.add_row(clock(each["start"]), clock(each["end"]), escape(each["item"]), f"{each['score']:.2f}", decided)
     where = f"{counts['by_device']} seconds decided on the device, {counts['by_cloud']} in the cloud"
-    alone = f", {counts['alone']} on the device because the cloud gave no answer" if counts["alone"] else ""
-    dropped = ", ".join(f"{row['task']} {row['dropped']}" for row in counts["tasks"] if row["dropped"]) or "none"
-    faults = "".join(f"\n{escape(fault)}" for fault in found["faults"][:10])
-    sent = f"{counts['sent_bytes']:,} bytes of images sent"
+    if counts["alone"]:
+        where += f", {counts['alone']} on the device because the cloud gave no answer"
+    where += f"; {counts['sent_bytes']:,} bytes of images sent"
     if counts["answered_bytes"] != counts["sent_bytes"]:
-        sent += f", {counts['answered_bytes']:,} of them answered"
+        where += f", {counts['answered_bytes']:,} of them answered"
     frames = f"{counts['analysed']:,} of {counts['frames']:,} frames analysed, {counts['unchanged']:,} unchanged"
     if counts["budget"] is not None:
         frames += f", {counts['over_budget']:,} beyond the CPU budget"
-    table.caption = (
-        f"{where}{alone}; {sent}\n{frames}, dropped by tasks: {dropped}; {counts['cpu_s']:.1f} s of CPU{faults}"
-    )
-    table.caption_justify = "left"
-    return table
+    dropped = ", ".join(f"{row['task']} {row['dropped']}" for row in counts["tasks"] if row["dropped"]) or "none"
+    frames += f"; dropped by tasks: {dropped}; {counts['cpu_s']:.1f} s of CPU"
+    return [title, *([table] if highlights else []), where, frames, *found["faults"][:10]]

@@ -1,10 +1,11 @@
-"""Weights of a training run into the app's models: `python -m apps.livestream.train.install FOLDER`.
+"""Weights of a training run into the app's models: `python -m apps.livestream.train.install FOLDER [--only item face]`.
 
 They are stored as float16. It prints how far the engine's outputs are from PyTorch's, with the stored weights.
 """
 
 import argparse
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +16,9 @@ from apps.livestream.own_models import CONTEXT, FOLDER, WINDOW, OwnModels
 NAMES = ("item", "face", "voice")
 
 
-def install(run: Path, folder: Path = FOLDER) -> None:
-    """Write the weights of `run`, the folder of train.py, to `folder`."""
-    for name in NAMES:
+def install(run: Path, folder: Path = FOLDER, *, names: Collection[str] = NAMES) -> None:
+    """Write the weights of `run`, the folder of train.py, to `folder`; those of the models in `names`."""
+    for name in names:
         with np.load(run / f"{name}.npz") as pack:
             halves = {key: pack[key].astype(np.float16) for key in pack.files}
         if not all(np.isfinite(value).all() for value in halves.values()):
@@ -25,15 +26,17 @@ def install(run: Path, folder: Path = FOLDER) -> None:
         np.savez_compressed(folder / f"{name}.npz", allow_pickle=False, **halves)
 
 
-def differences(run: Path, folder: Path = FOLDER) -> dict[str, float]:
+def differences(run: Path, folder: Path = FOLDER, *, names: Collection[str] = NAMES) -> dict[str, float]:
     """Return the largest difference of a probability to that of PyTorch, by model."""
-    check, models, found = np.load(run / "check.npz"), OwnModels(folder), {}
+    check, models, found = np.load(run / "check.npz"), OwnModels(folder), dict[str, float]()
     with tempfile.TemporaryDirectory() as made:
-        for name in ("item", "face"):
+        for name in [name for name in names if name != "voice"]:
             session = walle.Session(models.write(name, Path(made, f"{name}.walle")))
             outputs = [session.run({"image": (image[None] / 127.5 - 1).astype(np.float32)}) for image in check["image"]]
             scores = np.concatenate([np.asarray(output["scores"]) for output in outputs])
             found[name] = float(np.abs(scores - check[f"{name}/scores"]).max())
+        if "voice" not in names:
+            return found
         session = walle.Session(models.write("voice", Path(made, "voice.walle")))
         samples = np.concatenate([np.zeros(CONTEXT, np.float32), check["voice/samples"]])
         expected = check["voice/probability"]
@@ -51,9 +54,10 @@ def main() -> None:
     """Install the weights of a run."""
     parser = argparse.ArgumentParser(description="Put trained weights where the livestream app has its models.")
     parser.add_argument("run", type=Path, help="the folder that train.py wrote")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, help="models to install; by default all")
     arguments = parser.parse_args()
-    install(arguments.run)
-    print(differences(arguments.run))
+    install(arguments.run, names=arguments.only)
+    print(differences(arguments.run, names=arguments.only))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ ARTICLES = (
 )  # fmt: skip
 SURE, UNSURE = 0.42, 0.25  # scores of the public item detector: from SURE on a label, between them neither
 FACE_SURE, FACE_UNSURE = 0.65, 0.4
+ITEM_SETTINGS = {"score": UNSURE}  # of the item task that labels frames
 FRAME_SIDE, SPRITE_SIDE = 400, 128
 FRAMES_PER_SECOND = 4
 HELD_OUT = 0.8  # the part of each clip before the held-out one
@@ -74,8 +75,7 @@ async def frames(data: Path, models: ModelFolder) -> dict[str, Any]:
     boxes: list[list[float]] = []
     held: list[bool] = []
     sprites: list[tuple[Image, int, tuple[float, ...]]] = []
-    settings = {"unchanged": -1, "score": UNSURE}
-    async with task("item", models, settings=settings) as items, task("face", models) as faces:
+    async with task("item", models, settings=ITEM_SETTINGS) as items, task("face", models) as faces:
         for name, image, is_held in _pictures(data):
             found = [] if "bunny" in name else await _labelled(image, items, faces)
             if not is_held:

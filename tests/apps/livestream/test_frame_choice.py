@@ -113,6 +113,18 @@ class TestBudget:
         assert sum(chooser.cpu_s.values()) <= 0.01 * 4 + 40 * 0.05 * 1000 / LONGEST_GAP_MS + 0.1
         assert found.count(BUDGET) > 130
 
+    def test_frames_on_which_a_task_fails_do_not_outspend_the_budget(self) -> None:
+        """A task that fails on each frame of a stream, such as one that is too slow for its deadline."""
+        chooser, found = FrameChooser(0.01), list[Choice]()
+        for number in range(160):
+            found.append(chooser.choose(number * STEP_MS, moving(number)))
+            if found[-1] is ANALYSED:
+                chooser.begin(number * STEP_MS, TASKS)
+                chooser.end("item", number * STEP_MS, 0.05)
+                chooser.lose("face", number * STEP_MS, has_run=True)
+        assert sum(chooser.cpu_s.values()) <= 0.01 * 4 + 40 * 0.05 * 1000 / LONGEST_GAP_MS + 0.1
+        assert found.count(BUDGET) > 130
+
     def test_the_least_is_a_frame_in_two_seconds_of_a_stream_that_changes(self) -> None:
         found = run(FrameChooser(0.000_001), [moving(n) for n in range(80)], 0.5)
         places = [n for n, choice in enumerate(found) if choice is ANALYSED]

@@ -17,15 +17,18 @@ from unittest import mock
 import av
 import numpy as np
 import pytest
+from rich.table import Table
 from typer.testing import CliRunner
 
 from apps.livestream.demo.keys import quit_key
 from apps.livestream.demo.results_folder import ResultsFolder
 from apps.livestream.demo.run import Thumbnails
-from apps.livestream.document import highlights
+from apps.livestream.demo.view import summary
+from apps.livestream.document import Stream, document, highlights
 from apps.livestream.drawn_clip import SECONDS, shown_seconds
 from apps.livestream.media import encode_jpeg
 from apps.livestream.own_models import OwnModels
+from apps.livestream.seconds import SecondCounts
 from apps.livestream.studio import Studio, TasksNotInstalledError
 from tests.apps.livestream.test_document import second
 from walle.cli import app
@@ -165,6 +168,16 @@ class TestResultsFolder:
         with pytest.raises(ConfigError, match="is not the list of an earlier run's files"):
             ResultsFolder(tmp_path)
 
+    def test_a_source_that_the_run_would_remove_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "files.json").write_text(json.dumps({"files": ["stream.mp4"]}))
+        (tmp_path / "stream.mp4").write_text("the stream")
+        (tmp_path / "link.mp4").symlink_to("stream.mp4")
+        for source in ("stream.mp4", "link.mp4"):
+            with pytest.raises(ConfigError, match=f"{source} is a result of an earlier run, .* another --out"):
+                ResultsFolder(tmp_path, tmp_path / source)
+        ResultsFolder(tmp_path, tmp_path / "talk.mp4").begin()
+        assert not (tmp_path / "stream.mp4").exists()
+
     def test_what_was_listed_is_removed_by_the_next_run(self, tmp_path: Path) -> None:
         first = ResultsFolder(tmp_path / "out")
         first.begin()
@@ -225,6 +238,38 @@ def test_a_source_that_cannot_be_played_is_refused_before_anything_starts(
     with pytest.raises(WalleError, match=message):
         CliRunner().invoke(app, ["demo", "livestream", *options], catch_exceptions=False)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--source", "http://127.0.0.1:9/live.ts", "--clips"],
+            "^http://127.0.0.1:9/live.ts is not a file, .*--clips",
+        ),
+        (["--fast", "--speed", "2"], "give one of --fast and --speed"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: list[str], message: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["demo", "livestream", "--out", str(tmp_path / "out"), *options])
+    assert done.exit_code != 0
+    assert re.search(message, str(done.exception) if isinstance(done.exception, ConfigError) else done.output)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_summary_has_whole_lines_and_no_table_of_nothing() -> None:
+    seconds = [second(0, 0.9), second(1, 0.1)]
+    stream = Stream(source="a [b].mp4", duration_s=2, frames=8, sound_s=2, faults=("lost",))
+    found = document(stream, seconds, SecondCounts(), made_by="a test", made_at="now")
+    title, table, where, frames, fault = summary(found, "camera-2")
+    assert title == "camera-2: 1 highlight in a [b].mp4"
+    assert isinstance(table, Table)
+    assert str(where).startswith("2 seconds decided on the device, 0 in the cloud")
+    assert str(frames).startswith("8 of 8 frames analysed, 0 unchanged; dropped by tasks: none")
+    assert fault == "lost"
+    title, where, *_ = summary(document(stream, seconds[1:], SecondCounts(), made_by="a test", made_at="now"))
+    assert title == "0 highlights in a [b].mp4"
+    assert str(where).startswith("1 seconds decided")
 
 
 def test_without_the_public_models_that_are_asked_for_the_command_that_fetches_them_is_named(tmp_path: Path) -> None:

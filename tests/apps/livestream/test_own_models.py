@@ -12,8 +12,10 @@ import walle
 from apps.livestream import drawing
 from apps.livestream.drawn_clip import PARTS, Stage, shown_seconds, sound
 from apps.livestream.make_gallery import make_gallery
-from apps.livestream.own_models import CONTEXT, FOLDER, WINDOW, OwnModels
-from apps.livestream.task_files import TaskFilesError, choose_models, manifest, public_models, write_task
+from apps.livestream.own_models import CONTEXT, FOLDER, WINDOW, OwnModels, weights
+from apps.livestream.task_files import TaskFilesError, choose_models, manifest, public_models, settings_of, write_task
+from apps.livestream.train.install import install
+from apps.livestream.train.make_data import ITEM_SETTINGS
 from apps.livestream.train.reference_inputs import EVERY, image, samples
 from tests.apps.livestream.conftest import running
 from walle import cv
@@ -100,6 +102,20 @@ async def test_the_voice_is_told_from_music_and_silence(tmp_path: Path) -> None:
         task.state = {}
         chunks = [await task.run(samples=heard[at : at + 1600], pts_ms=at // 16) for at in range(0, 5 * RATE, 1600)]
         assert [p for chunk in chunks for p in chunk["windows"]] == whole["windows"][: 5 * RATE // WINDOW]
+
+
+def test_frames_to_learn_from_are_labelled_with_settings_that_the_item_task_has() -> None:
+    assert ITEM_SETTINGS.keys() <= settings_of("item", OwnModels()).keys()
+
+
+def test_models_of_different_runs_are_installed_beside_each_other(tmp_path: Path) -> None:
+    install(FOLDER, tmp_path, names=["voice"])
+    assert [path.name for path in tmp_path.iterdir()] == ["voice.npz"]
+    install(FOLDER, tmp_path, names=["item", "face"])
+    for name in ("item", "face", "voice"):
+        made, stored = weights(name, tmp_path), weights(name)
+        assert made.keys() == stored.keys()
+        assert all(np.array_equal(made[key], stored[key]) for key in made)
 
 
 def test_shown_seconds_are_those_of_the_parts_with_an_article() -> None:
