@@ -4,7 +4,7 @@ A stream's highest number and chain value are those of the index: see `walle.pip
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from walle.pipeline.checksums import first_link
@@ -14,9 +14,11 @@ from walle.pipeline.ingest.receipt import (
     MAX_ABANDONED,
     Contents,
     Place,
+    RecordedLoss,
     StoredStream,
     StreamKey,
     StreamLink,
+    known_uploads,
     related_streams,
 )
 from walle.pipeline.ingest.row_statements import RowStatements
@@ -62,21 +64,42 @@ def has_links(database: sqlite3.Connection, number: int) -> bool:
 
 
 def abandoned(database: sqlite3.Connection, hello: Hello, origins: Sequence[Origin]) -> list[Loss]:
-    """Return the losses of epochs that continue one of this Hello's and are not among them, if not recorded yet.
+    """Return the losses of uploads that the device does not have any more, as its Hello shows, if not recorded yet.
 
-    The device had them, and went back to before they began. Uploads that they took over are known by contents.
+    These are uploads of the Hello's older epochs beyond those that the device knows of, and epochs that continue one of
+    the Hello's and are not among them: the device went back to before they began. What such an epoch took over from an
+    older one, and the device may still have, is compared when it comes: `sort_batch`.
     """
-    epochs = [hello.epoch, *(origin.epoch for origin in origins)]
-    marks = ", ".join("?" * len(epochs))
+    known = known_uploads(hello, origins)
     query = (
-        "SELECT epoch, upto FROM (SELECT epoch, max(upto) AS upto FROM origins JOIN streams USING (stream)"  # noqa: S608 - constants
-        f" WHERE origin IN (SELECT stream FROM streams WHERE device_id = ? AND epoch IN ({marks}))"
-        f" AND epoch NOT IN ({marks}) GROUP BY epoch) AS later"
-        " WHERE NOT EXISTS (SELECT 1 FROM losses WHERE losses.device_id = ? AND losses.epoch = later.epoch"
-        " AND first_seq <= later.upto + 1 AND last_seq IS NULL) LIMIT ?"
+        f"WITH known (epoch, upto) AS (VALUES {', '.join(['(?, ?)'] * len(known))})"  # noqa: S608 - constants
+        " SELECT epoch, first_seq FROM ("
+        "SELECT later.epoch AS epoch, max(max(min(link.upto, known.upto - link.seq_offset), 0)) + 1 AS first_seq"
+        " FROM known JOIN streams AS older ON older.device_id = ? AND older.epoch = known.epoch"
+        " JOIN origins AS link ON link.origin = older.stream JOIN streams AS later ON later.stream = link.stream"
+        " WHERE later.epoch NOT IN (SELECT epoch FROM known) GROUP BY later.epoch"
+        " UNION ALL SELECT streams.epoch, known.upto + 1 FROM known JOIN streams USING (epoch)"
+        " WHERE streams.device_id = ? AND streams.highest > known.upto) AS gone"
+        " WHERE NOT EXISTS (SELECT 1 FROM losses WHERE losses.device_id = ? AND losses.epoch = gone.epoch"
+        " AND losses.first_seq <= gone.first_seq AND last_seq IS NULL) LIMIT ?"
     )
-    rows = database.execute(query, (hello.device_id, *epochs, *epochs, hello.device_id, MAX_ABANDONED))
-    return [Loss(epoch, upto + 1, None, LossCause.DEVICE_RESTORED) for epoch, upto in rows]
+    values = [value for pair in known for value in pair]
+    rows = database.execute(query, (*values, *[hello.device_id] * 3, MAX_ABANDONED))
+    return [Loss(epoch, first_seq, None, LossCause.DEVICE_RESTORED) for epoch, first_seq in rows]
+
+
+def made_again(database: sqlite3.Connection, found: Mapping[int, tuple[int, int]]) -> list[RecordedLoss]:
+    """Return the losses of `SortedBatch.made_again`, if not recorded yet."""
+    query = (
+        "SELECT device_id, epoch FROM streams WHERE stream = ?1 AND NOT EXISTS (SELECT 1 FROM losses"
+        " WHERE losses.device_id = streams.device_id AND losses.epoch = streams.epoch AND first_seq <= ?2"
+        " AND last_seq IS NULL)"
+    )
+    return [
+        RecordedLoss(device_id, Loss(epoch, first_seq, None, LossCause.DEVICE_RESTORED), received_ms)
+        for number, (first_seq, received_ms) in found.items()
+        for device_id, epoch in database.execute(query, (number, first_seq)).fetchall()
+    ]
 
 
 def stored_at(database: sqlite3.Connection, places: Iterable[Place]) -> dict[Place, Contents]:
