@@ -16,6 +16,15 @@ from walle.pipeline.tunnel.server import Received
 from walle.protocol import Hello, Origin, ProtocolError, origins_to_text
 
 
+async def _losses(store: UploadStore) -> list[Loss]:
+    return [recorded.loss for recorded in await store.losses()]
+
+
+def _gone(epoch: str, first_seq: int) -> Loss:
+    """Return the loss of the uploads from a number on, which a device went back to before."""
+    return Loss(epoch, first_seq, None, LossCause.DEVICE_RESTORED)
+
+
 class EpochsContract:
     """Tests of every store; the fixtures are those of `UploadStoreContract`."""
 
@@ -79,6 +88,59 @@ class EpochsContract:
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 1, 1, 1)])))
         different = Received("d", "f", 1, "t", b"another", 20, 21)
         assert (await store.accept([different])).fresh == [different]
+        assert await _losses(store) == [_gone("e", 2)]
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize(("is_one_batch", "times"), [(False, 1), (True, 1), (False, 2), (True, 2)])
+    async def test_uploads_that_a_restored_device_makes_again_in_an_older_epoch_are_named(
+        self, store: UploadStore, is_one_batch: bool, times: int
+    ) -> None:
+        """Epoch f took 3, 4, 5 of e over. The device goes back to 3 of e, and makes 4 and 5 again, at other times, and
+        of other sizes with `times` 2.
+        """
+        old = [received(seq, payload=bytes([seq])) for seq in range(1, 6)]
+        await store.accept(old[:2])
+        await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 2, 2, 3)])))
+        await store.accept(moved(old[2:], "f"))
+        await store.resume(Hello("d", "e", "", acked=2))
+        assert await _losses(store) == [_gone("f", 4)]
+        again = [one._replace(sent_ms=one.sent_ms + 1000, payload=times * one.payload) for one in old[3:]]
+        batches = [[old[2], *again]] if is_one_batch else [old[2:3], again[:1], again[1:]]
+        fresh = [upload for batch in batches for upload in (await store.accept(batch)).fresh]
+        assert fresh == again
+        assert await _losses(store) == [_gone("f", 4), _gone("f", 2)]
+
+    @pytest.mark.asyncio
+    async def test_uploads_of_an_older_epoch_beyond_those_that_a_new_one_continues_are_named(
+        self, store: UploadStore
+    ) -> None:
+        """The device goes back to 3 of e, the cloud has 6, and the device notices by itself that it went back."""
+        await store.accept([received(seq) for seq in range(1, 7)])
+        for _ in range(2):
+            await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 2, 2, 1)])))
+            assert await _losses(store) == [_gone("e", 4)]
+
+    @pytest.mark.asyncio
+    async def test_uploads_of_an_older_epoch_that_arrive_after_the_new_ones_hello_are_named_at_the_next(
+        self, store: UploadStore
+    ) -> None:
+        await store.accept([received(seq) for seq in range(1, 4)])
+        hello = Hello("d", "f", "", origins=origins_to_text([Origin("e", 2, 2, 1)]))
+        await store.resume(hello)
+        await store.accept([received(4), *moved([received(3)], "f"), received(2, epoch="f", payload=b"4 again")])
+        await store.resume(hello)
+        assert await _losses(store) == [_gone("e", 4)]
+
+    @pytest.mark.asyncio
+    async def test_uploads_that_another_epoch_took_over_and_a_new_one_does_not_have_are_named(
+        self, store: UploadStore
+    ) -> None:
+        """Epoch f took 3, 4, 5 of e over; then the device went back to 3 of e, and on as epoch g."""
+        await store.accept([received(1), received(2)])
+        await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 2, 2, 3)])))
+        await store.accept([received(seq, epoch="f") for seq in (1, 2, 3)])
+        await store.resume(Hello("d", "g", "", origins=origins_to_text([Origin("e", 2, 2, 1)])))
+        assert await _losses(store) == [_gone("f", 2)]
 
     @pytest.mark.asyncio
     async def test_acknowledged_uploads_of_an_older_epoch_that_are_absent_are_recorded(
@@ -86,7 +148,7 @@ class EpochsContract:
     ) -> None:
         await store.accept([received(1)])
         await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 7, 7, 2)])))
-        assert [recorded.loss for recorded in await store.losses()] == [Loss("e", 2, 7, LossCause.CLOUD_RESTORED)]
+        assert await _losses(store) == [Loss("e", 2, 7, LossCause.CLOUD_RESTORED)]
 
     @pytest.mark.asyncio
     async def test_an_epoch_that_continues_several_is_recorded_as_left_once(self, store: UploadStore) -> None:
@@ -97,8 +159,8 @@ class EpochsContract:
         await store.resume(Hello("d", "c", "", origins=origins_to_text(origins)))
         for _ in range(3):
             await store.resume(second)
-            left = Loss("c", 6, None, LossCause.DEVICE_RESTORED)
-            assert [recorded.loss for recorded in await store.losses()] == [left]
+            left = _gone("c", 6)
+            assert await _losses(store) == [left]
 
     @pytest.mark.asyncio
     async def test_a_device_that_returns_to_an_epoch_that_it_had_left_is_noticed(self, store: UploadStore) -> None:
@@ -108,10 +170,10 @@ class EpochsContract:
         await store.resume(Hello("d", "f", "token", origins=origins))
         await store.accept([*moved(old[3:5], "f"), received(3, epoch="f", payload=b"made again in e")])
 
-        left = Loss("f", 3, None, LossCause.DEVICE_RESTORED)
+        left = _gone("f", 3)
         for _ in range(2):
             assert (await store.resume(Hello("d", "e", "token", acked=3))).seq == 3
-            assert [recorded.loss for recorded in await store.losses()] == [left]
+            assert await _losses(store) == [left]
         accepted = await store.accept(old[3:])
         assert accepted.fresh == [old[5]]
         assert accepted.highest == {("d", "e"): 6}
@@ -120,7 +182,7 @@ class EpochsContract:
         await store.resume(Hello("d", "g", "token", origins=origins))
         third = received(3, epoch="g")
         assert (await store.accept([*moved(old[3:5], "g"), third])).fresh == [third]
-        assert [recorded.loss for recorded in await store.losses()] == [left]
+        assert await _losses(store) == [left, _gone("e", 6)]
 
     @pytest.mark.asyncio
     async def test_an_epoch_that_was_an_origin_first_is_linked_when_its_device_returns_to_it(

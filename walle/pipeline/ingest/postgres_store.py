@@ -22,6 +22,7 @@ from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.quota import PART_QUERY, StoredPart, stored_part
 from walle.pipeline.ingest.receipt import (
     MAX_ABANDONED,
+    OTHER_SIZE,
     Accepted,
     Contents,
     LossTotal,
@@ -34,6 +35,7 @@ from walle.pipeline.ingest.receipt import (
     StreamLink,
     check_epochs,
     check_hello,
+    known_uploads,
     moved_places,
     related_streams,
     sort_batch,
@@ -201,7 +203,7 @@ class PostgresUploadStore(UploadStore):
             " WHERE s.stream = n.stream",
             *(list(column) for column in zip(*changed, strict=True)) if changed else ([], [], []),
         )
-        for recorded in sorted_batch.losses:
+        for recorded in (*sorted_batch.losses, *await _made_again(connection, sorted_batch.made_again)):
             await self._record(connection, recorded)
         if not sorted_batch.rows:
             return
@@ -500,22 +502,47 @@ async def _has_links(connection: _Connection, number: int) -> bool:
 
 
 async def _abandoned(connection: _Connection, hello: Hello, origins: Sequence[Origin]) -> list[Loss]:
-    """Return the losses of epochs that continue one of this Hello's and are not among them, if not recorded yet.
+    """Return the losses of uploads that the device does not have any more, as its Hello shows, if not recorded yet.
 
-    The device had them, and went back to before they began. Uploads that they took over are known by contents.
+    These are uploads of the Hello's older epochs beyond those that the device knows of, and epochs that continue one of
+    the Hello's and are not among them: the device went back to before they began. What such an epoch took over from an
+    older one, and the device may still have, is compared when it comes: `sort_batch`.
     """
+    epochs, highest = zip(*known_uploads(hello, origins), strict=True)
     rows = await connection.fetch(
-        "SELECT s.epoch, max(o.upto) AS upto FROM walle.origins AS o JOIN walle.streams AS s USING (stream)"
-        " WHERE o.origin IN (SELECT stream FROM walle.streams WHERE device_id = $1 AND epoch = ANY($2::text[]))"
-        " AND s.epoch <> ALL($2::text[]) GROUP BY s.epoch"
-        " HAVING NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = $1"
-        " AND l.epoch = s.epoch AND l.first_seq <= max(o.upto) + 1 AND l.last_seq IS NULL)"
-        " LIMIT $3",
+        "WITH known AS (SELECT * FROM unnest($2::text[], $3::bigint[]) AS k (epoch, upto))"
+        " SELECT epoch, first_seq FROM ("
+        "SELECT later.epoch, max(greatest(least(link.upto, known.upto - link.seq_offset), 0)) + 1 AS first_seq"
+        " FROM known JOIN walle.streams AS older ON older.device_id = $1 AND older.epoch = known.epoch"
+        " JOIN walle.origins AS link ON link.origin = older.stream"
+        " JOIN walle.streams AS later ON later.stream = link.stream"
+        " WHERE later.epoch <> ALL($2::text[]) GROUP BY later.epoch"
+        " UNION ALL SELECT s.epoch, known.upto + 1 FROM known JOIN walle.streams AS s USING (epoch)"
+        " WHERE s.device_id = $1 AND s.highest > known.upto) AS gone"
+        " WHERE NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = $1 AND l.epoch = gone.epoch"
+        " AND l.first_seq <= gone.first_seq AND l.last_seq IS NULL) LIMIT $4",
         hello.device_id,
-        [hello.epoch, *(origin.epoch for origin in origins)],
+        list(epochs),
+        list(highest),
         MAX_ABANDONED,
     )
-    return [Loss(row[0], row[1] + 1, None, LossCause.DEVICE_RESTORED) for row in rows]
+    return [Loss(row[0], row[1], None, LossCause.DEVICE_RESTORED) for row in rows]
+
+
+async def _made_again(connection: _Connection, found: Mapping[int, tuple[int, int]]) -> list[RecordedLoss]:
+    """Return the losses of `SortedBatch.made_again`, if not recorded yet."""
+    if not found:
+        return []
+    rows = await connection.fetch(
+        "SELECT s.device_id, s.epoch, w.first_seq, w.received_ms FROM walle.streams AS s"
+        " JOIN unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (stream, first_seq, received_ms) USING (stream)"
+        " WHERE NOT EXISTS (SELECT FROM walle.losses AS l WHERE l.device_id = s.device_id AND l.epoch = s.epoch"
+        " AND l.first_seq <= w.first_seq AND l.last_seq IS NULL)",
+        list(found),
+        [first_seq for first_seq, _ in found.values()],
+        [received_ms for _, received_ms in found.values()],
+    )
+    return [RecordedLoss(row[0], Loss(row[1], row[2], None, LossCause.DEVICE_RESTORED), row[3]) for row in rows]
 
 
 async def _stored(connection: _Connection, places: Iterable[tuple[Place, int]]) -> dict[Place, Contents]:
@@ -523,12 +550,13 @@ async def _stored(connection: _Connection, places: Iterable[tuple[Place, int]]) 
     if not wanted:
         return {}
     rows = await connection.fetch(
-        "SELECT stream, seq, topic, sha256(payload), sent_ms FROM walle.uploads"
+        "SELECT stream, seq, topic, CASE WHEN octet_length(payload) = size THEN sha256(payload) END, sent_ms"
+        " FROM walle.uploads"
         " JOIN unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (stream, seq, size) USING (stream, seq)"
-        " WHERE octet_length(payload) = size",
+        " ORDER BY octet_length(payload) = size",
         *(list(column) for column in zip(*wanted, strict=True)),
     )
-    return {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows}
+    return {(row[0], row[1]): (row[2], row[3] or OTHER_SIZE, row[4]) for row in rows}  # those that were read win
 
 
 def _text(text: str) -> str:

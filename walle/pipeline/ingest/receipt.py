@@ -30,7 +30,8 @@ _MAX_RELATED = 24  # streams in which a moved upload is looked for: up to 8 orig
 
 type StreamKey = tuple[str, str]  # device_id, epoch
 type Place = tuple[int, int]  # stream, seq
-type Contents = tuple[str, bytes, int]  # topic, SHA-256 of the payload, sent_ms
+type Contents = tuple[str, bytes, int]  # topic, SHA-256 of the payload or OTHER_SIZE, sent_ms
+OTHER_SIZE = b""  # of a stored payload that has another size than the one that comes, and is not read
 
 
 class Accepted(NamedTuple):
@@ -114,12 +115,15 @@ class SortedBatch:
     """A batch sorted for writing.
 
     `rows` are (stream, seq, topic, payload, sent_ms, received_ms) of `fresh`; `chains` their streams' values there.
+    `made_again` has streams that hold other contents where an upload of the batch was to be repeated: the first such
+    number of each, and when that upload was received.
     """
 
     fresh: list[Received] = dataclasses.field(default_factory=list)
     rows: list[tuple[int, int, str, bytes, int, int]] = dataclasses.field(default_factory=list)
     chains: list[int] = dataclasses.field(default_factory=list)
     losses: list[RecordedLoss] = dataclasses.field(default_factory=list)
+    made_again: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     def topic_sizes(self) -> dict[str, tuple[int, int]]:
         """Return (uploads, payload bytes) of each topic."""
@@ -149,6 +153,14 @@ def check_hello(hello: Hello) -> tuple[Origin, ...]:
     if any(origin.offset + origin.upto > MAX_SEQ for origin in origins):
         raise ProtocolError("hello.origins", f"names an upload above {MAX_SEQ}")
     return origins
+
+
+def known_uploads(hello: Hello, origins: Sequence[Origin]) -> list[tuple[str, int]]:
+    """Return the epochs that a Hello names, each with the highest number that the device can have used in it.
+
+    The Hello does not tell the highest of its own epoch.
+    """
+    return [(hello.epoch, MAX_SEQ), *((origin.epoch, origin.offset + origin.upto) for origin in origins)]
 
 
 def check_epochs(epochs: int) -> None:
@@ -181,7 +193,7 @@ def related_streams(number: int, links: Sequence[StreamLink]) -> tuple[RelatedSt
 def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[tuple[Place, int]]:
     """Yield the places in other streams that uploads of the batch may repeat, and the bytes of these uploads' payloads.
 
-    A stored payload of another size is not the same, and need not be read.
+    A stored payload of another size is not the same and need not be read: OTHER_SIZE stands for its SHA-256.
     """
     if not any(stream.moved for stream in streams.values()):
         return
@@ -209,6 +221,9 @@ def sort_batch(
     a missing one, and those without a stream in `streams`. `stored` has the contents that are stored at `moved_places`.
     `storable` returns a topic as the store keeps it, where it cannot keep every text; chain values are of the original.
     Of a topic that is longer than any of Walle's devices has, the beginning is kept: indexes and metrics hold topics.
+
+    An upload that could be a repeated one and has other contents is stored. The device then went back to before it made
+    the stored one, and may have made the same output again, under a new time.
     """
     result = SortedBatch()
     fresh, rows, chains = result.fresh, result.rows, result.chains
@@ -237,9 +252,13 @@ def sort_batch(
         if has_moved:
             contents = contents_of(topic, payload, sent_ms)
             if seq <= stream.moved:
-                places = _other_places(stream, seq)
-                if any(contents == in_batch.get(place, stored.get(place)) for place in places):
+                found = {place: in_batch.get(place, stored.get(place)) for place in _other_places(stream, seq)}
+                if contents in found.values():
                     continue
+                for (number, first_seq), other in found.items():
+                    known = result.made_again.get(number)
+                    if other is not None and (known is None or first_seq < known[0]):
+                        result.made_again[number] = first_seq, received_ms
             in_batch[stream.number, seq] = contents
         fresh.append(received)
         rows.append((stream.number, seq, topic, payload, sent_ms, received_ms))

@@ -539,7 +539,7 @@ class SqliteUploadStore(UploadStore):
             stored = sqlite_streams.stored_at(database, moved_places(batch, streams))
             sorted_batch = sort_batch(batch, streams, stored)
             _INSERT.execute(database, _rows(sorted_batch))
-            for recorded in sorted_batch.losses:
+            for recorded in (*sorted_batch.losses, *sqlite_streams.made_again(database, sorted_batch.made_again)):
                 self._record(database, recorded)
             # The index takes the state of a stream from its latest row; reports and repeated uploads have none.
             latest = {row[0]: row[1] for row in sorted_batch.rows}
