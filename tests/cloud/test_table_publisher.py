@@ -23,8 +23,11 @@ class Inference:
         self.loaded: set[str] = set()
         self.loads: dict[str, asyncio.Event] = {}
         self.kept: Sequence[str] = ()
+        self.is_known = asyncio.Event()
+        self.is_known.set()
 
     async def cold(self, manifests: Sequence[str]) -> frozenset[str]:
+        await self.is_known.wait()
         return frozenset(manifests) - self.loaded
 
     async def load(self, manifest: str) -> None:
@@ -118,6 +121,26 @@ async def test_a_rollback_waits_for_nothing(rig: Rig) -> None:
     rig.inference.loads["manifest of v2"].set()
     await rig.clock.advance(0)
     assert (rig.given(), rig.given(have="v2")) == ([], ["v1"])
+
+
+@pytest.mark.asyncio
+async def test_a_table_is_shown_only_when_it_is_known_which_of_its_versions_are_loaded(rig: Rig) -> None:
+    await rig.tables.start(rig.inference)
+    await rig.tables.publish(table(1, "v1", "v2"))
+    await rig.clock.advance(0)
+    rig.inference.is_known.clear()  # it reads manifests
+    publishing = asyncio.create_task(rig.tables.publish(table(2, "v2", "v3")))
+    await rig.clock.advance(0)
+    rig.inference.loads["manifest of v2"].set()
+    await rig.clock.advance(0)
+    assert rig.given(have="v2") == []
+    await rig.tables.publish(table(3, "v1"))  # a rollback, which waits for no manifest
+    assert rig.given(have="v2") == ["v1"]
+    rig.inference.is_known.set()
+    await publishing
+    assert rig.given(have="v2") == ["v1"]
+    assert rig.inference.kept == ("manifest of v1",)
+    assert list(rig.inference.loads) == ["manifest of v2"]
 
 
 @pytest.mark.asyncio

@@ -341,7 +341,7 @@ class World:
         """Note the numbers of the features in a side's file and its reports; return the features, by a copy of it."""
         features: list[int] = []
         query = (
-            "SELECT streams.epoch, seq, topic, payload, packed FROM uploads JOIN streams USING (stream)"
+            "SELECT streams.epoch, seq, topic, stored_payload, packed FROM uploads JOIN streams USING (stream)"
             if side == "cloud"
             else "SELECT '', seq, topic, payload, 0 FROM outbox"
         )

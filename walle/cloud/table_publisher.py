@@ -51,19 +51,19 @@ class TablePublisher:
 
     async def publish(self, table: ReleaseTable) -> None:
         """Answer from `table` from now on; a table that is older than the current one is ignored."""
-        if table.generation < self._table.generation:
+        inference = self._inference
+        new = [one for one in table.candidates if one not in self._let_out and one not in self._loading]
+        cold = await inference.cold(new) if inference is not None and new else frozenset[str]()
+        if table.generation < self._table.generation:  # also one that came meanwhile, such as a rollback
             return
         self._table = table
-        inference = self._inference
         if inference is not None:
-            new = [one for one in table.candidates if one not in self._let_out and one not in self._loading]
-            cold = await inference.cold(new)
-            self._let_out = (self._let_out | set(new) - cold) & set(self._table.candidates)
+            self._let_out = (self._let_out | set(new) - cold) & set(table.candidates)
             for manifest in cold - self._loading.keys():
                 self._loading[manifest] = asyncio.create_task(self._load(inference, manifest))
         self._swap()
         if inference is not None:
-            await inference.keep(self._table.manifests)
+            await inference.keep(table.manifests)
 
     def _swap(self) -> None:
         self._answerer.swap(self._table.hold(self._loading.keys()))

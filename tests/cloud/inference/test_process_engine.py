@@ -168,6 +168,19 @@ async def test_without_any_replica_requests_fail_in_time(tmp_path: Path) -> None
         await scheduler.close()
 
 
+@pytest.mark.asyncio
+async def test_a_load_in_a_process_that_ends_at_that_moment_fails(tmp_path: Path) -> None:
+    engine, version = ProcessEngine(1, Replicas(home_in(tmp_path), tmp_path).find), released(home_in(tmp_path), MAIN)
+    (link,) = engine._links
+    link.vms = 1
+    loading = asyncio.create_task(engine.load(version, may_unload=False))
+    await asyncio.sleep(0)  # the process is chosen
+    engine._drop(link)
+    with pytest.raises(ReplicaLostError, match="can be reached"):
+        async with asyncio.timeout(5):
+            await loading
+
+
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_replica_that_hangs_is_left_and_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Epochs of a device: uploads that move from one to another, and epochs that it leaves."""
 
 import sys
+import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
@@ -42,6 +43,22 @@ class EpochsContract:
         repeated = moved([*as_read(old), new], "f")  # compressed otherwise, or with others in a frame
         assert (await store.accept(repeated)).fresh == repeated[2:]
         assert await stored(store) == as_read([*old, repeated[2]])
+
+    @pytest.mark.asyncio
+    async def test_a_batch_that_names_many_large_stored_uploads_takes_little_memory(self, store: UploadStore) -> None:
+        """A device may claim that small uploads are repeated: what it has stored is far more than a batch."""
+        for seq in range(1, 41):
+            await store.accept([received(seq, payload=bytes(1 << 20))])
+        await store.resume(Hello("d", "f", "", origins=origins_to_text([Origin("e", 0, 0, 40)])))
+        repeated = [received(seq, epoch="f") for seq in range(1, 21)]
+        repeated += [received(seq, epoch="f", payload=b"1" * (1 << 20)) for seq in range(21, 41)]
+        tracemalloc.start()
+        try:
+            assert (await store.accept(repeated)).fresh == repeated
+            peak_bytes = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak_bytes < 10 << 20  # beside the batch, which was made before
 
     @pytest.mark.asyncio
     @pytest.mark.parametrize("is_one_batch", [False, True])
@@ -126,7 +143,9 @@ class EpochsContract:
         uploads = [received(seq, epoch=hellos[-1].epoch) for seq in range(1, 201)]
         places = 0
 
-        def counted(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[Place]:
+        def counted(
+            batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]
+        ) -> Iterator[tuple[Place, int]]:
             nonlocal places
             for place in receipt.moved_places(batch, streams):
                 places += 1

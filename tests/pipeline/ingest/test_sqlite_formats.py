@@ -108,7 +108,10 @@ async def test_a_file_of_format_4_keeps_its_uploads_and_positions_and_is_as_a_ne
 def _to_format_5(path: Path) -> None:
     """Make a file of this format, without uploads that came compressed, one of format 5."""
     with contextlib.closing(sqlite3.connect(path)) as database:
-        database.executescript("ALTER TABLE uploads DROP COLUMN packed; PRAGMA user_version = 5")
+        database.executescript(
+            "ALTER TABLE uploads DROP COLUMN packed; ALTER TABLE uploads RENAME COLUMN stored_payload TO payload;"
+            "PRAGMA user_version = 5"
+        )
 
 
 @pytest.mark.asyncio
@@ -125,6 +128,21 @@ async def test_a_file_of_format_5_gets_its_column_at_once_and_keeps_its_uploads(
         assert 40_000 < size_bytes < 40_000 + 15_000  # as stored
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("PRAGMA user_version").fetchone() == (sqlite_schema.FORMAT,)
+
+
+@pytest.mark.asyncio
+async def test_a_process_of_an_older_walle_that_has_the_file_open_reads_nothing_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "uploads.db"
+    async with SqliteUploadStore(path) as store:
+        await store.accept([received(1)])
+    _to_format_5(path)
+    query = "SELECT position, topic, payload, sent_ms FROM uploads"  # as it reads
+    with contextlib.closing(sqlite3.connect(path)) as older:
+        assert older.execute(query).fetchall() == [(1, "t", b"x", 10)]
+        async with SqliteUploadStore(path) as store:
+            await store.accept([came_compressed(2)])
+            with pytest.raises(sqlite3.OperationalError, match="no such column"):  # it says then who changed the file
+                older.execute(query)
 
 
 @pytest.mark.asyncio

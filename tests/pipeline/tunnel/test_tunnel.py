@@ -256,6 +256,6 @@ async def test_large_uploads_are_stored_compressed_as_the_device_sent_them(
                 await client.drained()
         assert await stored(cloud.ingest) == outbox.sent
         with contextlib.closing(sqlite3.connect(cloud.path)) as database:
-            sizes = database.execute("SELECT packed, length(payload) FROM uploads ORDER BY seq").fetchall()
+            sizes = database.execute("SELECT packed, length(stored_payload) FROM uploads ORDER BY seq").fetchall()
     assert [is_packed for is_packed, _ in sizes] == [1, 0, 1]
     assert 10_000 < sizes[0][1] < 15_000

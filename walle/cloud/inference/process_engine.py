@@ -192,11 +192,12 @@ class ProcessEngine:
             stream.send(["load", next(self._numbers), sha256, False])
 
     async def _load(self, link: _Link, version: ReleasedVersion, may_unload: bool) -> None:
+        if link.stream is None:  # its connection has ended since it was chosen
+            raise _unreachable()
         number, loaded = next(self._numbers), asyncio.get_running_loop().create_future()
         link.loading[number] = loaded
         try:
-            if link.stream is not None:
-                link.stream.send(["load", number, version.sha256, may_unload])
+            link.stream.send(["load", number, version.sha256, may_unload])
             await loaded
         finally:
             link.loading.pop(number, None)

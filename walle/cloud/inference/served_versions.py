@@ -25,7 +25,8 @@ class ServedVersions:
         self.loads = collections.Counter[str]()
         self._versions = versions
         self._engine = engine
-        self._served: dict[str, ReleasedVersion | None] = {}  # None: no phase of it runs here
+        self._known: dict[str, ReleasedVersion | None] = {}  # by manifest; None: no phase of it runs here
+        self._served: list[ReleasedVersion] = []
         self._to_load: collections.deque[ReleasedVersion] = collections.deque()
         self._running: dict[str, asyncio.Event] = {}  # set at the end of a load
         self._loading: asyncio.Task[None] | None = None
@@ -44,12 +45,13 @@ class ServedVersions:
     async def keep(self, manifests: Sequence[str]) -> None:
         """Take note of what devices may get, and load it in the background as far as there is room."""
         versions = [await self._version(sha256) for sha256 in manifests]
-        before = self._engine_versions()
-        self._served = dict(zip(manifests, versions, strict=True))
-        served = self._engine_versions()
-        self._engine.keep(served)
-        known = {version.sha256 for version in before}
-        self._to_load = collections.deque(one for one in served if one.sha256 not in known or one in self._to_load)
+        before = {version.sha256 for version in self._served}
+        self._known = {sha256: self._known[sha256] for sha256 in manifests if sha256 in self._known}
+        self._served = [version for version in versions if version is not None]
+        self._engine.keep(self._served)
+        self._to_load = collections.deque(
+            one for one in self._served if one.sha256 not in before or one in self._to_load
+        )
         if self._to_load and (self._loading is None or self._loading.done()):
             self._loading = asyncio.create_task(self._load_all())
 
@@ -58,18 +60,15 @@ class ServedVersions:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
 
-    def _engine_versions(self) -> list[ReleasedVersion]:
-        return [version for version in self._served.values() if version is not None]
-
     async def _version(self, sha256: str) -> ReleasedVersion | None:
-        if sha256 in self._served:
-            return self._served[sha256]
+        if sha256 in self._known:
+            return self._known[sha256]
         try:
             version = await self._versions.read(sha256)
-        except (WalleError, OSError) as error:  # a request for it says so
+        except (WalleError, OSError) as error:  # a request for it says so; the next table has it read again
             _LOG.warning("the manifest %s cannot be read: %s", sha256, error)
             return None
-        return version if runs_on_cloud(version.manifest) else None
+        return self._known.setdefault(sha256, version if runs_on_cloud(version.manifest) else None)
 
     async def _load_all(self) -> None:
         while self._to_load:

@@ -11,12 +11,19 @@ import zstandard
 
 from walle.pipeline.tunnel.layouts import MAX_BODY_BYTES, FrameError, upload_fields
 
+PACKED_FROM_BYTES = 8 << 10  # of a payload that is kept compressed, as `upload_scan.cpp` decides
+MOST_TIMES_PACKED = 16  # a payload's size in that of its body, rounded down
+
+
+class DamagedPayloadError(sqlite3.DatabaseError):
+    """A stored body from which no payload can be read."""
+
 
 def unpack_payload(position: int, body: bytes) -> bytes:
     """Return the payload of the upload whose compressed frame's body is stored at `position`.
 
     Raises:
-        sqlite3.DatabaseError: the body is damaged.
+        DamagedPayloadError: the body is damaged.
     """
     try:
         size_bytes = zstandard.frame_content_size(body)
@@ -26,4 +33,4 @@ def unpack_payload(position: int, body: bytes) -> bytes:
         what = f"it states {size_bytes} bytes, of at most {MAX_BODY_BYTES}"
     except (zstandard.ZstdError, FrameError) as error:
         what = str(error)
-    raise sqlite3.DatabaseError(f"the compressed payload of the upload at position {position} is damaged: {what}")
+    raise DamagedPayloadError(f"the compressed payload of the upload at position {position} is damaged: {what}")

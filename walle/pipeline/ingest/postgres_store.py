@@ -233,7 +233,7 @@ class PostgresUploadStore(UploadStore):
 
     @override
     async def _stream_part(self, stream: int, after: int, limit: int) -> tuple[StoredPart, int | None]:
-        query = PART_QUERY.format("$1", "$2", "$3", uploads="walle.uploads")
+        query = PART_QUERY.format("$1", "$2", "$3", payload="payload", uploads="walle.uploads")
         async with self._connection() as connection:
             rows = await connection.fetch(query, stream, after, limit)
         return stored_part([(row[0], row[1], int(row[2]), row[3]) for row in rows], limit)
@@ -518,13 +518,14 @@ async def _abandoned(connection: _Connection, hello: Hello, origins: Sequence[Or
     return [Loss(row[0], row[1] + 1, None, LossCause.DEVICE_RESTORED) for row in rows]
 
 
-async def _stored(connection: _Connection, places: Iterable[Place]) -> dict[Place, Contents]:
-    wanted = list(places)
+async def _stored(connection: _Connection, places: Iterable[tuple[Place, int]]) -> dict[Place, Contents]:
+    wanted = [(*place, size_bytes) for place, size_bytes in places]
     if not wanted:
         return {}
     rows = await connection.fetch(
-        "SELECT stream, seq, topic, payload, sent_ms FROM walle.uploads"
-        " JOIN unnest($1::bigint[], $2::bigint[]) AS w (stream, seq) USING (stream, seq)",
+        "SELECT stream, seq, topic, sha256(payload), sent_ms FROM walle.uploads"
+        " JOIN unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (stream, seq, size) USING (stream, seq)"
+        " WHERE octet_length(payload) = size",
         *(list(column) for column in zip(*wanted, strict=True)),
     )
     return {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows}

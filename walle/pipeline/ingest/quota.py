@@ -210,6 +210,6 @@ def stored_part(rows: Sequence[tuple[str, int, int, int]], limit: int) -> tuple[
 
 
 PART_QUERY = (
-    "SELECT topic, count(*), sum(size), max(seq) FROM (SELECT topic, seq, length(payload) AS size"
+    "SELECT topic, count(*), sum(size), max(seq) FROM (SELECT topic, seq, length({payload}) AS size"
     " FROM {uploads} WHERE stream = {0} AND seq > {1} ORDER BY seq LIMIT {2}) AS part GROUP BY topic"
 )

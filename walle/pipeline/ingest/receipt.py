@@ -6,6 +6,7 @@ writes the result, all in one transaction.
 
 import collections
 import dataclasses
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -29,7 +30,7 @@ _MAX_RELATED = 24  # streams in which a moved upload is looked for: up to 8 orig
 
 type StreamKey = tuple[str, str]  # device_id, epoch
 type Place = tuple[int, int]  # stream, seq
-type Contents = tuple[str, bytes, int]  # topic, payload, sent_ms
+type Contents = tuple[str, bytes, int]  # topic, SHA-256 of the payload, sent_ms
 
 
 class Accepted(NamedTuple):
@@ -177,14 +178,23 @@ def related_streams(number: int, links: Sequence[StreamLink]) -> tuple[RelatedSt
     return tuple(related)
 
 
-def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[Place]:
-    """Yield the places in other streams that uploads of the batch may repeat."""
+def moved_places(batch: Sequence[Received], streams: Mapping[StreamKey, StoredStream]) -> Iterator[tuple[Place, int]]:
+    """Yield the places in other streams that uploads of the batch may repeat, and the bytes of these uploads' payloads.
+
+    A stored payload of another size is not the same, and need not be read.
+    """
     if not any(stream.moved for stream in streams.values()):
         return
     for received in batch:
         stream = streams.get(received[:2])
         if stream is not None and stream.highest < received.seq <= stream.moved:
-            yield from _other_places(stream, received.seq)
+            size_bytes = len(received.payload)
+            yield from ((place, size_bytes) for place in _other_places(stream, received.seq))
+
+
+def contents_of(topic: str, payload: bytes, sent_ms: int) -> Contents:
+    """Return what tells an upload from others at its place. A batch may name far more payloads than fit in memory."""
+    return topic, hashlib.sha256(payload).digest(), sent_ms
 
 
 def sort_batch(
@@ -225,7 +235,7 @@ def sort_batch(
         if storable is not None:
             topic = storable(topic)
         if has_moved:
-            contents = (topic, payload, sent_ms)
+            contents = contents_of(topic, payload, sent_ms)
             if seq <= stream.moved:
                 places = _other_places(stream, seq)
                 if any(contents == in_batch.get(place, stored.get(place)) for place in places):

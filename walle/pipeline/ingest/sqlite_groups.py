@@ -14,7 +14,7 @@ from walle.pipeline.tunnel.server import Received
 _HEAD = "SELECT ifnull(max(position), 0) FROM uploads"
 # CROSS JOIN keeps the order of the loops: `uploads` first, which yields the positions in order.
 _SELECT = (
-    "SELECT position, packed, device_id, epoch, seq, topic, payload, sent_ms, received_ms"
+    "SELECT position, packed, device_id, epoch, seq, topic, stored_payload, sent_ms, received_ms"
     " FROM uploads CROSS JOIN streams USING (stream)"
 )
 
@@ -153,7 +153,8 @@ def trim(
     least = database.execute("SELECT min(position) FROM positions").fetchone()[0]
     # Never the last upload: SQLite would use its position again.
     query = (
-        "SELECT position, length(payload), received_ms FROM topic_positions AS t CROSS JOIN uploads USING (position)"  # noqa: S608 - constants
+        "SELECT position, length(stored_payload), received_ms"  # noqa: S608 - constants
+        " FROM topic_positions AS t CROSS JOIN uploads USING (position)"
         f" WHERE t.topic = ? AND position < ({_HEAD}) AND position <= ifnull(?, position) ORDER BY position LIMIT ?"
     )
     rows = map(StoredSize._make, database.execute(query, (topic, least if keep else None, limit)))

@@ -19,7 +19,7 @@ CREATE TEMP TABLE IF NOT EXISTS unindexed (
 );
 """
 _SELECT = (
-    "INSERT INTO temp.unindexed SELECT position, stream, seq, chain, topic, length(payload) FROM uploads"
+    "INSERT INTO temp.unindexed SELECT position, stream, seq, chain, topic, length(stored_payload) FROM uploads"
     " WHERE position > (SELECT position FROM indexed) ORDER BY position LIMIT ?"
 )
 # A constraint cannot fail here: an error would be taken for one of the uploads that are stored next.

@@ -14,7 +14,7 @@ from walle.pipeline.store import MAX_TOPIC_CHARS
 from walle.pipeline.tunnel.server import Received
 
 _INSERT = (
-    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, payload, packed)"
+    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 

@@ -21,7 +21,8 @@ _TRIES = 12  # of _BUSY_S each, while another process holds the lock and moves n
 _BUSY_S = 5.0  # that a transaction waits for those of other processes
 _BUSY_POLL_S = 0.001
 
-# `packed` is 0 or 1, which SQLite keeps in the head of a row: it is read without the payload before it.
+# `packed` is 0 or 1, which SQLite keeps in the head of a row: it is read without the payload before it. Up to format 5
+# the payload's column was `payload`: a process of an older walle that still reads must not mistake a compressed one.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
     stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,
@@ -36,7 +37,7 @@ CREATE INDEX IF NOT EXISTS origins_by_stream ON origins (stream);
 CREATE INDEX IF NOT EXISTS origins_by_origin ON origins (origin);
 CREATE TABLE IF NOT EXISTS uploads (
     position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, seq INTEGER NOT NULL, chain INTEGER NOT NULL,
-    sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, topic TEXT NOT NULL, payload BLOB NOT NULL,
+    sent_ms INTEGER NOT NULL, received_ms INTEGER NOT NULL, topic TEXT NOT NULL, stored_payload BLOB NOT NULL,
     packed INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS indexed (position INTEGER NOT NULL);
@@ -87,6 +88,7 @@ def make_schema(database: sqlite3.Connection) -> None:
         if 1 <= found < 5:
             database.execute(f"ALTER TABLE uploads RENAME TO {_OLDER}")
         if found == 5:  # other rows than those of this table are in _OLDER, if another process was stopped meanwhile
+            database.execute("ALTER TABLE uploads RENAME COLUMN payload TO stored_payload")
             database.execute("ALTER TABLE uploads ADD COLUMN packed INTEGER NOT NULL DEFAULT 0")
         for statement in _SCHEMA.split(";"):
             database.execute(statement)

@@ -68,7 +68,7 @@ from walle.protocol import Hello, Origin
 _LOG = logging.getLogger(__name__)
 
 _INSERT = RowStatements(
-    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, payload, packed) VALUES {rows}", 8
+    "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed) VALUES {rows}", 8
 )
 _SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
 _STREAMS_KEPT = 50_000  # in memory
@@ -226,7 +226,8 @@ class SqliteUploadStore(UploadStore):
 
     @override
     async def _stream_part(self, stream: int, after: int, limit: int) -> tuple[StoredPart, int | None]:
-        query = PART_QUERY.format("?", "?", "?", uploads="places JOIN uploads USING (position, stream, seq)")
+        uploads = "places JOIN uploads USING (position, stream, seq)"
+        query = PART_QUERY.format("?", "?", "?", payload="stored_payload", uploads=uploads)
         rows = await self._read_indexed(lambda database: database.execute(query, (stream, after, limit)).fetchall())
         return stored_part(rows, limit)
 

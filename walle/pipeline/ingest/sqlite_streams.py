@@ -3,12 +3,18 @@
 A stream's highest number and chain value are those of the index: see `walle.pipeline.ingest.sqlite_index`.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import cast
 
 from walle.pipeline.checksums import first_link
-from walle.pipeline.ingest.packed_payload import unpack_payload
+from walle.pipeline.ingest.packed_payload import (
+    MOST_TIMES_PACKED,
+    PACKED_FROM_BYTES,
+    DamagedPayloadError,
+    unpack_payload,
+)
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.receipt import (
     MAX_ABANDONED,
@@ -17,6 +23,7 @@ from walle.pipeline.ingest.receipt import (
     StoredStream,
     StreamKey,
     StreamLink,
+    contents_of,
     related_streams,
 )
 from walle.pipeline.ingest.row_statements import RowStatements
@@ -79,15 +86,20 @@ def abandoned(database: sqlite3.Connection, hello: Hello, origins: Sequence[Orig
     return [Loss(epoch, upto + 1, None, LossCause.DEVICE_RESTORED) for epoch, upto in rows]
 
 
-def stored_at(database: sqlite3.Connection, places: Iterable[Place]) -> dict[Place, Contents]:
-    """Return the contents of the uploads at these places, as far as there are any."""
+def stored_at(database: sqlite3.Connection, places: Iterable[tuple[Place, int]]) -> dict[Place, Contents]:
+    """Return the contents of the uploads at these places whose payloads have these sizes and can be read."""
     query = (
-        "SELECT position, packed, topic, payload, sent_ms FROM uploads"
-        " WHERE position = (SELECT position FROM places WHERE stream = ? AND seq = ?)"
+        "SELECT position, packed, topic, stored_payload, sent_ms FROM uploads"
+        " WHERE position = (SELECT position FROM places WHERE stream = ?1 AND seq = ?2)"
+        " AND (length(stored_payload) = ?3 OR (packed AND ?3 BETWEEN ?4 AND ?5 * length(stored_payload)))"
     )
     found: dict[Place, Contents] = {}
-    for place in places:
-        if (row := database.execute(query, place).fetchone()) is not None:
-            position, is_packed, topic, payload, sent_ms = row
-            found[place] = topic, unpack_payload(position, payload) if is_packed else payload, sent_ms
+    for place, size_bytes in places:
+        values = (*place, size_bytes, PACKED_FROM_BYTES, MOST_TIMES_PACKED + 1)
+        if (row := database.execute(query, values).fetchone()) is None:
+            continue
+        position, is_packed, topic, payload, sent_ms = row
+        # The device has the contents of a damaged upload, and stores it again.
+        with contextlib.suppress(DamagedPayloadError):
+            found[place] = contents_of(topic, unpack_payload(position, payload) if is_packed else payload, sent_ms)
     return found
