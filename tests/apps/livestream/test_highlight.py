@@ -21,8 +21,7 @@ from walle.vm import VM, TaskError
 FOLDER = TASKS / "highlight"
 SETTINGS = json.loads((FOLDER / "resources/settings.json").read_text())
 RULE = {
-    "portable": ["cup", "bottle", "tv"],
-    "screens": ["tv"],
+    "portable": ["cup", "bottle"],
     "smallest": 0.1,
     "largest": 0.5,
     "closeup": 0.25,
@@ -117,7 +116,6 @@ class TestEvidence:
         assert closeup(large, item("bottle", 0.5, 0, 0, 30, 30)) == 0
         assert closeup(large, item("person", 0.26, 180, 0, 20, 20)) == 0
         assert closeup(large, faces=([0, 0, 20, 20],)) == 0
-        assert closeup(item("tv", 0.8, 50, 0, 80, 75)) == 0  # a screen that nobody holds
 
     def test_a_second_has_the_mean_of_its_two_best_frames(self) -> None:
         person = item("person", 0.9, 90, 0, 60, 100)

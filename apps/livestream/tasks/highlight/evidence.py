@@ -37,7 +37,7 @@ def frame_evidence(
         found["held"] = best["score"]
     if named := best or _best(articles):
         found["label"] = named["label"]
-    alone = _best([one for one in articles if one["label"] not in rule["screens"]])
+    alone = _best(articles)
     if alone and not people and not faces and all(_holds_centre(alone["box"], one["box"]) for one in articles):
         share = alone["box"][2] * alone["box"][3] / (height * width)
         found["closeup"] = alone["score"] * min(1.0, share / rule["closeup"])
