@@ -36,7 +36,14 @@ from walle.errors import ConfigError, WalleError
 
 ROOT = Path(__file__).parents[3]
 LIMIT_S = 100
-WALLE = [sys.executable, "-c", "from walle.cli import main; main()", "demo", "livestream"]
+# With Ctrl-C as in a terminal, also where the tests run in the background, whose programs ignore it.
+WALLE = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from walle.cli import main; main()",
+    "demo",
+    "livestream",
+]
 
 
 def descendants(pid: int) -> set[int]:
