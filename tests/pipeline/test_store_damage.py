@@ -136,6 +136,29 @@ def test_single_flipped_bits_are_found_or_harmless(path: Path) -> None:
     assert found >= 20  # the others fell on bytes that hold nothing
 
 
+@pytest.mark.parametrize(("seq", "flipped"), [(214, 1), (215, 1), (214, 64)])
+def test_an_upload_whose_number_is_damaged_keeps_its_place(path: Path, seq: int, flipped: int) -> None:
+    """Of two that have one number then, the chain tells which is which."""
+    fill(path)
+    whole = {name: path.with_name(name).read_bytes() for name in (path.name, f"{path.name}.lock")}
+    value = payload_of(seq - 1)[1]
+    assert isinstance(value, bytes)
+    number = bytes([0x80 | seq >> 7, seq & 0x7F])
+    places = [place for place in range(len(whole[path.name])) if whole[path.name].startswith(value, place)]
+    assert len(places) == 2  # of the feature and of the upload
+    for place in places:
+        for file in path.parent.iterdir():
+            file.unlink()
+        for name, data in whole.items():
+            path.with_name(name).write_bytes(data)
+        damaged = bytearray(whole[path.name])
+        damaged[damaged.rindex(number, place - 80, place) + 1] ^= flipped
+        path.write_bytes(damaged)
+        contents = read(path)
+        check(contents)
+        assert len(contents.uploads) == ROWS
+
+
 def test_flipped_bits_of_the_header_the_schema_and_the_state_lose_nothing_silently(path: Path) -> None:
     fill(path)
     whole = path.read_bytes()

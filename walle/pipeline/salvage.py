@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Iterator
 
 from walle.pipeline import epochs, store_schema, task_states
+from walle.pipeline.checksums import next_link
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_schema import StoreState, is_sound, is_sound_feature
 
@@ -159,11 +160,20 @@ def _copy_features(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
 
 
 def _copy_outbox(old: sqlite3.Connection, new: sqlite3.Connection) -> int:
-    # Damage to a number makes one occur twice; the number that is missing then is reported as a loss.
+    # Damage to a number makes one occur twice. The chain tells the number of a row that follows the one before; what is
+    # missing in the end is reported as a loss.
     insert = "INSERT OR IGNORE INTO outbox VALUES (?, ?, ?, ?, ?, ?)"
     before = new.total_changes
+    last: tuple[int, int] | None = None  # number and chain value of the row before
     for rows in _read(old, "outbox", "seq", "seq, topic, payload, created_ms, checksum, chain"):
-        new.executemany(insert, [row for row in rows if is_sound(*row[1:5])])
+        for read_seq, *row in rows:
+            if not is_sound(*row[:4]):
+                continue
+            checksum, chain = row[3], row[4]
+            follows = last is not None and isinstance(checksum, int) and chain == next_link(last[1], checksum)
+            seq = last[0] + 1 if last is not None and follows else read_seq
+            new.execute(insert, (seq, *row))
+            last = (seq, chain) if isinstance(seq, int) and isinstance(chain, int) else None
     return new.total_changes - before
 
 
