@@ -80,3 +80,9 @@ def test_a_missing_path_is_found() -> None:
         (2, "absent.cpp"),
     ]
     assert [exists(path) for _, path in found] == [True, False, True, False]
+
+
+def test_each_adr_has_a_title_with_its_number() -> None:
+    for path in sorted((ROOT / "docs/adr").glob("*.md")):
+        title = path.read_text(encoding="utf-8").partition("\n")[0]
+        assert title.startswith(f"# {int(path.name[:4])}. "), path.name
