@@ -36,6 +36,8 @@ from walle import plain
 from walle.cloud import CloudConfig, CloudHome
 from walle.cloud.inference import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
+from walle.cloud.inference.replica_address import Connection
+from walle.cloud.inference.version_source import HomeSource
 from walle.deploy.cloud.bundle import TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.task_runner import PHASE_TOPIC
@@ -181,10 +183,10 @@ async def processes(folder: Path, sha256: str) -> AsyncIterator[Ask]:
     await process.stdout.readline()
     try:
 
-        async def find(_: int) -> Path:
-            return socket
+        async def reach(_: int) -> Connection:
+            return await asyncio.open_unix_connection(socket)
 
-        engine = ProcessEngine(1, find)
+        engine = ProcessEngine(1, reach, HomeSource(CloudHome(folder)))
         await engine.start()
         async with node(folder, sha256, engine) as ask:
             yield ask
@@ -196,7 +198,8 @@ async def serve_replica(folder: str, socket: str) -> None:
     from walle.cloud.inference.replica_server import ReplicaServer
 
     server = ReplicaServer(CloudConfig(folder=Path(folder), inference_vms=1))
-    await server.start(Path(socket))
+    await server.start()
+    await server.listen(Path(socket))
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     await server.close()

@@ -21,6 +21,7 @@ from walle.cloud.inference import vm_engine as vm_engine_module
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.scheduler import Scheduler
 from walle.cloud.inference.version_files import VersionFiles
+from walle.cloud.inference.version_source import HomeSource
 from walle.cloud.inference.vm_engine import RECENT_S, UNUSED_S, VmEngine
 from walle.cloud.inference.watch import InferenceWatch
 from walle.engine_ext.vm.host import shared_host
@@ -59,7 +60,7 @@ def execute_batch(ctx, payloads):
 async def engine_in(
     home: CloudHome, vms: int = 2, max_bytes: int = 1 << 20, clock: Clock | None = None
 ) -> AsyncIterator[VmEngine]:
-    files = VersionFiles(home, home.inference_folder)
+    files = VersionFiles(HomeSource(home), home.inference_folder, 1 << 30)
     files.prepare()
     views = FeatureViews()
     engine = VmEngine(vms, max_bytes, files=files, views=views, host=shared_host(), clock=clock or SystemClock())
