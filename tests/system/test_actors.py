@@ -231,7 +231,7 @@ async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path
     node = Remote(actor)
     with pytest.raises(FileNotFoundError):
         await ask(actor, "start")
-    await node.close()
+    await ask(actor, "ray_node")
     ray.kill(actor)
 
     async def is_gone() -> bool:

@@ -1,11 +1,12 @@
 """Replicas of fallback inference in a process of their own, where the bigger models' memory is."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import ray
 
-from walle.actors.node import NodeActor, Raised, returns_errors
+from walle.actors.node import NodeActor, returns_errors
 from walle.cloud import CloudConfig
 from walle.cloud.inference.node_cache import default_folder
 from walle.cloud.inference.replica_address import TlsAddress, UnixAddress
@@ -21,34 +22,41 @@ class InferenceActor(NodeActor):
 
     def __init__(self, config: CloudConfig, number: int, socket: Path, scheduler_node: str, cloud: str) -> None:
         super().__init__(config)
-        is_near = ray.get_runtime_context().get_node_id() == scheduler_node
-        self._socket = socket if is_near else None
-        self._node = self._server = ReplicaServer(config, number, cache=None if is_near else default_folder(cloud))
+        self._number = number
+        self._socket = socket if ray.get_runtime_context().get_node_id() == scheduler_node else None
+        self._cloud = cloud
+        self._server: ReplicaServer | None = None
         self._starting = asyncio.Lock()
         self._address: UnixAddress | None = None
-        self._is_started = False
 
     @returns_errors
     async def start(self) -> None:
         """Start it, unless it has been.
 
         Raises:
-            ConfigError, IngestError, OSError: as `ReplicaServer.start`.
+            ConfigError, IngestError, OSError: as `ReplicaServer.start` and `default_folder`.
         """
-        async with self._starting:
-            if not self._is_started:
-                self._undo.push_async_callback(self._server.close)
-                await self._server.start()
-                if self._socket is not None:
-                    self._address = await self._server.listen(self._socket)
-                self._is_started = True
+        await self._started()
 
     @returns_errors
     async def listen(self, certificate: str) -> UnixAddress | TlsAddress:
         """Return where the scheduler with this certificate (PEM) finds this process, once it listens there."""
-        if isinstance(failed := await self.start(), Raised):
-            raise failed.error()
+        server = await self._started()
         if self._address is not None:
             return self._address
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        return await self._server.listen_tls(host, certificate)
+        return await server.listen_tls(host, certificate)
+
+    async def _started(self) -> ReplicaServer:
+        async with self._starting:  # the scheduler and who started this process may ask at once
+            if self._server is None:
+                cache = None if self._socket is not None else default_folder(self._cloud)
+                server = ReplicaServer(self._config, self._number, cache=cache)
+                async with contextlib.AsyncExitStack() as undo:
+                    undo.push_async_callback(server.close)
+                    await server.start()
+                    if self._socket is not None:
+                        self._address = await server.listen(self._socket)
+                    self._undo.push_async_exit(undo.pop_all())
+                self._server = server
+            return self._server

@@ -274,3 +274,24 @@ async def test_versions_are_loaded_in_each_process_and_in_one_that_joins_later(t
         await serve(0)
         await until(lambda: bool(engine.state().processes[0].loaded))
         assert [one.name for one in engine.state().processes[0].loaded] == ["shop/rank v1"]  # that was asked for last
+
+
+@pytest.mark.asyncio
+async def test_why_a_process_cannot_be_reached_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process_engine_module, "_BACKOFF_MAX_S", 0.001)
+    monkeypatch.setattr(process_engine_module, "_HELLO_S", 0.01)
+    tries = 0
+
+    async def reach(_: int) -> Connection:
+        nonlocal tries
+        tries += 1
+        raise OSError("the cache's folder cannot be made")
+
+    engine = ProcessEngine(1, reach, HomeSource(home_in(tmp_path)))
+    await engine.start()
+    await until(lambda: tries > 2 * process_engine_module._WARN_AFTER)
+    await engine.close()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ['replica process 1 cannot be reached: OSError("the cache\'s folder cannot be made")']

@@ -31,6 +31,7 @@ _SILENT_S = 10.0  # without a frame: the process hangs
 _HELLO_S = 5.0
 _BACKOFF_S = 0.05  # before the next connection; doubled up to _BACKOFF_MAX_S while none is made
 _BACKOFF_MAX_S = 2.0
+_WARN_AFTER = 8  # tries in a row: some 6 s
 _MAX_USED = 64  # versions whose last use is known
 
 
@@ -159,16 +160,18 @@ class ProcessEngine:
 
     async def _keep(self, link: _Link) -> None:
         """Keep connected to a process, until cancelled."""
-        backoff_s = _BACKOFF_S
+        backoff_s, tries = _BACKOFF_S, 0
         while True:
             try:
                 await self._serve(link, FrameStream(*await self._connect(link.number)))
             except Exception as error:  # noqa: BLE001 -- of whatever kind: the next try may reach it
-                _LOG.info("replica process %d cannot be reached: %r", link.number + 1, error)
+                tries += 1
+                level = logging.WARNING if tries == _WARN_AFTER else logging.INFO
+                _LOG.log(level, "replica process %d cannot be reached: %r", link.number + 1, error)
             if link.vms:
                 _LOG.warning("replica process %d ended, or its connection did", link.number + 1)
                 self._lost += 1
-                backoff_s = _BACKOFF_S
+                backoff_s, tries = _BACKOFF_S, 0
             self._drop(link)
             await self._clock.sleep(backoff_s)
             backoff_s = min(_BACKOFF_MAX_S, 2 * backoff_s)
