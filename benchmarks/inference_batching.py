@@ -7,10 +7,11 @@ for the peers only.
 
 - `vms`: `InferenceNode` with VMs in the VM host of this process.
 - `processes`: `InferenceNode` with a replica process at a Unix socket, which has a VM host of its own.
+- `processes_tls`: the same as on another node, which is reached by TCP (loopback here) with mutual TLS.
 - `ray_actor`: a Ray actor that gathers batches itself, and is called once for each request.
 - `ray_serve`: `@serve.batch` of Ray Serve, through its handle; it needs `pip install "ray[serve]"`.
 
-    python benchmarks/inference_batching.py [--rounds 5] [--seconds 2] [--max-batch 16] [--json]
+    python benchmarks/inference_batching.py [--rounds 5] [--seconds 2] [--max-batch 16] [--no-peers] [--json]
 """
 
 import argparse
@@ -36,6 +37,8 @@ from walle import plain
 from walle.cloud import CloudConfig, CloudHome
 from walle.cloud.inference import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
+from walle.cloud.inference.replica_address import Connection, PeerKey, TlsAddress, connect
+from walle.cloud.inference.version_source import HomeSource
 from walle.deploy.cloud.bundle import TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.task_runner import PHASE_TOPIC
@@ -43,7 +46,7 @@ from walle.task_runner import PHASE_TOPIC
 CALLERS = 32
 WARM_S = 0.5
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_REPLICA = "--replica"  # FOLDER SOCKET
+_REPLICA = "--replica"  # FOLDER and SOCKET, or - for TLS
 
 TASK = """\
 [task]
@@ -172,19 +175,25 @@ async def node(folder: Path, sha256: str, engine: ProcessEngine | None = None) -
 
 
 @contextlib.asynccontextmanager
-async def processes(folder: Path, sha256: str) -> AsyncIterator[Ask]:
+async def processes(folder: Path, sha256: str, *, tls: bool = False) -> AsyncIterator[Ask]:
     socket = folder / "socket"
-    command = [sys.executable, __file__, _REPLICA, str(folder), str(socket)]
+    command = [sys.executable, __file__, _REPLICA, str(folder), "-" if tls else str(socket)]
     pipe = subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
-    assert process.stdout is not None
-    await process.stdout.readline()
+    given, said = process.stdin, process.stdout
+    assert given is not None
+    assert said is not None
+    await said.readline()
     try:
 
-        async def find(_: int) -> Path:
-            return socket
+        async def reach(_: int) -> Connection:
+            if not tls:
+                return await asyncio.open_unix_connection(socket)
+            key = PeerKey()
+            given.write(f"{json.dumps(key.certificate)}\n".encode())
+            return await connect(TlsAddress(*json.loads(await said.readline())), key)
 
-        engine = ProcessEngine(1, find)
+        engine = ProcessEngine(1, reach, HomeSource(CloudHome(folder)))
         await engine.start()
         async with node(folder, sha256, engine) as ask:
             yield ask
@@ -195,10 +204,16 @@ async def processes(folder: Path, sha256: str) -> AsyncIterator[Ask]:
 async def serve_replica(folder: str, socket: str) -> None:
     from walle.cloud.inference.replica_server import ReplicaServer
 
-    server = ReplicaServer(CloudConfig(folder=Path(folder), inference_vms=1))
-    await server.start(Path(socket))
+    is_far = socket == "-"
+    config = CloudConfig(folder=Path(folder, "absent") if is_far else Path(folder), inference_vms=1)
+    server = ReplicaServer(config, cache=Path(folder, "cache") if is_far else None)
+    await server.start()
+    if not is_far:
+        await server.listen(Path(socket))
     print("ready", flush=True)
-    await asyncio.to_thread(sys.stdin.read)
+    while line := await asyncio.to_thread(sys.stdin.readline):  # the certificate of each connection
+        address = await server.listen_tls("127.0.0.1", json.loads(line))
+        print(json.dumps([address.host, address.port, address.certificate]), flush=True)
     await server.close()
 
 
@@ -271,7 +286,7 @@ async def warm(ask: Ask) -> None:
     await load(ask, WARM_S, ())
 
 
-async def measure(rounds: int, seconds: float, max_batch: int) -> dict[str, Any]:
+async def measure(rounds: int, seconds: float, max_batch: int, *, with_peers: bool) -> dict[str, Any]:
     found: dict[str, list[dict[str, float]]] = {}
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="walle-")))
@@ -279,20 +294,22 @@ async def measure(rounds: int, seconds: float, max_batch: int) -> dict[str, Any]
         asks: dict[str, Ask] = {
             "vms": await stack.enter_async_context(node(folder, sha256)),
             "processes": await stack.enter_async_context(processes(folder, sha256)),
+            "processes_tls": await stack.enter_async_context(processes(folder, sha256, tls=True)),
         }
         for ask in asks.values():
             await warm(ask)
         ours, names = own_processes(), set(asks)
-        ray.init(
-            include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, object_store_memory=100 << 20
-        )
-        stack.callback(ray.shutdown)
-        asks["ray_actor"] = ray_actor(max_batch)
         note = ""
-        try:
-            asks["ray_serve"] = ray_serve(max_batch)
-        except ImportError as error:
-            note = f'ray_serve was not measured: {error}; pip install "ray[serve]"'
+        if with_peers:
+            ray.init(
+                include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, object_store_memory=100 << 20
+            )
+            stack.callback(ray.shutdown)
+            asks["ray_actor"] = ray_actor(max_batch)
+            try:
+                asks["ray_serve"] = ray_serve(max_batch)
+            except ImportError as error:
+                note = f'ray_serve was not measured: {error}; pip install "ray[serve]"'
         for name, ask in asks.items():
             if name not in names:
                 await warm(ask)
@@ -318,12 +335,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--max-batch", type=int, default=16)
+    parser.add_argument("--no-peers", action="store_true", help="measure walle's own variants only")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):
-        report = asyncio.run(measure(arguments.rounds, arguments.seconds, arguments.max_batch))
+        measuring = measure(arguments.rounds, arguments.seconds, arguments.max_batch, with_peers=not arguments.no_peers)
+        report = asyncio.run(measuring)
     if arguments.json:
         print(json.dumps(report))
         return
@@ -331,7 +350,7 @@ def main() -> None:
     for name, one in report["variants"].items():
         low, high = report["cpu_us_range"][name]
         print(
-            f"{name:>10}: {one['requests_s']:8.0f} requests/s, {one['cpu_us']:6.0f} us CPU each ({low} to {high}),"
+            f"{name:>13}: {one['requests_s']:8.0f} requests/s, {one['cpu_us']:6.0f} us CPU each ({low} to {high}),"
             f" p50 {one['p50_ms']:6.2f} ms, p99 {one['p99_ms']:6.2f} ms"
         )
     if report["note"]:

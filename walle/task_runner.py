@@ -386,6 +386,11 @@ class TaskRunner:
 
         await self._in_vm(version, load)
 
+    def has_loaded(self, files: Path, manifest: Manifest, replica: int = 0) -> bool:
+        """Return whether a replica that `phase` and `phase_batch` use has a VM that has loaded the version."""
+        version = _Version.in_cloud(files, manifest, replica)
+        return any(vm.alive and one == version for vm, one in self._loaded.items())
+
     def unload(self, files: Path, manifest: Manifest, replica: int = 0) -> None:
         """Close the VM of a replica that `phase` and `phase_batch` use, unless a call uses it now."""
         self._pool.discard(_Version.in_cloud(files, manifest, replica))

@@ -157,6 +157,7 @@ def test_wrong_uses_end_with_status_2(tmp_path: Path) -> None:
         ["--host", "::"],
         ["--address", "auto"],
         ["--inference-processes", "2"],
+        ["--inference-resource", "CPU=1"],
         ["--http-port", "70000"],
     ):
         assert CliRunner().invoke(app, ["cloud", "up", str(tmp_path / "cloud"), *wrong]).exit_code == 2, wrong

@@ -10,7 +10,8 @@ from walle.cloud.inference.replica_server import ReplicaServer
 
 async def main(folder: str, number: str, socket: str, vms: str = "2") -> None:
     server = ReplicaServer(CloudConfig(folder=Path(folder), inference_vms=int(vms)), int(number))
-    await server.start(Path(socket))
+    await server.start()
+    await server.listen(Path(socket))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     try:

@@ -226,11 +226,12 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path) -> None:
-    actor = _spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"), 0, tmp_path / "absent" / "socket")
+    here, socket = ray.get_runtime_context().get_node_id(), tmp_path / "absent" / "socket"
+    actor = _spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"), 0, socket, here, "name")
     node = Remote(actor)
     with pytest.raises(FileNotFoundError):
-        await ask(actor, "address")
-    await node.close()
+        await ask(actor, "start")
+    await ask(actor, "ray_node")
     ray.kill(actor)
 
     async def is_gone() -> bool:

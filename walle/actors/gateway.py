@@ -1,18 +1,16 @@
-"""The gateway in a process of its own, with the scheduler of fallback inference. On a cluster, one on every node that
-devices reach, each with replicas on its own node.
-"""
+"""The gateway in a process of its own, with the scheduler of fallback inference."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import ray
 from ray.actor import ActorHandle
 
 from walle.actors.node import NodeActor, Remote, ask, returns_errors
-from walle.cloud import CloudConfig, GatewayAddress, GatewayNode
+from walle.cloud import CloudConfig, CloudHome, GatewayAddress, GatewayNode
 from walle.cloud.inference import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
+from walle.cloud.inference.replica_address import Connection, PeerKey, connect
+from walle.cloud.inference.version_source import HomeSource
 from walle.cloud.malloc import map_tls_buffers
 
 
@@ -23,19 +21,14 @@ class GatewayActor(NodeActor):
         self._node = GatewayNode(config)
 
     @returns_errors
-    async def ray_node(self) -> str:
-        """Return the id of the Ray node that this is on: sockets reach the processes of one node."""
-        return str(ray.get_runtime_context().get_node_id())
-
-    @returns_errors
     async def start(
         self, releases: ActorHandle[Any], monitor: ActorHandle[Any], replicas: Sequence[ActorHandle[Any]]
     ) -> GatewayAddress:
-        async def find(number: int) -> Path:
-            path: Path = await ask(replicas[number], "address")
-            return path
+        async def reach(number: int) -> Connection:
+            key = PeerKey()
+            return await connect(await ask(replicas[number], "listen", key.certificate), key)
 
-        engine = ProcessEngine(len(replicas), find)
+        engine = ProcessEngine(len(replicas), reach, HomeSource(CloudHome(self._config.folder)))
         inference = InferenceNode(self._config, engine)
         self._undo.push_async_callback(inference.close)
         await engine.start()

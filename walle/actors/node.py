@@ -88,6 +88,11 @@ class NodeActor:
         return await getattr(self._node, method)(*args)
 
     @returns_errors
+    async def ray_node(self) -> str:
+        """Return the id of the Ray node that this is on: Unix sockets reach the processes of one node."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    @returns_errors
     async def close(self) -> None:
         await self._undo.aclose()
 

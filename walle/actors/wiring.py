@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from walle.actors.device import DeviceActor
 from walle.actors.gateway import GatewayActor
 from walle.actors.inference import InferenceActor
 from walle.actors.monitor import MonitorActor
 from walle.actors.node import NodeLostError, Remote, ask
+from walle.actors.placement import beside_driver, cloud_name, of_replicas
 from walle.actors.release import ReleaseActor
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.device import DeviceConfig, DeviceSummary
@@ -29,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
 _STOP_S = 15.0
+_REPLICAS_S = 30.0  # for the start of replica processes
 
 
 def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
@@ -90,17 +91,34 @@ def close_ray() -> None:
 
 def _spawn(kind: type, *arguments: Any, **options: Any) -> Any:
     """Return an actor of `kind` in a process of its own. It reserves no core: actors wait more than they compute."""
-    remote: Any = ray.remote(num_cpus=0, **options)
+    remote: Any = ray.remote(**{"num_cpus": 0, **options})
     return remote(kind).remote(*arguments)
 
 
-def _spawn_replicas(config: CloudConfig, folder: Path, ray_node: str) -> list[Any]:
-    """Return the actors of fallback inference on a node of Ray; one that ends is started again."""
-    place = NodeAffinitySchedulingStrategy(node_id=ray_node, soft=False)
+def _spawn_replicas(config: CloudConfig, folder: Path, scheduler_node: str) -> list[Any]:
+    """Return the actors of fallback inference; one that ends is started again, on another node if need be."""
+    options, name = of_replicas(config, scheduler_node), cloud_name(config)
     return [
-        _spawn(InferenceActor, config, number, folder / f"{number}", scheduling_strategy=place, max_restarts=-1)
+        _spawn(InferenceActor, config, number, folder / f"{number}", scheduler_node, name, **options)
         for number in range(config.inference_processes)
     ]
+
+
+async def _start_replicas(replicas: Sequence[Any]) -> None:
+    """Start replica processes; those that Ray cannot place in _REPLICAS_S join when it can.
+
+    Raises:
+        ConfigError, IngestError, OSError: as `InferenceActor.start`.
+    """
+    starting = [asyncio.ensure_future(ask(replica, "start")) for replica in replicas]
+    _, waiting = await asyncio.wait(starting, timeout=_REPLICAS_S, return_when=asyncio.FIRST_EXCEPTION)
+    for one in waiting:
+        one.cancel()
+    for one in starting:
+        if one not in waiting:
+            one.result()
+    if waiting:
+        _LOG.warning("%d of %d replica processes have no node with room for them yet", len(waiting), len(replicas))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +144,8 @@ class ActorCloud:
         home = CloudHome(config.folder)
         await asyncio.to_thread(home.prepare, config.scenarios)
         kinds = {"gateway": GatewayActor, "releases": ReleaseActor, "monitor": MonitorActor}
-        actors = {name: _spawn(kind, config) for name, kind in kinds.items()}
+        place = beside_driver()
+        actors = {name: _spawn(kind, config, **place) for name, kind in kinds.items()}
         gateway, releases, monitor = actors.values()
         sockets = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="walle-"))
         async with contextlib.AsyncExitStack() as undo:
@@ -137,8 +156,7 @@ class ActorCloud:
             for number, replica in enumerate(_spawn_replicas(config, sockets, await ask(gateway, "ray_node"))):
                 actors[f"inference-{number}"] = replica
             replicas = [actor for name, actor in actors.items() if name not in kinds]
-            for replica in replicas:
-                await ask(replica, "address")
+            await _start_replicas(replicas)
             address = await ask(gateway, "start", releases, monitor, replicas)
             undo.pop_all()
         return cls(home, address, actors, sockets)

@@ -80,8 +80,14 @@ def up(
         int, typer.Option(min=1, help="MiB of files of the versions that they keep loaded, in each process.")
     ] = 2048,
     inference_processes: Annotated[
-        int, typer.Option(min=1, max=64, help="With --ray: processes of fallback inference.")
+        int, typer.Option(min=1, max=64, help="With --ray: processes of fallback inference, spread over the nodes.")
     ] = 1,
+    inference_resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --ray: resource of a node that each of these processes takes, NAME=AMOUNT; once for each."
+        ),
+    ] = None,
     name: Annotated[
         list[str] | None, typer.Option(help="What devices call this host; once for each name, the first in join.json.")
     ] = None,
@@ -107,6 +113,8 @@ def up(
     """
     if address and not ray:
         raise typer.BadParameter("names a Ray cluster; add --ray", param_hint="--address")
+    if inference_resource and not ray:
+        raise typer.BadParameter("places Ray actors; add --ray", param_hint="--inference-resource")
     if inference_processes > 1 and not ray:
         raise typer.BadParameter("more than one are Ray actors; add --ray", param_hint="--inference-processes")
     names = tuple(name or ())
@@ -117,6 +125,7 @@ def up(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _only_one(folder):
         from walle.cloud import CloudConfig
+        from walle.cloud.config import parse_resources
         from walle.cloud.malloc import map_tls_buffers
         from walle.pipeline.ingest.feature_view import ViewConfig
         from walle.pipeline.ingest.quota import DeviceQuota
@@ -127,6 +136,7 @@ def up(
         for rule in retain or ():
             parse_rule(rule)
         DeviceQuota.parse(device_quota)
+        parse_resources(inference_resource or ())
         for view in features or ():
             ViewConfig.parse(view)
         if uploads and not uploads.startswith(("postgresql://", "postgres://")):
@@ -148,6 +158,7 @@ def up(
             inference_vms=inference_vms,
             inference_mb=inference_mb,
             inference_processes=inference_processes,
+            inference_resources=tuple(inference_resource or ()),
             scenarios=tuple(scenario or ()),
             business_app=business_app,
             pythons=tuple(python or ()),

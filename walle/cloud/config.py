@@ -1,7 +1,11 @@
 """Configuration of a cloud."""
 
 import dataclasses
+import math
+from collections.abc import Iterable
 from pathlib import Path
+
+from walle.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,8 +19,9 @@ class CloudConfig:
     above 1 share the tunnel's port. When it closes, devices move to the tunnel at `drain_to` (HOST:PORT; empty: to the
     same address again) at random times within `drain_s` seconds. Fallback inference keeps the versions that were asked
     for last loaded, in `inference_vms` VMs and with `inference_mb` MiB of files; with Ray in each of
-    `inference_processes`. Simulation and fallback inference run tasks in a VM
-    host, a child process without the cloud's files, keys and connections, unless `vm_host` is False.
+    `inference_processes`, which each take the `inference_resources` of their node (`parse_resources`). Simulation and
+    fallback inference run tasks in a VM host, a child process without the cloud's files, keys and connections, unless
+    `vm_host` is False.
     """
 
     folder: Path
@@ -37,5 +42,26 @@ class CloudConfig:
     inference_vms: int = 2
     inference_mb: int = 2048
     inference_processes: int = 1
+    inference_resources: tuple[str, ...] = ()
     vm_host: bool = True
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
+
+
+def parse_resources(texts: Iterable[str]) -> dict[str, float]:
+    """Return Ray's resources in texts such as "CPU=2" and "GPU=0.5", each a name and an amount; a later one replaces.
+
+    Raises:
+        ConfigError: a text is not one.
+    """
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            amount = float(value)
+        except ValueError:
+            amount = math.nan
+        if not name or not 0.0001 <= amount < math.inf or (amount > 1 and not amount.is_integer()):
+            what = f"resource {text[:100]!r} must be NAME=AMOUNT, an amount of at least 0.0001, and whole above 1"
+            raise ConfigError(f"{what}; such as CPU=2")
+        found[name] = amount
+    return found

@@ -21,8 +21,10 @@ from walle.cloud.home import CloudHome
 from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
 from walle.cloud.inference import process_engine as process_engine_module
 from walle.cloud.inference.process_engine import ProcessEngine
+from walle.cloud.inference.replica_address import Connection
 from walle.cloud.inference.replica_server import ReplicaServer
 from walle.cloud.inference.scheduler import Scheduler
+from walle.cloud.inference.version_source import HomeSource
 
 ROOT = Path(__file__).parents[3]
 BATCHES = "[cloud]\nmax_batch = 4\nreplicas = 8\n[limits]\ndeadline_ms = 5000\noutput_kb = 4096\n"
@@ -50,8 +52,8 @@ class Replicas:
     def socket(self, number: int) -> Path:
         return self.folder / str(number)
 
-    async def find(self, number: int) -> Path:
-        return self.socket(number)
+    async def connect(self, number: int) -> Connection:
+        return await asyncio.open_unix_connection(self.socket(number))
 
     async def start(self, number: int) -> None:
         process = self.processes[number] = await asyncio.create_subprocess_exec(
@@ -78,7 +80,7 @@ class Replicas:
 @contextlib.asynccontextmanager
 async def engine_of(tmp_path: Path, count: int) -> AsyncIterator[tuple[ProcessEngine, Replicas]]:
     replicas = Replicas(home_in(tmp_path), tmp_path)
-    engine = ProcessEngine(count, replicas.find)
+    engine = ProcessEngine(count, replicas.connect, HomeSource(replicas.home))
     try:
         await asyncio.gather(*(replicas.start(number) for number in range(count)))
         await engine.start()
@@ -170,7 +172,9 @@ async def test_without_any_replica_requests_fail_in_time(tmp_path: Path) -> None
 
 @pytest.mark.asyncio
 async def test_a_load_in_a_process_that_ends_at_that_moment_fails(tmp_path: Path) -> None:
-    engine, version = ProcessEngine(1, Replicas(home_in(tmp_path), tmp_path).find), released(home_in(tmp_path), MAIN)
+    replicas = Replicas(home_in(tmp_path), tmp_path)
+    engine = ProcessEngine(1, replicas.connect, HomeSource(replicas.home))
+    version = released(replicas.home, MAIN)
     (link,) = engine._links
     link.vms = 1
     loading = asyncio.create_task(engine.load(version, may_unload=False))
@@ -240,19 +244,20 @@ async def test_versions_are_loaded_in_each_process_and_in_one_that_joins_later(t
     other = released(home, MAIN, BATCHES, name="other")
     config = CloudConfig(folder=tmp_path, inference_vms=1)
 
-    async def find(number: int) -> Path:
-        return tmp_path / f"{number}.sock"
+    async def reach(number: int) -> Connection:
+        return await asyncio.open_unix_connection(tmp_path / f"{number}.sock")
 
     async with contextlib.AsyncExitStack() as undo:
 
         async def serve(number: int) -> ReplicaServer:  # in this process: quicker, and the same to the engine
             server = ReplicaServer(config, number)
             undo.push_async_callback(server.close)
-            await server.start(await find(number))
+            await server.start()
+            await server.listen(tmp_path / f"{number}.sock")
             return server
 
         servers = [await serve(number) for number in range(2)]
-        engine = ProcessEngine(2, find)
+        engine = ProcessEngine(2, reach, HomeSource(home))
         undo.push_async_callback(engine.close)
         await engine.start()
         await until(lambda: engine.capacity == 2)
@@ -269,3 +274,24 @@ async def test_versions_are_loaded_in_each_process_and_in_one_that_joins_later(t
         await serve(0)
         await until(lambda: bool(engine.state().processes[0].loaded))
         assert [one.name for one in engine.state().processes[0].loaded] == ["shop/rank v1"]  # that was asked for last
+
+
+@pytest.mark.asyncio
+async def test_why_a_process_cannot_be_reached_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process_engine_module, "_BACKOFF_MAX_S", 0.001)
+    monkeypatch.setattr(process_engine_module, "_HELLO_S", 0.01)
+    tries = 0
+
+    async def reach(_: int) -> Connection:
+        nonlocal tries
+        tries += 1
+        raise OSError("the cache's folder cannot be made")
+
+    engine = ProcessEngine(1, reach, HomeSource(home_in(tmp_path)))
+    await engine.start()
+    await until(lambda: tries > 2 * process_engine_module._WARN_AFTER)
+    await engine.close()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == ['replica process 1 cannot be reached: OSError("the cache\'s folder cannot be made")']

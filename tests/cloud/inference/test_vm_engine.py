@@ -19,8 +19,11 @@ from walle.cloud.home import CloudHome
 from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError
 from walle.cloud.inference import vm_engine as vm_engine_module
 from walle.cloud.inference.feature_views import FeatureViews
+from walle.cloud.inference.scheduler import Scheduler
 from walle.cloud.inference.version_files import VersionFiles
+from walle.cloud.inference.version_source import HomeSource
 from walle.cloud.inference.vm_engine import RECENT_S, UNUSED_S, VmEngine
+from walle.cloud.inference.watch import InferenceWatch
 from walle.engine_ext.vm.host import shared_host
 from walle.engine_ext.vm.loop_calls import LimitExceeded, TaskError
 from walle.task_runner import PhasePlaceError
@@ -57,7 +60,7 @@ def execute_batch(ctx, payloads):
 async def engine_in(
     home: CloudHome, vms: int = 2, max_bytes: int = 1 << 20, clock: Clock | None = None
 ) -> AsyncIterator[VmEngine]:
-    files = VersionFiles(home, home.inference_folder)
+    files = VersionFiles(HomeSource(home), home.inference_folder, 1 << 30)
     files.prepare()
     views = FeatureViews()
     engine = VmEngine(vms, max_bytes, files=files, views=views, host=shared_host(), clock=clock or SystemClock())
@@ -361,3 +364,48 @@ def execute(ctx, x):
             (last,) = decoded(await engine.run(large, [request(payload)]))
         assert last == 2
         assert decoded(await engine.run(small, [request(1)])) == [1_000_000]
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_load_that_fails_or_is_cancelled_leaves_the_version_not_loaded(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    broken = released(home, "raise ValueError('as it loads')\n", name="broken")
+    slow = released(home, "import time\ntime.sleep(0.5)\ndef execute(ctx, x): return x\n", name="slow")
+    async with engine_in(home) as engine:
+        with pytest.raises(TaskError, match="as it loads"):
+            await engine.load(broken, may_unload=True)
+        assert not engine.is_loaded(broken)
+        (failed,) = await engine.run(broken, [request(1)])
+        assert "as it loads" in str(failed)
+        assert not engine.is_loaded(broken)
+        loading = asyncio.create_task(engine.load(slow, may_unload=True))
+        await asyncio.sleep(0.1)
+        loading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await loading
+        assert not engine.is_loaded(slow)
+        assert engine.state().loaded_vms == 0
+        running = asyncio.create_task(engine.run(slow, [request(2)]))
+        await asyncio.sleep(0)
+        await engine.load(slow, may_unload=False)  # which that request does
+        assert engine.is_loaded(slow)
+        assert decoded(await running) == [2]
+        assert engine.state().loaded_vms == 1
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_two_manifests_of_one_version_are_one_series(tmp_path: Path) -> None:
+    home = home_in(tmp_path)
+    versions = [released(home, f"def execute(ctx, x): return {number}\n") for number in range(2)]
+    async with engine_in(home) as engine:
+        scheduler = Scheduler(engine, SystemClock())
+        for version in versions:
+            await engine.load(version, may_unload=False)
+        assert engine.state().loaded_vms == 2
+        samples = [one for metric in InferenceWatch(scheduler, engine).metrics() for one in metric.samples]
+        series = [(one.name, *sorted(one.labels.items())) for one in samples]
+        assert len(series) == len(set(series))
+        assert [one.value for one in samples if one.name == "walle_inference_loaded_vms"] == [2]
+        await scheduler.close()

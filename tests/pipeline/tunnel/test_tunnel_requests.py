@@ -317,3 +317,20 @@ async def test_a_request_waits_for_a_connection_no_longer_than_it_says(
         with pytest.raises(RequestError, match=r"no connection within 0\.05 s; last error: ") as raised:
             await client.request("ask", b"", timeout=60, connect_timeout=0.05)
         assert raised.value.code == "expired"
+
+
+@pytest.mark.asyncio
+async def test_requests_that_wait_for_a_connection_do_not_hold_back_one_that_does_not(
+    cloud: TunnelCloud, make_client: MakeClient
+) -> None:
+    async with cloud:
+        port = cloud.server.port
+    client = make_client(MemoryOutbox(), port)
+    async with running(client), asyncio.timeout(10):
+        patient = [asyncio.create_task(client.request("ask", b"", timeout=60)) for _ in range(20)]
+        await asyncio.sleep(0)
+        with pytest.raises(RequestError, match=r"no connection within 0\.05 s; last error: "):
+            await client.request("ask", b"", timeout=60, connect_timeout=0.05)
+        for one in patient:
+            one.cancel()
+        await asyncio.gather(*patient, return_exceptions=True)

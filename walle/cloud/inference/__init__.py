@@ -2,7 +2,8 @@
 
 `request` reads what a device sends, `versions` finds the version that it names, `scheduler` holds the requests that
 wait (`request_queue`) and gives batches to an engine: `vm_engine`, task VMs of this process's VM host, or
-`process_engine`, processes that each have such VMs (`replica_server`). `node` connects them, `watch` shows their state.
+`process_engine`, processes that each have such VMs (`replica_server`), on this node or others (`replica_address`,
+`node_cache`). `node` connects them, `watch` shows their state.
 """
 
 from walle.cloud.inference.failures import (

@@ -1,6 +1,7 @@
 """The engine of one process with what it needs: its files, the views of features, and its VMs."""
 
 import contextlib
+from pathlib import Path
 
 from walle.clock import Clock
 from walle.cloud.background import in_background
@@ -8,6 +9,7 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.version_files import VersionFiles
+from walle.cloud.inference.version_source import VersionSource
 from walle.cloud.inference.vm_engine import VmEngine
 from walle.engine_ext.vm.host import shared_host
 
@@ -15,14 +17,13 @@ _UNLOAD_S = 60.0  # between two looks for versions that are not used any more
 
 
 class LocalEngine:
-    """A `VmEngine`, `vms`, between `start` and `close`. `folder` tells the processes of a cloud apart."""
+    """A `VmEngine`, `vms`, between `start` and `close`. It unpacks what `source` gives in `folder`, its own."""
 
-    def __init__(self, config: CloudConfig, clock: Clock, *, folder: str = "main") -> None:
+    def __init__(self, config: CloudConfig, clock: Clock, *, source: VersionSource, folder: Path) -> None:
         self._config = config
         self._clock = clock
         self._undo = contextlib.AsyncExitStack()
-        self._home = CloudHome(config.folder)
-        self._files = VersionFiles(self._home, self._home.inference_folder / folder)
+        self._files = VersionFiles(source, folder, config.inference_mb << 20)
         self.views = FeatureViews()
         self.vms = VmEngine(
             config.inference_vms,
@@ -38,7 +39,8 @@ class LocalEngine:
         self._files.prepare()
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self.views.close)
-            await self.views.start(self._config.features, self._config.uploads or str(self._home.uploads_db))
+            uploads = self._config.uploads or str(CloudHome(self._config.folder).uploads_db)
+            await self.views.start(self._config.features, uploads)
             await undo.enter_async_context(in_background("unused versions", self._unload_unused, self._clock))
             self._undo = undo.pop_all()
 

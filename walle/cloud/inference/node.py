@@ -19,6 +19,7 @@ from walle.cloud.inference.local_engine import LocalEngine
 from walle.cloud.inference.request import PhaseRequest
 from walle.cloud.inference.scheduler import Scheduler
 from walle.cloud.inference.served_versions import ServedVersions
+from walle.cloud.inference.version_source import HomeSource
 from walle.cloud.inference.versions import Versions
 from walle.cloud.inference.watch import InferenceWatch
 from walle.cloud.peers import ReleasesPeer
@@ -35,7 +36,8 @@ class InferenceNode:
     def __init__(self, config: CloudConfig, engine: Engine | None = None, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._home = CloudHome(config.folder)
-        self._local = LocalEngine(config, self._clock) if engine is None else None
+        source, folder = HomeSource(self._home), self._home.inference_folder / "main"
+        self._local = LocalEngine(config, self._clock, source=source, folder=folder) if engine is None else None
         self._engine: Engine = engine or self._local.vms  # type: ignore[union-attr]
         self._scheduler = Scheduler(self._engine, self._clock)
         self._watch = InferenceWatch(self._scheduler, self._engine)

@@ -1,6 +1,7 @@
-"""Engine of several processes: each batch goes to the one with the least to do, over its Unix socket.
+"""Engine of several processes: each batch goes to the one with the least to do, over a connection to it.
 
-Who starts the processes, and again when they end, is the caller's affair (`walle.actors`): `find` waits for one.
+Who starts the processes, and again when they end, is the caller's affair (`walle.actors`): `connect` waits for one.
+One on another node gets versions' files over its connection.
 A process whose connection ends, or that is silent for `_SILENT_S`, loses its batches: they may run again elsewhere.
 """
 
@@ -12,14 +13,16 @@ import itertools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.inference.engine import EngineState, LoadedVersion, ProcessState, ReleasedVersion
 from walle.cloud.inference.failures import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
+from walle.cloud.inference.replica_address import Connection
 from walle.cloud.inference.replica_wire import FrameStream, WireError, parts
 from walle.cloud.inference.request import PhaseRequest
+from walle.cloud.inference.version_source import HomeSource
+from walle.errors import WalleError
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,6 +31,7 @@ _SILENT_S = 10.0  # without a frame: the process hangs
 _HELLO_S = 5.0
 _BACKOFF_S = 0.05  # before the next connection; doubled up to _BACKOFF_MAX_S while none is made
 _BACKOFF_MAX_S = 2.0
+_WARN_AFTER = 8  # tries in a row: some 6 s
 _MAX_USED = 64  # versions whose last use is known
 
 
@@ -42,6 +46,7 @@ class _Link:
     loading: dict[int, asyncio.Future[None]] = dataclasses.field(default_factory=dict)
     quiet_s: float = 0.0  # without a frame, while this process was running itself
     running: dict[int, "_Batch"] = dataclasses.field(default_factory=dict)
+    sending: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)  # parts of files
 
 
 @dataclasses.dataclass(eq=False, frozen=True)
@@ -52,11 +57,19 @@ class _Batch:
 
 
 class ProcessEngine:
-    """Runs batches in `count` processes, between `start` and `close`. `find(number)` returns the socket of one."""
+    """Runs batches in `count` processes, between `start` and `close`. `connect(number)` connects to one."""
 
-    def __init__(self, count: int, find: Callable[[int], Awaitable[Path]], *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        connect: Callable[[int], Awaitable[Connection]],
+        source: HomeSource,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
         self.on_change: Callable[[], None] = lambda: None
-        self._find = find
+        self._connect = connect
+        self._source = source
         self._clock = clock or SystemClock()
         self._links = [_Link(number) for number in range(count)]
         self._tasks: list[asyncio.Task[None]] = []
@@ -107,9 +120,10 @@ class ProcessEngine:
 
     async def close(self) -> None:
         """Disconnect; batches that run are lost."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *(sending for link in self._links for sending in link.sending)]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run(self, version: ReleasedVersion, requests: Sequence[PhaseRequest]) -> list[bytes | Exception]:
         """Run requests of one phase; a process that has a free VM and the version loaded goes first. See `Engine.run`.
@@ -146,24 +160,24 @@ class ProcessEngine:
 
     async def _keep(self, link: _Link) -> None:
         """Keep connected to a process, until cancelled."""
-        backoff_s = _BACKOFF_S
+        backoff_s, tries = _BACKOFF_S, 0
         while True:
             try:
-                await self._serve(link, await self._find(link.number))
+                await self._serve(link, FrameStream(*await self._connect(link.number)))
             except Exception as error:  # noqa: BLE001 -- of whatever kind: the next try may reach it
-                _LOG.info("replica process %d cannot be reached: %r", link.number + 1, error)
+                tries += 1
+                level = logging.WARNING if tries == _WARN_AFTER else logging.INFO
+                _LOG.log(level, "replica process %d cannot be reached: %r", link.number + 1, error)
             if link.vms:
                 _LOG.warning("replica process %d ended, or its connection did", link.number + 1)
                 self._lost += 1
-                backoff_s = _BACKOFF_S
+                backoff_s, tries = _BACKOFF_S, 0
             self._drop(link)
             await self._clock.sleep(backoff_s)
             backoff_s = min(_BACKOFF_MAX_S, 2 * backoff_s)
 
-    async def _serve(self, link: _Link, path: Path) -> None:
+    async def _serve(self, link: _Link, stream: FrameStream) -> None:
         """Take a process's answers until it is gone."""
-        reader, writer = await asyncio.open_unix_connection(path)
-        stream = FrameStream(reader, writer)
         pinging = asyncio.create_task(self._ping(link, stream))
         try:
             async with asyncio.timeout(_HELLO_S):
@@ -235,8 +249,21 @@ class ProcessEngine:
                     loaded.set_result(None)
             case ["pong"]:
                 pass
+            case ["fetch", int(number), str(sha256), int(offset)] if link.stream is not None:
+                sending = asyncio.create_task(self._send_part(link.stream, number, sha256, offset))
+                link.sending.add(sending)
+                sending.add_done_callback(link.sending.discard)
             case _:
                 raise WireError(f"a frame {head[0]!r:.100} of {len(head)} parts")
+
+    async def _send_part(self, stream: FrameStream, number: int, sha256: str, offset: int) -> None:
+        try:
+            size_bytes, part = await asyncio.to_thread(self._source.read_part, sha256, offset)
+        except (WalleError, OSError, ValueError) as error:  # the other end's to report
+            stream.send(["part", number, 0, str(error) or type(error).__name__])
+        else:
+            stream.send(["part", number, size_bytes, ""], [part])
+        await stream.drain()
 
     def _drop(self, link: _Link) -> None:
         """Forget a connection that has ended, and give its batches back."""
@@ -247,6 +274,8 @@ class ProcessEngine:
         link.stream, link.vms, link.loaded = None, 0, {}
         link.running.clear()
         link.loading.clear()
+        for sending in link.sending:
+            sending.cancel()
         for future in futures:
             with contextlib.suppress(asyncio.InvalidStateError):
                 future.set_exception(ReplicaLostError(f"replica process {link.number + 1} ended before it answered"))

@@ -1,7 +1,8 @@
-"""A process with replicas: runs batches that come over a Unix socket, in the VMs of its own VM host."""
+"""A process with replicas: runs batches that come over its scheduler's connection, in the VMs of its own VM host."""
 
 import asyncio
 import collections
+import itertools
 import math
 import weakref
 from pathlib import Path
@@ -11,51 +12,93 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.inference.engine import ReleasedVersion
-from walle.cloud.inference.failures import InferenceLateError, NoRoomError
+from walle.cloud.inference.failures import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
 from walle.cloud.inference.local_engine import LocalEngine
+from walle.cloud.inference.node_cache import NodeCache
+from walle.cloud.inference.replica_address import TlsAddress, TlsListener, UnixAddress
 from walle.cloud.inference.replica_wire import FrameStream, WireError, parts
 from walle.cloud.inference.request import PhaseRequest
+from walle.cloud.inference.version_source import HomeSource, VersionSource
 from walle.cloud.inference.versions import MAX_VERSIONS
 
 
 class ReplicaServer:
-    """Serves the scheduler of its cloud between `start` and `close`. `number` tells it from the cloud's others."""
+    """Serves the scheduler of its cloud between `start` and `close`. `number` tells it from the cloud's others.
 
-    def __init__(self, config: CloudConfig, number: int = 0, *, clock: Clock | None = None) -> None:
-        self._config = config
-        self._number = number
+    With `cache`, a folder of this node, it reads nothing in the cloud's folder: it fetches versions from the scheduler,
+    and keeps at most `inference_mb` MiB of their files there, beside those that are unpacked.
+    """
+
+    def __init__(
+        self, config: CloudConfig, number: int = 0, *, cache: Path | None = None, clock: Clock | None = None
+    ) -> None:
         self._clock = clock or SystemClock()
-        self._home = CloudHome(config.folder)
-        self._engine = LocalEngine(config, self._clock, folder=f"replica-{number}")
+        self._max_bytes = config.inference_mb << 20
+        self._cache = None if cache is None else NodeCache(cache, self._max_bytes, self._fetch)
+        home = CloudHome(config.folder)
+        self._source: VersionSource = self._cache or HomeSource(home)
+        folder = self._cache.run_folder if self._cache else home.inference_folder / f"replica-{number}"
+        self._engine = LocalEngine(config, self._clock, source=self._source, folder=folder / "versions")
         self._versions: collections.OrderedDict[str, ReleasedVersion] = collections.OrderedDict()
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._listener = TlsListener(self._serve_alone)
+        self._scheduler: FrameStream | None = None
+        self._fetches: dict[int, tuple[FrameStream, asyncio.Future[tuple[int, memoryview]]]] = {}
+        self._numbers = itertools.count()
         self._sent_loads: weakref.WeakKeyDictionary[FrameStream, int] = weakref.WeakKeyDictionary()
 
-    async def start(self, path: Path) -> None:
+    async def start(self) -> None:
+        """Make the engine; `listen` or `listen_tls` lets the scheduler reach it.
+
+        Raises:
+            OSError: the folder of the cache cannot be made.
+            ConfigError, IngestError: as `FeatureViews.start`.
+        """
+        if self._cache is not None:
+            await asyncio.to_thread(self._cache.prepare)
+        await self._engine.start()
+
+    async def listen(self, path: Path) -> UnixAddress:
         """Listen at `path`, a socket in a folder that lets only this user in; one that an ended process left goes.
 
         Raises:
             OSError: the folder does not exist, or the path is too long for a socket.
-            ConfigError, IngestError: as `FeatureViews.start`.
         """
-        await self._engine.start()
         await asyncio.to_thread(path.unlink, missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, path)
+        return UnixAddress(path)
+
+    async def listen_tls(self, host: str, certificate: str) -> TlsAddress:
+        """Listen for one connection, of the scheduler with this certificate (PEM); it ends the one before.
+
+        Raises:
+            OSError: `host` is not an address of this node.
+        """
+        return await self._listener.listen(host, certificate)
 
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        self._listener.close()
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._engine.close()
+        if self._cache is not None:
+            await asyncio.to_thread(self._cache.close)
+
+    async def _serve_alone(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve the scheduler's new connection. The one before may be lost without this end knowing."""
+        for task in list(self._connections):
+            task.cancel()
+        await self._serve(reader, writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        stream = FrameStream(reader, writer)
+        stream = self._scheduler = FrameStream(reader, writer)
         batches: dict[int, asyncio.Task[None]] = {}
         try:
             stream.send(["hello", self._engine.vms.capacity])
@@ -65,6 +108,11 @@ class ReplicaServer:
         except asyncio.CancelledError:  # this closes; the server's own task of the connection ends quietly
             pass
         finally:
+            if self._scheduler is stream:
+                self._scheduler = None
+            for other, part in list(self._fetches.values()):
+                if other is stream and not part.done():
+                    part.set_exception(ReplicaLostError("the connection to the cloud ended"))
             for batch in batches.values():
                 batch.cancel()
             await asyncio.gather(*batches.values(), return_exceptions=True)
@@ -90,6 +138,13 @@ class ReplicaServer:
                 self._engine.vms.keep_loaded(manifests)
             case ["ping"]:
                 stream.send(["pong"])
+            case ["part", int(number), int(size_bytes), str(error)]:
+                _, part = self._fetches.get(number, (None, None))
+                if part is not None and not part.done():
+                    if error:
+                        part.set_exception(InferenceError(error))
+                    else:
+                        part.set_result((size_bytes, body))
             case _:
                 raise WireError(f"a frame {head[0]!r:.100} of {len(head)} parts")
 
@@ -160,9 +215,34 @@ class ReplicaServer:
     async def _version(self, sha256: str) -> ReleasedVersion:
         version = self._versions.get(sha256)
         if version is None:
-            envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
-            version = ReleasedVersion.of(sha256, self._home.trusted_keys.verify_manifest(envelope))
+            version = ReleasedVersion.of(sha256, await self._source.manifest(sha256))
             version = self._versions.setdefault(sha256, version)
             if len(self._versions) > MAX_VERSIONS:
                 self._versions.popitem(last=False)
         return version
+
+    async def _fetch(self, sha256: str) -> bytes:
+        """Return a file that the scheduler has, part by part: batches go between them, and memory is bounded.
+
+        Raises:
+            InferenceError: it does not have the file, or it is larger than what may be loaded here.
+            ReplicaLostError: the connection ended.
+        """
+        data, size_bytes = bytearray(), -1
+        while len(data) != size_bytes:
+            if (stream := self._scheduler) is None:
+                raise ReplicaLostError("the connection to the cloud ended")
+            number, part = next(self._numbers), asyncio.get_running_loop().create_future()
+            self._fetches[number] = stream, part
+            try:
+                stream.send(["fetch", number, sha256, len(data)])
+                size_bytes, received = await part
+            finally:
+                del self._fetches[number]
+            data += received
+            if size_bytes > self._max_bytes:
+                what = f"the file {sha256} has {size_bytes} bytes, more than the {self._max_bytes} that may be loaded"
+                raise InferenceError(f"{what} here: raise CloudConfig.inference_mb")
+            if len(data) > size_bytes or (not received and size_bytes):
+                raise InferenceError(f"the cloud sent {len(data)} bytes of the file {sha256}, which has {size_bytes}")
+        return bytes(data)

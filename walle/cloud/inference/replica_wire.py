@@ -1,17 +1,19 @@
-"""Frames between the scheduler's process and a replica's, over a Unix socket.
+"""Frames between the scheduler's process and a replica's, over a Unix socket, or TLS between nodes.
 
 A frame is two lengths of 4 bytes, a head and a body. The head is a list of plain data, whose first item says what it
 is; the body has payloads or results one after the other, as they came from the device or go to it: they are not encoded
-again. Both ends are the same version of walle, and the socket's folder lets only its user in.
+again. Both ends are the same version of walle, and nobody else can connect (`replica_address`).
 
     to the replica       ["run", number, sha256, phase, max_batch, [[device, left_s or None, length], ...]] and payloads
                          ["cancel", number], ["ping"]
                          ["load", number, sha256, may_unload], ["keep", [sha256, ...]]
+                         ["part", number, size, error text] and the bytes that were fetched, of a file of this size
     from the replica     ["hello", vms]
                          ["ran", number, max_batch, [[kind, length], ...]] and results
                          ["load", number, kind, error text]
                          ["loaded", [[sha256, name, vms, bytes], ...]], when what is loaded has changed
                          ["pong"]
+                         ["fetch", number, sha256, offset], on a node without the cloud's folder
 
 `kind` is "" for a result, and for an error, whose text is in the body, "late" or "failed"; for a version to load "room"
 where what is used takes all room.

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from walle.cloud.home import CloudHome
+from walle.cloud.inference.version_source import VersionSource
 from walle.deploy.cloud.bundle import unpack
 from walle.protocol import Manifest
 
@@ -16,10 +16,14 @@ MAX_FOLDERS = 64  # of versions that nothing uses, the latest used ones
 
 
 class VersionFiles:
-    """Folders of versions in `folder`, which is emptied first. `home` has the files."""
+    """Folders of versions in `folder`, which is emptied first. Those that nothing uses are MAX_FOLDERS at most, and
+    their files have `max_idle_bytes` at most.
+    """
 
-    def __init__(self, home: CloudHome, folder: Path) -> None:
-        self._home = home
+    def __init__(self, source: VersionSource, folder: Path, max_idle_bytes: int) -> None:
+        self._source = source
+        self._max_idle_bytes = max_idle_bytes
+        self._sizes: dict[str, int] = {}
         self._folder = folder
         self._unpacking: collections.OrderedDict[str, asyncio.Task[Path]] = collections.OrderedDict()
         self._users = collections.Counter[str]()
@@ -35,8 +39,9 @@ class VersionFiles:
         try:
             unpacking = self._unpacking.get(sha256)
             if unpacking is None:
-                unpacking = asyncio.create_task(asyncio.to_thread(self._unpack, sha256, manifest))
+                unpacking = asyncio.create_task(self._unpack(sha256, manifest))
                 self._unpacking[sha256] = unpacking
+                self._sizes[sha256] = sum(one.size_bytes for one in (*manifest.files, *manifest.cloud_files))
                 unpacking.add_done_callback(functools.partial(self._forget_failed, sha256))
             self._unpacking.move_to_end(sha256)
             yield await asyncio.shield(unpacking)
@@ -47,16 +52,21 @@ class VersionFiles:
             self._remove_oldest()
 
     async def close(self) -> None:
-        """Wait for what is being unpacked: a thread cannot be stopped."""
+        """Wait for what is being unpacked: a thread cannot be stopped. The source has failed what it was reading."""
         await asyncio.gather(*self._unpacking.values(), return_exceptions=True)
 
     def _forget_failed(self, sha256: str, unpacking: asyncio.Task[Path]) -> None:
         if unpacking.cancelled() or unpacking.exception() is not None:
             self._unpacking.pop(sha256, None)
+            self._sizes.pop(sha256, None)
 
     def _remove_oldest(self) -> None:
         idle = [sha256 for sha256, one in self._unpacking.items() if one.done() and not self._users[sha256]]
-        for sha256 in idle[: max(0, len(idle) - MAX_FOLDERS)]:
+        folders, size_bytes = len(idle), sum(self._sizes[sha256] for sha256 in idle)
+        for sha256 in idle:
+            if folders <= MAX_FOLDERS and size_bytes <= self._max_idle_bytes:
+                break
+            folders, size_bytes = folders - 1, size_bytes - self._sizes.pop(sha256)
             folder = self._unpacking.pop(sha256).result()
             # At once under another name: a new use unpacks it again meanwhile.
             gone = folder.with_name(f".gone-{folder.name}")
@@ -64,12 +74,10 @@ class VersionFiles:
                 folder.rename(gone)
             asyncio.get_running_loop().run_in_executor(None, functools.partial(shutil.rmtree, gone, ignore_errors=True))
 
-    def _unpack(self, sha256: str, manifest: Manifest) -> Path:
-        shared, cloud = self._home.files, self._home.cloud_files
-        blobs = {entry.sha256: shared.path(entry.sha256).read_bytes() for entry in manifest.files}
-        blobs |= {entry.sha256: cloud.path(entry.sha256).read_bytes() for entry in manifest.cloud_files}
+    async def _unpack(self, sha256: str, manifest: Manifest) -> Path:
+        entries = (*manifest.files, *manifest.cloud_files)
+        blobs = {entry.sha256: await self._source.read(entry.sha256) for entry in entries}
         folder = self._folder / sha256
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(folder)
-        unpack(manifest, blobs, folder, on_cloud=True)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await asyncio.to_thread(unpack, manifest, blobs, folder, on_cloud=True)
         return folder

@@ -7,6 +7,7 @@ import functools
 from walle.cloud.home import CloudHome
 from walle.cloud.inference.engine import ReleasedVersion
 from walle.cloud.inference.failures import InferenceError
+from walle.cloud.inference.version_source import HomeSource
 from walle.cloud.peers import ReleasesPeer
 
 MAX_VERSIONS = 256  # whose manifests are kept, those asked for last
@@ -18,7 +19,7 @@ class Versions:
     """Versions that were released here, by task and version."""
 
     def __init__(self, home: CloudHome, releases: ReleasesPeer) -> None:
-        self._home = home
+        self._source = HomeSource(home)
         self._releases = releases
         self._known: collections.OrderedDict[_Name, ReleasedVersion] = collections.OrderedDict()
         self._finding: dict[_Name, asyncio.Task[ReleasedVersion]] = {}
@@ -47,8 +48,7 @@ class Versions:
             OSError: the manifest is not in the cloud's folder.
             WalleError: it is damaged.
         """
-        envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
-        return ReleasedVersion.of(sha256, self._home.trusted_keys.verify_manifest(envelope))
+        return ReleasedVersion.of(sha256, await self._source.manifest(sha256))
 
     async def close(self) -> None:
         finding = list(self._finding.values())

@@ -41,7 +41,7 @@ class VmEngine:
     A version that no request has asked for yet (`load`) takes the place of one that was not used for RECENT_S, or that
     has another replica. `unload_unused` unloads what was not used for UNUSED_S, unless devices may get it (`keep`).
     A replica of which MEMORY_FAILURES requests in a row exceed its memory is loaded again: the task may keep too much.
-    `loads` grows with each replica that is loaded or unloaded.
+    `loads` grows with each replica that has loaded its version or is unloaded.
 
     Requests of one batch whose execution fails together are run alone, one after the other.
     """
@@ -66,30 +66,43 @@ class VmEngine:
         return self._vms
 
     def state(self) -> EngineState:
-        vms = collections.Counter(sha256 for sha256, _ in self._loaded)
-        sizes = {sha256: (one.version.name, one.size_bytes) for (sha256, _), one in self._loaded.items()}
+        ready = {key: one for key, one in self._loaded.items() if one.is_ready}
+        vms = collections.Counter(sha256 for sha256, _ in ready)
+        sizes = {sha256: (one.version.name, one.size_bytes) for (sha256, _), one in ready.items()}
         loaded = tuple(LoadedVersion(key, name, vms[key], vms[key] * size) for key, (name, size) in sizes.items())
         running = sum(one.is_used for one in self._loaded.values())
         return EngineState((ProcessState(True, running, loaded),))
 
     def is_loaded(self, version: ReleasedVersion) -> bool:
-        return any(sha256 == version.sha256 for sha256, _ in self._loaded)
+        return any(one.is_ready for key, one in self._loaded.items() if key[0] == version.sha256)
 
     async def load(self, version: ReleasedVersion, *, may_unload: bool) -> None:
-        """Load a version on one replica, unless one has it; see `Engine.load`."""
+        """Load a version on one replica, unless one has it; see `Engine.load`. One that fails to load takes no room."""
         if self.is_loaded(version):
             return
         may_go = self._is_unneeded if may_unload else _never
         async with self._files.use(version.sha256, version.manifest) as files:
             size_bytes = self._size_bytes(version)
-            if self.is_loaded(version):  # by a request, meanwhile
+            while not self.is_loaded(version) and self._is_used(version):  # by a request, which loads it
+                self._freed.clear()
+                await self._freed.wait()
+            if self.is_loaded(version):
                 return
-            if not self._make_room(size_bytes, may_go):
-                raise NoRoomError(f"{version.name} is not loaded beforehand: what is used here takes all room")
+            number = self._idle_number(version)  # of one whose run could not load it
+            if number is None:
+                if not self._make_room(size_bytes, may_go):
+                    raise NoRoomError(f"{version.name} is not loaded beforehand: what is used here takes all room")
+                number = 0
+                self._add(version, files, number, size_bytes)
+            key = version.sha256, number
             # What takes no room from others gives its own to the first that asks for it.
             used_s = self._clock.monotonic() if may_unload else -math.inf
-            async with self._used(self._add(version, files, 0, size_bytes), used_s):
-                await self._runner.load_replica(files, version.manifest)
+            try:
+                async with self._used(key, used_s):
+                    await self._runner.load_replica(files, version.manifest, number)
+            finally:
+                if (one := self._loaded.get(key)) is not None and not (one.is_ready or one.is_used):
+                    self._unload(key)
 
     def keep(self, versions: Sequence[ReleasedVersion]) -> None:
         self.keep_loaded(version.sha256 for version in versions)
@@ -214,6 +227,9 @@ class VmEngine:
             yield
         finally:
             one.is_used = False
+            if not one.is_ready and self._runner.has_loaded(one.files, one.version.manifest, key[1]):
+                one.is_ready = True
+                self.loads += 1
             one.used_s = self._clock.monotonic() if used_s is None else used_s
             if one.memory_failures >= MEMORY_FAILURES:
                 _LOG.warning("%s: a replica is loaded again, since it is out of memory", one.version.name)
@@ -231,6 +247,9 @@ class VmEngine:
     def _idle_number(self, version: ReleasedVersion) -> int | None:
         numbers = (key[1] for key, one in self._loaded.items() if key[0] == version.sha256 and not one.is_used)
         return min(numbers, default=None)
+
+    def _is_used(self, version: ReleasedVersion) -> bool:
+        return any(one.is_used for key, one in self._loaded.items() if key[0] == version.sha256)
 
     def _make_room(self, size_bytes: int, may_go: Callable[["_Loaded", int], bool]) -> bool:
         """Unload what was used longest ago, of those that may go, until one more fits; nothing where it cannot.
@@ -257,11 +276,8 @@ class VmEngine:
         """Return whether a replica makes room for a version that no request has asked for yet."""
         return others > 0 or one.used_s + RECENT_S <= self._clock.monotonic()
 
-    def _add(self, version: ReleasedVersion, files: Path, number: int, size_bytes: int) -> _Replica:
-        key = version.sha256, number
-        self._loaded[key] = _Loaded(version, files, size_bytes)
-        self.loads += 1
-        return key
+    def _add(self, version: ReleasedVersion, files: Path, number: int, size_bytes: int) -> None:
+        self._loaded[version.sha256, number] = _Loaded(version, files, size_bytes)
 
     def _unload(self, key: _Replica) -> None:
         one = self._loaded.pop(key)
@@ -270,13 +286,14 @@ class VmEngine:
 
 
 class _Loaded:
-    """A replica that has a VM, or gets one with its next run."""
+    """A replica that has a VM, or gets one with its next run; it takes room from its first one on."""
 
     def __init__(self, version: ReleasedVersion, files: Path, size_bytes: int) -> None:
         self.version = version
         self.files = files
         self.size_bytes = size_bytes
         self.is_used = False
+        self.is_ready = False  # its VM has loaded the version
         self.used_s = -math.inf
         self.memory_failures = 0  # in a row
 

@@ -57,9 +57,13 @@ class InferenceWatch:
         for number, process in enumerate(state.processes):
             up.add_metric([str(number)], process.is_up)
             running.add_metric([str(number)], process.running)
+            by_name: dict[str, tuple[int, int]] = {}  # a version that was built twice has two manifests
             for one in process.loaded:
-                vms.add_metric([str(number), one.name], one.vms)
-                size.add_metric([str(number), one.name], one.size_bytes)
+                count, size_bytes = by_name.get(one.name, (0, 0))
+                by_name[one.name] = count + one.vms, size_bytes + one.size_bytes
+            for name, (count, size_bytes) in by_name.items():
+                vms.add_metric([str(number), name], count)
+                size.add_metric([str(number), name], size_bytes)
         return [up, running, vms, size]
 
     def _version_gauges(self) -> list[Metric]:

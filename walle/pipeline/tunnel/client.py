@@ -14,7 +14,7 @@ import contextlib
 import logging
 import random
 import ssl
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -272,7 +272,8 @@ class TunnelClient:
     ) -> bytes:
         """Return the cloud's answer. Blocks until there is a connection; is not repeated on the next one.
 
-        It waits for a connection for `connect_timeout` seconds at most, if that is given. Requests of a higher
+        It waits for a connection for `connect_timeout` seconds at most, if that is given, however many other requests
+        wait for one. Requests of a higher
         `priority` (-100 to 100) are sent and started first. The cloud knows `timeout`, and stops the request then or
         when this call is cancelled.
 
@@ -288,8 +289,7 @@ class TunnelClient:
         due_s = self._clock.monotonic() + timeout
         slots = self._urgent_slots if priority > 0 else self._request_slots
         try:
-            async with asyncio.timeout(timeout), slots.slot(priority):
-                link = await self._link_for(topic, connect_timeout)
+            async with asyncio.timeout(timeout), self._link_and_slot(topic, connect_timeout, slots, priority) as link:
                 self._next_request += 1
                 request = protocol.Request(self._next_request, topic, payload, priority)
                 response = await link.ask(request, self._encoder.encode, due_s)
@@ -533,6 +533,22 @@ class TunnelClient:
     def _pulse(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def _link_and_slot(
+        self, topic: str, connect_timeout: float | None, slots: PrioritySlots, priority: int
+    ) -> AsyncIterator[Link]:
+        """Give the connection and hold a slot in the block. A request without a connection holds none, nor needs one.
+
+        Raises:
+            RequestError: as `_link_for`.
+        """
+        while True:
+            link = await self._link_for(topic, connect_timeout)
+            async with slots.slot(priority):
+                if link is self._link and not (link.ended or link.is_leaving):  # still, after the wait for the slot
+                    yield link
+                    return
 
     async def _link_for(self, topic: str, connect_timeout: float | None) -> Link:
         """Return the connection, once there is one that takes requests.

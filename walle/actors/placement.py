@@ -1,0 +1,42 @@
+"""Placement of the cloud's actors on the nodes of a Ray cluster."""
+
+import hashlib
+import socket
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from walle.cloud import CloudConfig
+from walle.cloud.config import parse_resources
+
+_LEAST_CPU = 0.001  # reserves no core: Ray places by turns what needs something, and anywhere what needs nothing
+_OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+
+
+def beside_driver() -> dict[str, Any]:
+    """Return the options of actors that keep the cloud's folder: on this process's node, where that is."""
+    node = ray.get_runtime_context().get_node_id()
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=False)}
+
+
+def of_replicas(config: CloudConfig, scheduler_node: str) -> dict[str, Any]:
+    """Return the options of replica processes: spread over the nodes that have the `inference_resources` of each.
+
+    Where tasks read features that are in the cloud's folder, on the scheduler's node.
+
+    Raises:
+        ConfigError: as `parse_resources`.
+    """
+    resources = parse_resources(config.inference_resources)
+    options: dict[str, Any] = {"num_cpus": _LEAST_CPU, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
+    options |= {option: resources.pop(name) for name, option in _OPTIONS.items() if name in resources}
+    options["resources"] = resources
+    if config.features and not config.uploads:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=scheduler_node, soft=False)
+    return options
+
+
+def cloud_name(config: CloudConfig) -> str:
+    """Return a name that tells this cloud from others on a node: of its host and folder."""
+    return hashlib.sha256(f"{socket.gethostname()}:{config.folder}".encode()).hexdigest()[:16]

@@ -1,0 +1,53 @@
+"""Sources of versions' manifests and files for replicas: the cloud's folder, or a cache of it (`node_cache`)."""
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+from walle.cloud.home import CloudHome
+from walle.deploy.cloud.files import FileStoreError
+from walle.protocol import Manifest
+
+PART_BYTES = 256 << 10  # of a file that is sent to another node: a batch does not wait long for the part before it
+
+
+class VersionSource(Protocol):
+    """Files by their sha256. Both methods raise OSError or WalleError for one that cannot be had."""
+
+    async def manifest(self, sha256: str) -> Manifest: ...
+
+    async def read(self, sha256: str) -> bytes:
+        """Return a file that a manifest names; who unpacks it checks its hash."""
+
+
+class HomeSource:
+    """The files in a cloud's folder."""
+
+    def __init__(self, home: CloudHome) -> None:
+        self._home = home
+
+    async def manifest(self, sha256: str) -> Manifest:
+        """Return a manifest that the cloud's bundle key signed."""
+        envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
+        return self._home.trusted_keys.verify_manifest(envelope)
+
+    async def read(self, sha256: str) -> bytes:
+        return await asyncio.to_thread(lambda: self._path(sha256).read_bytes())
+
+    def read_part(self, sha256: str, offset: int) -> tuple[int, bytes]:
+        """Return the size of a file, and its PART_BYTES from `offset`, fewer at its end.
+
+        Raises:
+            FileStoreError: the cloud does not hold it.
+            OSError: it cannot be read.
+        """
+        with self._path(sha256).open("rb") as file:
+            size_bytes = file.seek(0, 2)
+            file.seek(offset)
+            return size_bytes, file.read(PART_BYTES)
+
+    def _path(self, sha256: str) -> Path:
+        for store in (self._home.files, self._home.cloud_files):
+            if store.has(sha256):
+                return store.path(sha256)
+        raise FileStoreError(sha256, "the cloud does not hold it")
