@@ -177,7 +177,8 @@ class _Demo:
         self._console.print("models:", self._models.why, highlight=False, soft_wrap=True)
         async with contextlib.AsyncExitStack() as undo:
             with _status(options, self._console, "starting the cloud and its devices, and releasing the tasks"):
-                studio = await undo.enter_async_context(Studio(self._folder, self._models.models, devices=options.devices))
+                models = self._models.models
+                studio = await undo.enter_async_context(Studio(self._folder, models, devices=options.devices))
             await asyncio.to_thread(self._results.begin)
             players: list[Player] = []
             can_quit = undo.enter_context(quit_key(lambda: _stop(players)))
