@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from walle.protocol import (
     MAX_ID_CHARS,
     ContentsTest,
+    Destination,
     Directive,
     Envelope,
     Failure,
@@ -21,6 +22,7 @@ from walle.protocol import (
     Outcome,
     OutcomeBatch,
     OutcomeKind,
+    OutputPolicy,
     Profile,
     ProtocolError,
     QueuePolicy,
@@ -57,6 +59,7 @@ manifests = st.builds(
     phases=st.dictionaries(words, words, max_size=3),
     limits=st.dictionaries(words, st.integers(0, 2**31), max_size=3),
     files=st.just((FileEntry("main.pyc", HASH, 3), FileEntry("resources/a.walle", HASH, 0, "exclusive"))),
+    output=st.builds(OutputPolicy, destination=st.sampled_from(Destination)),
 )
 
 
@@ -103,6 +106,34 @@ def test_a_manifest_of_format_1_is_read_still() -> None:
     value = json.loads(manifest.to_bytes())
     value |= {"format": 1, "sequence": value.pop("trigger")["sequence"]}
     assert Manifest.from_bytes(json.dumps(value).encode()) == manifest
+
+
+def test_a_walle_that_would_upload_an_output_that_stays_refuses_its_manifest() -> None:
+    manifest = manifest_of(())
+    sent = json.loads(manifest.to_bytes())
+    assert (sent["format"], "output" in sent) == (2, False)  # as an older walle reads and writes it
+    assert Manifest.from_bytes(json.dumps(sent).encode()).output.destination is Destination.CLOUD
+    kept = dataclasses.replace(manifest, output=OutputPolicy(destination=Destination.DEVICE))
+    value = json.loads(kept.to_bytes())
+    assert (value["format"], value["output"]) == (3, {"destination": "device"})
+    with pytest.raises(ProtocolError, match=r"manifest\.format: must be 1 to 3, is 4; a newer walle may read it"):
+        Manifest.from_bytes(json.dumps(value | {"format": 4}).encode())
+
+
+@pytest.mark.parametrize(
+    ("table", "error"),
+    [
+        ([], "output: must be an object, is list"),
+        ({"upload": False}, "output: has an unknown key 'upload'; the only one is destination"),
+        ({"destination": "phone"}, "output.destination: must be one of cloud, device, app, is 'phone'"),
+        ({"destination": ["app"]}, "output.destination: must be one of cloud, device, app, is ['app']"),
+    ],
+)
+def test_a_destination_that_is_wrong_is_refused_by_field(table: object, error: str) -> None:
+    value = json.loads(manifest_of(()).to_bytes()) | {"output": table}
+    with pytest.raises(ProtocolError) as caught:
+        Manifest.from_bytes(json.dumps(value).encode())
+    assert str(caught.value) == f"manifest.{error}"
 
 
 @pytest.mark.parametrize(

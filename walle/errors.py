@@ -24,9 +24,11 @@ class VMError(WalleError):
     """A task that raised, ran too long, broke a limit, or imported what it may not.
 
     `log` has the last lines that the failed run logged, as an outcome report carries them, where they are known.
+    `cpu_s` is the CPU time of the failed run, in seconds on the thread of its VM, None where it is not known.
     """
 
     log = ""
+    cpu_s: float | None = None
 
 
 class PipelineError(WalleError):

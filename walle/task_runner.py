@@ -171,8 +171,13 @@ def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
     return recent.encode() if isinstance(recent, RecentEvents) else encode_events(recent)
 
 
+def _is_cpu_time(value: object) -> bool:
+    """Return whether a VM's CPU time is one: seconds, which a task could falsify."""
+    return isinstance(value, float) and 0 <= value < math.inf
+
+
 async def _complete(error: TaskError | LimitExceeded | ForbiddenImport, vm: VM, run_id: int, log: OnLog) -> None:
-    """Take the log of a failed run out of its VM and pass it on; set what the error lacks: its log and place.
+    """Take the log of a failed run out of its VM and pass it on; set what the error lacks: log, place and CPU time.
 
     A VM that ends meanwhile loses its log.
     """
@@ -181,8 +186,8 @@ async def _complete(error: TaskError | LimitExceeded | ForbiddenImport, vm: VM, 
     except VMError:
         return
     match taken:
-        case {"log": found, "place": str(place)}:
-            pass
+        case {"log": found, "place": str(place), "cpu_s": cpu_s}:
+            error.cpu_s = cpu_s if _is_cpu_time(cpu_s) else None
         case _:  # the task has changed the runtime of its VM
             found, place = taken, ""
     lines = parse_lines(found)
@@ -282,9 +287,10 @@ class TaskRunner:
             times = result["phase_ms"] if timed else {}
             phase_ms = {phase: float(times[phase]) for phase in PHASES if phase in times}
             cpu_s = result["cpu_s"]
-            if not (isinstance(cpu_s, float) and 0 <= cpu_s < math.inf):
+            if not _is_cpu_time(cpu_s):
                 raise ValueError(f"cpu_s is {cpu_s!r}")  # noqa: TRY301
-            output = TaskOutput(result["output"], puts, local, result.get("state"), phase_ms, cpu_s)
+            destination = manifest.output.destination
+            output = TaskOutput(result["output"], puts, local, result.get("state"), phase_ms, cpu_s, destination)
         except (LookupError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)

@@ -56,7 +56,7 @@ class FrameChooser:
 
     def __init__(self, share: float | None = None, *, unchanged: int = UNCHANGED) -> None:
         self.counts = dict.fromkeys(Choice, 0)
-        self.cpu_s: dict[str, float] = {}  # of all runs that returned, by task
+        self.cpu_s: dict[str, float] = {}  # of all runs whose time is known, by task
         self._budget = None if share is None else CpuBudget(share)
         self._unchanged = unchanged
         self._before: Thumbnail | None = None  # of the frame before
@@ -101,7 +101,7 @@ class FrameChooser:
     # --- what the chosen frames cost ----------------------------------------------------------------------------------
 
     def begin(self, pts_ms: int, tasks: set[str]) -> None:
-        """Note that a chosen frame went to tasks; each of them ends with `end` or `lose`."""
+        """Note that a chosen frame went to tasks; each of them ends with `end`, `fail` or `drop`."""
         if tasks:
             reserved_s = self._budget.reserve() if self._budget is not None else 0.0
             self._running[pts_ms] = _Running(reserved_s, set(tasks), reserved_s / len(tasks))
@@ -116,13 +116,22 @@ class FrameChooser:
             running.is_whole &= cpu_s is not None
             self._end(task, pts_ms, running)
 
-    def lose(self, task: str, pts_ms: int, *, has_run: bool) -> None:
-        """Note that a task failed on a frame, or dropped it: no later frame is taken for one like it."""
+    def fail(self, task: str, pts_ms: int, cpu_s: float | None) -> None:
+        """Note that a task failed on a frame, and the CPU time that this took: no later frame is like this one.
+
+        A run whose time is not known, such as one whose VM ended, counts with its share of what is reserved.
+        """
+        self._forget(pts_ms)
+        running = self._running.get(pts_ms)
+        if cpu_s is None and running is not None:
+            running.cost_s += running.share_s
+        self.end(task, pts_ms, cpu_s)
+
+    def drop(self, task: str, pts_ms: int) -> None:
+        """Note that a task dropped a frame: no later frame is taken for one like it."""
         self._forget(pts_ms)
         if (running := self._running.get(pts_ms)) is not None:
             running.is_whole = False
-            if has_run:  # its CPU time is not known
-                running.cost_s += running.share_s
             self._end(task, pts_ms, running)
 
     def spend(self, task: str, cpu_s: float | None, *, of_frame: bool = False) -> None:

@@ -262,8 +262,10 @@ class Player:
         if name == SOUND_TASK:
             self.chooser.spend(name, result.cpu_s)
             return
-        if result.dropped or result.failure is not None:
-            self.chooser.lose(name, pts_ms, has_run=not result.dropped)
+        if result.dropped:
+            self.chooser.drop(name, pts_ms)
+        elif result.failure is not None:
+            self.chooser.fail(name, pts_ms, result.cpu_s)
         else:
             self.chooser.end(name, pts_ms, result.cpu_s)
 

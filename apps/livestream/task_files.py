@@ -94,6 +94,13 @@ def public_models() -> list[str]:
     return sorted({*names, EMBEDDER})
 
 
+def check_public_models(folder: ModelFolder) -> None:
+    """Raise ModelFileError, which names the command that fetches it, where a folder lacks one of `public_models`."""
+    entries = manifest().entries
+    for name in public_models():
+        folder.file(entries[name])
+
+
 def task_models(name: str, settings: dict[str, Any]) -> dict[str, str]:
     """Return which published model each model file below resources/ is made from."""
     if name not in DETECTORS:

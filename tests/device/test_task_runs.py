@@ -179,3 +179,53 @@ async def test_a_task_cannot_use_up_the_topics_of_its_device(tmp_path: Path) -> 
         await device.settled()
         stored = await device.store.call(lambda database: database.counts())
         assert stored[0] == 61
+
+
+FAILING = """\
+def execute(ctx, trigger):
+    total = sum(range(100_000))
+    if int(trigger["event"]["page_id"].partition("/")[2]) % 2:
+        return {1, 2}  # a set does not cross
+    raise ValueError(total)
+"""
+
+
+@pytest.mark.asyncio
+async def test_the_app_is_told_the_cpu_time_of_runs_that_fail(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        with device.results("shop/count") as results:
+            await shop.push("v1", main=FAILING)
+            await shop.release("v1", beta=["d0"])
+            await user.until(lambda: device.counts.runs_failed >= 2)
+            found = [await anext(results) for _ in range(2)]
+    assert {one.failure.error_type for one in found if one.failure is not None} == {"ValueError", "TypeError"}
+    assert all(one.cpu_s is not None and 0 < one.cpu_s < 60 for one in found)
+
+
+OUTPUT_AND_PUT = """\
+def execute(ctx, trigger):
+    ctx.store.put("sent", 1)
+    return len(ctx.store.query()) + 1
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("destination", "stored"), [("device", [1, 2, 3]), ("app", [])])
+async def test_an_output_that_stays_is_not_in_the_cloud_and_what_the_task_puts_is(
+    tmp_path: Path, destination: str, stored: list[int]
+) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        with device.results("shop/count") as results:
+            await shop.push("v1", main=OUTPUT_AND_PUT, config=f'{TASK_CONFIG}[output]\ndestination = "{destination}"\n')
+            await shop.release("v1", beta=["d0"])
+            await user.until(lambda: device.counts.runs_ok >= 3)
+            found = [(await anext(results)).output for _ in range(3)]
+        await device.settled()
+        assert found == (stored or [1, 1, 1])  # each run counts the outputs that the store has
+        assert [plain.decode(one.payload) for one in await device.store.query("shop/count")][:3] == stored
+        assert await shop.cloud.gateway.uploads("shop/count", 0, 10) == []
+        sent = await shop.cloud.gateway.uploads("shop/count/sent", 0, 1000)
+        summary = await device.summary()
+        assert len(sent) == summary.produced == device.counts.runs_ok

@@ -210,16 +210,20 @@ async def test_what_a_failing_run_logged_stays_for_one_call(make: Make) -> None:
     lines = [("warning", "before"), ("info", "one"), ("info", "two, which has no end")]
     with pytest.raises(TaskError):
         await run(vm)
-    assert (await vm.call(take))["log"] == [("info", "at import"), *lines]
+    taken = await vm.call(take)
+    assert taken["log"] == [("info", "at import"), *lines]
+    assert taken["cpu_s"] > 0
     assert (await vm.call(take))["log"] == []
     with pytest.raises(DeadlineExceeded):
         await vm.call("walle.pipeline.context:run", TASK, TRIGGER, EVENTS, {"os": "slow"}, deadline=0.2)
-    assert (await vm.call(take))["log"] == lines
+    taken = await vm.call(take)
+    assert taken["log"] == lines
+    assert taken["cpu_s"] > 0
     result = await vm.call("walle.pipeline.context:run", TASK, TRIGGER, EVENTS, {"os": "other"})
     assert result["log"] == lines  # and nothing of the runs before
     taken = await vm.call(take)  # the result could have been refused after the run returned
     assert (taken["log"], taken["place"].rpartition("/")[2]) == (lines, "main.py:3 in execute")
-    assert await vm.call(take) == {"log": [], "place": ""}
+    assert await vm.call(take) == {"log": [], "place": "", "cpu_s": None}
 
 
 @pytest.mark.asyncio

@@ -24,7 +24,7 @@ from walle.pipeline.stream import decode_events
 from walle.pipeline.stream_engine import PositionError, StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.trie import EventStream, TriggerError
-from walle.protocol import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
+from walle.protocol import ContentsTest, Destination, FullPolicy, QueuePolicy, TriggerCondition
 
 VISIT = [
     Event(PAGE_ENTER, "item", 100, {}),
@@ -82,6 +82,29 @@ async def test_a_local_feature_is_stored_and_never_uploaded(store: FeatureStore)
     assert [await outputs(store, topic) for topic in ("ipv", "sent", "kept")] == [[4], [1], [2]]
     uploads = await Outbox(store).batch(0, 10)
     assert sorted(upload.topic for upload in uploads) == ["ipv", "sent"]
+
+
+@pytest.mark.asyncio
+async def test_an_output_goes_as_far_as_its_destination_and_the_app_has_it_in_any_case(store: FeatureStore) -> None:
+    async def run(task: str, trigger: Trigger) -> TaskOutput:
+        output = b"x" * (2 << 20) if task == "app" else task  # more than a feature may have
+        return TaskOutput(output, [("aside", task)], destination=Destination(task))
+
+    engine = StreamEngine(store, run)
+    streams = {name: engine.results.open(name) for name in map(str, Destination)}
+    for name in streams:
+        engine.add_task(name, TriggerCondition.of([PAGE_EXIT]))
+    await play(engine, VISIT)
+    assert {name: len(await outputs(store, name)) for name in streams} == {"cloud": 1, "device": 1, "app": 0}
+    uploads = await Outbox(store).batch(0, 10)
+    assert sorted(upload.topic for upload in uploads) == ["aside", "aside", "aside", "cloud"]
+    results = {name: await anext(stream) for name, stream in streams.items()}
+    assert {name: (len(result.output), result.failure) for name, result in results.items()} == {
+        "cloud": (5, None),
+        "device": (6, None),
+        "app": (2 << 20, None),
+    }
+    assert store.position == len(VISIT) - 1  # also of a run that has stored nothing
 
 
 @pytest.mark.asyncio
@@ -301,7 +324,7 @@ from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.trie import EventStream
-from walle.protocol import QueuePolicy, TriggerCondition
+from walle.protocol import Destination, QueuePolicy, TriggerCondition
 
 def source(count):
     seed = random.Random(3)
@@ -312,13 +335,16 @@ def source(count):
 async def run(task, trigger):
     await asyncio.sleep(0.002 if task == "slow" and trigger.position % 41 == 0 else 0)
     visit = [event.contents["n"] for event in trigger.page_events]
-    return TaskOutput([trigger.position, trigger.visit, visit], [("aside", [task, trigger.position])])
+    destination = {"pair": Destination.DEVICE, "gone": Destination.APP}.get(task, Destination.CLOUD)
+    puts = [("aside", [task, trigger.position])]
+    return TaskOutput([trigger.position, trigger.visit, visit], puts, destination=destination)
 
 async def main(path, count):
     async with FeatureStore(path, threshold=20, interval_s=0.004) as store:
         engine = StreamEngine(store, run, events=EventStream(max_events=20, max_span=500))
         engine.add_task("exit", TriggerCondition.of(["page_exit"]))
         engine.add_task("pair", TriggerCondition.of(["exposure", "click", "b"]))
+        engine.add_task("gone", TriggerCondition(("a", "click"), without_visit=True))
         engine.add_task("slow", TriggerCondition(("click",), without_visit=True), QueuePolicy(queue=40))
         print("open", flush=True)
         for position, event in source(count):
@@ -334,9 +360,12 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 def features_in(path: pathlib.Path) -> list[tuple[str, int, bytes]]:
     with contextlib.closing(sqlite3.connect(path)) as db:
         found = db.execute("SELECT topic, position, payload FROM features ORDER BY id").fetchall()
+        sent = db.execute("SELECT topic FROM outbox").fetchall()
     for task in ("exit", "pair", "slow"):  # outputs of each task stand in the order of their events
         positions = [position for topic, position, _ in found if topic == task]
         assert positions == sorted(set(positions))
+    assert "gone" not in {topic for topic, _, _ in found}
+    assert {topic for (topic,) in sent} == {"aside", "exit", "slow"}
     return sorted(found)
 
 

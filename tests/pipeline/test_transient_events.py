@@ -180,6 +180,20 @@ async def test_results_come_in_the_order_of_events_and_a_stream_begins_when_it_i
 
 
 @pytest.mark.asyncio
+async def test_a_result_that_is_dropped_removes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_results, "MAX_BYTES", 100_000)
+    results = TaskResults()
+    with results.open("t") as stream:
+        for position in range(4):
+            results.expect("t", trigger_at(position))
+        for position, size in ((0, 40_000), (2, 50_000), (3, 60_000)):  # 2 and 3 wait for 1, and there is room for one
+            results.end("t", trigger_at(position), {"frame": array("B", bytes(size))}, None)
+        results.end("t", trigger_at(1), None, None)
+    assert [result.position async for result in stream] == [0, 1, 2]  # what was told before the stream was closed
+    assert (stream.missed, stream.size_bytes) == (1, 0)
+
+
+@pytest.mark.asyncio
 async def test_a_stream_is_bounded_by_bytes_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

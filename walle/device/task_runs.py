@@ -108,7 +108,7 @@ class TaskRuns:
             state=None if state is None else state.value,
             on_log=functools.partial(self._on_log, run),
         )
-        run.outputs = (output.output is not None) + len(output.puts)
+        run.outputs = output.uploads_output + len(output.puts)
         self._topics.add(task, (topic for topic, _ in (*output.puts, *output.local)))
         return output
 

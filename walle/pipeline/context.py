@@ -69,6 +69,7 @@ class Log:
         self.lines: list[tuple[str, str]] = []
         self.dropped = 0
         self.phase = ""  # that runs, or ran last
+        self.cpu_s: float | None = None  # of the run, once its phases have ended
 
     def __call__(self, text: object, level: str = "info") -> None:
         line = str(text)
@@ -384,8 +385,9 @@ def _close_log(run_id: int) -> list[tuple[str, str]]:
 
 
 def take_failure(run_id: int = 0) -> dict[str, Any]:
-    """Return {"log": [(level, text)], "place": "file:line in phase"} of the failed run with this id, and forget it.
+    """Return {"log", "place": "file:line in phase", "cpu_s"} of the failed run with this id, and forget it.
 
+    The log is [(level, text)], `cpu_s` the run's CPU time, None of a call that was no `run`.
     `load`, `run` and `phase` hand their log over with their result. What they logged before they failed stays for this
     call, within MAX_KEPT_LINES and MAX_KEPT_LOGS. The place is the first line of the phase that ran last, "" if none
     did: an error that has no place of its own, such as a result that is not plain data, belongs to it.
@@ -393,10 +395,10 @@ def take_failure(run_id: int = 0) -> dict[str, Any]:
     dispatch.output.end_line()
     log = _logs.pop(run_id, None) or _returned.pop(run_id, None)
     if log is None:
-        return {"log": [], "place": ""}
+        return {"log": [], "place": "", "cpu_s": None}
     code = getattr(getattr(dispatch.task().main(), log.phase, None), "__code__", None) if log.phase else None
     place = "" if code is None else f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
-    return {"log": log.to_plain(), "place": place}
+    return {"log": log.to_plain(), "place": place, "cpu_s": log.cpu_s}
 
 
 def load(models: Iterable[str] = (), elsewhere: Iterable[str] = (), run_id: int = 0) -> dict[str, Any]:
@@ -513,22 +515,25 @@ def _run_phases(
 ) -> dict[str, Any]:
     begun_s = _cpu_s()
     log = _open_log(run_id)
-    ctx = Context(task, decode_events(events), device, log, trigger.get("visit", "whole"), state)
-    present = _load()
-    main = dispatch.task().main()
-    value: Any = trigger
-    for ctx.phase in present:
-        log.phase = ctx.phase
-        function = getattr(main, ctx.phase)
-        dispatch.enter_phase(ctx.phase, getattr(function, "__code__", None))
-        start_s = _clock_s() if times is not None else 0.0
-        value = ctx.escalate(value) if phases.get(ctx.phase) == "cloud" else function(ctx, value)
-        if times is not None:
-            times[log.phase] = (_clock_s() - start_s) * 1000
+    try:
+        ctx = Context(task, decode_events(events), device, log, trigger.get("visit", "whole"), state)
+        present = _load()
+        main = dispatch.task().main()
+        value: Any = trigger
+        for ctx.phase in present:
+            log.phase = ctx.phase
+            function = getattr(main, ctx.phase)
+            dispatch.enter_phase(ctx.phase, getattr(function, "__code__", None))
+            start_s = _clock_s() if times is not None else 0.0
+            value = ctx.escalate(value) if phases.get(ctx.phase) == "cloud" else function(ctx, value)
+            if times is not None:
+                times[log.phase] = (_clock_s() - start_s) * 1000
+    finally:
+        log.cpu_s = _cpu_s() - begun_s
     result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": _close_log(run_id)}
     if state is not None:
         result["state"] = ctx.state
-    result["cpu_s"] = _cpu_s() - begun_s
+    result["cpu_s"] = log.cpu_s
     return result
 
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, NamedTuple
 
 from walle.engine_ext._core import PageVisit
-from walle.errors import PipelineError
+from walle.errors import PipelineError, VMError
 from walle.pipeline.database import StoreError
 from walle.pipeline.events import Event
 from walle.pipeline.store import FeatureStore, OutboxFullError, Put, StoreClosedError
@@ -27,7 +27,7 @@ from walle.pipeline.task_results import TaskResults
 from walle.pipeline.task_states import TaskState
 from walle.pipeline.transient_events import SIMPLE_TYPES, RecordedEvent, TransientEvent, transient
 from walle.pipeline.trie import EventStream
-from walle.protocol import FullPolicy, QueuePolicy, TriggerCondition
+from walle.protocol import Destination, FullPolicy, QueuePolicy, TriggerCondition
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class PositionError(PipelineError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """The result of one run: `output` is stored under the task's name, None if there is nothing to store.
+    """The result of one run: `output` goes to its `destination` under the task's name, None if there is none.
 
     `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. `state` is the task's
     new state, None if it has none. All is plain data. `phase_ms` is the time of each phase, where it was measured.
@@ -60,6 +60,11 @@ class TaskOutput:
     state: Mapping[str, Any] | None = None
     phase_ms: Mapping[str, float] = dataclasses.field(default_factory=dict)
     cpu_s: float | None = None
+    destination: Destination = Destination.CLOUD
+
+    @property
+    def uploads_output(self) -> bool:
+        return self.output is not None and self.destination is Destination.CLOUD
 
 
 class TakenEvent(NamedTuple):
@@ -538,8 +543,8 @@ class StreamEngine:
             output = await self._runner(task, trigger)
             puts = [self._store.encode(topic, payload) for topic, payload in output.puts]
             puts += [self._store.encode(topic, payload, upload=False) for topic, payload in output.local]
-            if output.output is not None:
-                puts.append(self._store.encode(task, output.output))
+            if output.output is not None and output.destination is not Destination.APP:
+                puts.append(self._store.encode(task, output.output, upload=output.uploads_output))
             state = None
             if output.state is not None and states.active(task) is state_before:
                 state = states.changed(task, output.state)
@@ -556,7 +561,7 @@ class StreamEngine:
     def _failed(self, task: str, error: Exception) -> "_Result":
         self.counts.failures += 1
         self._tell_outcome(task, False, error)
-        return _Result([], None, None, error=error)
+        return _Result([], None, None, error=error, cpu_s=error.cpu_s if isinstance(error, VMError) else None)
 
     def _tell_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
         try:

@@ -32,9 +32,9 @@ _MAX_EXPECTED = 10_000  # triggers of a stream without a result, and results tha
 class TaskResult:
     """The outcome of one trigger: `output`, None also for a run that returned nothing; or `failure`; or `dropped`.
 
-    `event_id`, `ts_ms` and `position` are those of the event that triggered. `cpu_s` is the CPU time of a run that
-    returned, in seconds on the thread of the task's VM, None where it is not known. The VM says it: what a task could
-    falsify.
+    `event_id`, `ts_ms` and `position` are those of the event that triggered. `cpu_s` is the CPU time of a run, also
+    of one that failed, in seconds on the thread of the task's VM, None where it is not known. The VM says it: what a
+    task could falsify.
     """
 
     task: str
@@ -67,6 +67,7 @@ class ResultStream:
         self.missed = 0
         self._results = results
         self.size_bytes = 0  # of the results in memory
+        self._waiting_bytes = 0  # of those that wait for an earlier one
         self._unread: collections.deque[_Sized] = collections.deque()
         self._expected: dict[int, _Sized | None] = {}  # by position, in their order; None: no result yet
         self._has_news = asyncio.Event()
@@ -107,17 +108,19 @@ class ResultStream:
         expected = self._expected
         if result.position not in expected:
             return  # of a trigger before the stream, or beyond its bound
-        while self._unread and self.size_bytes + size_bytes > MAX_BYTES:
-            self._take_oldest()
-            self._miss(f"they have more than {MAX_BYTES} bytes")
-        if self.size_bytes and self.size_bytes + size_bytes > MAX_BYTES:  # those that wait for an earlier one
+        if self._waiting_bytes and self._waiting_bytes + size_bytes > MAX_BYTES:
             del expected[result.position]
             self._miss(f"they have more than {MAX_BYTES} bytes and wait for an earlier one")
         else:
+            while self._unread and self.size_bytes + size_bytes > MAX_BYTES:
+                self._take_oldest()
+                self._miss(f"they have more than {MAX_BYTES} bytes")
             expected[result.position] = _Sized(result, size_bytes)
             self.size_bytes += size_bytes
+            self._waiting_bytes += size_bytes
         while expected and (first := next(iter(expected.values()))) is not None:
             del expected[first.result.position]
+            self._waiting_bytes -= first.size_bytes
             if len(self._unread) == MAX_RESULTS:
                 self._take_oldest()
                 self._miss(f"they are more than {MAX_RESULTS}")

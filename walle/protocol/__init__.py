@@ -17,6 +17,7 @@ from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, c
 from walle.protocol.history import HistoryPolicy
 from walle.protocol.manifests import PHASES, Envelope, FileEntry, Manifest
 from walle.protocol.outcomes import Failure, Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol.output import Destination, OutputPolicy
 from walle.protocol.push import (
     PROFILE_HEADER,
     TASKS_HEADER,
@@ -77,6 +78,7 @@ __all__ = [
     "Cancel",
     "CloudPolicy",
     "ContentsTest",
+    "Destination",
     "Directive",
     "Drain",
     "Envelope",
@@ -93,6 +95,7 @@ __all__ = [
     "Outcome",
     "OutcomeBatch",
     "OutcomeKind",
+    "OutputPolicy",
     "Ping",
     "Pong",
     "Profile",

@@ -8,6 +8,7 @@ from typing import Any, Self
 from walle.protocol.cloud_policy import CloudPolicy
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
 from walle.protocol.history import HistoryPolicy
+from walle.protocol.output import OutputPolicy
 from walle.protocol.reads import check_reads
 from walle.protocol.task_state import StatePolicy
 from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
@@ -42,12 +43,14 @@ class Manifest:
     history: HistoryPolicy | None = None  # of a task that asks for older events
     state: StatePolicy | None = None  # of a task that keeps a state between its runs
     dictionary: str = ""  # path of the zstd dictionary for the task's uploads; empty if it has none
+    output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)  # where what the task returns goes
     reads: tuple[str, ...] = ()  # topics of other tasks of the scenario: `task` or `task/name`
     cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
     cloud_files: tuple[FileEntry, ...] = ()  # that the cloud has beside `files`; no device gets them
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
+    _FORMAT_3 = 3  # with `output`: a walle that does not know it must refuse the version, as it would upload outputs
 
     @property
     def name(self) -> str:
@@ -74,11 +77,16 @@ class Manifest:
             del fields["cloud"]
         else:
             fields["cloud"] = self.cloud.to_json()
+        format_number = self.FORMAT
+        if self.output == OutputPolicy():
+            del fields["output"]
+        else:
+            fields["output"], format_number = self.output.to_json(), self._FORMAT_3
         for name, policy in (("history", self.history), ("state", self.state)):
             del fields[name]
             if policy is not None:
                 fields[name] = policy.to_json()
-        return canonical_json({"format": self.FORMAT, **fields})
+        return canonical_json({"format": format_number, **fields})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -86,14 +94,16 @@ class Manifest:
         value = parse_object(data, "manifest")
         if value.get("format") == cls._FORMAT_1:
             trigger: Any = {"sequence": take(value, "sequence", list, "manifest")}
-        elif value.get("format") == cls.FORMAT:
+        elif value.get("format") in (cls.FORMAT, cls._FORMAT_3):
             trigger = take(value, "trigger", dict, "manifest")
         else:
-            raise ProtocolError("manifest.format", f"must be {cls.FORMAT}, is {value.get('format')!r}")
+            what = f"must be {cls._FORMAT_1} to {cls._FORMAT_3}, is {value.get('format')!r}; a newer walle may read it"
+            raise ProtocolError("manifest.format", what)
         try:
             condition = TriggerCondition.parse(trigger)
             history = HistoryPolicy.parse(value["history"]) if "history" in value else None
             state = StatePolicy.parse(value["state"]) if "state" in value else None
+            output = OutputPolicy.parse(value["output"]) if "output" in value else OutputPolicy()
             reads = check_reads(value["reads"], "reads") if "reads" in value else ()
             cloud = CloudPolicy.parse(value["cloud"]) if "cloud" in value else CloudPolicy()
         except ProtocolError as error:
@@ -116,6 +126,7 @@ class Manifest:
             history=history,
             state=state,
             dictionary=take(value, "dictionary", str, "manifest") if "dictionary" in value else "",
+            output=output,
             reads=reads,
             cloud=cloud,
             cloud_files=cloud_files,

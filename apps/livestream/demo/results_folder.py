@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,6 +30,21 @@ class ResultsFolder:
         self._earlier = _read_manifest(path)
         if source is not None and source.resolve() in {(path / name).resolve() for name in self._earlier}:
             raise ConfigError(f"{source} is a result of an earlier run, which this run removes; give another --out")
+
+    def check_writable(self) -> None:
+        """Raise ConfigError if no file can be written into the folder. Nothing of the attempt is left."""
+        made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+        except OSError as error:
+            what = f"{self.path}: no file can be written there ({error.strerror}); give another folder with --out"
+            raise ConfigError(what) from error
+        finally:
+            for folder in made:
+                with contextlib.suppress(OSError):  # it was not made, or another program has put a file into it
+                    folder.rmdir()
 
     def begin(self) -> None:
         """Make the folder, and remove the files of the last run.

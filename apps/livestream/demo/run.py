@@ -29,7 +29,7 @@ from apps.livestream.media.address import Address, Kind
 from apps.livestream.page.page import clock, write_page
 from apps.livestream.player import Player
 from apps.livestream.studio import Studio
-from apps.livestream.task_files import choose_models
+from apps.livestream.task_files import check_public_models, choose_models
 from walle.device import Device
 from walle.errors import ConfigError
 from walle.model_files import ModelFolder, default_folder
@@ -62,18 +62,17 @@ def main(options: Options) -> int:
     The key q and `seconds` are ends too. What was decided until then is written and shown in each case.
 
     Raises:
-        ConfigError: the results folder has files that are not an earlier run's, or has the source; or clips are to be
-            cut of what is not a file.
+        ConfigError: no file can be written into the results folder, or it has files that are not an earlier run's, or
+            the source; or clips are to be cut of what is not a file.
+        ModelFileError: the models that are asked for are not there.
     """
     console = Console(stderr=options.as_json)
     folder = Path(tempfile.mkdtemp(prefix="walle-livestream-"))
     status = 0
     demo: _Demo | None = None
     try:
-        if not options.source:
-            with _status(options, console, "drawing a clip"):
-                options = dataclasses.replace(options, source=str(write_clip(folder / "drawn_clip.mp4")))
         demo = _Demo(options, folder, console)
+        demo.draw()
         asyncio.run(demo.run())
         status = 1 if demo.ended_early else 0
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -142,30 +141,44 @@ class _Demo:
         self._options = options
         self._folder = folder
         self._console = console
-        address = Address.parse(options.source)
-        self._shown = address.shown  # without a password
-        self._file = Path(address.target) if address.kind is Kind.FILE else None
+        self._drawn = None if options.source else folder / "drawn_clip.mp4"  # `draw` makes it
+        self._source = options.source or str(self._drawn)
+        self._shown, self._file = self._source, self._drawn
+        if self._drawn is None:
+            address = Address.parse(options.source)
+            self._shown = address.shown  # without a password
+            self._file = Path(address.target) if address.kind is Kind.FILE else None
         if options.clips and self._file is None:
             raise ConfigError(f"{self._shown} is not a file, of which --clips could cut; leave --clips out")
         self._results = ResultsFolder(options.out, self._file)
+        self._results.check_writable()
+        self._models = choose_models(options.models, ModelFolder(options.models_dir or default_folder()))
+        if isinstance(self._models.models, ModelFolder):
+            check_public_models(self._models.models)
         self.documents: dict[str, dict[str, Any]] = {}  # by device, those that are written
         self.ended_early = False
+
+    def draw(self) -> None:
+        """Draw the clip that is played where no source was given."""
+        if self._drawn is not None:
+            with _status(self._options, self._console, "drawing a clip"):
+                write_clip(self._drawn)
 
     async def run(self) -> None:
         """Play the stream on each device.
 
         Raises:
-            MediaError, ModelFileError, TasksNotInstalledError: nothing was played.
+            MediaError, TasksNotInstalledError: nothing was played.
         """
         options = self._options
         async with self._open_source() as source:  # what cannot be played is said before anything is started
             if not source.info.has_video:
                 raise NoStreamError(self._shown, "no video in it; highlights are found in pictures, give a video")
-        choice = choose_models(options.models, ModelFolder(options.models_dir or default_folder()))
-        self._console.print("models:", choice.why, highlight=False, soft_wrap=True)
+        self._console.print("models:", self._models.why, highlight=False, soft_wrap=True)
         async with contextlib.AsyncExitStack() as undo:
             with _status(options, self._console, "starting the cloud and its devices, and releasing the tasks"):
-                studio = await undo.enter_async_context(Studio(self._folder, choice.models, devices=options.devices))
+                models = self._models.models
+                studio = await undo.enter_async_context(Studio(self._folder, models, devices=options.devices))
             await asyncio.to_thread(self._results.begin)
             players: list[Player] = []
             can_quit = undo.enter_context(quit_key(lambda: _stop(players)))
@@ -179,7 +192,7 @@ class _Demo:
     async def _open_source(self) -> AsyncIterator[Source]:
         options = self._options
         source = open_source(
-            options.source,
+            self._source,
             frames_per_second=Fraction(options.frames_per_second).limit_denominator(1000),
             max_side=_MAX_SIDE,
             pace=options.pace,

@@ -63,13 +63,16 @@ class TestChange:
         image = scene(1)
         assert run(FrameChooser(), [image, image[:-4]], 0.01) == [ANALYSED, ANALYSED]
 
-    @pytest.mark.parametrize("has_run", [False, True])
-    def test_a_frame_whose_answer_was_lost_stands_for_no_other(self, has_run: bool) -> None:
+    @pytest.mark.parametrize("lost_by", ["drop", "failure of 5 ms", "failure of an unknown time"])
+    def test_a_frame_whose_answer_was_lost_stands_for_no_other(self, lost_by: str) -> None:
         chooser = FrameChooser(0.5)
         assert chooser.choose(0, scene(1)) is ANALYSED
         chooser.begin(0, TASKS)
         chooser.end("item", 0, 0.01)
-        chooser.lose("face", 0, has_run=has_run)
+        if lost_by == "drop":
+            chooser.drop("face", 0)
+        else:
+            chooser.fail("face", 0, 0.005 if "5 ms" in lost_by else None)
         assert chooser.choose(250, scene(1)) is ANALYSED
         chooser.begin(250, set())  # it triggered nothing
         assert chooser.choose(500, scene(1)) is ANALYSED
@@ -113,17 +116,31 @@ class TestBudget:
         assert sum(chooser.cpu_s.values()) <= 0.01 * 4 + 40 * 0.05 * 1000 / LONGEST_GAP_MS + 0.1
         assert found.count(BUDGET) > 130
 
-    def test_frames_on_which_a_task_fails_do_not_outspend_the_budget(self) -> None:
+    @pytest.mark.parametrize(("item_s", "face_s"), [(0.05, None), (0.05, 0.05), (0.0, 0.1)])
+    def test_frames_on_which_a_task_fails_do_not_outspend_the_budget(self, item_s: float, face_s: float | None) -> None:
         """A task that fails on each frame of a stream, such as one that is too slow for its deadline."""
+        chooser, found, taken_s = FrameChooser(0.01), list[Choice](), 0.0
+        for number in range(160):
+            found.append(chooser.choose(number * STEP_MS, moving(number)))
+            if found[-1] is ANALYSED:
+                chooser.begin(number * STEP_MS, TASKS)
+                chooser.end("item", number * STEP_MS, item_s)
+                chooser.fail("face", number * STEP_MS, face_s)
+                taken_s += item_s + (face_s or 0.0)
+        assert taken_s == pytest.approx(sum(chooser.cpu_s.values()))
+        assert taken_s <= 0.01 * 4 + 40 * (item_s + (face_s or 0.0)) * 1000 / LONGEST_GAP_MS + 0.2
+        assert found.count(BUDGET) > 130
+
+    def test_a_stream_on_which_every_task_fails_has_a_budget_too(self) -> None:
         chooser, found = FrameChooser(0.01), list[Choice]()
         for number in range(160):
             found.append(chooser.choose(number * STEP_MS, moving(number)))
             if found[-1] is ANALYSED:
                 chooser.begin(number * STEP_MS, TASKS)
-                chooser.end("item", number * STEP_MS, 0.05)
-                chooser.lose("face", number * STEP_MS, has_run=True)
-        assert sum(chooser.cpu_s.values()) <= 0.01 * 4 + 40 * 0.05 * 1000 / LONGEST_GAP_MS + 0.1
+                for task in TASKS:
+                    chooser.fail(task, number * STEP_MS, 0.05)
         assert found.count(BUDGET) > 130
+        assert sum(chooser.cpu_s.values()) <= 0.01 * 4 + 40 * 0.1 * 1000 / LONGEST_GAP_MS + 0.2
 
     def test_the_least_is_a_frame_in_two_seconds_of_a_stream_that_changes(self) -> None:
         found = run(FrameChooser(0.000_001), [moving(n) for n in range(80)], 0.5)

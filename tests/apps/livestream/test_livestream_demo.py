@@ -155,6 +155,20 @@ def test_results_do_not_go_where_other_files_are(tmp_path: Path) -> None:
 
 
 class TestResultsFolder:
+    @pytest.mark.parametrize("out", ["/proc/self/results/of/today", "FILE/out"])
+    def test_one_that_cannot_be_written_is_said_before_anything_is_started(self, out: str, tmp_path: Path) -> None:
+        (tmp_path / "FILE").write_text("")
+        out = out.replace("FILE", str(tmp_path / "FILE"))
+        with pytest.raises(ConfigError, match=r"(no file can be written there|not a folder that can be read) .*--out"):
+            CliRunner().invoke(app, ["demo", "livestream", "--out", out], catch_exceptions=False)
+
+    def test_trying_to_write_leaves_nothing(self, tmp_path: Path) -> None:
+        there = tmp_path / "there"
+        there.mkdir()
+        for path in (there, tmp_path / "a/b/c"):
+            ResultsFolder(path).check_writable()
+        assert list(tmp_path.rglob("*")) == [there]
+
     def test_a_list_that_names_other_files_removes_none_of_them(self, tmp_path: Path) -> None:
         out, away = tmp_path / "out", tmp_path / "away"
         out.mkdir()
@@ -281,8 +295,12 @@ def test_the_summary_has_whole_lines_and_no_table_of_nothing() -> None:
 
 def test_without_the_public_models_that_are_asked_for_the_command_that_fetches_them_is_named(tmp_path: Path) -> None:
     options = ["--models", "public", "--models-dir", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
-    with pytest.raises(WalleError, match=r"does not exist; fetch it with: walle model get"):
+    with (
+        mock.patch("apps.livestream.demo.run.write_clip", side_effect=AssertionError("nothing is drawn before")),
+        pytest.raises(WalleError, match=r"does not exist; fetch it with: walle model get"),
+    ):
         CliRunner().invoke(app, ["demo", "livestream", *options], catch_exceptions=False)
+    assert not (tmp_path / "out").exists()
 
 
 def test_each_highlight_has_the_picture_of_its_best_second() -> None:

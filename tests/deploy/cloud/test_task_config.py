@@ -15,7 +15,7 @@ from walle.deploy.cloud.task_config import (
     TaskConfigError,
     is_name,
 )
-from walle.protocol import PHASES, ContentsTest, TriggerCondition
+from walle.protocol import PHASES, ContentsTest, Destination, TriggerCondition
 
 REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000, "queue": 16}
 POLICIES = {"queue_full": "drop-oldest", "outbox_full": "block"}
@@ -76,6 +76,23 @@ def test_topics_of_other_tasks_are_listed() -> None:
 def test_wrong_reads_are_refused(table: str, message: str) -> None:
     with pytest.raises(TaskConfigError, match=message):
         TaskConfig.parse(CONFIG + f"[reads]\n{table}\n".encode(), "t.toml")
+
+
+def test_the_destination_of_outputs_is_read() -> None:
+    for table, destination in (
+        (b"", Destination.CLOUD),
+        (b"[output]\n", Destination.CLOUD),
+        (b'[output]\ndestination = "device"\n', Destination.DEVICE),
+        (b'[output]\ndestination = "app"\n', Destination.APP),
+    ):
+        assert TaskConfig.parse(CONFIG + table, "t.toml").output.destination is destination
+    for table, message in (
+        (b'destination = "phone"', r"\[output\] destination must be one of cloud, device, app, is 'phone'"),
+        (b"destination = 1", r"\[output\] destination must be one of"),
+        (b'destinaton = "app"', r"\[output\] has an unknown key 'destinaton'; did you mean destination"),
+    ):
+        with pytest.raises(TaskConfigError, match=message):
+            TaskConfig.parse(CONFIG + b"[output]\n" + table + b"\n", "t.toml")
 
 
 def test_every_part_is_read() -> None:

@@ -128,6 +128,7 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
         history=config.history,
         state=config.state,
         dictionary=config.dictionary,
+        output=config.output,
         reads=config.reads,
         cloud=config.cloud,
         files=entries,

@@ -18,6 +18,8 @@ days = 30
 [state]                                   # of a task that uses ctx.state
 version = 2
 on_upgrade = "migrate"
+[output]                                  # where what the task returns goes; "cloud" where it is not given
+destination = "device"                    # or "app": neither stored nor uploaded
 [reads]                                   # topics of other tasks of the scenario that ctx.store.query may read
 topics = ["browse", "browse/clicks"]      # what the task browse returns, and what it puts as clicks
 [cloud]                                   # how phases run there; the defaults are in CloudPolicy
@@ -46,6 +48,7 @@ from walle.protocol import (
     PHASES,
     CloudPolicy,
     HistoryPolicy,
+    OutputPolicy,
     ProtocolError,
     QueuePolicy,
     StatePolicy,
@@ -74,6 +77,7 @@ _SECTIONS = (
     "limits",
     "history",
     "state",
+    "output",
     "reads",
     "cloud",
     "tunnel",
@@ -151,6 +155,7 @@ class TaskConfig:
     policies: Mapping[str, str]  # of queues and outbox when they are full
     history: HistoryPolicy | None = None  # None: the task has no `ctx.history`
     state: StatePolicy | None = None  # None: the task has no `ctx.state`
+    output: OutputPolicy = dataclasses.field(default_factory=OutputPolicy)
     reads: tuple[str, ...] = ()  # topics of other tasks of the scenario, `task` or `task/name`
     cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
     simulation_events: str = ""  # path in the tree, empty if the task has none
@@ -206,6 +211,7 @@ class TaskConfig:
             policies=policies,
             history=_policy(sections["history"], HistoryPolicy) if "history" in sections else None,
             state=_policy(sections["state"], StatePolicy) if "state" in sections else None,
+            output=_policy(sections["output"], OutputPolicy) if "output" in sections else OutputPolicy(),
             reads=_reads(sections["reads"], name) if "reads" in sections else (),
             cloud=_policy(sections["cloud"], CloudPolicy) if "cloud" in sections else CloudPolicy(),
             simulation_events=events,
@@ -295,7 +301,7 @@ def _trigger(section: _Section) -> TriggerCondition:
         raise section.error(error.where.removeprefix("trigger").removeprefix("."), error.what) from error
 
 
-def _policy[P: (HistoryPolicy, StatePolicy, CloudPolicy)](section: _Section, kind: type[P]) -> P:
+def _policy[P: (HistoryPolicy, StatePolicy, CloudPolicy, OutputPolicy)](section: _Section, kind: type[P]) -> P:
     try:
         return kind.parse(section.only(*kind.KEYS).values)
     except ProtocolError as error:

@@ -5,7 +5,8 @@ acknowledged. A new connection continues after the last upload that is durable i
 both sides agree there; else the side that went back in time reports it, and both go on. Small uploads share a frame, so
 that they are compressed together. Requests go before uploads, which are written in small pieces and no faster than the
 link carries them, so that a request does not wait for the outbox to drain.
-Reconnects use exponential backoff with full jitter, so that a fleet that lost its cloud does not reconnect all at once.
+Reconnects use exponential backoff with full jitter, so that a fleet that lost its cloud does not reconnect all at once;
+a request that waits, or an upload after a long time without one, brings the next attempt forward (`reconnects`).
 A cloud that drains sends its devices elsewhere; each moves at a random time, once what it has in flight is answered.
 """
 
@@ -25,6 +26,7 @@ from walle.pipeline.topics import owner
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES, Encoder, FrameError
 from walle.pipeline.tunnel.link import CLOSE_S, Link, TunnelClosedError, TunnelError, TunnelRefusedError, upload_bytes
+from walle.pipeline.tunnel.reconnects import Reconnects
 from walle.pipeline.tunnel.sessions import ResumingContext
 from walle.pipeline.tunnel.slots import PrioritySlots
 
@@ -124,7 +126,8 @@ class TunnelClient:
         token: the credential of this device, which the cloud's `authenticate` knows.
         keepalive_s: silence after which a Ping is sent; after twice that, and two Pings, the connection is closed.
         connect_s: timeout for TCP, TLS and the cloud's Welcome together.
-        backoff_s, backoff_max_s: attempt n follows after a random time up to backoff_s * 2**n, at most backoff_max_s.
+        backoff_s, backoff_max_s: attempt n follows after a random time up to backoff_s * 2**n, at most backoff_max_s;
+            earlier while work waits.
         coalesce_s: time that small uploads wait for others while earlier ones are in flight.
     """
 
@@ -157,8 +160,8 @@ class TunnelClient:
         self._rng = rng or random.Random()
         self._keepalive_s = keepalive_s
         self._connect_s = connect_s
-        self._backoff_s = backoff_s
         self._backoff_max_s = backoff_max_s
+        self._reconnects = Reconnects(self._clock, self._rng, backoff_s=backoff_s, backoff_max_s=backoff_max_s)
         self._coalesce_s = coalesce_s
         self._on_ack = on_ack
         self._redirect: tuple[str, int] | None = None  # the address that the cloud named
@@ -216,8 +219,8 @@ class TunnelClient:
                 failures = 0 if worked else failures + 1
                 if is_moving and failures <= 1:
                     continue  # it has waited already
-                spread_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(failures, 30))
-                await self._pause(retry_s + self._rng.uniform(0.0, spread_s))
+                self._reconnects.begin(failures, retry_s)
+                await self._pause()
         finally:
             self._running = False
             self._over = True
@@ -526,9 +529,20 @@ class TunnelClient:
             if silent_checks and link.writable.is_set():
                 link.write(self._encoder.encode(protocol.Ping(int(link.heard_s))))
 
-    async def _pause(self, seconds: float) -> None:
-        if not self._stop.is_set():
-            await _first(self._stop.wait(), self._clock.sleep(seconds))
+    async def _pause(self) -> None:
+        """Return when the next attempt is due, which may be brought forward meanwhile, or at `close`."""
+        reconnects = self._reconnects
+        if not self._stop.is_set() and not reconnects.was_hurried.is_set():
+            waits = self._watch_uploads(), reconnects.was_hurried.wait()
+            await _first(self._stop.wait(), self._clock.sleep(reconnects.left_s), *waits)
+        if not self._stop.is_set() and reconnects.was_hurried.is_set():
+            await _first(self._stop.wait(), self._clock.sleep(reconnects.left_s))
+
+    async def _watch_uploads(self) -> None:
+        while True:
+            last_seq = self._outbox.last_seq
+            self._reconnects.note_uploads(last_seq)
+            await self._outbox.wait_for_more(last_seq)
 
     def _pulse(self) -> None:
         self._changed.set()
@@ -546,9 +560,15 @@ class TunnelClient:
         while True:
             link = await self._link_for(topic, connect_timeout)
             async with slots.slot(priority):
-                if link is self._link and not (link.ended or link.is_leaving):  # still, after the wait for the slot
+                if link is self._free_link:  # still, after the wait for the slot
                     yield link
                     return
+
+    @property
+    def _free_link(self) -> Link | None:
+        """The connection, if it takes requests."""
+        link = self._link
+        return None if link is None or link.ended or link.is_leaving else link
 
     async def _link_for(self, topic: str, connect_timeout: float | None) -> Link:
         """Return the connection, once there is one that takes requests.
@@ -558,8 +578,11 @@ class TunnelClient:
         """
         try:
             async with asyncio.timeout(connect_timeout):
-                while (link := self._link) is None or link.ended or link.is_leaving:
-                    await self._change(f"request {topic!r} was not sent")
+                if (link := self._free_link) is not None:
+                    return link
+                with self._reconnects.waiting():
+                    while (link := self._free_link) is None:
+                        await self._change(f"request {topic!r} was not sent")
         except TimeoutError:
             error = f"no connection within {connect_timeout} s; last error: {self.last_error}"
             raise RequestError(topic, error, "expired") from None
