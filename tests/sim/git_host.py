@@ -1,7 +1,7 @@
 """An ASGI app on a loopback port, and the real git client against it.
 
 Run as a program it is a git server in a process of its own, which may be told to die (SIGKILL) in the middle of a push:
-    python -m tests.sim.git_host FOLDER TOKEN_SHA256 [index | unpacked | ref]
+    python -m tests.sim.git_host FOLDER TOKEN_SHA256 [unpacking | adopting | adopted | ref]
 """
 
 import asyncio
@@ -15,11 +15,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from dulwich.file import _GitFile
 
-from walle.deploy.cloud import git_http
+from walle.deploy.cloud import git_http, quarantine
 from walle.deploy.cloud.access import Access, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp
 from walle.deploy.cloud.repo import TaskRepos
@@ -82,20 +83,29 @@ def process(folder: Path, sha256: str, dies: str = "") -> Iterator[tuple[str, su
             child.kill()
 
 
-def _die(*_: object, **__: object) -> str:
+def _die(*_: object, **__: object) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
 
 
+def _rename_and_die(self: Path, target: Path) -> Path:
+    os.rename(self, target)  # noqa: PTH104 - the method is this function
+    _die()
+    return target
+
+
 def main(folder: str, sha256: str, dies: str) -> None:
-    if dies == "unpacked":  # objects are stored, no ref is set
+    if dies == "unpacking":  # git writes the pack at this moment
+        vars(quarantine)["run_git"] = _die
+    elif dies == "adopting":  # the first file of the pack has moved
+        Path.rename = _rename_and_die  # type: ignore[method-assign,assignment]
+    elif dies == "adopted":  # objects are stored, no ref is set
         git_http._apply = _die
-    elif dies in ("index", "ref"):  # one of these lies in its lock file, which is never renamed
-        folder_name = {"index": "pack", "ref": "heads"}[dies]
+    elif dies == "ref":  # it lies in its lock file, which is never renamed
         close = _GitFile.close
 
         def close_or_die(self: _GitFile) -> None:
-            if Path(os.fsdecode(self._filename)).parent.name == folder_name:
+            if Path(os.fsdecode(self._filename)).parent.name == "heads":
                 _die()
             close(self)
 

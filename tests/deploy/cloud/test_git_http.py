@@ -256,9 +256,15 @@ def test_of_two_pushes_that_race_for_a_branch_one_wins(host: Host, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("dies", "locks"), [("index", "objects/pack/*.lock"), ("unpacked", ""), ("ref", "refs/heads/ipv.lock")]
+    ("dies", "leftovers"),
+    [
+        ("unpacking", "objects/incoming-*"),
+        ("adopting", "objects/incoming-*"),
+        ("adopted", ""),
+        ("ref", "refs/heads/ipv.lock"),
+    ],
 )
-def test_server_killed_in_a_push_leaves_a_usable_repository(tmp_path: Path, dies: str, locks: str) -> None:
+def test_server_killed_in_a_push_leaves_a_usable_repository(tmp_path: Path, dies: str, leftovers: str) -> None:
     repos = TaskRepos(tmp_path / "repos")
     repos.create("shop")
     sha256 = hashlib.sha256(b"token").hexdigest()
@@ -267,7 +273,7 @@ def test_server_killed_in_a_push_leaves_a_usable_repository(tmp_path: Path, dies
     with git_host.process(tmp_path / "repos", sha256, dies) as (url, child):
         assert git(copy, "push", address(url, "token", "shop"), "ipv", "ipv/v1", check=False).returncode != 0
         assert child.wait(10) == -signal.SIGKILL
-    assert not locks or list((tmp_path / "repos/shop.git").glob(locks))
+    assert not leftovers or list((tmp_path / "repos/shop.git").glob(leftovers))
     assert repos.tasks("shop") == []
     with git_host.process(tmp_path / "repos", sha256) as (url, _):
         git(copy, "push", address(url, "token", "shop"), "ipv", "ipv/v1")
@@ -275,8 +281,8 @@ def test_server_killed_in_a_push_leaves_a_usable_repository(tmp_path: Path, dies
         git(tmp_path / "clone", "fsck", "--strict")
         git(tmp_path / "repos/shop.git", "fsck", "--strict")
     assert repos.read("shop", "ipv", "v1").files == FILES
-    leftovers = [path.name for path in (tmp_path / "repos/shop.git").rglob("*.lock")]
-    assert leftovers == ["walle.lock"]
+    assert [path.name for path in (tmp_path / "repos/shop.git").rglob("*.lock")] == ["walle.lock"]
+    assert not list((tmp_path / "repos/shop.git/objects").glob("incoming-*"))
 
 
 def test_upload_that_breaks_off_changes_nothing(host: Host) -> None:

@@ -2,13 +2,16 @@
 
 The smart HTTP protocol (gitprotocol-http), version 0, which every git client speaks. Each ref of a push is
 checked by itself: a branch may move, a version may not, and a version that does not build is refused with the reason,
-which git shows beside the tag. A refused push leaves unreferenced objects. Requests are spooled before git work
-starts, and git work runs on its own threads: a slow client occupies neither a thread nor a repository.
+which git shows beside the tag. Requests are spooled to the disk before git work starts, and answers too: a slow client
+occupies neither a thread nor a repository. Packs are unpacked and made by git, in child processes with limits; the
+lock of a repository is held only while refs are set.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
+import os
 import re
 import struct
 import tempfile
@@ -20,17 +23,20 @@ from typing import IO
 from urllib.parse import parse_qs
 
 from dulwich.errors import ApplyDeltaError, ChecksumMismatch, FileFormatException, GitProtocolError
-from dulwich.object_store import MissingObjectFinder
 from dulwich.objects import ZERO_SHA, Commit, ObjectID, valid_hexsha
 from dulwich.protocol import ReceivableProtocol, extract_capabilities, pkt_line
 from dulwich.refs import HEADREF, Ref, check_ref_format
 from dulwich.repo import Repo
-from dulwich.server import BackendRepo, DictBackend, UploadPackHandler
 
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
-from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree, sweep
+from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
+from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
+from walle.deploy.cloud.places import Places, PlacesTakenError
+from walle.deploy.cloud.push_rules import deletion_refusal, rewrite_refusal
+from walle.deploy.cloud.quarantine import PackError, Quarantine
+from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree
 from walle.deploy.cloud.task_config import is_name
 from walle.errors import DeployError
 
@@ -38,8 +44,13 @@ MAX_REQUEST_BYTES = 256 * 1024 * 1024
 MAX_COMMANDS = 200
 _SPOOL_BYTES = 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
-_THREADS = 4
+_READ_THREADS = 4
+_PUSH_THREADS = 2  # two pushes are unpacked at a time, each in the memory of its limits
+MAX_REQUESTS = 32  # that are spooled or served at once
+MAX_REQUESTS_EACH = 8  # of the owner of one token
+_UPLOAD_LIMITS = GitLimits(cpu_s=60, wall_s=120.0, file_bytes=1 << 30)
 _MAX_REASON_CHARS = 1000
+_MOVED = "the ref was moved by somebody else meanwhile; fetch and push again"
 _ROUTE = re.compile(r"(?:/git)?/([^/]*)\.git/(info/refs|git-upload-pack|git-receive-pack)")
 _NEEDS = {"git-upload-pack": Role.READ, "git-receive-pack": Role.WRITE}
 _RECEIVE_CAPABILITIES = b"report-status delete-refs quiet ofs-delta object-format=sha1 agent=walle"
@@ -69,6 +80,9 @@ class GitHttpError(DeployError):
         self.status = status
 
 
+_RETRY_AFTER_S = {429: 5, 503: 5, 507: 60}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Command:
     """A ref update that a push asks for."""
@@ -90,25 +104,37 @@ class _Request:
     service: str
     advertises: bool
     role: Role
+    name: str  # of the token
 
 
-def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> ASGIApp:
+def git_app(
+    repos: TaskRepos,
+    access: Access,
+    on_push: OnPush | None = None,
+    *,
+    limits: GitLimits | None = None,
+    space: DiskSpace | None = None,
+) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
 
     `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
-    ends between the two: a caller that needs every version must read `TaskRepos.versions` at start.
+    ends between the two: a caller that needs every version must read `TaskRepos.versions` at start. `limits` are those
+    of unpacking a push. While `space` is low, pushes are refused.
     """
-    executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="walle-git")
+    reading = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="walle-git")
+    writing = ThreadPoolExecutor(_PUSH_THREADS, thread_name_prefix="walle-git-push")
     pushes: set[asyncio.Task[None]] = set()
+    places = Places(MAX_REQUESTS, MAX_REQUESTS_EACH)
+    push_limits = limits or GitLimits()
 
     async def serve(request: _Request, body: IO[bytes], answer: IO[bytes]) -> None:
         loop = asyncio.get_running_loop()
         if request.advertises:
-            await loop.run_in_executor(executor, _advertise, repos, request, answer)
+            await loop.run_in_executor(reading, _advertise, repos, request, answer)
         elif request.service == "git-upload-pack":
-            await loop.run_in_executor(executor, _upload, repos, request.scenario, body, answer)
+            await loop.run_in_executor(reading, _upload, repos, request.scenario, body, answer)
         else:
-            updated = await loop.run_in_executor(executor, _receive, repos, request, body, answer)
+            updated = await loop.run_in_executor(writing, _receive, repos, request, body, answer, push_limits)
             for ref, commit in updated:
                 _LOG.info("push to %s: %s is %s", request.scenario, ref, commit)
                 if on_push is None:
@@ -118,30 +144,44 @@ def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> 
                 except Exception:  # noqa: BLE001 - the push is done; an error of its listener does not undo it
                     _LOG.exception("listener failed on the push of %s to %s", ref, request.scenario)
 
+    async def spool_and_serve(scope: Scope, receive: Receive, send: Send, request: _Request) -> None:
+        spool = tempfile.SpooledTemporaryFile
+        with spool(_SPOOL_BYTES, dir=str(repos.spool)) as body, spool(_SPOOL_BYTES, dir=str(repos.spool)) as answer:
+            if request.service == "git-receive-pack" and space is not None:
+                space.check()
+            if not await _spool(scope, receive, body):
+                return  # the client disconnected before the end of its request
+            # A push that has begun is finished, and `on_push` called, even if the client disconnects.
+            task = asyncio.create_task(serve(request, body, answer))
+            pushes.add(task)
+            task.add_done_callback(pushes.discard)
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                await asyncio.wait([task])  # the thread reads the spools: keep them open until it ends
+                raise
+            kind = "advertisement" if request.advertises else "result"
+            await _send_file(send, f"application/x-{request.service}-{kind}", answer)
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise GitHttpError(500, f"task repositories speak HTTP, not {scope['type']}")
-        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as body, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as answer:
-            try:
-                request = _judge(scope, access)
-                if not await _spool(scope, receive, body):
-                    return None  # the client disconnected before the end of its request
-                # A push that has begun is finished, and `on_push` called, even if the client disconnects.
-                task = asyncio.create_task(serve(request, body, answer))
-                pushes.add(task)
-                task.add_done_callback(pushes.discard)
-                try:
-                    await asyncio.shield(task)
-                except asyncio.CancelledError:
-                    await asyncio.wait([task])  # the thread reads the spools: keep them open until it ends
-                    raise
-            except GitHttpError as error:
-                return await _send_error(send, error)
-            except RepoError as error:
-                return await _send_error(send, GitHttpError(404, str(error)))
-            kind = "advertisement" if request.advertises else "result"
-            await _send_file(send, f"application/x-{request.service}-{kind}", answer)
-        return None
+        try:
+            request = _judge(scope, access)
+            with places.taken(request.name):
+                await spool_and_serve(scope, receive, send, request)
+        except GitHttpError as error:
+            await _send_error(send, error)
+        except PlacesTakenError as error:
+            await _send_error(send, GitHttpError(429 if error.own else 503, str(error)))
+        except RepoError as error:
+            await _send_error(send, GitHttpError(404, str(error)))
+        except DiskFullError as error:
+            await _send_error(send, GitHttpError(507, str(error)))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            await _send_error(send, GitHttpError(507, str(DiskFullError.of(error, repos.spool))))
 
     return app
 
@@ -169,7 +209,7 @@ def _judge(scope: Scope, access: Access) -> _Request:
         raise GitHttpError(
             403, f"{identity.name} needs the role {_NEEDS[service]} in scenario {scenario[:80]!r}, and has {role}"
         )
-    return _Request(scenario, service, advertises, role)
+    return _Request(scenario, service, advertises, role, identity.name)
 
 
 async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
@@ -206,7 +246,7 @@ def _advertise(repos: TaskRepos, request: _Request, answer: IO[bytes]) -> None:
     answer.write(pkt_line(f"# service={request.service}\n".encode()) + pkt_line(None))
     with repos.open(request.scenario) as repo:
         if request.service == "git-upload-pack":
-            _upload_handler(repo, None, answer, advertises=True).handle()
+            answer.write(_upload_pack(repo, "--advertise-refs"))
             return
         refs = sorted((ref, sha) for ref, sha in repo.get_refs().items() if ref != HEADREF)
         for index, (ref, sha) in enumerate(refs or [(Ref(b"capabilities^{}"), ZERO_SHA)]):
@@ -217,42 +257,60 @@ def _advertise(repos: TaskRepos, request: _Request, answer: IO[bytes]) -> None:
 
 def _upload(repos: TaskRepos, scenario: str, body: IO[bytes], answer: IO[bytes]) -> None:
     with repos.open(scenario) as repo:
-        try:
-            _upload_handler(repo, body, answer, advertises=False).handle()
-        except _PACK_ERRORS as error:
-            raise GitHttpError(400, f"this fetch cannot be answered: {error}") from error
+        _upload_pack(repo, stdin=body, stdout=answer)
 
 
-def _upload_handler(repo: Repo, body: IO[bytes] | None, answer: IO[bytes], *, advertises: bool) -> UploadPackHandler:
-    protocol = ReceivableProtocol(body.read if body else lambda _: b"", answer.write)
-    named: dict[str, BackendRepo] = {"repo": repo}
-    backend = DictBackend(named)
-    return UploadPackHandler(backend, ["repo"], protocol, stateless_rpc=True, advertise_refs=advertises)
+def _upload_pack(repo: Repo, *options: str, stdin: IO[bytes] | bytes = b"", stdout: IO[bytes] | None = None) -> bytes:
+    """Run git's own upload-pack. Raises GitHttpError where the request cannot be answered."""
+    try:
+        arguments = ("upload-pack", "--stateless-rpc", "--strict", *options, repo.path)
+        said = run_git(Path(repo.path), *arguments, limits=_UPLOAD_LIMITS, stdin=stdin, stdout=stdout)
+    except GitProcessError as error:
+        raise GitHttpError(400, f"this fetch cannot be answered: {error.why}") from error
+    if stdout is not None:
+        stdout.seek(0, os.SEEK_END)  # git wrote behind the back of this object
+    return said
 
 
-def _receive(repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[bytes]) -> list[tuple[str, str]]:
+def _receive(
+    repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[bytes], limits: GitLimits
+) -> list[tuple[str, str]]:
     """Run a push; write the report to `answer`, and return the refs that were set, with their commits."""
     protocol = ReceivableProtocol(body.read, answer.write)
     commands, reports = _read_commands(protocol)
     if not commands:
         return []
     updated = []
-    with repos.writing(request.scenario) as repo:
+    with contextlib.ExitStack() as undo:
+        repo = undo.enter_context(repos.open(request.scenario))
         refusals = {command.ref: _refuse_early(repo, command, request.role) for command in commands}
         unpacked = "ok"
         if any(command.new != ZERO_SHA and not refusals[command.ref] for command in commands):
-            unpacked = _unpack(repo, protocol)
+            quarantine = undo.enter_context(Quarantine(Path(repo.path), limits))
+            try:
+                quarantine.unpack(body, MAX_REQUEST_BYTES)
+            except PackError as error:
+                _LOG.warning("push by %s to %s: the pack is refused: %s", request.name, request.scenario, error)
+                unpacked = _one_line(str(error))
+            for command in commands:
+                if command.new != ZERO_SHA and not refusals[command.ref]:
+                    refusals[command.ref] = (
+                        _refuse_objects(quarantine, command, request)
+                        if unpacked == "ok"
+                        else f"the pack could not be read: {unpacked}"
+                    )
+            if any(command.new != ZERO_SHA and not refusals[command.ref] for command in commands):
+                quarantine.adopt()
         report = [b"unpack " + unpacked.encode()]
-        for command in commands:
-            refusal = refusals[command.ref]
-            if not refusal:
-                refusal = "the pack could not be read" if unpacked != "ok" else _apply(repo, command, request.scenario)
-            if refusal:
-                report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
-                continue
-            report.append(b"ok " + command.ref)
-            if command.new != ZERO_SHA:
-                updated.append((command.name, peel(repo.object_store, command.new, command.name).id.decode()))
+        with repos.writing(request.scenario) as repo:
+            for command in commands:
+                refusal = refusals[command.ref] or _apply(repo, command)
+                if refusal:
+                    report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
+                    continue
+                report.append(b"ok " + command.ref)
+                if command.new != ZERO_SHA:
+                    updated.append((command.name, peel(repo.object_store, command.new, command.name).id.decode()))
     if reports:
         answer.write(b"".join(pkt_line(line + b"\n") for line in report) + pkt_line(None))
     return updated
@@ -298,48 +356,41 @@ def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
     elif kind != "heads":
         return "only branches and tags TASK/vN are kept here"
     if present != command.old:
-        return "the ref was moved by somebody else meanwhile; fetch and push again"
+        return _MOVED
+    if kind == "heads" and command.new == ZERO_SHA:
+        return deletion_refusal(role)
     return ""
 
 
-def _unpack(repo: Repo, protocol: ReceivableProtocol) -> str:
-    """Store the push's objects; return "ok" or the error."""
-    try:
-        repo.object_store.add_thin_pack(protocol.read, protocol.recv)
-    except _PACK_ERRORS as error:
-        _LOG.warning("a pushed pack cannot be stored: %s", error)
-        sweep(Path(repo.path))
-        return _one_line(str(error) or type(error).__name__)
-    return "ok"
-
-
-def _apply(repo: Repo, command: _Command, scenario: str) -> str:
-    """Set or delete the ref; return the error, empty on success."""
+def _apply(repo: Repo, command: _Command) -> str:
+    """Set or delete the ref; return the error, empty on success. The caller holds the repository's lock."""
     try:
         if command.new == ZERO_SHA:
-            return "" if repo.refs.remove_if_equals(command.ref, command.old) else "could not be deleted"
-        refusal = _refuse_objects(repo, command, scenario)
-        if refusal:
-            return refusal
-        if not repo.refs.set_if_equals(command.ref, command.old, command.new):
-            return "could not be set"
+            return "" if repo.refs.remove_if_equals(command.ref, command.old) else _MOVED
+        present = repo.refs.read_ref(command.ref) or ZERO_SHA
+        if present != command.old or not repo.refs.set_if_equals(command.ref, command.old, command.new):
+            return _MOVED
         _adopt_head(repo, command.ref)
     except OSError as error:
+        if is_full(error):
+            return f"could not be written: {DiskFullError.of(error, Path(repo.path))}"
         return f"could not be written: {error.strerror or error}; is another branch or tag a folder of this name?"
     return ""
 
 
-def _refuse_objects(repo: Repo, command: _Command, scenario: str) -> str:
-    store = repo.object_store
+def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request) -> str:
+    """Return the reason to refuse what the ref is to point at; empty if none."""
+    store = quarantine.store
     try:
-        known = [sha for sha in repo.get_refs().values() if sha in store]
-        for sha, _ in MissingObjectFinder(store, haves=known, wants=[command.new]):
-            if sha not in store:
-                return f"object {sha.decode()} is missing from the push"
+        quarantine.check_connected(command.new)
         if command.ref.startswith(b"refs/heads/"):
-            return "" if isinstance(store[command.new], Commit) else "a branch must point at a commit"
+            if not isinstance(store[command.new], Commit):
+                return "a branch must point at a commit"
+            if command.old == ZERO_SHA:
+                return ""
+            return rewrite_refusal(request.role, lambda: quarantine.is_descendant(command.old, command.new))
         task, _, version = command.name.removeprefix("refs/tags/").partition("/")
-        compile_version(TaskVersion.parse(read_tree(store, command.new, scenario, task, version)))
+        compile_version(TaskVersion.parse(read_tree(store, command.new, request.scenario, task, version)))
     except DeployError as error:
         return str(error)
     except (KeyError, FileFormatException, AssertionError) as error:
@@ -360,6 +411,8 @@ def _one_line(text: str) -> str:
 async def _send_error(send: Send, error: GitHttpError) -> None:
     body = f"{error}\n".encode()
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    if error.status in _RETRY_AFTER_S:
+        headers.append((b"retry-after", str(_RETRY_AFTER_S[error.status]).encode()))
     if error.status == 401:
         headers.append((b"www-authenticate", b'Basic realm="walle", charset="UTF-8"'))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

@@ -19,6 +19,7 @@ from dulwich.objects import Blob, Commit, ObjectID, Tag, Tree
 from dulwich.refs import Ref
 from dulwich.repo import Repo
 
+from walle.deploy.cloud.quarantine import sweep_quarantines
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.deploy.cloud.task_tree import MAX_TREE_BYTES, MAX_TREE_FILES, TaskTree
 from walle.durable_file import make_folders, move_folder, sync_tree
@@ -56,6 +57,11 @@ class TaskRepos:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         make_folders(folder)
+
+    @property
+    def spool(self) -> Path:
+        """The folder for requests and answers under way: files without a name, which end with their process."""
+        return self._folder
 
     def create(self, scenario: str) -> bool:
         """Create an empty scenario unless it exists; return whether it is new.
@@ -187,6 +193,7 @@ def sweep(path: Path) -> None:
     for pattern in ("refs/**/*.lock", "objects/**/*.lock", "objects/tmp_pack_*", "packed-refs.lock", "HEAD.lock"):
         for leftover in path.glob(pattern):
             leftover.unlink(missing_ok=True)
+    sweep_quarantines(path)
 
 
 def peel(store: BaseObjectStore, sha: ObjectID, what: str) -> Commit:

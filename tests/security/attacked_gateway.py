@@ -1,0 +1,214 @@
+"""A gateway in a process of its own, an honest client of it, and its memory: for attacks on it.
+
+As a program it is the gateway's process: python -m tests.security.attacked_gateway FOLDER
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from walle.cli import event_loop
+from walle.cloud import Cloud, CloudConfig
+from walle.protocol import PROFILE_HEADER, Profile
+
+ROOT = Path(__file__).parents[2]
+_START_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The address of a gateway, and tokens that it accepts."""
+
+    url: str
+    token: str
+    device_token: str
+
+    @property
+    def place(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        assert parts.hostname
+        assert parts.port
+        return parts.hostname, parts.port
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """A context that trusts anybody: the attacks are not on TLS."""
+        if not self.url.startswith("https"):
+            return None
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+class AttackedGateway:
+    """A running gateway, and the most memory that it and its children had together since `reset`."""
+
+    def __init__(self, process: subprocess.Popen[str], target: Target, folder: Path) -> None:
+        self.process = process
+        self.target = target
+        self.folder = folder
+        self.peak_bytes = 0
+        self._stopping = threading.Event()
+        self._watch = threading.Thread(target=self._watch_memory, daemon=True)
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, folder: Path) -> Iterator[Self]:
+        command = [sys.executable, "-m", "tests.security.attacked_gateway", str(folder)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                assert select.select([process.stdout], [], [], _START_S)[0], "the gateway did not start"
+                gateway = cls(process, Target(**json.loads(process.stdout.readline())), folder)
+                gateway._watch.start()
+                yield gateway
+                gateway._stopping.set()
+                gateway._watch.join()
+            finally:
+                process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(20)
+                process.kill()
+
+    def reset(self) -> None:
+        self.peak_bytes = 0
+
+    def memory_bytes(self) -> int:
+        """Return the resident memory of the process and its children, without what they share."""
+        total = 0
+        for pid in _family(self.process.pid):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
+        return total
+
+    def _watch_memory(self) -> None:
+        while not self._stopping.wait(0.03):
+            self.peak_bytes = max(self.peak_bytes, self.memory_bytes())
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    for each in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+@dataclasses.dataclass
+class CheckIns:
+    """Check-ins of honest devices: how long each took, in ms, and how many failed."""
+
+    took_ms: list[float]
+    failures: list[str]
+
+    def quantile_ms(self, share: float) -> float:
+        ordered = sorted(self.took_ms)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("inf")
+
+
+class HonestDevices:
+    """Devices that check in, each time on a connection of its own, from an address of their own."""
+
+    def __init__(self, target: Target, *, period_s: float = 0.02) -> None:
+        command = [sys.executable, "-m", "tests.security.attacked_gateway", "--check-in"]
+        self._period_s = period_s
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([dataclasses.asdict(target), period_s]) + "\n")
+        self._process.stdin.flush()
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().strip() == "begun"
+
+    def stop(self) -> CheckIns:
+        out, _ = self._process.communicate("stop\n", timeout=60)
+        return CheckIns(**json.loads(out))
+
+
+async def check_in(target: Target, device: str) -> int:
+    """Check in once on a connection of its own, from 127.0.0.1; return the status."""
+    profile = Profile(device, "10.1", {}, {}).to_header()
+    reader, writer = await asyncio.open_connection(*target.place, ssl=target.tls, local_addr=("127.0.0.1", 0))
+    try:
+        head = f"POST /v1/checkin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{PROFILE_HEADER}: {profile}\r\n"
+        writer.write(f"{head}authorization: Bearer {target.device_token}\r\n\r\n".encode())
+        line = await reader.readline()
+        return int(line.split()[1]) if line else 0
+    finally:
+        writer.transport.abort()
+
+
+async def _check_in_until_told(target: Target, period_s: float) -> CheckIns:
+    found = CheckIns([], [])
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_reader(sys.stdin, stop.set)
+    under_way = set[asyncio.Task[None]]()
+
+    async def one(number: int) -> None:
+        began_s = loop.time()
+        try:
+            async with asyncio.timeout(20):
+                status = await check_in(target, f"honest-{number % 50}")
+            if status != 204:
+                found.failures.append(f"status {status}")
+        except (OSError, TimeoutError) as error:
+            found.failures.append(repr(error))
+        found.took_ms.append((loop.time() - began_s) * 1000)
+
+    for number in range(20):  # the first ones load modules on both sides
+        await one(number)
+    found.took_ms.clear()
+    _say("begun")
+    number = 0
+    while not stop.is_set():
+        task = loop.create_task(one(number))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+        number += 1
+        await asyncio.sleep(period_s)
+    if under_way:
+        await asyncio.wait(under_way)
+    return found
+
+
+async def _serve(folder: Path) -> None:
+    options: dict[str, Any] = json.loads(os.environ.get("WALLE_TEST_CLOUD", "{}"))
+    async with Cloud(CloudConfig(folder=folder, scenarios=("shop",), **options)) as cloud:
+        target = Target(cloud.address.url, cloud.home.admin_token, cloud.home.device_token)
+        _say(json.dumps(dataclasses.asdict(target)))
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        await stop.wait()
+
+
+def main() -> None:
+    if sys.argv[1] == "--check-in":
+        fields, period_s = json.loads(sys.stdin.readline())
+        found = event_loop.run(_check_in_until_told(Target(**fields), period_s))
+        _say(json.dumps(dataclasses.asdict(found)))
+        return
+    event_loop.run(_serve(Path(sys.argv[1])))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Attacks on a gateway's HTTP server, each a coroutine that runs for some seconds, from 127.0.0.2.
+
+python -m tests.security.gateway_attacks NAME SECONDS < TARGET_JSON
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import resource
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from tests.security.attacked_gateway import ROOT, Target
+from walle.cli import event_loop
+from walle.protocol import PROFILE_HEADER, Profile
+
+_ADDRESS = ("127.0.0.2", 0)
+_OF_A_PROFILE = Profile("attacker", "10.1", {}, {}).to_header()
+CHECK_IN = (
+    f"POST /v1/checkin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{PROFILE_HEADER}: {_OF_A_PROFILE}\r\n\r\n".encode()
+)
+
+type Attack = Callable[[Target, Counter[str]], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def connected(target: Target) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(*target.place, ssl=target.tls, local_addr=_ADDRESS)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def _answer(reader: asyncio.StreamReader, seen: Counter[str]) -> None:
+    line = await reader.readline()
+    seen[line.split()[1].decode() if line else "closed"] += 1
+
+
+def _many(count: int, one: Attack) -> Attack:
+    """Run `one` over and over in `count` places."""
+
+    async def repeat(target: Target, seen: Counter[str]) -> None:
+        while True:
+            try:
+                await one(target, seen)
+            except OSError as error:
+                seen[type(error).__name__] += 1
+                await asyncio.sleep(0.01)
+
+    async def all_of_them(target: Target, seen: Counter[str]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(repeat(target, seen))
+
+    return all_of_them
+
+
+def _post(path: str, token: str = "", *, size_bytes: int | None) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json"]
+    if token:
+        lines.append(f"authorization: Bearer {token}")
+    lines.append("transfer-encoding: chunked" if size_bytes is None else f"content-length: {size_bytes}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+async def _send_body(target: Target, seen: Counter[str], path: str, token: str, body: bytes) -> None:
+    async with connected(target) as (reader, writer):
+        writer.write(_post(path, token, size_bytes=len(body)))
+        for start in range(0, len(body), 1 << 18):
+            writer.write(body[start : start + (1 << 18)])
+            await writer.drain()
+        await _answer(reader, seen)
+
+
+async def big_json(target: Target, seen: Counter[str]) -> None:
+    """300 MB of JSON without a token."""
+    await _send_body(target, seen, "/v1/releases", "", b'{"steps":[' + b"1," * (150 << 20) + b"1]}")
+
+
+async def big_json_of_an_author(target: Target, seen: Counter[str]) -> None:
+    """100 MB of JSON with a token."""
+    await _send_body(target, seen, "/v1/releases", target.token, b'{"steps":[' + b"1," * (50 << 20) + b"1]}")
+
+
+async def deep_json(target: Target, seen: Counter[str]) -> None:
+    await _send_body(target, seen, "/v1/outcomes", target.device_token, b"[" * 1_000_000)
+
+
+async def wide_json(target: Target, seen: Counter[str]) -> None:
+    await _send_body(target, seen, "/v1/outcomes", target.device_token, b"[" + b"[]," * 340_000 + b"[]]")
+
+
+async def half_open(target: Target, seen: Counter[str]) -> None:
+    """Connections that send nothing."""
+    async with connected(target) as (reader, _):
+        await _answer(reader, seen)
+
+
+async def slow_header(target: Target, seen: Counter[str]) -> None:
+    async with connected(target) as (reader, writer):
+        writer.write(b"POST /v1/checkin HTTP/1.1\r\nhost: x\r\n")
+        while not writer.is_closing() and not reader.at_eof():
+            writer.write(b"a")
+            await asyncio.sleep(0.3)
+        await _answer(reader, seen)
+
+
+async def slow_body(target: Target, seen: Counter[str]) -> None:
+    async with connected(target) as (reader, writer):
+        writer.write(_post("/v1/outcomes", target.device_token, size_bytes=1_000_000))
+        while not writer.is_closing() and not reader.at_eof():
+            writer.write(b"a")
+            await asyncio.sleep(0.3)
+        await _answer(reader, seen)
+
+
+async def slow_reader(target: Target, seen: Counter[str]) -> None:
+    """Ask for a large answer, and read none of it."""
+    async with connected(target) as (reader, writer):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 2000)
+        await asyncio.sleep(30)
+        await _answer(reader, seen)
+
+
+async def streams(target: Target, seen: Counter[str]) -> None:
+    """Ask for the events of a release."""
+    async with connected(target) as (reader, writer):
+        writer.write(
+            f"GET /v1/releases/r1/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {target.token}\r\n\r\n".encode()
+        )
+        await _answer(reader, seen)
+        while await reader.read(1 << 16):
+            pass
+
+
+async def pipelined(target: Target, seen: Counter[str]) -> None:
+    async with connected(target) as (reader, writer):
+
+        async def send() -> None:
+            while True:
+                writer.write(CHECK_IN * 200)
+                await writer.drain()
+
+        sending = asyncio.create_task(send())
+        try:
+            while data := await reader.read(1 << 16):
+                seen["answers"] += data.count(b"HTTP/1.1 204")
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            if not sending.cancelled():
+                sending.exception()
+
+
+async def flood(target: Target, seen: Counter[str]) -> None:
+    """Check in over and over on a connection that is kept."""
+    async with connected(target) as (reader, writer):
+        while True:
+            writer.write(CHECK_IN)
+            head = await reader.readuntil(b"\r\n\r\n")
+            seen[head.split()[1].decode()] += 1
+
+
+async def churn(target: Target, seen: Counter[str]) -> None:
+    async with connected(target):
+        seen["connections"] += 1
+
+
+async def huge_header(target: Target, seen: Counter[str]) -> None:
+    async with connected(target) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nx-a: " + b"a" * 1_000_000)
+        await writer.drain()
+        await _answer(reader, seen)
+
+
+async def many_headers(target: Target, seen: Counter[str]) -> None:
+    async with connected(target) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 40_000 + b"\r\n")
+        await writer.drain()
+        await _answer(reader, seen)
+
+
+async def tiny_chunks(target: Target, seen: Counter[str]) -> None:
+    async with connected(target) as (reader, writer):
+        writer.write(_post("/v1/outcomes", target.device_token, size_bytes=None))
+        with contextlib.suppress(OSError):
+            for _ in range(20):
+                writer.write(b"1\r\na\r\n" * 10_000)
+                await writer.drain()
+        await _answer(reader, seen)
+
+
+async def garbage(target: Target, seen: Counter[str]) -> None:
+    async with connected(target) as (reader, writer):
+        writer.write(bytes(range(256)) * 4000)
+        await writer.drain()
+        await _answer(reader, seen)
+
+
+ATTACKS: dict[str, Attack] = {
+    "big_json": _many(2, big_json),
+    "big_json_of_an_author": _many(4, big_json_of_an_author),
+    "deep_json": _many(8, deep_json),
+    "wide_json": _many(8, wide_json),
+    "half_open": _many(3000, half_open),
+    "slow_header": _many(1000, slow_header),
+    "slow_body": _many(1000, slow_body),
+    "slow_reader": _many(500, slow_reader),
+    "streams": _many(500, streams),
+    "pipelined": _many(20, pipelined),
+    "flood": _many(300, flood),
+    "churn": _many(50, churn),
+    "huge_header": _many(100, huge_header),
+    "many_headers": _many(20, many_headers),
+    "tiny_chunks": _many(50, tiny_chunks),
+    "garbage": _many(20, garbage),
+}
+
+
+async def run(name: str, target: Target, seconds: float) -> Counter[str]:
+    """Run an attack for some seconds; return what the attacker saw: statuses of answers, and errors."""
+    seen = Counter[str]()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await ATTACKS[name](target, seen)
+    return seen
+
+
+def attack(name: str, target: Target, seconds: float) -> Counter[str]:
+    """Run an attack from a process of its own."""
+    command = [sys.executable, "-m", "tests.security.gateway_attacks", name, str(seconds)]
+    given = json.dumps(dataclasses.asdict(target))
+    done = subprocess.run(
+        command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=seconds + 60, check=True
+    )
+    return Counter(json.loads(done.stdout))
+
+
+def main(name: str, seconds: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard >= 0 else soft, hard))
+    target = Target(**json.loads(sys.stdin.readline()))
+    sys.stdout.write(json.dumps(event_loop.run(run(name, target, float(seconds)))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

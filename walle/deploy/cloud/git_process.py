@@ -1,0 +1,172 @@
+"""git in a child process with limits: its memory, CPU time, duration, files and environment.
+
+A pack is a program of a stranger: a few bytes can ask for gigabytes. git's own tools read it, in a process that the
+kernel ends when it takes more than it may, and the gateway goes on.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from walle.errors import ConfigError, DeployError
+
+OLDEST_GIT = (2, 30)
+_VERSION = re.compile(rb"git version (\d+)\.(\d+)")
+_MAX_MESSAGE_BYTES = 4096  # of what git says of a failure
+_NICE = 10  # devices are served first
+# Packs are mapped in windows that fit into the limit of memory. Larger files are streamed, and never held whole.
+_CONFIGURATION = (
+    "core.packedGitWindowSize=4m",
+    "core.packedGitLimit=32m",
+    "core.deltaBaseCacheLimit=16m",
+    "core.bigFileThreshold=16m",
+    "pack.threads=1",
+    "pack.windowMemory=32m",
+    "pack.deltaCacheSize=16m",
+    "gc.auto=0",
+    "safe.directory=*",
+)
+
+
+class GitProcessError(DeployError):
+    """git refused, or was ended at a limit. `why` is for the person who pushed or fetched."""
+
+    def __init__(self, command: str, why: str) -> None:
+        super().__init__(command, why)
+        self.command = command
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"git {self.command}: {self.why}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GitLimits:
+    """Limits of one child process. `memory_bytes` is its address space, `file_bytes` each file that it writes."""
+
+    memory_bytes: int = 300 << 20
+    cpu_s: int = 30
+    wall_s: float = 60.0
+    file_bytes: int = 512 << 20
+    open_files: int = 128
+
+
+def check_git() -> None:
+    """Check that git is installed and new enough. Raises ConfigError, which says what to do."""
+    wanted = f"git {OLDEST_GIT[0]}.{OLDEST_GIT[1]} or newer"
+    try:
+        found = subprocess.run(["git", "version"], capture_output=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"a cloud needs {wanted} on PATH, for task repositories: {error}") from error
+    match = _VERSION.match(found)
+    if match is None or (int(match[1]), int(match[2])) < OLDEST_GIT:
+        raise ConfigError(f"a cloud needs {wanted}, for task repositories; there is {found.decode().strip()}")
+
+
+def run_git(
+    repository: Path,
+    *arguments: str,
+    limits: GitLimits,
+    stdin: IO[bytes] | bytes = b"",
+    stdout: IO[bytes] | None = None,
+    objects: Path | None = None,
+    sees_repository: bool = True,
+    keep_open: Sequence[int] = (),
+) -> bytes:
+    """Run git on a bare repository, and return its output, or an empty one where it goes to `stdout`.
+
+    New objects go to the folder `objects`, if one is given; those of the repository are seen too, or not. `keep_open`
+    are file descriptors that the child inherits, such as a lock on a folder in which it writes. Blocks the calling
+    thread.
+
+    Raises:
+        GitProcessError: git failed, or was ended at a limit.
+    """
+    command = [_git(), *(part for one in _CONFIGURATION for part in ("-c", one)), *arguments]
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/nonexistent",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_DIR": str(repository),
+        "LC_ALL": "C",
+    }
+    if objects is not None:
+        environment["GIT_OBJECT_DIRECTORY"] = str(objects)
+        if sees_repository:
+            environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(repository / "objects")
+    with contextlib.ExitStack() as undo:
+        if isinstance(stdin, bytes):
+            source = undo.enter_context(tempfile.TemporaryFile())
+            source.write(stdin)
+            source.seek(0)
+            stdin = source
+        output = stdout if stdout is not None else undo.enter_context(tempfile.TemporaryFile())
+        errors = undo.enter_context(tempfile.TemporaryFile())
+        stdin.flush()
+        os.lseek(stdin.fileno(), stdin.tell(), os.SEEK_SET)  # what was read through a buffer is not read again
+        child = subprocess.Popen(
+            command, cwd=repository, env=environment, stdin=stdin, stdout=output, stderr=errors, pass_fds=keep_open
+        )
+        try:
+            _limit(child.pid, limits)
+            child.wait(limits.wall_s)
+        except subprocess.TimeoutExpired:
+            raise GitProcessError(arguments[0], f"took more than {limits.wall_s:g} s") from None
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode:
+            raise GitProcessError(arguments[0], _why(child.returncode, errors, limits))
+        if stdout is not None:
+            return b""
+        output.seek(0)
+        return output.read()
+
+
+@functools.cache
+def _git() -> str:
+    return shutil.which("git") or "git"
+
+
+def _limit(pid: int, limits: GitLimits) -> None:
+    """Set the limits of a child that has just begun: it has read next to nothing of its input yet."""
+    with contextlib.suppress(ProcessLookupError):
+        for kind, value in (
+            (resource.RLIMIT_AS, limits.memory_bytes),
+            (resource.RLIMIT_CPU, limits.cpu_s),
+            (resource.RLIMIT_FSIZE, limits.file_bytes),
+            (resource.RLIMIT_NOFILE, limits.open_files),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            resource.prlimit(pid, kind, (value, value))
+        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+
+
+def _why(status: int, errors: IO[bytes], limits: GitLimits) -> str:
+    size_bytes = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size_bytes - _MAX_MESSAGE_BYTES))
+    said = errors.read().decode("utf-8", "replace")
+    lines = [line for line in said.splitlines() if line.startswith(("fatal:", "error:"))] or said.splitlines()[-1:]
+    text = "; ".join(line.partition(": ")[2] or line for line in lines[:3])
+    if status in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"took more than {limits.cpu_s} s of CPU time"
+    if status == -signal.SIGXFSZ:
+        return f"wrote a file of more than {limits.file_bytes >> 20} MiB"
+    if re.search(r"out of memory|malloc failed|cannot allocate|mmap failed", said, re.IGNORECASE):
+        return (
+            f"took more than {limits.memory_bytes >> 20} MiB of memory; large files are sent whole after:"
+            " git config core.bigFileThreshold 16m"
+        )
+    return text or f"ended with status {status}"
