@@ -15,8 +15,10 @@ class CloudConfig:
     above 1 share the tunnel's port. When it closes, devices move to the tunnel at `drain_to` (HOST:PORT; empty: to the
     same address again) at random times within `drain_s` seconds. Fallback inference keeps the versions that were asked
     for last loaded, in `inference_vms` VMs and with `inference_mb` MiB of files; with Ray in each of
-    `inference_processes`. Simulation and fallback inference run tasks in a VM
-    host, a child process without the cloud's files, keys and connections, unless `vm_host` is False.
+    `inference_processes`. Simulation and fallback inference run tasks in VM
+    hosts, one child process for each without the cloud's files, keys and connections, unless `vm_host` is False. With
+    `untrusted_authors` nothing starts where the kernel lacks a layer around them. A simulation ends after
+    `simulation_s` seconds.
     """
 
     folder: Path
@@ -38,4 +40,6 @@ class CloudConfig:
     inference_mb: int = 2048
     inference_processes: int = 1
     vm_host: bool = True
+    untrusted_authors: bool = False
+    simulation_s: float = 600.0
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
