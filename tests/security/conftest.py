@@ -1,5 +1,6 @@
 """A real cloud in a process of its own, on which attacks are tried."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,11 @@ class AttackedCloud:
         }
         lines = {name: path.read_text().strip().splitlines() for name, path in paths.items()}
         return {name: text[1 if name.endswith(".pem") else -1] for name, text in lines.items()}
+
+    def secrets_in(self, shown: object) -> list[str]:
+        """Return the names of the secrets that a command or an answer shows."""
+        text = json.dumps(shown)
+        return [name for name, secret in self.secrets.items() if secret in text]
 
     def walle(self, *arguments: str, token: str = "") -> object:
         return walle(*arguments, "--json", WALLE_URL=self.url, WALLE_TOKEN=token or self.token)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 from pathlib import Path
 
@@ -122,11 +121,6 @@ def hosts_of(pid: int) -> list[int]:
     return found
 
 
-def secrets_in(cloud: AttackedCloud, shown: object) -> list[str]:
-    text = json.dumps(shown)
-    return [name for name, secret in cloud.secrets.items() if secret in text]
-
-
 def test_six_lines_read_the_keys_where_no_host_is_around_them(tmp_path: Path) -> None:
     """The control: without the VM host the attack works, so the tests below can fail."""
     secret = tmp_path / "bundle.pem"
@@ -153,20 +147,21 @@ def test_six_lines_publish_no_key_and_no_token(attacked_cloud: AttackedCloud) ->
     assert release["state"] == "failed"
     assert "PermissionError" in release["reason"]
     assert len(attacked_cloud.secrets) >= 7, attacked_cloud.secrets.keys()
-    assert secrets_in(attacked_cloud, attacked_cloud.walle("release", "status", release["id"])) == []
+    assert attacked_cloud.secrets_in(attacked_cloud.walle("release", "status", release["id"])) == []
 
 
 @pytest.mark.system
 @pytest.mark.vm_host
 def test_no_attempt_to_read_write_or_reach_out_works(attacked_cloud: AttackedCloud) -> None:
-    before = sorted(path.name for path in attacked_cloud.folder.iterdir())
+    before = attacked_cloud.secrets
     main = ATTEMPTS.format(folder=str(attacked_cloud.folder), parent=str(attacked_cloud.said["pid"]))
     release = attacked_cloud.release("attempts", main)
     assert release["state"] == "failed"
     tried, _, worked = release["reason"].partition(", worked: ")
     assert worked.startswith("[]"), release["reason"]
     assert int(tried.rpartition("tried ")[2]) > 250
-    assert sorted(path.name for path in attacked_cloud.folder.iterdir()) == before
+    assert attacked_cloud.secrets == before
+    assert not list(attacked_cloud.folder.rglob("walle-attack"))
     assert not Path("/tmp/walle-attack").exists()
 
 
@@ -287,7 +282,8 @@ def test_missing_layers_are_named_in_order() -> None:
 async def test_a_simulation_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     """Each run is within its own deadline, and there are many."""
     slow = "import time\ndef execute(ctx, trigger):\n    time.sleep(0.2)\n"
-    files = {"config": CONFIG.format(task="count"), "simulation/events.jsonl": EVENT * 1000}
+    events = "".join(EVENT.replace("1000", str(1000 + number)) for number in range(1000))
+    files = {"config": CONFIG.format(task="count"), "simulation/events.jsonl": events}
     async with shop_cloud(tmp_path, simulation_s=0.5) as shop:
         await shop.push("v1", main=slow, **files)
         release = await shop.until(await shop.release("v1", beta=0), "failed")

@@ -90,7 +90,7 @@ class ReleaseNode:
             undo.push_async_callback(simulator.close)
             await check_layers(self._config, host)
             journal = await undo.enter_async_context(Journal(home.releases_db))
-            service = ReleaseService(journal, world, SystemClock(), cdn_url=CDN_URL)
+            service = ReleaseService(journal, world, SystemClock(), cdn_url=CDN_URL, audit=home.audit)
             await undo.enter_async_context(service)
             self._undo = undo.pop_all()
         return service

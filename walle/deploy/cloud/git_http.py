@@ -28,11 +28,13 @@ from dulwich.repo import Repo
 from dulwich.server import BackendRepo, DictBackend, UploadPackHandler
 
 from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
+from walle.deploy.cloud.audit import AuditError, AuditLog
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree, sweep
 from walle.deploy.cloud.task_config import is_name
 from walle.errors import DeployError
+from walle.protocol import printable
 
 MAX_REQUEST_BYTES = 256 * 1024 * 1024
 MAX_COMMANDS = 200
@@ -90,13 +92,18 @@ class _Request:
     service: str
     advertises: bool
     role: Role
+    who: str
+    address: str
 
 
-def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> ASGIApp:
+def git_app(
+    repos: TaskRepos, access: Access, on_push: OnPush | None = None, *, audit: AuditLog | None = None
+) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
 
     `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
-    ends between the two: a caller that needs every version must read `TaskRepos.versions` at start.
+    ends between the two: a caller that needs every version must read `TaskRepos.versions` at start. `audit` gets a
+    record of each ref before it is changed.
     """
     executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="walle-git")
     pushes: set[asyncio.Task[None]] = set()
@@ -108,7 +115,7 @@ def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> 
         elif request.service == "git-upload-pack":
             await loop.run_in_executor(executor, _upload, repos, request.scenario, body, answer)
         else:
-            updated = await loop.run_in_executor(executor, _receive, repos, request, body, answer)
+            updated = await loop.run_in_executor(executor, _receive, repos, request, body, answer, audit)
             for ref, commit in updated:
                 _LOG.info("push to %s: %s is %s", request.scenario, ref, commit)
                 if on_push is None:
@@ -169,7 +176,7 @@ def _judge(scope: Scope, access: Access) -> _Request:
         raise GitHttpError(
             403, f"{identity.name} needs the role {_NEEDS[service]} in scenario {scenario[:80]!r}, and has {role}"
         )
-    return _Request(scenario, service, advertises, role)
+    return _Request(scenario, service, advertises, role, identity.name, address_of(scope))
 
 
 async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
@@ -230,7 +237,9 @@ def _upload_handler(repo: Repo, body: IO[bytes] | None, answer: IO[bytes], *, ad
     return UploadPackHandler(backend, ["repo"], protocol, stateless_rpc=True, advertise_refs=advertises)
 
 
-def _receive(repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[bytes]) -> list[tuple[str, str]]:
+def _receive(
+    repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[bytes], audit: AuditLog | None
+) -> list[tuple[str, str]]:
     """Run a push; write the report to `answer`, and return the refs that were set, with their commits."""
     protocol = ReceivableProtocol(body.read, answer.write)
     commands, reports = _read_commands(protocol)
@@ -246,7 +255,7 @@ def _receive(repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[by
         for command in commands:
             refusal = refusals[command.ref]
             if not refusal:
-                refusal = "the pack could not be read" if unpacked != "ok" else _apply(repo, command, request.scenario)
+                refusal = "the pack could not be read" if unpacked != "ok" else _apply(repo, command, request, audit)
             if refusal:
                 report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
                 continue
@@ -313,20 +322,31 @@ def _unpack(repo: Repo, protocol: ReceivableProtocol) -> str:
     return "ok"
 
 
-def _apply(repo: Repo, command: _Command, scenario: str) -> str:
+def _apply(repo: Repo, command: _Command, request: _Request, audit: AuditLog | None) -> str:
     """Set or delete the ref; return the error, empty on success."""
     try:
         if command.new == ZERO_SHA:
+            _record(audit, request, command)
             return "" if repo.refs.remove_if_equals(command.ref, command.old) else "could not be deleted"
-        refusal = _refuse_objects(repo, command, scenario)
+        refusal = _refuse_objects(repo, command, request.scenario)
         if refusal:
             return refusal
+        _record(audit, request, command)
         if not repo.refs.set_if_equals(command.ref, command.old, command.new):
             return "could not be set"
         _adopt_head(repo, command.ref)
+    except AuditError as error:
+        return str(error)
     except OSError as error:
         return f"could not be written: {error.strerror or error}; is another branch or tag a folder of this name?"
     return ""
+
+
+def _record(audit: AuditLog | None, request: _Request, command: _Command) -> None:
+    """Write a change of a ref into the audit log. Raises AuditError where it cannot be: the ref is not changed then."""
+    if audit is not None:
+        details = {"ref": command.name, "old": command.old.decode(), "new": command.new.decode()}
+        audit.append("ref.set", who=request.who, subject=request.scenario, address=request.address, details=details)
 
 
 def _refuse_objects(repo: Repo, command: _Command, scenario: str) -> str:
@@ -354,7 +374,8 @@ def _adopt_head(repo: Repo, ref: Ref) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.encode("utf-8", "replace").decode().split())[:_MAX_REASON_CHARS]
+    line = " ".join(text.encode("utf-8", "replace").decode().split())
+    return printable(line[:_MAX_REASON_CHARS])[:_MAX_REASON_CHARS]  # some of it is a task's; git shows it on a terminal
 
 
 async def _send_error(send: Send, error: GitHttpError) -> None:
