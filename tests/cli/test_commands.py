@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
+    "audit head", "audit show", "audit verify",
     "cloud up", "demo", "demo livestream", "device doctor", "device list", "device logs", "device run", "device show",
     "features export", "features tail", "figures",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
@@ -57,7 +58,7 @@ def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
     assert (command.epilog or "").startswith(f"Example: walle {path}")
 
 
-@pytest.mark.parametrize("group", ["task", "release", "cloud", "demo", "device", "features", "model"])
+@pytest.mark.parametrize("group", ["task", "release", "cloud", "demo", "device", "features", "model", "audit"])
 def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> None:
     assert group in CliRunner().invoke(app, ["--help"]).output
     listed = CliRunner().invoke(app, [group, "--help"]).output

@@ -8,7 +8,7 @@ import ipaddress
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,6 +99,13 @@ def up(
         list[str] | None,
         typer.Option(help="Another version of Python, to compile for devices that run it; once for each."),
     ] = None,
+    untrusted_authors: Annotated[
+        bool,
+        typer.Option(
+            "--untrusted-authors",
+            help="Refuse to start where the kernel lacks a layer around task code (Landlock, seccomp, ...).",
+        ),
+    ] = False,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run gateway, releases, monitor and inference as Ray actors.")
     ] = False,
@@ -162,6 +169,7 @@ def up(
             scenarios=tuple(scenario or ()),
             business_app=business_app,
             pythons=tuple(python or ()),
+            untrusted_authors=untrusted_authors,
         )
         try:
             event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
@@ -193,6 +201,8 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 
 async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> None:
+    from walle.cloud.isolation import probe_layers
+
     starting = asyncio.current_task()
     assert starting is not None
     _on_signals(starting.cancel)
@@ -212,7 +222,8 @@ async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json:
                     + ("give an address of this machine as --host" if no_host else _OTHER_PORTS)
                 ) from error
         _on_signals(stopping.set)  # again, because Ray takes SIGTERM for itself
-        _announce(config, home, address, as_json=as_json)
+        layers = await asyncio.to_thread(probe_layers)
+        _announce(config, home, address, layers, as_json=as_json)
         await stopping.wait()
         _on_signals(starting.cancel)  # a second one ends it at once: devices find out by themselves
         with working("stopping the cloud", as_json=as_json):
@@ -249,8 +260,13 @@ async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[tuple
         close_ray()
 
 
-def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress", *, as_json: bool) -> None:
-    """Write join.json, and say where everything is."""
+def _announce(
+    config: "CloudConfig", home: "CloudHome", address: "GatewayAddress", layers: Mapping[str, int], *, as_json: bool
+) -> None:
+    """Write join.json, and say where everything is, and which of the kernel's layers are around task code."""
+    from walle.cloud.isolation import missing_layers
+
+    missing = missing_layers(layers)
     reached_at = config.tunnel_names[0]
     port = address.url.rpartition(":")[2]
     bracketed = f"[{reached_at}]" if ":" in reached_at else reached_at
@@ -270,6 +286,7 @@ def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress
         "scenarios": home.repos.scenarios(),
         "admin_token_file": str(config.folder / "admin.token"),
         "join_file": str(path),
+        "layers": dict(layers),
         "pid": os.getpid(),
     }
     if as_json:
@@ -281,6 +298,9 @@ def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress
         *(f"task repository: {one}" for one in git),
         f"admin token: in {escape(said['admin_token_file'])}",
         f"a device joins with: walle device run DEVICE_FOLDER --join {escape(str(path))}",
+        f"[yellow]task code runs without {', '.join(missing)}[/]: only for authors that you trust"
+        if missing
+        else f"task code runs in VM hosts behind {', '.join(layers)}",
         "Ctrl-C stops it",
     ]
     for line in lines:

@@ -20,8 +20,9 @@ class CloudConfig:
     same address again) at random times within `drain_s` seconds. Fallback inference keeps the versions that were asked
     for last loaded, in `inference_vms` VMs and with `inference_mb` MiB of files; with Ray in each of
     `inference_processes`, which each take the `inference_resources` of their node (`parse_resources`). Simulation and
-    fallback inference run tasks in a VM host, a child process without the cloud's files, keys and connections, unless
-    `vm_host` is False.
+    fallback inference run tasks in VM hosts, one child process for each without the cloud's files, keys and
+    connections, unless `vm_host` is False. With `untrusted_authors` nothing starts where the kernel lacks a layer
+    around them. A simulation ends after `simulation_s` seconds.
     """
 
     folder: Path
@@ -44,6 +45,8 @@ class CloudConfig:
     inference_processes: int = 1
     inference_resources: tuple[str, ...] = ()
     vm_host: bool = True
+    untrusted_authors: bool = False
+    simulation_s: float = 600.0
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 
 

@@ -35,6 +35,8 @@ from walle.deploy.cloud.api import (
     release_router,
     watch_router,
 )
+from walle.deploy.cloud.audit_api import audit_router
+from walle.deploy.cloud.audited_requests import RequestNotes, audited
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
@@ -140,7 +142,7 @@ class GatewayNode:
                 app.mount("/", business)
             undo.push_async_callback(self._tables.close)
             await self._tables.start(inference)
-            pushing = WallePush(app, self._answerer)
+            pushing = WallePush(RequestNotes(app), self._answerer)
             url = await undo.enter_async_context(_serving(pushing, config.host, config.http_port))
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
@@ -204,13 +206,14 @@ class GatewayNode:
             static_url="/docs/assets",
         )
         install_error_handlers(app)
-        access = self._home.access
-        app.include_router(release_router(releases, monitor, authorize_by(access)))
+        access, audit = self._home.access, self._home.audit
+        app.include_router(release_router(releases, monitor, audited(authorize_by(access), audit)))
+        app.include_router(audit_router(audit, authorize_by(access)))
         app.include_router(device_router(monitor, self._home.lets_in))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
         app.mount("/cdn", cdn_app(self._home.files))
-        app.mount("/git", git_app(self._home.repos, access))
+        app.mount("/git", git_app(self._home.repos, access, audit=audit))
         return app
 
     async def _authenticate(self, credential: str) -> str | None:

@@ -5,9 +5,10 @@ import hmac
 import secrets
 from pathlib import Path
 
-from walle.clock import Clock
+from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
+from walle.deploy.cloud.audit import AuditLog
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.signing import Signer, TrustedKeys
@@ -18,6 +19,7 @@ class CloudHome:
     """Layout of a cloud's folder:
 
         keys/bundle.pem     signs versions          keys/release.pem    chooses among them
+        keys/audit.pem      signs heads of the log  audit/              who did what, hash-chained
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         device.token        lets devices in         authority/          the tunnel's certificate authority
         repos/              task repositories       files/              what /cdn serves
@@ -42,7 +44,7 @@ class CloudHome:
         make_folders(keys, mode=0o700)
         for folder in (self.folder, keys):
             remove_unfinished(folder)
-        for name in ("bundle", "release"):
+        for name in ("bundle", "release", "audit"):
             if not (keys / f"{name}.pem").exists():
                 Signer.generate().save(keys / f"{name}.pem")
         if not (self.folder / "access.toml").exists():
@@ -62,6 +64,15 @@ class CloudHome:
     @functools.cached_property
     def release_signer(self) -> Signer:
         return Signer.load(self.folder / "keys" / "release.pem")
+
+    @functools.cached_property
+    def audit(self) -> AuditLog:
+        """The audit log. Several processes may append to it at once."""
+
+        def sign(data: bytes) -> tuple[bytes, bytes]:
+            return Signer.load(self.folder / "keys" / "audit.pem").sign_audit_head(data)
+
+        return AuditLog(self.folder / "audit", SystemClock(), sign)
 
     @property
     def trusted_keys(self) -> TrustedKeys:

@@ -27,7 +27,8 @@ class MonitorNode:
         async with contextlib.AsyncExitStack() as undo:
             journal = await undo.enter_async_context(Journal(self._home.monitor_db))
             devices = await undo.enter_async_context(DeviceRegistry(self._home.devices_db, clock))
-            service = await undo.enter_async_context(MonitorService(journal, clock, devices=devices))
+            monitor = MonitorService(journal, clock, devices=devices, audit=self._home.audit)
+            service = await undo.enter_async_context(monitor)
             self._undo = undo.pop_all()
         return service
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from walle.clock import SystemClock
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
+from walle.cloud.isolation import check_layers, task_host
 from walle.cloud.peers import GatewayPeer, MonitorPeer
 from walle.cloud.simulation import Simulator
 from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, build_bundle
@@ -15,6 +16,7 @@ from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
+from walle.errors import DeployError
 from walle.pipeline.event_files import EventFiles
 
 CDN_URL = "/cdn"  # relative: a device takes it from the gateway that it knows
@@ -32,12 +34,14 @@ class ReleaseNode:
         """Return the service, which continues the releases that its journal has.
 
         Raises:
-            ConfigError: one of the configured Pythons cannot compile.
+            ConfigError: one of the configured Pythons cannot compile, or the kernel lacks layers that the configuration
+                asks for.
             JournalError: the journal cannot be opened.
         """
         home = self._home
         others = await asyncio.to_thread(other_pythons, self._config.pythons)
-        simulator = Simulator(self._config.simulation_vms, vm_host=self._config.vm_host)
+        host = task_host(self._config)  # which nothing else uses
+        simulator = Simulator(self._config.simulation_vms, host=host, vm_host=self._config.vm_host)
 
         async def check_version(scenario: str, task: str, version: str) -> None:
             await asyncio.to_thread(home.repos.check_version, scenario, task, version)
@@ -60,7 +64,12 @@ class ReleaseNode:
             return await asyncio.to_thread(home.cloud_files.put, data)
 
         async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
-            return await simulator.run(bundle, events, files=EventFiles.of(files))
+            try:
+                async with asyncio.timeout(self._config.simulation_s):
+                    return await simulator.run(bundle, events, files=EventFiles.of(files))
+            except TimeoutError:
+                what = f"the simulation took more than {self._config.simulation_s:g} s"
+                raise DeployError(f"{what}; push fewer simulation events, or make the task faster") from None
 
         world = World(
             check_version=check_version,
@@ -76,9 +85,12 @@ class ReleaseNode:
             judge=monitor,
         )
         async with contextlib.AsyncExitStack() as undo:
+            if host is not None:
+                undo.push_async_callback(asyncio.to_thread, host.close)
             undo.push_async_callback(simulator.close)
+            await check_layers(self._config, host)
             journal = await undo.enter_async_context(Journal(home.releases_db))
-            service = ReleaseService(journal, world, SystemClock(), cdn_url=CDN_URL)
+            service = ReleaseService(journal, world, SystemClock(), cdn_url=CDN_URL, audit=home.audit)
             await undo.enter_async_context(service)
             self._undo = undo.pop_all()
         return service

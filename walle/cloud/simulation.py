@@ -18,7 +18,7 @@ from walle.clock import SystemClock
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
-from walle.engine_ext.vm.host import shared_host
+from walle.engine_ext.vm.host import VmHost, shared_host
 from walle.errors import VMError, WalleError
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_history import EventHistory
@@ -60,8 +60,9 @@ class SimulatedRun:
 
 
 class Simulator:
-    """A runner of bundles in VMs of its own; at most `vms` at once. They are in this process's VM host, or, without
-    `vm_host`, in this process itself: not for versions of others, before whose release this is the first to run them.
+    """A runner of bundles in VMs of its own; at most `vms` at once. They are in `host`, else in this process's VM host,
+    or, without `vm_host`, in this process itself: not for versions of others, before whose release this is the first to
+    run them.
 
     `on_log` gets the lines of each load and run, with the id of the simulated device and the position of the event,
     None for a load. Without it they go into the log of this process. `on_run` gets each run when it has ended.
@@ -71,12 +72,14 @@ class Simulator:
         self,
         vms: int,
         *,
+        host: VmHost | None = None,
         vm_host: bool = True,
         on_log: OnSimulatedLog | None = None,
         on_run: Callable[[SimulatedRun], None] | None = None,
     ) -> None:
         self._task_log = TaskLog("simulation")
-        host = shared_host() if vm_host else None
+        if host is None and vm_host:
+            host = shared_host()
         self._device = TaskRunner(vms, task_log=self._task_log, host=host)
         self._cloud = TaskRunner(vms, task_log=self._task_log, host=host)
         self._on_log = on_log

@@ -87,6 +87,10 @@ class Signer:
         signature = self._key.sign(directive.signed_bytes())
         return dataclasses.replace(directive, signature=base64.b64encode(signature).decode())
 
+    def sign_audit_head(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return this key's signature over the signed bytes of an audit log's head, and its public key; audit role."""
+        return self._key.sign(data), self.public_key
+
 
 class TrustedKeys:
     """The public keys that a device trusts, by role: key id → raw 32-byte Ed25519 public key."""

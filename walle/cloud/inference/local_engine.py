@@ -1,5 +1,6 @@
 """The engine of one process with what it needs: its files, the views of features, and its VMs."""
 
+import asyncio
 import contextlib
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.version_files import VersionFiles
 from walle.cloud.inference.version_source import VersionSource
 from walle.cloud.inference.vm_engine import VmEngine
-from walle.engine_ext.vm.host import shared_host
+from walle.cloud.isolation import check_layers, task_host
 
 _UNLOAD_S = 60.0  # between two looks for versions that are not used any more
 
@@ -25,17 +26,19 @@ class LocalEngine:
         self._undo = contextlib.AsyncExitStack()
         self._files = VersionFiles(source, folder, config.inference_mb << 20)
         self.views = FeatureViews()
+        self._host = task_host(config)  # which nothing else uses
         self.vms = VmEngine(
             config.inference_vms,
             config.inference_mb << 20,
             files=self._files,
             views=self.views,
-            host=shared_host() if config.vm_host else None,
+            host=self._host,
             clock=clock,
         )
 
     async def start(self) -> None:
-        """Raises as `FeatureViews.start`."""
+        """Raises as `FeatureViews.start` and `check_layers`."""
+        await check_layers(self._config, self._host)
         self._files.prepare()
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self.views.close)
@@ -52,3 +55,5 @@ class LocalEngine:
     async def close(self) -> None:
         await self._undo.aclose()
         await self.vms.close()
+        if self._host is not None:
+            await asyncio.to_thread(self._host.close)

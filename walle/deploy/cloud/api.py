@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.deploy.cloud.access import Access, Identity, Role
+from walle.deploy.cloud.audit import AuditError
 from walle.deploy.cloud.device_registry import UnknownDeviceError
 from walle.deploy.cloud.failure_groups import FailureGroup
 from walle.deploy.cloud.journal import Transition
@@ -381,6 +382,8 @@ def error_status(error: Exception) -> int:
     match error:
         case AccessError():
             return error.status
+        case AuditError():
+            return 507 if error.is_full else 503
         case UnknownReleaseError() | UnknownDeviceError():
             return 404
         case TransitionError() | TaskBusyError():

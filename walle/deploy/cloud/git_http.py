@@ -29,7 +29,8 @@ from dulwich.refs import HEADREF, Ref, check_ref_format
 from dulwich.repo import Repo
 
 from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
+from walle.deploy.cloud.audit import AuditError, AuditLog
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
@@ -39,6 +40,7 @@ from walle.deploy.cloud.quarantine import PackError, Quarantine
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree
 from walle.deploy.cloud.task_config import is_name
 from walle.errors import DeployError
+from walle.protocol import printable
 
 MAX_REQUEST_BYTES = 256 * 1024 * 1024
 MAX_COMMANDS = 200
@@ -104,7 +106,8 @@ class _Request:
     service: str
     advertises: bool
     role: Role
-    name: str  # of the token
+    who: str  # name of the token
+    address: str
 
 
 def git_app(
@@ -114,12 +117,13 @@ def git_app(
     *,
     limits: GitLimits | None = None,
     space: DiskSpace | None = None,
+    audit: AuditLog | None = None,
 ) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
 
     `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
     ends between the two: a caller that needs every version must read `TaskRepos.versions` at start. `limits` are those
-    of unpacking a push. While `space` is low, pushes are refused.
+    of unpacking a push. While `space` is low, pushes are refused. `audit` gets a record of each ref before it changes.
     """
     reading = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="walle-git")
     writing = ThreadPoolExecutor(_PUSH_THREADS, thread_name_prefix="walle-git-push")
@@ -134,7 +138,7 @@ def git_app(
         elif request.service == "git-upload-pack":
             await loop.run_in_executor(reading, _upload, repos, request.scenario, body, answer)
         else:
-            updated = await loop.run_in_executor(writing, _receive, repos, request, body, answer, push_limits)
+            updated = await loop.run_in_executor(writing, _receive, repos, request, body, answer, push_limits, audit)
             for ref, commit in updated:
                 _LOG.info("push to %s: %s is %s", request.scenario, ref, commit)
                 if on_push is None:
@@ -168,7 +172,7 @@ def git_app(
             raise GitHttpError(500, f"task repositories speak HTTP, not {scope['type']}")
         try:
             request = _judge(scope, access)
-            with places.taken(request.name):
+            with places.taken(request.who):
                 await spool_and_serve(scope, receive, send, request)
         except GitHttpError as error:
             await _send_error(send, error)
@@ -209,7 +213,7 @@ def _judge(scope: Scope, access: Access) -> _Request:
         raise GitHttpError(
             403, f"{identity.name} needs the role {_NEEDS[service]} in scenario {scenario[:80]!r}, and has {role}"
         )
-    return _Request(scenario, service, advertises, role, identity.name)
+    return _Request(scenario, service, advertises, role, identity.name, address_of(scope))
 
 
 async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
@@ -273,7 +277,12 @@ def _upload_pack(repo: Repo, *options: str, stdin: IO[bytes] | bytes = b"", stdo
 
 
 def _receive(
-    repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[bytes], limits: GitLimits
+    repos: TaskRepos,
+    request: _Request,
+    body: IO[bytes],
+    answer: IO[bytes],
+    limits: GitLimits,
+    audit: AuditLog | None,
 ) -> list[tuple[str, str]]:
     """Run a push; write the report to `answer`, and return the refs that were set, with their commits."""
     protocol = ReceivableProtocol(body.read, answer.write)
@@ -290,7 +299,7 @@ def _receive(
             try:
                 quarantine.unpack(body, MAX_REQUEST_BYTES)
             except PackError as error:
-                _LOG.warning("push by %s to %s: the pack is refused: %s", request.name, request.scenario, error)
+                _LOG.warning("push by %s to %s: the pack is refused: %s", request.who, request.scenario, error)
                 unpacked = _one_line(str(error))
             for command in commands:
                 if command.new != ZERO_SHA and not refusals[command.ref]:
@@ -304,7 +313,7 @@ def _receive(
         report = [b"unpack " + unpacked.encode()]
         with repos.writing(request.scenario) as repo:
             for command in commands:
-                refusal = refusals[command.ref] or _apply(repo, command)
+                refusal = refusals[command.ref] or _apply(repo, command, request, audit)
                 if refusal:
                     report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
                     continue
@@ -362,20 +371,31 @@ def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
     return ""
 
 
-def _apply(repo: Repo, command: _Command) -> str:
+def _apply(repo: Repo, command: _Command, request: _Request, audit: AuditLog | None) -> str:
     """Set or delete the ref; return the error, empty on success. The caller holds the repository's lock."""
     try:
+        if (repo.refs.read_ref(command.ref) or ZERO_SHA) != command.old:
+            return _MOVED
+        _record(audit, request, command)
         if command.new == ZERO_SHA:
             return "" if repo.refs.remove_if_equals(command.ref, command.old) else _MOVED
-        present = repo.refs.read_ref(command.ref) or ZERO_SHA
-        if present != command.old or not repo.refs.set_if_equals(command.ref, command.old, command.new):
+        if not repo.refs.set_if_equals(command.ref, command.old, command.new):
             return _MOVED
         _adopt_head(repo, command.ref)
+    except AuditError as error:
+        return str(error)
     except OSError as error:
         if is_full(error):
             return f"could not be written: {DiskFullError.of(error, Path(repo.path))}"
         return f"could not be written: {error.strerror or error}; is another branch or tag a folder of this name?"
     return ""
+
+
+def _record(audit: AuditLog | None, request: _Request, command: _Command) -> None:
+    """Write a change of a ref into the audit log. Raises AuditError where it cannot be: the ref is not changed then."""
+    if audit is not None:
+        details = {"ref": command.name, "old": command.old.decode(), "new": command.new.decode()}
+        audit.append("ref.set", who=request.who, subject=request.scenario, address=request.address, details=details)
 
 
 def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request) -> str:
@@ -405,7 +425,8 @@ def _adopt_head(repo: Repo, ref: Ref) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.encode("utf-8", "replace").decode().split())[:_MAX_REASON_CHARS]
+    line = " ".join(text.encode("utf-8", "replace").decode().split())
+    return printable(line[:_MAX_REASON_CHARS])[:_MAX_REASON_CHARS]  # some of it is a task's; git shows it on a terminal
 
 
 async def _send_error(send: Send, error: GitHttpError) -> None:

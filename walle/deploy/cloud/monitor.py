@@ -128,6 +128,15 @@ class Monitor:
                 self._ratio = self._accept_at
         return self.verdict
 
+    def evidence(self) -> dict[str, Any]:
+        """Return the numbers behind the verdict: counts, and the log-likelihood ratio with its two thresholds.
+
+        After an acceptance the ratio is 0: the test has begun again.
+        """
+        thresholds = {"accept_at": round(self._accept_at, 6), "reject_at": round(self._reject_at, 6)}
+        counted = {"ok": self.ok, "failed": self.failed, "devices": len(self._devices)}
+        return {"gate": self.gate.to_plain(), **counted, "ratio": round(self._ratio, 6), **thresholds}
+
     def to_plain(self) -> dict[str, Any]:
         return {
             "gate": self.gate.to_plain(),

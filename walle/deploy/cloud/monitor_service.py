@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
 from walle.clock import Clock
+from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.device_count import DeviceCount
 from walle.deploy.cloud.device_registry import (
     DeviceFailure,
@@ -150,7 +151,13 @@ class MonitorService:
     MAX_BATCH_IDS = 1 << 16
 
     def __init__(
-        self, journal: Journal, clock: Clock, *, devices: DeviceRegistry | None = None, flush_s: float = 1.0
+        self,
+        journal: Journal,
+        clock: Clock,
+        *,
+        devices: DeviceRegistry | None = None,
+        audit: Audit | None = None,
+        flush_s: float = 1.0,
     ) -> None:
         self.on_verdict: OnVerdict | None = None
         self.duplicates = 0  # batches that had been counted before
@@ -158,6 +165,7 @@ class MonitorService:
         self._journal = journal
         self._clock = clock
         self._devices = devices
+        self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
         self._evidence: dict[str, _Evidence] = {}
         self._unsaved: set[str] = set()
@@ -300,6 +308,14 @@ class MonitorService:
         before, evidence.delivered = evidence.delivered, monitor.verdict
         reason = evidence.reason() if monitor.verdict is Verdict.REJECT else ""
         try:
+            if monitor.verdict is not Verdict.CONTINUE:
+                await self._audit.record(
+                    f"gate.{monitor.verdict.value}",
+                    who="monitor",
+                    subject=release_id,
+                    details={"stage": evidence.stage, "reason": reason, **monitor.evidence()},
+                    must=monitor.verdict is not Verdict.REJECT,
+                )
             await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason)
         except Exception:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one
             if evidence.monitor is monitor:

@@ -19,6 +19,7 @@ from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.errors import DeployError
+from walle.protocol import printable
 
 DEFAULT_STEPS = (0.25, 0.5, 1.0)
 DEFAULT_BETA_COUNT = 2
@@ -114,6 +115,9 @@ class SimulationFailed:
     at_s: float
     reason: str
 
+    def __post_init__(self) -> None:
+        _bound_reason(self)
+
 
 @dataclasses.dataclass(frozen=True)
 class BetaResolved:
@@ -131,6 +135,9 @@ class GateRejected:
     at_s: float
     reason: str
 
+    def __post_init__(self) -> None:
+        _bound_reason(self)
+
 
 @dataclasses.dataclass(frozen=True)
 class Pause:
@@ -147,6 +154,14 @@ class Rollback:
     at_s: float
     by: str
     reason: str
+
+    def __post_init__(self) -> None:
+        _bound_reason(self)
+
+
+def _bound_reason(event: "SimulationFailed | GateRejected | Rollback") -> None:
+    """Cut and escape a reason: tasks, devices and people write it, and terminals, logs and pages show it."""
+    object.__setattr__(event, "reason", printable(event.reason[:MAX_REASON_CHARS])[:MAX_REASON_CHARS])
 
 
 type ReleaseEvent = (
@@ -337,7 +352,7 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
                 return built | {"state": ReleaseState.BETA}, (Effect.RESOLVE_BETA,)
             return built | {"state": ReleaseState.BETA, "beta_devices": release.request.beta}, reaches_devices
         case SimulationFailed():
-            return {"state": ReleaseState.FAILED, "reason": event.reason[:MAX_REASON_CHARS]}, ()
+            return {"state": ReleaseState.FAILED, "reason": event.reason}, ()
         case BetaResolved():
             if not event.devices or len(event.devices) > MAX_BETA_DEVICES:
                 raise ReleaseRequestError("beta", f"{len(event.devices)} devices were found for it")

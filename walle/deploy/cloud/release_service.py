@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any, Protocol, Self
 
 from walle.clock import Clock
+from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.bundle import Bundle, TaskVersion
 from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
 from walle.deploy.cloud.monitor import Gate, Verdict
@@ -44,6 +45,7 @@ from walle.errors import DeployError
 from walle.protocol import Directive
 
 _LOG = logging.getLogger(__name__)
+_WHO = "release service"  # in the audit log
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
 _RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one is repeated
 
@@ -114,13 +116,21 @@ class ReleaseService:
     """
 
     def __init__(
-        self, journal: Journal, world: World, clock: Clock, *, cdn_url: str, lifetime_s: float = 86_400.0
+        self,
+        journal: Journal,
+        world: World,
+        clock: Clock,
+        *,
+        cdn_url: str,
+        lifetime_s: float = 86_400.0,
+        audit: Audit | None = None,
     ) -> None:
         self._journal = journal
         self._world = world
         self._clock = clock
         self._cdn_url = cdn_url
         self._lifetime_s = lifetime_s
+        self._audit: Audit = audit or NoAudit()
         self._releases: dict[str, Release] = {}
         self._rows: dict[str, TaskRow] = {}
         self._changing = asyncio.Lock()  # journal and memory change together
@@ -275,6 +285,8 @@ class ReleaseService:
                 updated_s=now_s,
                 reads=reads,
             )
+            details = {"number": number, "request": dataclasses.asdict(request)}
+            await self._audit.record("release.created", who=_WHO, subject=release.id, details=details)
             await self._journal.record(release, None, ())
             self._take(release)
             return release
@@ -292,11 +304,24 @@ class ReleaseService:
             if revision is not None and (release.revision != revision or type(event).__name__ not in allowed(release)):
                 return release
             after, effects = advance(release, event)
+            await self._record(release, event, after)
             pending = await self._journal.record(after, event, effects)
             self._take(after)
             for effect in pending:
                 self._run_effect(effect)
             return after
+
+    async def _record(self, before: Release, event: ReleaseEvent, after: Release) -> None:
+        """Write a transition into the audit log. What takes a version from devices or keeps it off waits for no log."""
+        details = {
+            "event": type(event).__name__,
+            "from": before.state.value,
+            "to": after.state.value,
+            "stage": before.stage,
+            **dataclasses.asdict(event),
+        }
+        must = not isinstance(event, (Rollback, GateRejected, SimulationFailed, Pause))
+        await self._audit.record("release.moved", who=_WHO, subject=after.id, details=details, must=must)
 
     def _take(self, release: Release) -> None:
         self._releases[release.id] = release

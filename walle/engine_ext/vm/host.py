@@ -77,7 +77,8 @@ core.vm_set_boot(config["boot"], config["paths"])
 core.vm_register_modules(config["modules"])
 for backend, measured in config["rates"].items():
     core.set_rates(backend, measured)
-layers = core.enter_sandbox(config["readable"], server.descriptors) if config["readable"] else {}
+limit, record = config["max_memory_bytes"], [server.trace_fd] if server.trace_fd >= 0 else []
+layers = core.enter_sandbox(config["readable"], server.descriptors, limit, record) if config["readable"] else {}
 server.send_hello({"layers": layers})
 server.serve()
 """
@@ -119,14 +120,16 @@ class VmHost:
 
     Its process starts with the first VM, and again after it has ended. A VM may also run alone: in a process of its
     own, which ends with it; there are at most four at once, and further ones wait for their turn. May be used from any
-    thread.
+    thread. With `max_memory_bytes` the kernel bounds the memory that each process writes (RLIMIT_DATA), beside the
+    tasks' own limits.
 
     Raises:
         HostStartError: `python` is not given, and this program is not started by a Python, but frozen.
     """
 
-    def __init__(self, *, python: str = "") -> None:
+    def __init__(self, *, python: str = "", max_memory_bytes: int = 0) -> None:
         self._python = python or _python()
+        self._max_memory_bytes = max_memory_bytes
         self._init_state()
         self._starts = 0
         self._failed_starts = 0
@@ -163,7 +166,7 @@ class VmHost:
     def _start_alone(self) -> "_Process":
         with self._lock:
             self._check_open()
-            process = _Process(self._python, self._turns)
+            process = _Process(self._python, self._max_memory_bytes, self._turns)
             self._alone.add(process)
             return process
 
@@ -185,7 +188,7 @@ class VmHost:
             if spare is not None and spare.client.usable:
                 spare.send_new_modules()
             else:
-                spare = _Process(self._python)
+                spare = _Process(self._python, self._max_memory_bytes)
             self._process = spare
             self._starts += 1
             return spare
@@ -194,7 +197,7 @@ class VmHost:
         """Start the process that takes over when the present one ends, so that no VM waits for its start."""
         with self._lock:
             if not self._is_closed and (self._next is None or not self._next.client.usable):
-                self._next = _Process(self._python)
+                self._next = _Process(self._python, self._max_memory_bytes)
 
     def in_next(self) -> "NextHost":
         """Return the prepared process as a place for VMs, which takes over with the interpreters that these leave."""
@@ -286,7 +289,7 @@ class _Process:
     That thread lives as long as the process, because the system ends the process with the thread that started it.
     """
 
-    def __init__(self, python: str, turns: threading.BoundedSemaphore | None = None) -> None:
+    def __init__(self, python: str, max_memory_bytes: int, turns: threading.BoundedSemaphore | None = None) -> None:
         try:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -298,7 +301,7 @@ class _Process:
         self._python = python
         self._turns = turns
         self._sent_modules = boot.module_count()
-        self.client.send_config(_config())
+        self.client.send_config({**_config(), "max_memory_bytes": max_memory_bytes})
         self._thread = threading.Thread(target=self._run, args=(theirs,), name="walle-vm-host", daemon=True)
         self._thread.start()
 

@@ -32,8 +32,9 @@ VMHandle start_hosted_vm(vm::HostClient& client, const std::string& name, py::ha
   return VMHandle(client.start_vm(std::move(settings), resources, alone));
 }
 
-py::dict enter_sandbox(const std::vector<std::string>& readable, const std::vector<int>& reserved) {
-  const vm::SandboxLayers layers = vm::enter_sandbox(readable, reserved);
+py::dict enter_sandbox(const std::vector<std::string>& readable, const std::vector<int>& reserved, std::uint64_t max_memory_bytes,
+                       const std::vector<int>& write_only) {
+  const vm::SandboxLayers layers = vm::enter_sandbox(readable, reserved, max_memory_bytes, write_only);
   py::dict found;
   found["no_new_privileges"] = layers.no_new_privileges;
   found["not_dumpable"] = layers.not_dumpable;
@@ -100,6 +101,7 @@ void bind_vm_host(py::module_& module) {
       .def("send_hello", [](vm::HostServer& self, py::handle value) { self.send_hello(read_value(value, "hello")); })
       .def("serve", &vm::HostServer::serve, py::call_guard<py::gil_scoped_release>());
   module.def("enter_sandbox", &enter_sandbox, py::arg("readable"), py::arg("reserved") = std::vector<int>(),
+             py::arg("max_memory_bytes") = 0, py::arg("write_only") = std::vector<int>(),
              "Restrict this process permanently to reading these paths, and not to use the reserved descriptors as files; return "
              "the layers that are active.");
 }

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <linux/audit.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -14,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -210,14 +212,45 @@ class Filter {
   std::vector<sock_filter> code_;
 };
 
+// --- Capabilities and limits, for where one of the layers is missing or has an error.
+
+// Where the device or the cloud runs as root, its libraries may be readable to root alone; what may be read is Landlock's affair.
+constexpr std::uint32_t kKeptCapabilities = 1U << CAP_DAC_READ_SEARCH;
+
+void drop_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3]{};
+  if (syscall(SYS_capget, &header, sets) != 0) return;
+  sets[0].effective &= kKeptCapabilities;
+  sets[0].permitted &= kKeptCapabilities;
+  sets[1].effective = sets[1].permitted = 0;
+  for (auto& set : sets) set.inheritable = 0;
+  static_cast<void>(syscall(SYS_capset, &header, sets));
+}
+
+constexpr rlim_t kMaxOpenFiles = 4'096;  // a task has 1,000 resources, whose descriptors are closed once they are mapped
+constexpr rlim_t kMaxFileBytes = rlim_t{1} << 30;  // of a result that crosses as memory: the only files that a host makes
+
+// Lowers a limit; never raises it.
+bool limit(int resource, rlim_t most) {
+  rlimit found{};
+  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &found) != 0) return false;
+  const rlimit lower{std::min(found.rlim_cur, most), std::min(found.rlim_max, most)};
+  return setrlimit(static_cast<__rlimit_resource_t>(resource), &lower) == 0;
+}
+
 // Calls of programs that read, write, duplicate and close files, by their descriptor.
-constexpr int kFileCalls[] = {SYS_read, SYS_readv, SYS_pread64, SYS_write, SYS_writev, SYS_close, SYS_fcntl, SYS_ioctl};
+constexpr int kReadCalls[] = {SYS_read, SYS_readv, SYS_pread64};
+constexpr int kFileCalls[] = {SYS_write, SYS_writev, SYS_close, SYS_fcntl, SYS_ioctl};
 constexpr std::size_t kMaxReserved = 16;
 
-bool enter_seccomp(const std::vector<int>& reserved) {
-  if (kArchitecture == 0 || reserved.size() > kMaxReserved) return false;
+bool enter_seccomp(const std::vector<int>& reserved, const std::vector<int>& write_only) {
+  if (kArchitecture == 0 || reserved.size() + write_only.size() > kMaxReserved) return false;
+  std::vector<int> unreadable = reserved;
+  unreadable.insert(unreadable.end(), write_only.begin(), write_only.end());
   const auto process = static_cast<std::uint32_t>(getpid());
   Filter filter;
+  for (const int call : kReadCalls) filter.refuse_for(call, unreadable);
   for (const int call : kFileCalls) filter.refuse_for(call, reserved);
   for (const int call : kAllowed) filter.allow(call);
   filter.allow_where(SYS_openat, 2, ~kOpenFlags, {0});
@@ -236,17 +269,21 @@ bool enter_seccomp(const std::vector<int>& reserved) {
 
 }  // namespace
 
-SandboxLayers enter_sandbox(const std::vector<std::string>& readable, const std::vector<int>& reserved) {
+SandboxLayers enter_sandbox(const std::vector<std::string>& readable, const std::vector<int>& reserved,
+                            std::uint64_t max_memory_bytes, const std::vector<int>& write_only) {
   SandboxLayers layers;
   // Where memory runs out, the system is to end the host and not the device: memory files count for neither.
   if (const Descriptor score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC)); score)
     static_cast<void>(write(score.get(), "1000", 4) == 4);
-  const rlimit no_core{0, 0};
-  layers.not_dumpable = setrlimit(RLIMIT_CORE, &no_core) == 0 && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0;
+  layers.not_dumpable = limit(RLIMIT_CORE, 0) && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0;
+  static_cast<void>(limit(RLIMIT_NOFILE, kMaxOpenFiles));
+  static_cast<void>(limit(RLIMIT_FSIZE, kMaxFileBytes));
+  if (max_memory_bytes > 0) static_cast<void>(limit(RLIMIT_DATA, max_memory_bytes));
+  drop_capabilities();
   layers.no_new_privileges = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
   if (!layers.no_new_privileges) return layers;  // the others need it
   layers.landlock = enter_landlock(readable);
-  layers.seccomp = enter_seccomp(reserved);
+  layers.seccomp = enter_seccomp(reserved, write_only);
   return layers;
 }
 
@@ -256,7 +293,9 @@ SandboxLayers enter_sandbox(const std::vector<std::string>& readable, const std:
 
 namespace walle::vm {
 
-SandboxLayers enter_sandbox(const std::vector<std::string>&, const std::vector<int>&) { return {}; }
+SandboxLayers enter_sandbox(const std::vector<std::string>&, const std::vector<int>&, std::uint64_t, const std::vector<int>&) {
+  return {};
+}
 
 }  // namespace walle::vm
 

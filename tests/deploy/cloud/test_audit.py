@@ -1,0 +1,277 @@
+"""The audit log: what is changed, removed, moved or cut is found and named; several writers; full disks."""
+
+import base64
+import dataclasses
+import errno
+import json
+import multiprocessing
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from walle.clock import ManualClock
+from walle.deploy.cloud import audit as audit_module
+from walle.deploy.cloud.audit import (
+    HEAD_EVERY,
+    MAX_DETAILS_BYTES,
+    AuditError,
+    AuditHead,
+    AuditLog,
+    AuditRecord,
+    read_records,
+    segments_of,
+    verify,
+)
+from walle.deploy.signing import Signer
+
+SIGNER = Signer.generate()
+
+
+def log_in(folder: Path, signer: Signer = SIGNER, **options: int) -> AuditLog:
+    return AuditLog(folder, ManualClock(), signer.sign_audit_head, **options)
+
+
+def filled(folder: Path, count: int, **options: int) -> AuditLog:
+    log = log_in(folder, SIGNER, **options)
+    for number in range(count):
+        log.append("release.start", who="anna", subject=f"ipv-v1-{number}", address="10.0.0.1")
+    return log
+
+
+def lines_of(folder: Path) -> list[bytes]:
+    return segments_of(folder)[-1].read_bytes().splitlines(keepends=True)
+
+
+def rewrite(folder: Path, lines: list[bytes]) -> None:
+    segments_of(folder)[-1].write_bytes(b"".join(lines))
+
+
+def faults(folder: Path, **options: Any) -> list[str]:
+    return [str(fault) for fault in verify(folder, **options).faults]
+
+
+def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
+    log = log_in(tmp_path)
+    first = log.append("release.start", who="anna", subject="ipv-v1-1", address="10.0.0.1", details={"role": "release"})
+    log.append("gate.reject", who="monitor", details={"failed": 3, "ok": 4, "ratio": 4.6})
+    records = read_records(tmp_path)
+    assert records[0] == first
+    assert [record.number for record in records] == [1, 2]
+    assert records[1].before == records[0].hash
+    assert read_records(tmp_path, after=1) == records[1:]
+    assert read_records(tmp_path, limit=1) == records[:1]
+    found = verify(tmp_path)
+    assert (found.ok, found.records, found.first, found.last) == (True, 2, 1, 2)
+
+
+def test_texts_of_a_record_are_bounded_and_printable(tmp_path: Path) -> None:
+    hostile = "\x1b[2J\u202e\n" + "x" * 10_000
+    log = log_in(tmp_path)
+    record = log.append(hostile, who=hostile, subject=hostile, details={hostile: [hostile, float("nan"), 1]})
+    for text in (record.action, record.who, record.subject, *record.details):
+        assert len(text) <= 500
+        assert text.isprintable()
+    large = log.append("x", who="anna", details={str(number): "y" * 400 for number in range(100)})
+    assert len(large.body()) < MAX_DETAILS_BYTES
+    assert large.details["cut"].startswith("details of ")
+    assert verify(tmp_path).ok
+
+
+def test_each_flipped_bit_is_found(tmp_path: Path) -> None:
+    filled(tmp_path, 2)
+    path = segments_of(tmp_path)[0]
+    data = path.read_bytes()
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        assert not verify(tmp_path).ok, (place, bytes(changed[place : place + 1]))
+    path.write_bytes(data)
+    assert verify(tmp_path).ok
+
+
+def test_a_changed_record_is_named_also_where_its_hash_was_made_again(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    lines = lines_of(tmp_path)
+    forged = json.loads(lines[2]) | {"who": "mallory"}
+    rewrite(tmp_path, [*lines[:2], json.dumps(forged).encode() + b"\n", *lines[3:]])
+    assert faults(tmp_path) == ["000000000001.jsonl:3: record 3 was changed"]
+    record = AuditRecord(**forged)
+    forged["hash"] = audit_module._hash(record.body())
+    rewrite(tmp_path, [*lines[:2], json.dumps(forged).encode() + b"\n", *lines[3:]])
+    assert faults(tmp_path) == ["000000000001.jsonl:4: record 4 does not follow record 3"]
+
+
+def test_removed_moved_and_added_records_are_named(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    lines = lines_of(tmp_path)
+    rewrite(tmp_path, [*lines[:1], *lines[3:]])
+    assert faults(tmp_path) == ["000000000001.jsonl:2: records 2 to 3 are missing or moved: record 4 is here"]
+    rewrite(tmp_path, [lines[0], lines[2], lines[1], *lines[3:]])
+    assert "000000000001.jsonl:2: record 2 is missing or moved: record 3 is here" in faults(tmp_path)
+    rewrite(tmp_path, [*lines[:2], lines[1], *lines[2:]])
+    assert "000000000001.jsonl:3: record 2 was moved or added: record 3 was expected" in faults(tmp_path)
+    rewrite(tmp_path, lines[1:])
+    assert any("expected" in fault for fault in faults(tmp_path))
+
+
+def test_a_cut_end_is_found_by_a_head_that_was_kept_elsewhere(tmp_path: Path) -> None:
+    log = filled(tmp_path / "audit", 5)
+    kept = log.head()
+    lines = lines_of(tmp_path / "audit")
+    rewrite(tmp_path / "audit", lines[:3])
+    assert faults(tmp_path / "audit") == ["head.json: records 4 to 5 are missing at the end"]
+    (tmp_path / "audit" / "head.json").unlink()  # a thief removes this one too
+    assert faults(tmp_path / "audit") == []
+    assert any("records 4 to 5 are missing at the end" in fault for fault in faults(tmp_path / "audit", heads=(kept,)))
+
+
+def test_a_log_that_was_made_again_from_its_middle_is_found_by_a_kept_head(tmp_path: Path) -> None:
+    kept = filled(tmp_path, 5).head()
+    rewrite(tmp_path, lines_of(tmp_path)[:3])
+    thief = log_in(tmp_path, Signer.generate())
+    for _ in range(3):
+        thief.append("nothing.happened", who="nobody")
+    thief.head()
+    assert verify(tmp_path).ok, "the chain itself is whole"
+    found = faults(tmp_path, heads=(kept,))
+    assert any("record 5 is another one than was signed" in fault for fault in found)
+    assert any(fault.startswith("head.json: is not signed by the key of") for fault in found)
+    assert any("head.json: is not signed" in fault for fault in faults(tmp_path, public_key=SIGNER.public_key))
+
+
+def test_a_head_that_was_changed_is_refused(tmp_path: Path) -> None:
+    head = filled(tmp_path, 2).head()
+    assert head.is_signed_by(SIGNER.public_key)
+    assert not dataclasses.replace(head, number=1).is_signed_by(SIGNER.public_key)
+    assert not dataclasses.replace(head, signature="?").is_signed_by(SIGNER.public_key)
+    (tmp_path / "kept.json").write_text(head.to_json())
+    assert AuditHead.load(tmp_path / "kept.json") == head
+    for text in ("", "[]", '{"number": 1}', head.to_json().replace(": 2", ': "2"')):
+        (tmp_path / "kept.json").write_text(text)
+        with pytest.raises(AuditError, match="make one with: walle audit head"):
+            AuditHead.load(tmp_path / "kept.json")
+
+
+def test_heads_are_signed_now_and_then(tmp_path: Path) -> None:
+    filled(tmp_path, HEAD_EVERY - 1)
+    assert not (tmp_path / "head.json").exists()
+    log_in(tmp_path).append("x", who="anna")
+    head = AuditHead.load(tmp_path / "head.json")
+    assert head.number == HEAD_EVERY
+    assert base64.b64decode(head.public_key) == SIGNER.public_key
+    (tmp_path / "head.json").unlink()
+    assert faults(tmp_path) == ["head.json: is missing"]
+
+
+def test_old_segments_are_removed_and_a_record_says_so(tmp_path: Path) -> None:
+    filled(tmp_path, 60, segment_bytes=2_000, max_segments=3)
+    segments = segments_of(tmp_path)
+    assert len(segments) == 3
+    assert sum(segment.stat().st_size for segment in segments) < 3 * 3_500
+    found = verify(tmp_path)
+    assert found.ok, found.faults
+    assert found.first > 1
+    assert found.records == found.last - found.first + 1
+    removed = [record for record in read_records(tmp_path) if record.action == "audit.remove"]
+    assert removed[-1].details["last"] == found.first - 1
+    segments[0].unlink()  # by hand: no record says so
+    assert any("are missing, and none says why" in fault for fault in faults(tmp_path))
+
+
+def test_a_log_goes_on_after_a_start(tmp_path: Path) -> None:
+    for _ in range(3):
+        filled(tmp_path, 2)
+    assert [record.number for record in read_records(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    assert verify(tmp_path).ok
+
+
+def test_a_record_that_was_not_finished_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its writer was killed before the record was durable, so that it did not act."""
+    filled(tmp_path, 3)
+    path = segments_of(tmp_path)[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole + lines_of(tmp_path)[-1][:40])
+    assert faults(tmp_path) == ["000000000001.jsonl:4: the last record is not whole"]
+    log_in(tmp_path).append("x", who="anna")
+    assert "40 bytes of a record that was not finished are removed" in caplog.text
+    assert verify(tmp_path).ok
+    assert read_records(tmp_path)[-1].number == 4
+
+
+def test_a_segment_that_was_begun_and_not_written_goes_on(tmp_path: Path) -> None:
+    filled(tmp_path, 3)
+    (tmp_path / "000000000004.jsonl").touch()
+    log_in(tmp_path).append("x", who="anna")
+    assert [record.number for record in read_records(tmp_path)] == [1, 2, 3, 4]
+    assert verify(tmp_path).ok
+
+
+def test_a_log_whose_end_is_damaged_is_not_appended_to(tmp_path: Path) -> None:
+    filled(tmp_path, 3)
+    path = segments_of(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[:-20] + b"}\n")
+    with pytest.raises(AuditError, match=r"its last line is not a record .*; see: walle audit verify"):
+        log_in(tmp_path).append("x", who="anna")
+
+
+def _append_many(folder: Path, count: int) -> None:
+    filled(folder, count, segment_bytes=5_000)
+
+
+def test_writers_in_several_processes_and_threads_make_one_chain(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_append_many, args=(tmp_path, 30)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    log = log_in(tmp_path, segment_bytes=5_000)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: log.append("x", who=f"thread {number}"), range(40)))
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    found = verify(tmp_path)
+    assert found.ok, found.faults
+    assert found.records == 100
+
+
+@pytest.mark.asyncio
+async def test_on_a_full_disk_an_action_is_refused_but_for_what_stops_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(tmp_path, 1)
+
+    def full(_handle: int, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(audit_module, "write_all", full)
+        with pytest.raises(AuditError, match="No space left on device; nothing that needs a record is done"):
+            await log.record("release.start", who="anna")
+        await log.record("release.rollback", who="anna", subject="ipv-v1-1", must=False)
+    assert verify(tmp_path).records == 1
+    await log.record("release.start", who="anna", subject="ipv-v2-2")
+    records = read_records(tmp_path)
+    assert [record.action for record in records] == ["release.start", "release.rollback", "release.start"]
+    assert records[1].details == {"late": True}
+    assert verify(tmp_path).ok
+
+
+@pytest.mark.asyncio
+async def test_a_half_written_record_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(tmp_path, 1)
+
+    def half(handle: int, data: bytes) -> None:
+        os.write(handle, data[:50])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(audit_module, "write_all", half)
+        with pytest.raises(AuditError):
+            await log.record("x", who="anna")
+    assert verify(tmp_path).ok
+    log.append("y", who="anna")
+    assert [record.number for record in read_records(tmp_path)] == [1, 2]

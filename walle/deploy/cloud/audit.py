@@ -1,0 +1,596 @@
+"""Audit log: hash-chained records of who did what, when and from where, and of the numbers behind each decision.
+
+A folder of segments, `000000000001.jsonl` and so on, each named by its first record's number. A record is a line
+of JSON, and its hash covers the hash of the record before, so that a record that is changed, removed, added or moved
+breaks the chain (`verify`). Every record is durable when `record` returns: the caller acts after it.
+
+A chain does not show what is missing at its end. Signed heads do: `head.json` beside the segments is renewed now and
+then, and `walle audit head` prints one to be kept elsewhere, since a thief of the folder has the key too.
+
+Several processes may append to one folder: each holds its lock, and reads what others have appended.
+"""
+
+import asyncio
+import base64
+import collections
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from walle.clock import Clock
+from walle.deploy.signing import key_id
+from walle.durable_file import make_folders, sync_folder, write_all, write_file
+from walle.errors import DeployError
+from walle.protocol import printable
+
+HEAD_DOMAIN = b"walle audit head 1\0"
+SEGMENT_BYTES = 4 << 20
+MAX_SEGMENTS = 64  # with SEGMENT_BYTES: 256 MiB
+HEAD_EVERY = 100  # records between two signed heads in the folder
+MAX_TEXT_CHARS = 500  # of each text in a record
+MAX_DETAILS_BYTES = 16 << 10
+MAX_OWED = 1_000
+_FIRST = "0" * 64  # the hash before the first record
+_HEAD_FILE = "head.json"
+_SEGMENT = "[0-9]" * 12 + ".jsonl"
+_LOG = logging.getLogger(__name__)
+
+type SignHead = Callable[[bytes], tuple[bytes, bytes]]
+"""`sign(data)` returns the Ed25519 signature of `data` and the raw public key."""
+
+
+class AuditError(DeployError):
+    """The audit log cannot be written or read. `path` names the file or folder; `is_full`: the disk has no room."""
+
+    def __init__(self, path: Path, why: str, *, is_full: bool = False) -> None:
+        super().__init__(f"audit log {path}: {why}")
+        self.path = path
+        self.is_full = is_full
+
+
+class Audit(Protocol):
+    """The interface to the audit log for what acts."""
+
+    async def record(
+        self,
+        action: str,
+        *,
+        who: str,
+        subject: str = "",
+        address: str = "",
+        details: Mapping[str, Any] | None = None,
+        must: bool = True,
+    ) -> None:
+        """Return once the record is durable; the caller acts then.
+
+        `action` is a noun and a verb such as `release.start`, `who` the name of a credential or of a part of the cloud,
+        `subject` what is acted on, `address` where the request came from. With `must` False an action that stops harm
+        (a rollback) goes on where the disk is full: the record is then kept in memory and written with the next one.
+
+        Raises:
+            AuditError: the record is not durable. Do not act.
+        """
+
+
+class NoAudit:
+    """An audit log that keeps nothing: for tests, and for parts that are used without a cloud."""
+
+    async def record(
+        self,
+        action: str,
+        *,
+        who: str,
+        subject: str = "",
+        address: str = "",
+        details: Mapping[str, Any] | None = None,
+        must: bool = True,
+    ) -> None:
+        pass
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditRecord:
+    """One record; see `Audit.record`. `number` counts from 1; `before` and `hash` are sha256 in hex."""
+
+    number: int
+    at_s: float
+    action: str
+    who: str
+    subject: str
+    address: str
+    details: Mapping[str, Any]
+    before: str
+    hash: str = ""
+
+    def body(self) -> bytes:
+        """Return the bytes that `hash` covers."""
+        plain = dataclasses.asdict(self)
+        del plain["hash"]
+        return _canonical(plain)
+
+    def to_plain(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        """Return the record of a line. Raises ValueError where it is not one."""
+        plain = json.loads(line)
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(plain, dict) or plain.keys() != names:
+            raise ValueError("its fields are not those of a record")
+        kinds = {"number": int, "details": dict} | dict.fromkeys(("action", "who", "subject", "address", "hash"), str)
+        for name, kind in kinds.items():
+            if type(plain[name]) is not kind:
+                raise ValueError(f"{name} is not of type {kind.__name__}")
+        return cls(**plain)
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditHead:
+    """A signed statement that the log had a record of this number and hash; number 0: it was empty."""
+
+    number: int
+    hash: str
+    at_s: float
+    public_key: str  # base64 of the raw Ed25519 key
+    signature: str  # base64
+
+    @staticmethod
+    def signed_bytes(number: int, record_hash: str, at_s: float) -> bytes:
+        return HEAD_DOMAIN + _canonical({"number": number, "hash": record_hash, "at_s": at_s})
+
+    def is_signed_by(self, public_key: bytes) -> bool:
+        data = self.signed_bytes(self.number, self.hash, self.at_s)
+        try:
+            signature = base64.b64decode(self.signature, validate=True)
+            Ed25519PublicKey.from_public_bytes(public_key).verify(signature, data)
+        except (ValueError, InvalidSignature):
+            return False
+        return True
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Return the head in a file. Raises AuditError."""
+        try:
+            plain = json.loads(path.read_bytes())
+            head = cls(**plain)
+        except OSError as error:
+            raise AuditError(path, error.strerror or str(error)) from error
+        except (ValueError, TypeError) as error:
+            raise AuditError(
+                path, f"is not a head of an audit log: {error}; make one with: walle audit head"
+            ) from error
+        kinds = (type(head.number), type(head.hash), type(head.public_key), type(head.signature))
+        if kinds != (int, str, str, str) or not isinstance(head.at_s, int | float):
+            raise AuditError(path, "is not a head of an audit log; make one with: walle audit head")
+        return head
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditFault:
+    """A fault that `verify` found: the file, its line from 1 (0: the whole file), and what is wrong."""
+
+    file: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}" if self.line else f"{self.file}: {self.what}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """Result of `verify`: records read, their first and last numbers (0 without any), the last hash, and faults."""
+
+    records: int
+    first: int
+    last: int
+    hash: str
+    faults: tuple[AuditFault, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+class AuditLog:
+    """The log in a folder, which is made where it is missing. May be used from any thread.
+
+    Segments have `segment_bytes` each; the oldest of more than `max_segments` is removed, which a record says.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        sign: SignHead,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        max_segments: int = MAX_SEGMENTS,
+    ) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._sign = sign
+        self._segment_bytes = segment_bytes
+        self._max_segments = max_segments
+        self._number, self._hash = 0, _FIRST  # of the last record
+        self._segment: Path | None = None
+        self._size_bytes = 0  # of that segment, as far as this process has read it
+        self._owed: collections.deque[tuple[str, dict[str, Any]]] = collections.deque(maxlen=MAX_OWED)
+        self._owed_lost = 0
+
+    async def record(
+        self,
+        action: str,
+        *,
+        who: str,
+        subject: str = "",
+        address: str = "",
+        details: Mapping[str, Any] | None = None,
+        must: bool = True,
+    ) -> None:
+        """Append a record; see `Audit.record`. An append that has begun is finished where the caller is cancelled."""
+        values = {"who": who, "subject": subject, "address": address, "details": details}
+        work = asyncio.ensure_future(asyncio.to_thread(self._append_or_owe, action, values, must))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()
+            raise
+
+    def append(
+        self,
+        action: str,
+        *,
+        who: str,
+        subject: str = "",
+        address: str = "",
+        details: Mapping[str, Any] | None = None,
+    ) -> AuditRecord:
+        """Append a record and return it once it is durable; blocks.
+
+        Raises:
+            AuditError: it is not durable, or the log's end is not that of a log.
+        """
+        with self._appending():
+            while self._owed:
+                late_action, values = self._owed[0]
+                values = {**values, "details": {**(values["details"] or {}), "late": True}}
+                self._append(late_action, values)
+                self._owed.popleft()
+            if self._owed_lost:
+                lost = {"who": "audit", "subject": "", "address": "", "details": {"records": self._owed_lost}}
+                self._append("audit.lost", lost)
+                self._owed_lost = 0
+            values = {"who": who, "subject": subject, "address": address, "details": details}
+            self._append(action, values)
+            assert self._last is not None
+            return self._last
+
+    def head(self) -> AuditHead:
+        """Return the signed head of what the folder has now, and put it beside the segments; blocks.
+
+        Raises:
+            AuditError: the log cannot be read, or the head not written.
+        """
+        with self._appending():
+            return self._write_head()
+
+    # --- one process at a time ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _appending(self) -> Iterator[None]:
+        """Hold the folder's lock, with the last segment open and what other processes have appended to it read."""
+        try:
+            make_folders(self.folder, mode=0o700)
+            lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._last: AuditRecord | None = None
+            self._handle = self._opened()
+            try:
+                yield
+            finally:
+                os.close(self._handle)
+        except OSError as error:
+            self._segment = None  # what is on the disk is read again
+            raise _unwritable(self.folder, error) from error
+        finally:
+            os.close(lock)
+
+    def _opened(self) -> int:
+        """Open the last segment for appending; read what this process has not seen of it."""
+        segments = segments_of(self.folder)
+        if not segments:
+            self._number, self._hash = 0, _FIRST
+            return self._begin_segment()
+        last = segments[-1]
+        handle = os.open(last, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            size_bytes = os.fstat(handle).st_size
+            if last != self._segment or size_bytes != self._size_bytes:
+                self._read_end(handle, last, size_bytes)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def _read_end(self, handle: int, path: Path, size_bytes: int) -> None:
+        data = os.pread(handle, size_bytes, 0)
+        whole, _, torn = data.rpartition(b"\n")
+        lines = whole.split(b"\n") if whole else []
+        if torn:  # of a process that was killed before its record was durable, and which did not act
+            _LOG.warning("%s: %d bytes of a record that was not finished are removed", path, len(torn))
+            os.ftruncate(handle, len(data) - len(torn))
+            os.fsync(handle)
+        try:
+            if lines:
+                record = AuditRecord.from_line(lines[-1])
+                self._number, self._hash = record.number, record.hash
+            else:  # a segment without a record yet: its name says the number, the one before it the hash
+                before = [one for one in segments_of(self.folder) if one != path]
+                self._number = int(path.stem) - 1
+                self._hash = _FIRST
+                if before:
+                    last_line = before[-1].read_bytes().rstrip(b"\n").rpartition(b"\n")[2]
+                    self._hash = AuditRecord.from_line(last_line).hash
+        except ValueError as error:
+            raise AuditError(path, f"its last line is not a record ({error}); see: walle audit verify") from error
+        self._segment, self._size_bytes = path, len(data) - len(torn)
+
+    def _begin_segment(self) -> int:
+        path = self.folder / f"{self._number + 1:012d}.jsonl"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            sync_folder(self.folder)
+        except BaseException:
+            os.close(handle)
+            raise
+        self._segment, self._size_bytes = path, 0
+        return handle
+
+    def _append(self, action: str, values: Mapping[str, Any]) -> None:
+        """Append a record, in a new segment where the present one is full."""
+        if self._size_bytes >= self._segment_bytes:
+            full, self._handle = self._handle, self._begin_segment()
+            os.close(full)
+            self._retain()
+        self._write_record(action, values)
+
+    def _retain(self) -> None:
+        segments = segments_of(self.folder)
+        for oldest in segments[: max(0, len(segments) - self._max_segments)]:
+            data = oldest.read_bytes()
+            last = AuditRecord.from_line(data.rstrip(b"\n").rpartition(b"\n")[2])
+            details = {"first": int(oldest.stem), "last": last.number, "hash": last.hash}
+            values = {"who": "audit", "subject": oldest.name, "address": "", "details": details}
+            self._write_record("audit.remove", values)
+            oldest.unlink()
+
+    def _write_record(self, action: str, values: Mapping[str, Any]) -> None:
+        record = AuditRecord(
+            number=self._number + 1,
+            at_s=round(self._clock.time(), 3),
+            action=_text(action),
+            who=_text(values["who"]),
+            subject=_text(values["subject"]),
+            address=_text(values["address"]),
+            details=_details(values["details"] or {}),
+            before=self._hash,
+        )
+        body = record.body()
+        record = dataclasses.replace(record, hash=_hash(body))
+        line = _canonical(record.to_plain()) + b"\n"
+        try:
+            write_all(self._handle, line)
+            os.fsync(self._handle)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._handle, self._size_bytes)
+            raise
+        self._number, self._hash, self._last = record.number, record.hash, record
+        self._size_bytes += len(line)
+        if record.number % HEAD_EVERY == 0:
+            self._write_head()
+
+    def _write_head(self) -> AuditHead:
+        at_s = round(self._clock.time(), 3)
+        signature, public_key = self._sign(AuditHead.signed_bytes(self._number, self._hash, at_s))
+        encoded = [base64.b64encode(one).decode() for one in (public_key, signature)]
+        head = AuditHead(self._number, self._hash, at_s, *encoded)
+        write_file(self.folder / _HEAD_FILE, head.to_json())
+        return head
+
+    def _append_or_owe(self, action: str, values: dict[str, Any], must: bool) -> None:
+        try:
+            self.append(action, **values)
+        except AuditError as error:
+            if must:
+                raise
+            _LOG.error("%s is done without its record, which is kept in memory: %s", printable(action), error)
+            self._owed_lost += len(self._owed) == MAX_OWED
+            self._owed.append((action, values))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def segments_of(folder: Path) -> list[Path]:
+    """Return the segments of a log, oldest first."""
+    return sorted(folder.glob(_SEGMENT))
+
+
+def read_records(folder: Path, *, after: int = 0, limit: int = 1000) -> list[AuditRecord]:
+    """Return at most `limit` records of numbers above `after`, oldest first, without verifying them.
+
+    Raises:
+        AuditError: a line that is asked for is not a record.
+    """
+    found: list[AuditRecord] = []
+    segments = segments_of(folder)
+    ends = [int(one.stem) for one in segments[1:]]
+    for segment, next_first in zip(segments, [*ends, None], strict=True):
+        if next_first is not None and next_first <= after + 1:
+            continue
+        for number, line in enumerate(_lines(segment), 1):
+            try:
+                record = AuditRecord.from_line(line)
+            except ValueError as error:
+                raise AuditError(
+                    segment, f"line {number} is not a record ({error}); see: walle audit verify"
+                ) from error
+            if record.number > after:
+                found.append(record)
+            if len(found) == limit:
+                return found
+    return found
+
+
+def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes | None = None) -> Verification:
+    """Check each record, the chain, and the signed heads: that of the folder, and those that were kept elsewhere.
+
+    `public_key` is that of the log; without it the key of the first of `heads` is trusted, else that of the folder's
+    head, which then shows damage but no thief. The first records may be missing where later ones say that they were
+    removed for their age.
+    """
+    faults: list[AuditFault] = []
+    hashes: dict[int, str] = {}
+    removed: dict[int, str] = {}  # last number of a removed segment → its hash
+    number, before = 0, ""
+    segments = segments_of(folder)
+    first = int(segments[0].stem) if segments else 0
+    first_before = ""
+    for place, segment in enumerate(segments):
+        lines = _lines(segment)
+        data_ends = segment.read_bytes()[-1:] in (b"", b"\n")
+        for line_number, line in enumerate(lines, 1):
+            is_last = place == len(segments) - 1 and line_number == len(lines)
+            if is_last and not data_ends:
+                faults.append(AuditFault(segment.name, line_number, "the last record is not whole"))
+                break
+            try:
+                record = AuditRecord.from_line(line)
+            except ValueError as error:
+                faults.append(AuditFault(segment.name, line_number, f"is not a record: {error}"))
+                number, before = number + 1, ""
+                continue
+            if number == 0:
+                first_before = record.before
+                if record.number != first:
+                    faults.append(AuditFault(segment.name, 1, f"record {record.number} where {first} was expected"))
+            elif record.number != number + 1:
+                faults.append(AuditFault(segment.name, line_number, _order(record.number, number + 1)))
+            elif before and record.before != before:
+                faults.append(
+                    AuditFault(segment.name, line_number, f"record {record.number} does not follow record {number}")
+                )
+            if _hash(record.body()) != record.hash:
+                faults.append(AuditFault(segment.name, line_number, f"record {record.number} was changed"))
+            number, before = record.number, record.hash
+            hashes[number] = before
+            if record.action == "audit.remove" and record.who == "audit":
+                removed[record.details.get("last", 0)] = str(record.details.get("hash", ""))
+    if segments and first_before != _FIRST and removed.get(first - 1) != first_before:
+        faults.append(AuditFault(segments[0].name, 0, f"the records before {first} are missing, and none says why"))
+    faults += _check_heads(folder, heads, public_key, hashes, number)
+    return Verification(len(hashes), first, number, before, tuple(faults))
+
+
+def _check_heads(
+    folder: Path, heads: tuple[AuditHead, ...], public_key: bytes | None, hashes: Mapping[int, str], last: int
+) -> list[AuditFault]:
+    faults: list[AuditFault] = []
+    named = [(f"head of {head.at_s:.0f}", head) for head in heads]
+    if (folder / _HEAD_FILE).exists():
+        try:
+            named.append((_HEAD_FILE, AuditHead.load(folder / _HEAD_FILE)))
+        except AuditError as error:
+            faults.append(AuditFault(_HEAD_FILE, 0, str(error)))
+    elif last >= HEAD_EVERY:
+        faults.append(AuditFault(_HEAD_FILE, 0, "is missing"))
+    if public_key is None and named:
+        with contextlib.suppress(ValueError):
+            public_key = base64.b64decode(named[0][1].public_key, validate=True)
+    for name, head in named:
+        if public_key is None or not head.is_signed_by(public_key):
+            whose = key_id(public_key) if public_key is not None else "this log"
+            faults.append(AuditFault(name, 0, f"is not signed by the key of {whose}"))
+        elif head.number > last:
+            faults.append(AuditFault(name, 0, f"records {last + 1} to {head.number} are missing at the end"))
+        elif head.number and hashes.get(head.number, head.hash) != head.hash:
+            faults.append(AuditFault(name, 0, f"record {head.number} is another one than was signed"))
+    return faults
+
+
+def _order(found: int, expected: int) -> str:
+    if found > expected:
+        missing = f"record {expected} is" if found == expected + 1 else f"records {expected} to {found - 1} are"
+        return f"{missing} missing or moved: record {found} is here"
+    return f"record {found} was moved or added: record {expected} was expected"
+
+
+def _lines(segment: Path) -> list[bytes]:
+    data = segment.read_bytes()
+    return data.rstrip(b"\n").split(b"\n") if data.strip(b"\n") else []
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def _canonical(plain: Mapping[str, Any]) -> bytes:
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _hash(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def _unwritable(folder: Path, error: OSError) -> AuditError:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    make_room = "; make room on its disk" if is_full else ""
+    why = f"{error.strerror}; nothing that needs a record is done until it can be written{make_room}"
+    return AuditError(folder, why, is_full=is_full)
+
+
+def _text(text: str) -> str:
+    return printable(text[:MAX_TEXT_CHARS])[:MAX_TEXT_CHARS]
+
+
+def _details(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return details as JSON has them, texts cut; what is too large is named instead."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(details), default=str), parse_constant=str)
+    shown: dict[str, Any] = _shown(plain)
+    size_bytes = len(_canonical(shown))
+    if size_bytes > MAX_DETAILS_BYTES:
+        return {"cut": f"details of {size_bytes} bytes", "keys": sorted(shown)[:20]}
+    return shown
+
+
+def _shown(value: Any) -> Any:
+    match value:
+        case str():
+            return _text(value)
+        case dict():
+            return {_text(key): _shown(one) for key, one in value.items()}
+        case list():
+            return [_shown(one) for one in value]
+        case _:
+            return value
