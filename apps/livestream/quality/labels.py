@@ -12,7 +12,7 @@ from pathlib import Path
 from walle.errors import ConfigError
 
 KINDS = ("highlight", "face")
-SETS = ("tuning", "judging", "test")
+SETS = ("tuning", "judging", "test", "fresh")
 LABELS = Path(__file__).parents[1] / "labels.json"
 
 

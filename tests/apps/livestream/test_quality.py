@@ -141,9 +141,11 @@ class TestLabels:
         first = sorted((clip for clip in clips if not clip.source and not clip.crop), key=lambda clip: clip.name)
         assert [clip.set for clip in first] == ["tuning", "test"] * 4
         added = sorted((clip for clip in clips if clip.source and not clip.crop), key=lambda clip: clip.name)
-        assert [clip.set for clip in added] == ["tuning", "judging"] * 7
+        fresh = [clip for clip in clips if clip.set == "fresh"]
+        assert [clip.set for clip in added if clip not in fresh] == ["tuning", "judging"] * 7
+        assert all(clip.source and clip.seconds <= 20 for clip in fresh)
         assert labelling.agreement(first, "highlight").equal == 1
-        for clips_of in (first, added):
+        for clips_of in (first, added, fresh):
             for kind in labelling.KINDS:
                 kappa = labelling.agreement(clips_of, kind).kappa
                 assert kappa is not None
@@ -152,7 +154,7 @@ class TestLabels:
     def test_crops_are_of_tuning_clips_at_seconds_without_a_highlight(self) -> None:
         clips = labelling.read_labels(labelling.LABELS)
         whole = {clip.file: clip for clip in clips if not clip.crop}
-        crops = [clip for clip in clips if clip.crop]
+        crops = [clip for clip in clips if clip.crop and clip.set != "fresh"]
         assert len(crops) == 7
         for clip in crops:
             of = whole[clip.file]
