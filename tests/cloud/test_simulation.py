@@ -333,7 +333,7 @@ async def test_an_endless_loop_is_stopped_by_the_deadline_and_not_played_to_the_
 @pytest.mark.asyncio
 async def test_a_simulation_that_is_cancelled_ends(simulator: Simulator) -> None:
     main = "def execute(ctx, x):\n    while True:\n        pass\n"
-    config = TASK_CONFIG + "[limits]\ndeadline_ms = 5000\n"
+    config = TASK_CONFIG + "[limits]\ndeadline_ms = 1000\n"  # the next simulation waits for the run's end
     running = asyncio.create_task(simulator.run(bundle(main, config), LOG))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(running, 0.5)

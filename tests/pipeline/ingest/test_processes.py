@@ -20,6 +20,7 @@ from tests.pipeline.ingest.upload_samples import until
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.tunnel_rig import fill, running
+from walle.clock import SystemClock
 from walle.cloud.authority import Authority
 from walle.credential import credential_device, device_credential
 from walle.errors import ConfigError, PipelineError, WalleError
@@ -323,11 +324,19 @@ async def test_a_process_that_hangs_is_killed_and_started_again(
 async def test_no_process_counts_as_hung_while_the_main_process_was_stopped(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes_module, "_HUNG_S", 2.0)
-    async with TunnelProcesses(1, settings(authority, str(tmp_path / "u.db")), on_request=answer) as processes:
-        pids = processes.pids
-        time.sleep(3.0)  # noqa: ASYNC251 - the event loop is what stops
-        await asyncio.sleep(1.5)
+    class Stoppable(SystemClock):
+        stopped_s = 0.0
+
+        def monotonic(self) -> float:
+            return time.monotonic() + self.stopped_s
+
+    monkeypatch.setattr(processes_module, "_TICK_S", 0.01)
+    clock, location = Stoppable(), str(tmp_path / "u.db")
+    async with TunnelProcesses(1, settings(authority, location), on_request=answer, clock=clock) as processes:
+        pids, slot = processes.pids, processes._slots[0]
+        clock.stopped_s, slot.quiet_s = 1000.0, 0.0  # time that passed while no step of this process ran
+        await until(lambda: slot.quiet_s > 0)
+        await until(lambda: slot.reported_s > 1000.0 + time.monotonic() - 60.0)
         assert (processes.pids, processes.hangs) == (pids, 0)
 
 
