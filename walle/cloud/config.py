@@ -3,6 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+from walle.cloud.http_limits import HttpLimits
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CloudConfig:
@@ -15,8 +17,10 @@ class CloudConfig:
     above 1 share the tunnel's port. When it closes, devices move to the tunnel at `drain_to` (HOST:PORT; empty: to the
     same address again) at random times within `drain_s` seconds. Fallback inference keeps the versions that were asked
     for last loaded, in `inference_vms` VMs and with `inference_mb` MiB of files; with Ray in each of
-    `inference_processes`. Simulation and fallback inference run tasks in a VM
-    host, a child process without the cloud's files, keys and connections, unless `vm_host` is False.
+    `inference_processes`. Simulation and fallback inference run tasks in a VM host, a child process without the cloud's
+    files, keys and connections, unless `vm_host` is False. `http_limits` are those of the gateway's HTTP server, which
+    takes the address of a client from X-Forwarded-For where the connection comes from one of `trusted_proxies`:
+    addresses, or networks such as 10.0.0.0/8.
     """
 
     folder: Path
@@ -38,4 +42,6 @@ class CloudConfig:
     inference_mb: int = 2048
     inference_processes: int = 1
     vm_host: bool = True
+    http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
+    trusted_proxies: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
