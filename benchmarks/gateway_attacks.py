@@ -4,8 +4,8 @@ python -m benchmarks.gateway_attacks [--seconds 5] [ATTACK ...]; the attacks are
 """
 
 import argparse
-import os
 import tempfile
+import time
 from pathlib import Path
 
 from tests.security.attacked_gateway import AttackedGateway, HonestDevices
@@ -22,14 +22,16 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, AttackedGateway.started(Path(folder) / "cloud") as gateway:
             honest = HonestDevices(gateway.target)
             gateway.reset()
-            seen = attack(name, gateway.target, arguments.seconds) if name else os.times() and {}
-            if not name:
-                __import__("time").sleep(arguments.seconds)
+            if name:
+                seen = dict(attack(name, gateway.target, arguments.seconds))
+            else:
+                seen = {}
+                time.sleep(arguments.seconds)
             found = honest.stop()
             quantiles = " ".join(f"{found.quantile_ms(share):8.1f}" for share in (0.5, 0.99, 1.0))
             print(
                 f"{name or 'none':24} {gateway.peak_bytes / 1e6:8.0f} {quantiles} {len(found.failures):3}/"
-                f"{len(found.took_ms):<4} {dict(seen)}",
+                f"{len(found.took_ms):<4} {seen}",
                 flush=True,
             )
 

@@ -176,7 +176,7 @@ async def test_a_cloud_that_is_cancelled_while_it_starts_leaves_nothing(tmp_path
 async def test_an_open_event_stream_does_not_keep_the_cloud_from_closing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("walle.cloud.gateway._FAREWELL_S", 0.2)
+    monkeypatch.setattr("walle.cloud.http_server._FAREWELL_S", 0.2)
     opened = asyncio.Event()
 
     async def watch(url: str, release_id: str) -> None:
@@ -221,7 +221,7 @@ async def test_uploads_that_the_disk_does_not_take_do_not_keep_the_cloud_from_cl
         received = await shop.received()
         with monkeypatch.context() as patch:
             patch.setattr("walle.pipeline.tunnel.ingest.Ingest._accept", full)
-            patch.setattr("walle.cloud.gateway._FAREWELL_S", 0.2)
+            patch.setattr("walle.cloud.http_server._FAREWELL_S", 0.2)
             patch.setattr("walle.pipeline.tunnel.service._FAREWELL_S", 0.2)
             await user.visit()
             tunnel = shop.cloud.gateway._tunnel

@@ -47,7 +47,7 @@ def _many(count: int, one: Attack) -> Attack:
         while True:
             try:
                 await one(target, seen)
-            except OSError as error:
+            except (OSError, EOFError) as error:
                 seen[type(error).__name__] += 1
                 await asyncio.sleep(0.01)
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from walle.cloud.http_limits import HttpLimits
 from walle.errors import ConfigError
 
 
@@ -22,7 +23,9 @@ class CloudConfig:
     `inference_processes`, which each take the `inference_resources` of their node (`parse_resources`). Simulation and
     fallback inference run tasks in VM hosts, one child process for each without the cloud's files, keys and
     connections, unless `vm_host` is False. With `untrusted_authors` nothing starts where the kernel lacks a layer
-    around them. A simulation ends after `simulation_s` seconds.
+    around them. A simulation ends after `simulation_s` seconds. `http_limits` are those of the gateway's HTTP server,
+    which takes the address of a client from X-Forwarded-For where the connection comes from one of `trusted_proxies`:
+    addresses, or networks such as 10.0.0.0/8.
     """
 
     folder: Path
@@ -47,6 +50,8 @@ class CloudConfig:
     vm_host: bool = True
     untrusted_authors: bool = False
     simulation_s: float = 600.0
+    http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
+    trusted_proxies: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 
 

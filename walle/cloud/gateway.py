@@ -7,10 +7,8 @@ import dataclasses
 import functools
 import importlib
 import logging
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
-import uvicorn
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp
@@ -21,6 +19,7 @@ from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
+from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.table_publisher import TablePublisher
@@ -38,8 +37,10 @@ from walle.deploy.cloud.api import (
 from walle.deploy.cloud.audit_api import audit_router
 from walle.deploy.cloud.audited_requests import RequestNotes, audited
 from walle.deploy.cloud.device_api import registry_router
+from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
+from walle.deploy.cloud.git_process import check_git
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
@@ -48,7 +49,6 @@ from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
-from walle.pipeline.tunnel.listener import send_at_once
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 from walle.protocol import MAX_DICTIONARY_BYTES
@@ -58,7 +58,6 @@ _LOG = logging.getLogger(__name__)
 _DELAYS_KEPT = 50_000
 _NOTE_S = 2.0  # between two times that the devices that were seen are listed
 _RENEW_S = 86_400.0  # between two looks at the certificate
-_FAREWELL_S = 3.0  # for requests under way when the gateway closes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,12 +100,14 @@ class GatewayNode:
         """Serve, and return where.
 
         Raises:
-            ConfigError: the business app cannot be loaded, or a retention rule or the quota cannot be read.
+            ConfigError: the business app cannot be loaded, a retention rule or the quota cannot be read, or git is
+                missing.
             IngestError: the store of uploads cannot be opened.
             TunnelProcessError: a tunnel process cannot start.
             OSError: a port is taken.
         """
         config = self._config
+        await asyncio.to_thread(check_git)
         app = self._app(releases, monitor)
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
@@ -137,13 +138,15 @@ class GatewayNode:
                 "losses": losses,
                 "inference": inference,
             }
+            pushing = WallePush(RequestNotes(app), self._answerer)
+            front = HttpFront(pushing, config.http_limits, self._knows, config.trusted_proxies)
+            parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
             undo.push_async_callback(self._tables.close)
             await self._tables.start(inference)
-            pushing = WallePush(RequestNotes(app), self._answerer)
-            url = await undo.enter_async_context(_serving(pushing, config.host, config.http_port))
+            url = await undo.enter_async_context(serving(front, config.host, config.http_port))
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
 
@@ -213,8 +216,15 @@ class GatewayNode:
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
         app.mount("/cdn", cdn_app(self._home.files))
-        app.mount("/git", git_app(self._home.repos, access, audit=audit))
+        app.mount("/git", git_app(self._home.repos, access, space=DiskSpace(self._home.folder), audit=audit))
         return app
+
+    def _knows(self, authorization: str) -> bool:
+        """Say whether a request's Authorization header is of somebody who may send bodies."""
+        if self._home.access.identify_header(authorization) is not None:
+            return True
+        scheme, _, token = authorization.partition(" ")
+        return scheme.lower() == "bearer" and self._home.lets_in(token.strip())
 
     async def _authenticate(self, credential: str) -> str | None:
         return credential_device(self._home.device_token, credential)
@@ -272,43 +282,6 @@ class GatewayNode:
     async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
         """Return stored uploads of a topic with their positions, in the order of receipt, from past `after` on."""
         return await self._uploads.query(topic=topic, after=after, limit=limit)
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that leaves signals to the program around it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextlib.asynccontextmanager
-async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
-    """Serve `app` within the block; give the base URL."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=2048)
-    send_at_once(listener)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            timeout_graceful_shutdown=int(_FAREWELL_S),  # streams of server-sent events never end by themselves
-        )
-    )
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn tells its start by a flag only
-            await asyncio.sleep(0.005)
-        if serving.done():
-            await serving
-        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
-        listener.close()
 
 
 def _load_app(spec: str) -> ASGIApp:

@@ -1,0 +1,90 @@
+"""Limits of the gateway's HTTP server.
+
+A client is refused with 408 (slow), 413 (body too large), 431 (header too large), 429 (too much of one address) or
+503 (the gateway is full); the last two say in Retry-After when to try again. docs/adr/0156-limits-of-the-gateway.md
+says why these limits, and why most of them are not by address.
+"""
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Callable
+
+from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
+from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
+
+RETRY_AFTER_S = 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HttpLimits:
+    """Limits of all connections, of one, and of one request.
+
+    `unfinished_each` connections of one address may be without a finished request: the oldest makes room for a new
+    one. `body_rate` bytes a second are the least that a client sends of a body, after `grace_s`. A client that takes
+    nothing of an answer for `stalled_s` is disconnected. `business_body_bytes` is for paths that are not Walle's.
+    """
+
+    connections: int = 2048
+    unfinished_each: int = 1024
+    requests_each: int = 10_000  # on one connection
+    streams: int = 256  # of server-sent events
+    streams_each: int = 32  # of one address
+    header_bytes: int = 16 << 10
+    headers: int = 100
+    business_body_bytes: int = 64 << 20
+    handshake_s: float = 5.0
+    header_s: float = 10.0
+    idle_s: float = 5.0
+    grace_s: float = 10.0
+    body_rate: int = 1024
+    stalled_s: float = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class BodyRule:
+    """Limit of the bodies of some paths. `known_only`: no byte is read before the client has shown a valid token."""
+
+    paths: re.Pattern[str]
+    max_bytes: int
+    known_only: bool
+
+
+# The first that fits. Every other path of Walle has no body.
+_RULES = (
+    BodyRule(re.compile(r"/git/.*"), MAX_REQUEST_BYTES, known_only=True),
+    BodyRule(re.compile(r"/v1/outcomes"), MAX_OUTCOMES_BYTES, known_only=True),
+    BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),
+    BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
+    BodyRule(re.compile(r"/(cdn|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
+)
+_STREAM = re.compile(r"/v1/releases/[^/]*/stream")
+
+type Knows = Callable[[str], bool]
+"""`knows(authorization)` says whether an Authorization header holds a token, or another credential, that is valid."""
+
+
+def body_rule(path: str, limits: HttpLimits) -> BodyRule:
+    """Return the rule of a path. Paths that are not Walle's are the business app's, which knows its own clients."""
+    for rule in _RULES:
+        if rule.paths.fullmatch(path):
+            return rule
+    return BodyRule(re.compile(""), limits.business_body_bytes, known_only=False)
+
+
+def is_stream(path: str) -> bool:
+    """Return whether the answer to a GET of the path does not end by itself."""
+    return _STREAM.fullmatch(path) is not None
+
+
+def address_key(host: str) -> str:
+    """Return what counts as one address: an IPv4 address, or the /64 network of an IPv6 address."""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, 64), strict=False))

@@ -1,0 +1,448 @@
+"""The gateway's HTTP server: uvicorn behind limits of connections, time and bytes.
+
+When all connections are in use, a new one takes the place of one whose client keeps it waiting: the oldest without a
+finished request, of the address that has the most of them; then an idle one; then one whose client does not read.
+Whoever sends whole requests is served.
+"""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import importlib
+import ipaddress
+import json
+import logging
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import uvicorn
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.server import ServerState
+
+from walle.cloud.http_connection import READ_BYTES, HttpConnection, Phase, refusal
+from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_stream
+from walle.cloud.turns import Turns
+from walle.pipeline.tunnel.listener import send_at_once
+
+_LOG = logging.getLogger(__name__)
+
+_BACKLOG = 2048
+_ACCEPTS = 32  # in one pass of the event loop
+_RETRY_S = 0.2  # after the process ran out of file descriptors
+_SWEEP_S = 0.5
+_FAREWELL_S = 3.0  # for requests under way when the gateway closes
+_SPARE_FILES = 512  # file descriptors for all but HTTP
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_TLS_BUFFER_BYTES = 4 * (16 * 1024 + 64)
+_CONNECTION = "walle.connection"  # in a scope
+
+
+type Connect = Callable[[Callable[[], asyncio.BaseProtocol], socket.socket], Awaitable[object]]
+"""`await connect(protocol_factory, accepted)` makes the transport of a socket, after the handshake of TLS if any."""
+
+
+class HttpFront:
+    """The connections of a server, what they have in common, and counts of refusals by kind.
+
+    `knows` is asked before the body of a request is read, where the path is not for everybody. Connections of
+    `proxies` are not limited by address; their X-Forwarded-For names the client.
+    """
+
+    def __init__(self, app: ASGIApp, limits: HttpLimits, knows: Knows, proxies: tuple[str, ...] = ()) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.limits = limits
+        self.turns = Turns(self.loop)
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.refused = Counter[str]()
+        self.config: uvicorn.Config
+        self.state: ServerState
+        self._app = app
+        self._knows = knows
+        self._proxies = [ipaddress.ip_network(one) for one in proxies]
+        self._chain: ASGIApp = (
+            ProxyHeadersMiddleware(self._guard, trusted_hosts=list(proxies))  # type: ignore[arg-type,assignment]
+            if proxies
+            else self._guard
+        )
+        self._connections: dict[HttpConnection, None] = {}
+        self._unfinished: dict[str, dict[HttpConnection, None]] = {}  # by address; the oldest first
+        self._streams = Counter[str]()
+        self.max_connections = limits.connections
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        return len(self._connections)
+
+    def begin(self, accepted: socket.socket, host: str, connect: Connect) -> None:
+        """Serve an accepted connection, in the place of another if there is none."""
+        address = address_key(host)
+        own = self._unfinished.get(address, {})
+        if len(own) >= self.limits.unfinished_each and not self._is_proxy(host):
+            self._end_one(own, "address")
+        if self.count >= self.max_connections and not self.make_room():
+            self.refused["full"] += 1
+            with contextlib.suppress(OSError):
+                accepted.send(refusal(503, "the gateway is full; try again"))
+            accepted.close()
+            return
+        connection = HttpConnection(self, address)
+        self._connections[connection] = None
+        self._unfinished.setdefault(address, {})[connection] = None
+        connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect))
+
+    async def _connect(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
+        try:
+            await connect(lambda: connection, accepted)
+        except OSError:  # ssl.SSLError is one
+            self.refused["handshake"] += 1
+        finally:
+            connection.handshake = None
+            if connection.transport is None:
+                self.forget(connection)
+                accepted.close()
+
+    def _is_proxy(self, host: str) -> bool:
+        return bool(self._proxies) and any(ipaddress.ip_address(host) in network for network in self._proxies)
+
+    def make_room(self) -> bool:
+        """End the connection that keeps the server waiting most; return whether there is one."""
+        if self._unfinished:
+            address = max(self._unfinished, key=lambda one: len(self._unfinished[one]))
+            if self._end_one(self._unfinished[address], "evicted"):
+                return True
+        for is_less_busy in (lambda one: one.phase is Phase.IDLE, lambda one: one.stalled_s is not None):
+            found = next(filter(is_less_busy, self._connections), None)
+            if found is not None:
+                found.close("evicted")
+                return True
+        return False
+
+    def _end_one(self, unfinished: dict[HttpConnection, None], kind: str) -> bool:
+        """End the oldest that waits for its client, and not for this server; return whether there is one."""
+        found = next((one for one in unfinished if not one.waits), None)
+        if found is not None:
+            found.close(kind)
+        return found is not None
+
+    def note(self, connection: HttpConnection) -> None:
+        """Take note of a connection's new phase: whoever has sent a whole request is not waited for."""
+        waits = connection.phase in (Phase.HEADER, Phase.BODY, Phase.DISCARD) and not connection.has_finished
+        of_address = self._unfinished.get(connection.address)
+        if waits:
+            self._unfinished.setdefault(connection.address, {}).setdefault(connection)
+        elif of_address is not None:
+            of_address.pop(connection, None)
+            if not of_address:
+                del self._unfinished[connection.address]
+        if connection.phase is Phase.IDLE and connection in self._connections:
+            del self._connections[connection]  # to the end: the one that is idle for longest is the first
+            self._connections[connection] = None
+
+    def forget(self, connection: HttpConnection) -> None:
+        """Take note of a connection's end."""
+        self._connections.pop(connection, None)
+        of_address = self._unfinished.get(connection.address)
+        if of_address is not None:
+            of_address.pop(connection, None)
+            if not of_address:
+                del self._unfinished[connection.address]
+
+    def close_unused(self) -> None:
+        """End connections that have sent nothing; uvicorn ends the others."""
+        for connection in list(self._connections):
+            if not connection.requests:
+                connection.close("closing")
+
+    async def sweep(self) -> None:
+        """End connections whose clients are too slow, until cancelled."""
+        before_s = self.loop.time()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now_s = self.loop.time()
+            for connection in list(self._connections):
+                connection.check(now_s, now_s - before_s)
+            before_s = now_s
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def app_of(self, connection: HttpConnection) -> Any:
+        """Return the app for the requests of a connection."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            scope[_CONNECTION] = connection
+            await self._chain(scope, receive, send)
+
+        return app
+
+    async def _guard(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection: HttpConnection = scope.pop(_CONNECTION)
+        headers = dict(scope["headers"])
+        path: str = scope["path"]
+        rule = body_rule(path, self.limits)
+        length = headers.get(b"content-length", b"0")
+        has_body = b"transfer-encoding" in headers or length != b"0"
+        if has_body and rule.known_only and not self._knows(headers.get(b"authorization", b"").decode("latin-1")):
+            self.refused["unknown"] += 1
+            challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
+            message = "a valid token is needed before a body is read; send it in the header Authorization"
+            await _refuse(send, 401, message, challenge)
+            return
+        if len(length) > 18 or int(length) > rule.max_bytes or (has_body and not rule.max_bytes):
+            self.refused["body"] += 1
+            await _refuse(send, 413, _too_large(rule.max_bytes))
+            return
+        if connection.requests >= self.limits.requests_each:
+            send = _closing(send)
+        if scope["method"] == "GET" and is_stream(path):
+            await self._stream(scope, receive, send)
+        elif has_body:
+            await self._with_body(rule.max_bytes, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        address = address_key((scope.get("client") or ("",))[0])
+        own = self._streams[address] >= self.limits.streams_each
+        if own or self._streams.total() >= self.limits.streams:
+            self.refused["streams"] += 1
+            whose = "your address has" if own else "there are"
+            retry = [(b"retry-after", str(RETRY_AFTER_S).encode())]
+            message = f"{whose} as many streams as the gateway serves; ask for the release itself in intervals"
+            await _refuse(send, 429 if own else 503, message, retry)
+            return
+        self._streams[address] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._streams[address] -= 1
+            if not self._streams[address]:
+                del self._streams[address]
+
+    async def _with_body(self, max_bytes: int, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app; answer 413 in its place once the body turns out to be too large."""
+        size_bytes = 0
+        has_begun = is_refused = False
+
+        async def receive_bounded() -> Message:
+            nonlocal size_bytes, is_refused
+            if is_refused:
+                return {"type": "http.disconnect"}
+            message = await receive()
+            if message["type"] == "http.request":
+                size_bytes += len(message.get("body", b""))
+                if size_bytes > max_bytes:
+                    is_refused = True
+                    self.refused["body"] += 1
+                    if not has_begun:
+                        await _refuse(send, 413, _too_large(max_bytes))
+                    return {"type": "http.disconnect"}
+            return message
+
+        async def send_unless_refused(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            if not is_refused:
+                await send(message)
+
+        try:
+            await self._app(scope, receive_bounded, send_unless_refused)
+        except ClientDisconnect:
+            _LOG.debug("a client disconnected before the end of its request")
+        except Exception:
+            if not is_refused:
+                raise
+            _LOG.debug("an app failed on a request that was refused", exc_info=True)
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        return {
+            "ok": True,
+            "connections": self.count,
+            "limit": self.max_connections,
+            "streams": self._streams.total(),
+            "refused": dict(self.refused),
+        }
+
+    def metrics(self) -> list[Metric]:
+        connections = GaugeMetricFamily("walle_http_connections", "Connections of HTTP")
+        connections.add_metric([], self.count)
+        limit = GaugeMetricFamily("walle_http_connections_limit", "Connections of HTTP at most")
+        limit.add_metric([], self.max_connections)
+        refused = CounterMetricFamily(
+            "walle_http_refused", "Requests and connections that a limit ended", labels=["kind"]
+        )
+        for kind, count in self.refused.items():
+            refused.add_metric([kind], count)
+        return [connections, limit, refused]
+
+
+class _Acceptor:
+    """The listening socket, in the place of an asyncio server."""
+
+    def __init__(self, front: HttpFront, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        self._front = front
+        self._listener = listener
+        self._retry: asyncio.TimerHandle | None = None
+        self._is_open = True
+        self._connect = _connector(front, context)
+        listener.setblocking(False)
+        front.loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._retry is not None:
+            self._retry.cancel()
+        self._front.loop.remove_reader(self._listener)
+        self._front.close_unused()
+
+    async def wait_closed(self) -> None:
+        """Return at once: connections under way are the server's."""
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                accepted, peer = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                if not self._front.refused["files"]:
+                    _LOG.error("HTTP: cannot accept connections (%s); see walle_http_refused", error)
+                self._front.refused["files"] += 1
+                self._front.make_room()
+                self._front.loop.remove_reader(self._listener)
+                self._retry = self._front.loop.call_later(_RETRY_S, self._resume)
+                return
+            accepted.setblocking(False)
+            self._front.begin(accepted, peer[0], self._connect)
+
+    def _resume(self) -> None:
+        self._retry = None
+        self._front.loop.add_reader(self._listener, self._accept)
+
+
+def _connector(front: HttpFront, context: ssl.SSLContext | None) -> Connect:
+    """Return what makes the transport of an accepted socket: with TLS aiofastnet's, which takes less memory."""
+    if context is None:
+        return front.loop.connect_accepted_socket
+    options: dict[str, Any] = {
+        "ssl": context,
+        "ssl_handshake_timeout": front.limits.handshake_s,
+        "ssl_shutdown_timeout": 2.0,
+    }
+    try:
+        connect = importlib.import_module("aiofastnet").connect_accepted_socket
+    except ImportError:
+        return functools.partial(front.loop.connect_accepted_socket, **options)
+    sizes = {"ssl_incoming_bio_size": _TLS_BUFFER_BYTES, "ssl_outgoing_bio_size": _TLS_BUFFER_BYTES}
+    return functools.partial(connect, front.loop, **options, **sizes)
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server on connections of `front`, which leaves signals to the program around it."""
+
+    def __init__(self, config: uvicorn.Config, front: HttpFront, context: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._front = front
+        self._context = context
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets is not None
+        self._front.config, self._front.state = self.config, self.server_state
+        self.servers = [_Acceptor(self._front, one, self._context) for one in sockets]  # type: ignore[misc]
+        self.started = True
+
+
+@contextlib.asynccontextmanager
+async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """Serve within the block; give the base URL.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    front.max_connections = _connections_that_fit(front.limits.connections)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    send_at_once(listener)
+    config = uvicorn.Config(
+        front.app_of,  # each connection has an app of its own
+        http="h11",
+        interface="asgi3",
+        log_level="error",  # strangers may cause warnings
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=max(1, round(front.limits.idle_s)),
+        timeout_graceful_shutdown=int(_FAREWELL_S),  # streams of server-sent events never end by themselves
+    )
+    server = _Server(config, front, tls)
+    sweeping = asyncio.create_task(front.sweep())
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started and not running.done():  # noqa: ASYNC110 - uvicorn tells its start by a flag only
+            await asyncio.sleep(0.005)
+        if running.done():
+            await running
+        scheme = "http" if tls is None else "https"
+        yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+        sweeping.cancel()
+        await asyncio.wait([sweeping])
+        listener.close()
+
+
+def _connections_that_fit(wanted: int) -> int:
+    """Raise the number of files that this process may open as needed; return how many connections they allow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + 2 * _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    fit = max(64, soft // 2)
+    if fit < wanted:
+        _LOG.warning("HTTP: %d connections at most, since the process may open %d files (ulimit -n)", fit, soft)
+    return min(wanted, fit)
+
+
+def _too_large(max_bytes: int) -> str:
+    return f"a body of this path has at most {max_bytes} bytes; send less, or in parts"
+
+
+def _closing(send: Send) -> Send:
+    async def send_and_close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        await send(message)
+
+    return send_and_close
+
+
+async def _refuse(send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+    body = json.dumps({"error": message, "type": "HttpLimitError"}).encode()
+    fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *(headers or [])]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
