@@ -16,7 +16,8 @@ class CloudConfig:
     same address again) at random times within `drain_s` seconds. Fallback inference keeps the versions that were asked
     for last loaded, in `inference_vms` VMs and with `inference_mb` MiB of files; with Ray in each of
     `inference_processes`. Simulation and fallback inference run tasks in a VM
-    host, a child process without the cloud's files, keys and connections, unless `vm_host` is False.
+    host, a child process without the cloud's files, keys and connections, unless `vm_host` is False. Devices take
+    nothing new from an answer whose timestamp is older than `timestamp_life_s`.
     """
 
     folder: Path
@@ -38,4 +39,5 @@ class CloudConfig:
     inference_mb: int = 2048
     inference_processes: int = 1
     vm_host: bool = True
+    timestamp_life_s: int = 3600
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those

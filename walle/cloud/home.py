@@ -2,22 +2,27 @@
 
 import functools
 import hmac
+import json
 import secrets
 from pathlib import Path
+from typing import Any
 
-from walle.clock import Clock
+from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
-from walle.deploy.signing import Signer, TrustedKeys
+from walle.deploy.cloud.signatures import Signatures
+from walle.deploy.trust_folder import TrustFolder, prepare_trust
 from walle.durable_file import make_folders, remove_unfinished, write_file
 
 
 class CloudHome:
     """Layout of a cloud's folder:
 
-        keys/bundle.pem     signs versions          keys/release.pem    chooses among them
+        offline-keys/       sign what may run: to be moved away (walle.deploy.trust_folder)
+        keys/               the online keys         trust/              signed metadata of all keys, public
+        signatures/         of versions             epoch               of serials, after a restore
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         device.token        lets devices in         authority/          the tunnel's certificate authority
         repos/              task repositories       files/              what /cdn serves
@@ -38,13 +43,7 @@ class CloudHome:
     def prepare(self, scenarios: tuple[str, ...] = ()) -> None:
         """Make keys, tokens and repositories that are not there yet. Call it once, before any node starts."""
         make_folders(self.folder, mode=0o700)  # uploads.db holds what users did
-        keys = self.folder / "keys"
-        make_folders(keys, mode=0o700)
-        for folder in (self.folder, keys):
-            remove_unfinished(folder)
-        for name in ("bundle", "release"):
-            if not (keys / f"{name}.pem").exists():
-                Signer.generate().save(keys / f"{name}.pem")
+        remove_unfinished(self.folder)
         if not (self.folder / "access.toml").exists():
             access = Access()
             token = access.issue("admin", {ANY_SCENARIO: Role.RELEASE})
@@ -54,19 +53,23 @@ class CloudHome:
             write_file(self.folder / "device.token", f"{secrets.token_urlsafe(24)}\n")
         for scenario in scenarios:
             self.repos.create(scenario)
-
-    @functools.cached_property
-    def bundle_signer(self) -> Signer:
-        return Signer.load(self.folder / "keys" / "bundle.pem")
-
-    @functools.cached_property
-    def release_signer(self) -> Signer:
-        return Signer.load(self.folder / "keys" / "release.pem")
+        prepare_trust(self.trust, self.repos.scenarios(), SystemClock())
 
     @property
-    def trusted_keys(self) -> TrustedKeys:
-        """The keys with which a device trusts this cloud."""
-        return TrustedKeys.of(self.bundle_signer, self.release_signer)
+    def trust(self) -> TrustFolder:
+        """Keys and metadata of the fleet."""
+        return TrustFolder(self.folder)
+
+    @property
+    def trusted_keys(self) -> dict[str, Any]:
+        """The root metadata with which a device trusts this cloud."""
+        root: dict[str, Any] = json.loads(self.trust.root().data)
+        return root
+
+    @property
+    def signatures(self) -> Signatures:
+        """Signatures of task versions."""
+        return Signatures(self.folder / "signatures", self.trust)
 
     @property
     def access(self) -> Access:

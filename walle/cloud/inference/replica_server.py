@@ -161,7 +161,7 @@ class ReplicaServer:
         version = self._versions.get(sha256)
         if version is None:
             envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
-            version = ReleasedVersion.of(sha256, self._home.trusted_keys.verify_manifest(envelope))
+            version = ReleasedVersion.of(sha256, self._home.trust.scenarios().verify_manifest(envelope))
             version = self._versions.setdefault(sha256, version)
             if len(self._versions) > MAX_VERSIONS:
                 self._versions.popitem(last=False)

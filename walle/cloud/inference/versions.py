@@ -48,7 +48,7 @@ class Versions:
             WalleError: it is damaged.
         """
         envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
-        return ReleasedVersion.of(sha256, self._home.trusted_keys.verify_manifest(envelope))
+        return ReleasedVersion.of(sha256, self._home.trust.scenarios().verify_manifest(envelope))
 
     async def close(self) -> None:
         finding = list(self._finding.values())
