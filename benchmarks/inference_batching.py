@@ -149,10 +149,12 @@ class _Releases:
 def release(folder: Path, max_batch: int) -> str:
     """Put a version into a cloud's folder as its release does; return its manifest's sha256."""
     home = CloudHome(folder)
-    home.prepare()
+    home.prepare(("shop",))
+    signer = home.trust.scenario_signer("shop")
+    assert signer is not None
     files = {"task.toml": TASK.replace("MAX_BATCH", str(max_batch)).encode(), "main.py": MAIN.encode()}
     tree = TaskTree(scenario="shop", task="rank", version="v1", commit="0" * 40, files=files)
-    bundle = build_bundle(TaskVersion.parse(tree), home.bundle_signer)
+    bundle = build_bundle(TaskVersion.parse(tree), signer)
     for blob in (*bundle.blobs.values(), bundle.envelope):
         home.files.put(blob)
     return bundle.sha256

@@ -118,7 +118,7 @@ class Studio:
             tunnel_port=address.tunnel_port,
             ca_pem=address.ca_pem,
             token=home.device_token,
-            trusted_keys=home.trusted_keys.to_json(),
+            trusted_keys=home.trusted_keys,
             vms=len(TASKS) + 1,  # and one for a version that is being checked
             report_interval_s=1.0,
         )

@@ -1,22 +1,40 @@
 import base64
 import contextlib
 import dataclasses
-import json
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walle.deploy.signing import MANIFEST_DOMAIN, SignatureError, Signer, TrustedKeys, key_id
+from walle.clock import ManualClock
+from walle.deploy.signing import MANIFEST_DOMAIN, SignatureError, Signer
+from walle.deploy.trust import RELEASE, ROLES, TIMESTAMP, RoleKeys, Root, Scenarios
+from walle.deploy.trust_folder import root_body, scenarios_body, sign_metadata
 from walle.errors import ConfigError
-from walle.protocol import Directive, Envelope, FileEntry, Manifest, TriggerCondition
+from walle.protocol import Directive, Envelope, FileEntry, Manifest, Timestamp, TriggerCondition
 
-BUNDLE, RELEASE = Signer.generate(), Signer.generate()
-TRUSTED = TrustedKeys.of(BUNDLE, RELEASE)
+OWNER, BUNDLE, ONLINE, STAMPER = (Signer.generate() for _ in range(4))
+CLOCK = ManualClock()
+FLEET = "fleet-1"
+ROOT = Root.trusted(
+    sign_metadata(
+        root_body(
+            1,
+            FLEET,
+            {role: RoleKeys.of([{RELEASE: ONLINE, TIMESTAMP: STAMPER}.get(role, OWNER).public_key]) for role in ROLES},
+            CLOCK,
+        ),
+        [OWNER],
+    )
+)
+SCENARIOS = Scenarios.verified(
+    sign_metadata(scenarios_body(1, {"shop": RoleKeys.of([BUNDLE.public_key])}, CLOCK), [OWNER]), ROOT
+)
 MANIFEST = Manifest(
     scenario="shop",
     task="ipv",
@@ -38,71 +56,119 @@ DIRECTIVE = Directive(
     url="https://cdn.example/cdn",
     release="r1",
 )
+STAMP = Timestamp(
+    fleet=FLEET,
+    epoch=1,
+    generation=1,
+    floor=1,
+    root=1,
+    scenarios=1,
+    scenarios_sha256="a" * 64,
+    time_s=10,
+    expires_s=20,
+)
 ENVELOPE = BUNDLE.sign_manifest(MANIFEST).to_bytes()
 
 
-def test_signed_manifest_and_directive_are_believed() -> None:
-    assert TRUSTED.verify_manifest(ENVELOPE) == MANIFEST
-    TRUSTED.verify_directive(RELEASE.sign_directive(DIRECTIVE))
+def test_signed_manifest_directive_and_timestamp_are_accepted() -> None:
+    assert SCENARIOS.verify_manifest(ENVELOPE) == MANIFEST
+    ROOT.verify_directive(ONLINE.sign_directive(DIRECTIVE, FLEET))
+    ROOT.verify_timestamp(STAMPER.sign_timestamp(STAMP))
 
 
 def test_each_role_signs_only_its_own_kind() -> None:
-    with pytest.raises(SignatureError, match="no valid signature of a trusted bundle key"):
-        TRUSTED.verify_manifest(RELEASE.sign_manifest(MANIFEST).to_bytes())
-    with pytest.raises(SignatureError, match="directive for 'shop/ipv': not signed by a trusted release key"):
-        TRUSTED.verify_directive(BUNDLE.sign_directive(DIRECTIVE))
+    for signer in (OWNER, ONLINE, STAMPER):
+        with pytest.raises(SignatureError, match="0 valid signatures of the 1 that are needed"):
+            SCENARIOS.verify_manifest(signer.sign_manifest(MANIFEST).to_bytes())
+    for signer in (OWNER, BUNDLE, STAMPER):
+        with pytest.raises(SignatureError, match="directive for 'shop/ipv': not signed by the release role"):
+            ROOT.verify_directive(signer.sign_directive(DIRECTIVE, FLEET))
+    for signer in (OWNER, BUNDLE, ONLINE):
+        with pytest.raises(SignatureError, match="timestamp: not signed by the timestamp role"):
+            ROOT.verify_timestamp(signer.sign_timestamp(STAMP))
 
 
-def test_one_kind_never_passes_for_the_other_even_with_one_key() -> None:
-    both = TrustedKeys.of(BUNDLE, BUNDLE)
-    directive = BUNDLE.sign_directive(DIRECTIVE)
-    signature = base64.b64decode(directive.signature)
-    for payload in (DIRECTIVE.signed_bytes(), DIRECTIVE.signed_bytes().removeprefix(MANIFEST_DOMAIN)):
-        with pytest.raises(SignatureError, match="no valid signature"):
-            both.verify_manifest(Envelope(payload, {BUNDLE.key_id: signature}).to_bytes())
+def test_one_kind_never_passes_for_another_even_with_one_key() -> None:
+    scenarios = dataclasses.replace(SCENARIOS, delegations={"shop": RoleKeys.of([ONLINE.public_key])})
+    data = DIRECTIVE.signed_bytes(FLEET)
+    signature = base64.b64decode(ONLINE.sign_directive(DIRECTIVE, FLEET).signature)
+    for payload in (data, data.removeprefix(MANIFEST_DOMAIN), data.partition(b"\0")[2]):
+        with pytest.raises(SignatureError):
+            scenarios.verify_manifest(Envelope(payload, {ONLINE.key_id: signature}).to_bytes())
 
 
 @given(st.integers(0, len(ENVELOPE) * 8 - 1))
-def test_flipped_bit_in_an_envelope_changes_nothing_that_is_believed(bit: int) -> None:
+def test_flipped_bit_in_an_envelope_changes_nothing_that_is_accepted(bit: int) -> None:
     data = bytearray(ENVELOPE)
     data[bit // 8] ^= 1 << bit % 8
     with contextlib.suppress(SignatureError):
-        assert TRUSTED.verify_manifest(bytes(data)) == MANIFEST  # a bit that base64 or JSON ignores
+        assert SCENARIOS.verify_manifest(bytes(data)) == MANIFEST  # a bit that base64 or JSON ignores
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("task", "shop/x"), ("version", "v2"), ("manifest", "b" * 64), ("size_bytes", 1), ("serial", 4), ("expires_s", 9)],
+    [
+        ("task", "shop/x"),
+        ("version", "v2"),
+        ("manifest", "b" * 64),
+        ("size_bytes", 1),
+        ("serial", 4),
+        ("expires_s", 9),
+        ("url", "https://other.example"),
+        ("release", "r2"),
+        ("epoch", 2),
+    ],
 )
 def test_changed_field_of_a_directive_is_noticed(field: str, value: object) -> None:
-    signed = RELEASE.sign_directive(DIRECTIVE)
+    signed = ONLINE.sign_directive(DIRECTIVE, FLEET)
+    ROOT.verify_directive(signed)
     with pytest.raises(SignatureError):
-        TRUSTED.verify_directive(dataclasses.replace(signed, **{field: value}))  # type: ignore[arg-type]
-    TRUSTED.verify_directive(dataclasses.replace(signed, url="https://other.example", release="r2"))
+        ROOT.verify_directive(dataclasses.replace(signed, **{field: value}))  # type: ignore[arg-type]
+
+
+def test_a_directive_of_another_fleet_is_refused() -> None:
+    with pytest.raises(SignatureError):
+        ROOT.verify_directive(ONLINE.sign_directive(DIRECTIVE, "fleet-2"))
+    with pytest.raises(SignatureError, match="it is of fleet 'fleet-2', this is 'fleet-1'"):
+        ROOT.verify_timestamp(STAMPER.sign_timestamp(dataclasses.replace(STAMP, fleet="fleet-2")))
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Timestamp)])
+def test_changed_field_of_a_timestamp_is_noticed(field: str) -> None:
+    signed = STAMPER.sign_timestamp(STAMP)
+    value = getattr(signed, field)
+    changed: Any = {"shop/ipv": 1} if isinstance(value, dict) else value + (1 if isinstance(value, int) else "x")
+    with pytest.raises(SignatureError):
+        ROOT.verify_timestamp(dataclasses.replace(signed, **{field: changed}))
 
 
 @pytest.mark.parametrize("signature", ["", "%%%", "ü", "AAAA", base64.b64encode(bytes(64)).decode()])
 def test_directive_with_a_bad_signature_is_refused(signature: str) -> None:
     with pytest.raises(SignatureError):
-        TRUSTED.verify_directive(dataclasses.replace(DIRECTIVE, signature=signature))
+        ROOT.verify_directive(dataclasses.replace(DIRECTIVE, signature=signature))
 
 
 @given(st.binary(max_size=200) | st.text(max_size=50).map(str.encode))
-def test_no_bytes_are_believed_unsigned(data: bytes) -> None:
+def test_no_bytes_are_accepted_unsigned(data: bytes) -> None:
     with pytest.raises(SignatureError):
-        TRUSTED.verify_manifest(data)
+        SCENARIOS.verify_manifest(data)
+    with pytest.raises(SignatureError):
+        ROOT.next(data)
+    with pytest.raises(SignatureError):
+        Scenarios.verified(data, ROOT)
 
 
 def test_signed_bytes_that_are_no_manifest_are_refused() -> None:
-    signature = BUNDLE._key.sign(MANIFEST_DOMAIN + b"{}")
+    payload = b'{"scenario":"shop"}'
+    signature = BUNDLE.sign(MANIFEST_DOMAIN + payload)
     with pytest.raises(SignatureError, match=r"is signed, but cannot be read: manifest\.format"):
-        TRUSTED.verify_manifest(Envelope(b"{}", {BUNDLE.key_id: signature}).to_bytes())
+        SCENARIOS.verify_manifest(Envelope(payload, {BUNDLE.key_id: signature}).to_bytes())
 
 
 def test_a_second_signature_does_no_harm() -> None:
     envelope = BUNDLE.sign_manifest(MANIFEST)
-    more = {**RELEASE.sign_manifest(MANIFEST).signatures, **envelope.signatures, "x": b"junk"}
-    assert TRUSTED.verify_manifest(Envelope(envelope.payload, more).to_bytes()) == MANIFEST
+    more = {**ONLINE.sign_manifest(MANIFEST).signatures, **envelope.signatures, "x": b"junk"}
+    assert SCENARIOS.verify_manifest(Envelope(envelope.payload, more).to_bytes()) == MANIFEST
 
 
 def test_saved_key_is_the_owners_alone_and_signs_the_same(tmp_path: Path) -> None:
@@ -124,32 +190,7 @@ def test_an_invalid_key_file_is_refused(tmp_path: Path, data: bytes) -> None:
         Signer.load(tmp_path / "gone")
 
 
-def test_trusted_keys_survive_json() -> None:
-    value = json.loads(json.dumps(TRUSTED.to_json()))
-    again = TrustedKeys.from_json(value)
-    assert (again.bundle, again.release) == (TRUSTED.bundle, TRUSTED.release)
-    assert again.verify_manifest(ENVELOPE) == MANIFEST
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ([], "must be an object"),
-        ({"bundle": {}}, "release must map"),
-        ({"bundle": {"a": 1}, "release": {}}, "bundle key 'a' is not base64"),
-        ({"bundle": {"a": "AAAA"}, "release": {}}, "bundle key 'a' has 3 bytes"),
-        (
-            {"bundle": {}, "release": {"a": base64.b64encode(bytes(32)).decode()}},
-            f"wrong id, its own is {key_id(bytes(32))}",
-        ),
-    ],
-)
-def test_bad_trusted_keys_are_refused(value: object, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        TrustedKeys.from_json(value)
-
-
 def test_verifying_loads_nothing_of_the_cloud() -> None:
-    code = "import sys, walle.deploy.signing; print(sorted({n.split('.')[0] for n in sys.modules}))"
+    code = "import sys, walle.deploy.device.trust; print(sorted({n.split('.')[0] for n in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert not {"dulwich", "fastapi", "starlette", "uvicorn", "numpy", "ray"} & set(eval(loaded))
+    assert not {"dulwich", "fastapi", "starlette", "uvicorn", "numpy", "ray", "tuf"} & set(eval(loaded))

@@ -10,6 +10,7 @@ from walle.clock import ManualClock
 from walle.deploy.device.agent import ActivationPostponedError, Agent
 from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.outcomes import OutcomeReport
+from walle.deploy.device.trust import DeviceTrust
 from walle.errors import DeployError
 from walle.protocol import Directive, Manifest, Outcome
 
@@ -52,6 +53,7 @@ class Device:
         room: int = 10**8,
     ) -> None:
         self.folder = folder
+        self.cloud = cloud
         self.clock = WatchedClock()
         self.running: dict[str, dict[str, bytes]] = {}
         self.log: list[str] = []
@@ -64,7 +66,7 @@ class Device:
         self.during_check: Callable[[Path], None] = lambda _: None
         self.agent = Agent(
             folder,
-            cloud.keys,
+            DeviceTrust(cloud.pinned, self.clock),
             fetcher or cloud,
             self._check,
             self.clock,
@@ -120,10 +122,10 @@ class Device:
         return [f"{outcome.kind} {outcome.version}".strip() for outcome in self.outcomes()]
 
     async def do(self, *directives: Directive) -> None:
-        assert await self.agent.handle(directives) == []
+        assert await self.agent.handle(directives, self.cloud.timestamp()) == []
 
     async def refuse(self, *directives: Directive) -> DeployError:
-        errors = await self.agent.handle(directives)
+        errors = await self.agent.handle(directives, self.cloud.timestamp())
         assert len(errors) == 1
         return errors[0]
 
@@ -138,7 +140,7 @@ def names_in(folder: Path, pattern: str = "*") -> list[str]:
 
 def assert_tidy(folder: Path, versions: int) -> None:
     """Assert that no incomplete version is left, and that exactly `versions` are kept."""
-    (task_folder,) = folder.iterdir()
+    (task_folder,) = folder.glob("*%2F*")
     assert {path.name for path in task_folder.iterdir()} <= {"state.json", "versions", "staging"}
     assert list(task_folder.glob("staging/*")) == []
     assert len(list(task_folder.glob("versions/*"))) == versions

@@ -3,15 +3,21 @@
 import asyncio
 import dataclasses
 import hashlib
+import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
 
+from walle.clock import ManualClock
 from walle.deploy.device.fetch import FetchError, WrongLengthError
-from walle.deploy.signing import Signer, TrustedKeys
-from walle.protocol import Directive, FileEntry, Manifest, TriggerCondition
+from walle.deploy.signing import Signer
+from walle.deploy.trust import ROLES, RoleKeys
+from walle.deploy.trust_folder import root_body, scenarios_body, sign_metadata
+from walle.protocol import Directive, FileEntry, Manifest, Timestamp, TriggerCondition
 
 CACHE_TAG = sys.implementation.cache_tag or ""
 NEVER_S = 4_000_000_000
+SCENARIOS = ("shop", "other", "s", "..")
 
 
 def sha256_of(data: bytes) -> str:
@@ -44,7 +50,16 @@ class CloudFiles:
     def __init__(self) -> None:
         self.bundle_signer = Signer.generate()
         self.release_signer = Signer.generate()
-        self.keys = TrustedKeys.of(self.bundle_signer, self.release_signer)
+        self.root_signer = Signer.generate()
+        self.clock = ManualClock(1_699_000_000.0)  # of the metadata, which last for years
+        self.fleet = f"fleet-{self.root_signer.key_id}"
+        self.trust: dict[str, bytes] = {}  # metadata by name
+        self.epoch = 1
+        self.timestamp_life_s = NEVER_S
+        signers = dict.fromkeys(ROLES, self.root_signer) | dict.fromkeys(ROLES[2:], self.release_signer)
+        self.make_root(1, signers, [self.root_signer])
+        role = RoleKeys.of([self.bundle_signer.public_key])
+        self.make_scenarios(1, dict.fromkeys(SCENARIOS, role))
         self.blobs: dict[str, bytes] = {}
         self.pulls: list[tuple[str, int]] = []
         self.drops: dict[str, int] = {}
@@ -55,6 +70,47 @@ class CloudFiles:
         self.gate.set()
         self.waiting = asyncio.Event()
         self._serial = 0
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """The root metadata for a join file."""
+        root: dict[str, Any] = json.loads(self.trust["1.root.json"])
+        return root
+
+    def make_root(self, version: int, roles: Mapping[str, Signer], signers: Sequence[Signer], fleet: str = "") -> None:
+        keys = {role: RoleKeys.of([signer.public_key]) for role, signer in roles.items()}
+        self.root_version, self.roles = version, dict(roles)
+        body = root_body(version, fleet or self.fleet, keys, self.clock)
+        self.trust[f"{version}.root.json"] = sign_metadata(body, signers)
+
+    def make_scenarios(self, version: int, delegations: Mapping[str, RoleKeys], signer: Signer | None = None) -> None:
+        self.scenarios_version, self.delegations = version, dict(delegations)
+        body = scenarios_body(version, delegations, self.clock)
+        self.trust[f"{version}.scenarios.json"] = sign_metadata(body, [signer or self.roles["targets"]])
+
+    def timestamp(self, time_s: float = 1_699_000_000.0, *, signer: Signer | None = None, **changes: Any) -> str:
+        """Return X-Walle-Trust as the timestamp role signs it."""
+        fields: dict[str, Any] = {
+            "fleet": self.fleet,
+            "epoch": self.epoch,
+            "generation": 1,
+            "floor": 1,
+            "root": self.root_version,
+            "scenarios": self.scenarios_version,
+            "scenarios_sha256": sha256_of(self.trust[f"{self.scenarios_version}.scenarios.json"]),
+            "time_s": int(time_s),
+            "expires_s": int(min(time_s + self.timestamp_life_s, NEVER_S)),
+        }
+        made = Timestamp(**{**fields, **changes})
+        return (signer or self.roles["timestamp"]).sign_timestamp(made).to_header()
+
+    async def fetch_small(self, url: str, *, max_bytes: int) -> bytes:
+        data = self.trust.get(url.removeprefix("/trust/"))
+        if self.offline or data is None:
+            raise FetchError(url, "no such file, or no network")
+        if len(data) > max_bytes:
+            raise WrongLengthError(url, f"more than {max_bytes} bytes")
+        return data
 
     def publish(
         self,
@@ -92,7 +148,8 @@ class CloudFiles:
         if not keep_serial:
             self._serial += 1
             directive = dataclasses.replace(directive, serial=self._serial)
-        return self.release_signer.sign_directive(directive)
+        directive = dataclasses.replace(directive, epoch=self.epoch)
+        return self.roles["snapshot"].sign_directive(directive, self.fleet)
 
     async def fetch(self, url: str, *, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
         sha256 = url.removeprefix("/cdn/")

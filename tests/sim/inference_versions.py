@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from walle import plain
+from walle.clock import SystemClock
 from walle.cloud.home import CloudHome
 from walle.cloud.inference.engine import EngineState, ProcessState, ReleasedVersion
 from walle.cloud.inference.request import PhaseRequest
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.task_tree import TaskTree
+from walle.deploy.signing import Signer
 from walle.protocol import CloudPolicy, Manifest, TriggerCondition
 
 CONFIG = '[task]\nname = "NAME"\n[trigger]\nsequence = ["page_exit"]\n[phases]\nexecute = "auto"\n'
@@ -34,7 +36,15 @@ def built(
     text = CONFIG.replace("NAME", name) + config
     tree = {"main.py": main.encode(), "task.toml": text.encode(), **(files or {})}
     version = TaskVersion.parse(TaskTree(scenario="shop", task=name, version="v1", commit="0" * 40, files=tree))
-    return build_bundle(version, home.bundle_signer)
+    return build_bundle(version, scenario_signer(home))
+
+
+def scenario_signer(home: CloudHome) -> Signer:
+    """Return the signer of scenario `shop`, delegated if it was not."""
+    home.trust.add_scenarios(["shop"], SystemClock())
+    signer = home.trust.scenario_signer("shop")
+    assert signer is not None
+    return signer
 
 
 def policy_version(policy: CloudPolicy) -> ReleasedVersion:

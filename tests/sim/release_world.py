@@ -4,7 +4,8 @@ The test decides the result of a simulation, and whether a gateway answers.
 """
 
 import asyncio
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,15 +21,17 @@ from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.release_table import ReleaseTable, plan_row
 from walle.deploy.cloud.repo import RepoError
+from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
-from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol import Directive, Outcome, OutcomeBatch, OutcomeKind
 
 CDN_URL = "http://cdn.test/cdn"
 BUNDLE_SIGNER = Signer(Ed25519PrivateKey.from_private_bytes(b"b" * 32))  # the same in every process of a test
 RELEASE_SIGNER = Signer(Ed25519PrivateKey.from_private_bytes(b"r" * 32))
+FLEET = "test-fleet"
 VERSIONS = ("v1", "v2", "v3")
 
 _TASK_TOML = """
@@ -37,6 +40,15 @@ name = "ipv"
 [trigger]
 sequence = ["page_exit"]
 """
+
+
+def signs(signer: Signer = RELEASE_SIGNER) -> Callable[[Directive], Directive]:
+    return functools.partial(signer.sign_directive, fleet=FLEET)
+
+
+def verify(directive: Directive, signer: Signer = RELEASE_SIGNER) -> None:
+    """Assert that `signer` signed `directive`."""
+    assert signs(signer)(directive) == directive
 
 
 def tree(version: str) -> TaskTree:
@@ -61,7 +73,7 @@ def table_of(generation: int = 1, **versions: str) -> ReleaseTable:
             size_bytes=9,
         )
         plan = plan_row(request.name, [release], None, CDN_URL)
-        rows.append(plan.sign(RELEASE_SIGNER.sign_directive, 10 * number, 2_000_000_000))
+        rows.append(plan.sign(signs(), 10 * number, 2_000_000_000))
     return ReleaseTable(generation, rows)
 
 
@@ -79,6 +91,7 @@ class ReleaseWorld:
         self.published = asyncio.Event()  # a table has reached the gateway
         self.go_on = asyncio.Event()  # a simulation and a publication wait for it
         self.go_on.set()
+        self.unsigned = False  # the versions wait for a signature
         self.publish_errors = 0  # count of the next publications that fail
         self.monitor = MonitorService(journal, clock)
         self._batches = 0
@@ -92,7 +105,10 @@ class ReleaseWorld:
             simulate=self._simulate,
             publish=self._publish,
             recent_devices=self._recent,
-            sign=signer.sign_directive,
+            sign=signs(signer),
+            stamp=self._stamp,
+            signing=self._signing,
+            add_signatures=self._add_signatures,
             judge=self.monitor,
         )
         self.service = ReleaseService(journal, world, clock, cdn_url=CDN_URL)
@@ -127,7 +143,19 @@ class ReleaseWorld:
         return TaskVersion.parse(tree(version))
 
     async def _build(self, version: TaskVersion) -> Bundle:
+        if self.unsigned:
+            raise SignatureAwaitedError("shop/ipv", version.tree.version, "sign it with: walle sign")
         return build_bundle(version, BUNDLE_SIGNER)
+
+    async def _stamp(self, table: ReleaseTable) -> str:
+        return f"{table.generation}:{table.floor}"
+
+    async def _signing(self, version: TaskVersion) -> SigningState:
+        return SigningState(version.tree.version.encode(), 1, {}, ())
+
+    async def _add_signatures(self, version: TaskVersion, signatures: Mapping[str, bytes]) -> SigningState:
+        self.unsigned = False
+        return SigningState(version.tree.version.encode(), 1, {}, tuple(signatures))
 
     async def _put(self, data: bytes) -> str:
         return self.files.put(data)

@@ -51,7 +51,7 @@ def device_config(cloud_address: GatewayAddress, home: CloudHome, folder: Path, 
         "tunnel_port": cloud_address.tunnel_port,
         "ca_pem": cloud_address.ca_pem,
         "token": home.device_token,
-        "trusted_keys": home.trusted_keys.to_json(),
+        "trusted_keys": home.trusted_keys,
         "vms": 1,
         "report_interval_s": 0.05,
     }

@@ -276,7 +276,7 @@ def _announce(
         tunnel_port=address.tunnel_port,
         ca_pem=address.ca_pem,
         token=home.device_token,
-        trusted_keys=home.trusted_keys.to_json(),
+        trusted_keys=home.trusted_keys,
     )
     path = config.folder / JOIN_FILE
     join.save(path)

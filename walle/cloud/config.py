@@ -25,7 +25,8 @@ class CloudConfig:
     connections, unless `vm_host` is False. With `untrusted_authors` nothing starts where the kernel lacks a layer
     around them. A simulation ends after `simulation_s` seconds. `http_limits` are those of the gateway's HTTP server,
     which takes the address of a client from X-Forwarded-For where the connection comes from one of `trusted_proxies`:
-    addresses, or networks such as 10.0.0.0/8.
+    addresses, or networks such as 10.0.0.0/8. Devices take nothing new from an answer whose timestamp is older than
+    `timestamp_life_s`.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class CloudConfig:
     simulation_s: float = 600.0
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
     trusted_proxies: tuple[str, ...] = ()
+    timestamp_life_s: int = 3600
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 
 

@@ -23,6 +23,7 @@ from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.table_publisher import TablePublisher
+from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
 from walle.credential import credential_device
@@ -215,6 +216,7 @@ class GatewayNode:
         app.include_router(device_router(monitor, self._home.lets_in))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
+        app.include_router(trust_router(self._home.trust))
         app.mount("/cdn", cdn_app(self._home.files))
         app.mount("/git", git_app(self._home.repos, access, space=DiskSpace(self._home.folder), audit=audit))
         return app

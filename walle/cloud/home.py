@@ -2,8 +2,10 @@
 
 import functools
 import hmac
+import json
 import secrets
 from pathlib import Path
+from typing import Any
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority
@@ -11,14 +13,18 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.audit import AuditLog
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
-from walle.deploy.signing import Signer, TrustedKeys
+from walle.deploy.cloud.signatures import Signatures
+from walle.deploy.signing import Signer
+from walle.deploy.trust_folder import TrustFolder, prepare_trust
 from walle.durable_file import make_folders, remove_unfinished, write_file
 
 
 class CloudHome:
     """Layout of a cloud's folder:
 
-        keys/bundle.pem     signs versions          keys/release.pem    chooses among them
+        offline-keys/       sign what may run: to be moved away (walle.deploy.trust_folder)
+        keys/               the online keys         trust/              signed metadata of all keys, public
+        signatures/         of versions             epoch               of serials, after a restore
         keys/audit.pem      signs heads of the log  audit/              who did what, hash-chained
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         device.token        lets devices in         authority/          the tunnel's certificate authority
@@ -44,9 +50,8 @@ class CloudHome:
         make_folders(keys, mode=0o700)
         for folder in (self.folder, keys):
             remove_unfinished(folder)
-        for name in ("bundle", "release", "audit"):
-            if not (keys / f"{name}.pem").exists():
-                Signer.generate().save(keys / f"{name}.pem")
+        if not (keys / "audit.pem").exists():
+            Signer.generate().save(keys / "audit.pem")
         if not (self.folder / "access.toml").exists():
             access = Access()
             token = access.issue("admin", {ANY_SCENARIO: Role.RELEASE})
@@ -56,14 +61,7 @@ class CloudHome:
             write_file(self.folder / "device.token", f"{secrets.token_urlsafe(24)}\n")
         for scenario in scenarios:
             self.repos.create(scenario)
-
-    @functools.cached_property
-    def bundle_signer(self) -> Signer:
-        return Signer.load(self.folder / "keys" / "bundle.pem")
-
-    @functools.cached_property
-    def release_signer(self) -> Signer:
-        return Signer.load(self.folder / "keys" / "release.pem")
+        prepare_trust(self.trust, self.repos.scenarios(), SystemClock())
 
     @functools.cached_property
     def audit(self) -> AuditLog:
@@ -75,9 +73,20 @@ class CloudHome:
         return AuditLog(self.folder / "audit", SystemClock(), sign)
 
     @property
-    def trusted_keys(self) -> TrustedKeys:
-        """The keys with which a device trusts this cloud."""
-        return TrustedKeys.of(self.bundle_signer, self.release_signer)
+    def trust(self) -> TrustFolder:
+        """Keys and metadata of the fleet."""
+        return TrustFolder(self.folder)
+
+    @property
+    def trusted_keys(self) -> dict[str, Any]:
+        """The root metadata with which a device trusts this cloud."""
+        root: dict[str, Any] = json.loads(self.trust.root().data)
+        return root
+
+    @property
+    def signatures(self) -> Signatures:
+        """Signatures of task versions."""
+        return Signatures(self.folder / "signatures", self.trust)
 
     @property
     def access(self) -> Access:

@@ -2,18 +2,23 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Mapping
 
 from walle.clock import SystemClock
+from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
+from walle.cloud.epoch import read_epoch
 from walle.cloud.home import CloudHome
 from walle.cloud.isolation import check_layers, task_host
 from walle.cloud.peers import GatewayPeer, MonitorPeer
 from walle.cloud.simulation import Simulator
-from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, build_bundle
+from walle.cloud.trust import OnlineRoles
+from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, build_unsigned
 from walle.deploy.cloud.compilers import other_pythons
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release_service import ReleaseService, World
+from walle.deploy.cloud.signatures import SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError
@@ -55,7 +60,16 @@ class ReleaseNode:
             return TaskVersion.parse(await asyncio.to_thread(home.repos.read, scenario, task, version))
 
         async def build(version: TaskVersion) -> Bundle:
-            return await asyncio.to_thread(build_bundle, version, home.bundle_signer, others)
+            built = await asyncio.to_thread(build_unsigned, version, others)
+            return built.signed(await asyncio.to_thread(home.signatures.envelope, built.manifest))
+
+        async def signing(version: TaskVersion) -> SigningState:
+            built = await asyncio.to_thread(build_unsigned, version, others)
+            return await asyncio.to_thread(home.signatures.state, built.manifest)
+
+        async def add_signatures(version: TaskVersion, signatures: Mapping[str, bytes]) -> SigningState:
+            built = await asyncio.to_thread(build_unsigned, version, others)
+            return await asyncio.to_thread(home.signatures.add, built.manifest, signatures)
 
         async def put(data: bytes) -> str:
             return await asyncio.to_thread(home.files.put, data)
@@ -71,6 +85,10 @@ class ReleaseNode:
                 what = f"the simulation took more than {self._config.simulation_s:g} s"
                 raise DeployError(f"{what}; push fewer simulation events, or make the task faster") from None
 
+        clock, life_s = SystemClock(), self._config.timestamp_life_s
+        roles = await asyncio.to_thread(
+            OnlineRoles, home.trust, read_epoch(home.folder), clock, timestamp_life_s=life_s
+        )
         world = World(
             check_version=check_version,
             read_config=read_config,
@@ -81,7 +99,10 @@ class ReleaseNode:
             simulate=simulate,
             publish=gateway.publish,
             recent_devices=gateway.recent_devices,
-            sign=home.release_signer.sign_directive,
+            sign=roles.sign,
+            stamp=roles.stamp,
+            signing=signing,
+            add_signatures=add_signatures,
             judge=monitor,
         )
         async with contextlib.AsyncExitStack() as undo:
@@ -90,8 +111,15 @@ class ReleaseNode:
             undo.push_async_callback(simulator.close)
             await check_layers(self._config, host)
             journal = await undo.enter_async_context(Journal(home.releases_db))
-            service = ReleaseService(journal, world, SystemClock(), cdn_url=CDN_URL, audit=home.audit)
+            service = ReleaseService(journal, world, clock, cdn_url=CDN_URL, restamp_s=life_s / 4, audit=home.audit)
             await undo.enter_async_context(service)
+
+            async def metadata_changed() -> None:
+                service.look_again()
+                await service.restamp()
+
+            watch = functools.partial(roles.watch, metadata_changed)
+            await undo.enter_async_context(in_background("watch of metadata", watch, clock))
             self._undo = undo.pop_all()
         return service
 

@@ -1,5 +1,6 @@
 """HTTP requests of a device to its cloud (§6): profile, check-in, and reports of outcomes."""
 
+import email.utils
 import logging
 import random
 
@@ -7,8 +8,9 @@ import httpx
 
 from walle.clock import Clock
 from walle.deploy.device.agent import Agent
+from walle.deploy.device.trust import CLOCK_TOLERANCE_S
 from walle.device.config import DeviceConfig
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Directive, Profile, ProtocolError
+from walle.protocol import PROFILE_HEADER, TASKS_HEADER, TRUST_HEADER, Directive, Profile, ProtocolError
 from walle.protocol import directives_from_header as parse_directives
 
 _LOG = logging.getLogger(__name__)
@@ -48,16 +50,15 @@ class CloudRequests:
             _LOG.warning("%s: an answer that is not a list of directives: %s", self._config.device_id, error)
             return []
 
-    async def checkin(self) -> str | None:
-        """Send a heartbeat and return `X-Walle-Tasks` of its answer, None if it has none.
+    async def checkin(self) -> tuple[str | None, str | None]:
+        """Send a heartbeat and return `X-Walle-Tasks` and `X-Walle-Trust` of its answer, None for one that is missing.
 
         Raises:
             httpx.HTTPError: the cloud does not answer.
         """
         response = await self._http.post("/v1/checkin", headers={PROFILE_HEADER: self.profile_header()})
         response.raise_for_status()
-        header: str | None = response.headers.get(TASKS_HEADER)
-        return header
+        return response.headers.get(TASKS_HEADER), response.headers.get(TRUST_HEADER)
 
     async def report(self) -> None:
         """Send all outcomes.
@@ -76,7 +77,19 @@ class CloudRequests:
                 _LOG.error("%s: outcomes were refused and are dropped: %s", self._config.device_id, response.text[:500])
             else:
                 response.raise_for_status()
+                if batch.alarms:
+                    self._tell_time(response.headers.get("Date", ""))
             outcomes.confirm(batch.batch_id)
+
+    def _tell_time(self, date: str) -> None:
+        """Log how far this device's clock is from the cloud's, by the answer to a report with alarms."""
+        try:
+            ahead_s = self._clock.time() - email.utils.parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return
+        if abs(ahead_s) > CLOCK_TOLERANCE_S:
+            where = "ahead of" if ahead_s > 0 else "behind"
+            _LOG.error("%s: the clock is %.0f s %s the cloud's: set it", self._config.device_id, abs(ahead_s), where)
 
     async def report_periodically(self) -> None:
         """Report until this is cancelled."""

@@ -22,7 +22,7 @@ class DeviceConfig:
     tunnel_port: int
     ca_pem: str  # certificate authority of the tunnel server
     token: str  # the fleet's secret: authenticates reports, and makes the device's credential for the tunnel
-    trusted_keys: Mapping[str, Any]  # TrustedKeys.to_json()
+    trusted_keys: Mapping[str, Any]  # root metadata of the fleet: which keys this device trusts
     vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
     # Task VMs live in a child process without the device's files, keys and connections, one for all devices of a
     # process (docs/vm.md). False is for a program that may not start one: a task that breaks out of Python then has all

@@ -13,8 +13,8 @@ from walle.clock import Clock, SystemClock
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.fetch import HttpFetcher
 from walle.deploy.device.outcomes import OutcomeReport
+from walle.deploy.device.trust import DeviceTrust
 from walle.deploy.http_roots import http_tls
-from walle.deploy.signing import TrustedKeys
 from walle.device.background import BackgroundWork
 from walle.device.cloud_requests import CloudRequests
 from walle.device.cloud_tunnel import CloudTunnel
@@ -99,7 +99,7 @@ class Device:
             )
             self.agent = Agent(
                 config.folder / "tasks",
-                TrustedKeys.from_json(config.trusted_keys),
+                DeviceTrust(config.trusted_keys, clock),
                 HttpFetcher(http),
                 runner.check,
                 clock,
@@ -165,13 +165,15 @@ class Device:
         """Return the value of `X-Walle-Profile` for the app's next request."""
         return self._requests.profile_header()
 
-    async def handle_answer(self, header: str | None) -> None:
-        """Act on `X-Walle-Tasks` of an answer, None if it has none; pulls run in the background.
+    async def handle_answer(self, header: str | None, trust: str | None = None) -> None:
+        """Act on `X-Walle-Tasks` and `X-Walle-Trust` of an answer, None if it has none; pulls run in the background.
 
-        An answer after `close` is ignored.
+        Nothing new is installed without a fresh `X-Walle-Trust` from this answer or from one before. An answer after
+        `close` is ignored.
         """
-        if self._is_open and (directives := self._requests.directives(header)):
-            self._background.spawn(self.agent.handle(directives), "directives")
+        directives = self._requests.directives(header)
+        if self._is_open and (directives or trust):
+            self._background.spawn(self.agent.handle(directives, trust), "directives")
 
     async def checkin(self) -> None:
         """Send a heartbeat to the cloud and act on its answer.
@@ -179,7 +181,7 @@ class Device:
         Raises:
             httpx.HTTPError: the cloud does not answer.
         """
-        await self.handle_answer(await self._requests.checkin())
+        await self.handle_answer(*await self._requests.checkin())
 
     async def report(self) -> None:
         """Send all outcomes. A batch that the cloud refuses permanently is dropped, so that it does not block the next.

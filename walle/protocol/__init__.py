@@ -3,13 +3,16 @@
 Over HTTP (§6):
     request header   X-Walle-Profile   `Profile`, compact JSON
     response header  X-Walle-Tasks     a list of `Directive`s, compact JSON
+    response header  X-Walle-Trust     `Timestamp`, compact JSON
+    GET  /trust/{version}.{name}.json  root and scenarios metadata, in the format of The Update Framework
     GET  /cdn/{sha256}                 a signed `Manifest` (an `Envelope`), then the files it lists
     POST /v1/outcomes                  `OutcomeBatch`
 Over the tunnel (§5.2), each in one frame of `walle.pipeline.tunnel.frames`:
     device → cloud   `Hello`, `Upload`, `UploadBatch`, `Request`, `Cancel`, `Ping`
     cloud → device   `Welcome`, `Ack`, `Response`, `Drain`, `Refusal`, `Pong`
 
-What is signed is the exact bytes that were received; nothing is re-encoded before a signature is checked.
+The signature of a manifest is over the bytes that were received. Directives, timestamps and metadata are parsed first;
+their signatures are over the one canonical encoding of the parsed fields.
 """
 
 from walle.protocol.cloud_policy import CloudPolicy
@@ -30,6 +33,7 @@ from walle.protocol.push import (
 from walle.protocol.reads import parse_reads
 from walle.protocol.task_state import FeaturesPolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
+from walle.protocol.trust import MAX_EPOCH, TRUST_HEADER, Alarm, Timestamp
 from walle.protocol.tunnel import (
     DICTIONARY_MARK,
     MAX_DEADLINE_MS,
@@ -65,6 +69,7 @@ __all__ = [
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
     "MAX_DICTIONARY_BYTES",
+    "MAX_EPOCH",
     "MAX_ID_CHARS",
     "MAX_SEQ",
     "OLDEST_PROTOCOL",
@@ -73,7 +78,9 @@ __all__ = [
     "PROFILE_HEADER",
     "PROTOCOL_VERSION",
     "TASKS_HEADER",
+    "TRUST_HEADER",
     "Ack",
+    "Alarm",
     "Attribute",
     "Cancel",
     "CloudPolicy",
@@ -105,6 +112,7 @@ __all__ = [
     "Request",
     "Response",
     "StatePolicy",
+    "Timestamp",
     "TriggerCondition",
     "UpgradePolicy",
     "Upload",

@@ -5,6 +5,7 @@ import enum
 from typing import Any, Self
 
 from walle.protocol.fields import ProtocolError, take, take_id, take_optional, whole_characters
+from walle.protocol.trust import Alarm
 
 
 class OutcomeKind(enum.StrEnum):
@@ -87,11 +88,17 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class OutcomeBatch:
-    """One report of a device. `batch_id` is unique to it, so that a repeated report counts once."""
+    """One report of a device. `batch_id` is unique to it, so that a repeated report counts once.
+
+    A cloud from before there were alarms ignores them.
+    """
 
     device_id: str
     batch_id: str
     outcomes: tuple[Outcome, ...]
+    alarms: tuple[Alarm, ...] = ()
+
+    MAX_ALARMS = 10
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -129,7 +136,11 @@ class OutcomeBatch:
                     failures=_failures(entry, where),
                 )
             )
-        return cls(take_id(value, "device_id", "batch"), take_id(value, "batch_id", "batch"), tuple(outcomes))
+        found = take(value, "alarms", list, "batch") if "alarms" in value else []
+        if len(found) > cls.MAX_ALARMS:
+            raise ProtocolError("batch.alarms", f"{len(found)} alarms, more than {cls.MAX_ALARMS}")
+        alarms = tuple(Alarm.from_json(one, f"batch.alarms[{index}]") for index, one in enumerate(found))
+        return cls(take_id(value, "device_id", "batch"), take_id(value, "batch_id", "batch"), tuple(outcomes), alarms)
 
 
 def _failures(entry: dict[str, Any], where: str) -> tuple[Failure, ...]:

@@ -47,9 +47,9 @@ class Profile:
 class Directive:
     """The cloud's order for one task on one device: activate `version`, or remove the task if `version` is empty.
 
-    The release key signs all fields but `url`, `release` and `signature`. `serial` grows with every order for this
-    task, so that a rollback is newer metadata that points at an older version, and a replayed old directive has no
-    effect. `manifest` is the sha256 of the manifest's envelope, `size_bytes` its length.
+    The release key signs all fields, and the fleet that they are for. `serial` grows with every order for this task
+    in an `epoch`, so that a rollback is newer metadata that points at an older version, and a replayed old directive
+    has no effect. `manifest` is the sha256 of the manifest's envelope, `size_bytes` its length.
     """
 
     task: str  # scenario/task
@@ -60,10 +60,16 @@ class Directive:
     expires_s: int  # seconds since the epoch
     url: str  # prefix of the files' addresses, such as https://cdn.example/cdn
     release: str  # release id, "" for the current version outside a release
-    signature: str = ""  # base64 of Ed25519 over signed_bytes()
+    epoch: int = 0  # see `walle.protocol.Timestamp`
+    signature: str = ""  # base64 of Ed25519 over signed_bytes(fleet)
 
-    def signed_bytes(self) -> bytes:
-        return canonical_json([self.task, self.version, self.manifest, self.size_bytes, self.serial, self.expires_s])
+    _DOMAIN = b"walle directive 2\0"
+
+    def signed_bytes(self, fleet: str) -> bytes:
+        """Return what the release key signs; `fleet` is the id in the root metadata, which is not sent."""
+        fields = dataclasses.asdict(self)
+        del fields["signature"]
+        return self._DOMAIN + canonical_json({**fields, "fleet": fleet})
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -81,6 +87,7 @@ class Directive:
             expires_s=take(value, "expires_s", int, where),
             url=take(value, "url", str, where),
             release=take(value, "release", str, where),
+            epoch=take(value, "epoch", int, where) if "epoch" in value else 0,  # a stored one may have none
             signature=take(value, "signature", str, where),
         )
         if directive.version:

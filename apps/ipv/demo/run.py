@@ -392,7 +392,7 @@ class _Demo:
             tunnel_port=address.tunnel_port,
             ca_pem=address.ca_pem,
             token=home.device_token,
-            trusted_keys=home.trusted_keys.to_json(),
+            trusted_keys=home.trusted_keys,
             vms=2,  # the active version, and one that is being checked
             report_interval_s=0.5,
         )

@@ -11,7 +11,8 @@ from walle.deploy.cloud import bundle as bundle_module
 from walle.deploy.cloud.bundle import BundleError, TaskVersion, build_bundle, unpack
 from walle.deploy.cloud.task_config import TaskConfigError
 from walle.deploy.cloud.task_tree import TaskTree
-from walle.deploy.signing import Signer, TrustedKeys
+from walle.deploy.signing import Signer
+from walle.deploy.trust import RoleKeys, verify_manifest
 from walle.engine_ext.vm.bytecode import compile_source
 from walle.protocol import DICTIONARY_MARK, Manifest, ProtocolError, QueuePolicy, TriggerCondition
 
@@ -54,7 +55,7 @@ def execute(ctx, x):
             ctx.store.query(topic="clicks", task=x), ctx.other.query("a", task="b"), query("a", task="b")]
 """
     bundle = build_bundle(task_version(FILES | {"task.toml": config, "main.py": main}), SIGNER)
-    manifest = TrustedKeys.of(SIGNER, SIGNER).verify_manifest(bundle.envelope)
+    manifest = verify_manifest(bundle.envelope, lambda _: RoleKeys.of([SIGNER.public_key]))
     assert manifest.reads == ("browse/clicks", "rank")
     assert manifest.readable_topics == {"shop/browse/clicks", "shop/rank"}
     assert b"reads" not in build_bundle(task_version(FILES), SIGNER).manifest.to_bytes()
@@ -69,7 +70,7 @@ def listing(path: str, route: str = "shared") -> bytes:
 
 def test_bundle_holds_what_travels_and_nothing_else() -> None:
     bundle = build_bundle(task_version(WITH_MODEL), SIGNER)
-    manifest = TrustedKeys.of(SIGNER, SIGNER).verify_manifest(bundle.envelope)
+    manifest = verify_manifest(bundle.envelope, lambda _: RoleKeys.of([SIGNER.public_key]))
     assert manifest == bundle.manifest
     assert [entry.path for entry in manifest.files] == [
         "helper.pyc",
@@ -242,7 +243,7 @@ def test_a_file_of_the_cloud_is_listed_apart_and_unpacked_on_the_cloud_only(tmp_
     )
     files = {"task.toml": config, "resources/a.walle": b"small", "resources/big.walle": b"large" * 100}
     bundle = build_bundle(task_version(FILES | files), SIGNER)
-    manifest = TrustedKeys.of(SIGNER, SIGNER).verify_manifest(bundle.envelope)
+    manifest = verify_manifest(bundle.envelope, lambda _: RoleKeys.of([SIGNER.public_key]))
     assert manifest == bundle.manifest
     (entry,) = manifest.cloud_files
     assert (entry.path, entry.size_bytes, entry.route) == ("resources/big.walle", 500, "cloud")

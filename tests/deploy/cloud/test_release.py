@@ -21,6 +21,7 @@ from walle.deploy.cloud.release import (
     ReleaseState,
     Resume,
     Rollback,
+    SignatureAwaited,
     SimulationFailed,
     SimulationPassed,
     Start,
@@ -32,6 +33,7 @@ from walle.deploy.cloud.release import (
 MANIFEST = "ab" * 32
 EVENTS: dict[str, ReleaseEvent] = {
     "Start": Start(1.0),
+    "SignatureAwaited": SignatureAwaited(1.0, "sign it"),
     "SimulationPassed": SimulationPassed(1.0, MANIFEST, 77),
     "SimulationFailed": SimulationFailed(1.0, "it broke"),
     "BetaResolved": BetaResolved(1.0, ("d1", "d2")),
@@ -78,6 +80,7 @@ PATHS: dict[str, tuple[str, ...]] = {
 TABLE: dict[tuple[str, str], tuple[str, tuple[Effect, ...]]] = {
     ("created", "Start"): ("simulating", (Effect.RUN_SIMULATION,)),
     ("created", "Rollback"): ("rolled_back", TELL),
+    ("simulating", "SignatureAwaited"): ("simulating", ()),
     ("simulating", "SimulationPassed"): ("beta, unresolved", (Effect.RESOLVE_BETA,)),
     ("simulating", "SimulationFailed"): ("failed", ()),
     ("simulating", "Rollback"): ("rolled_back", TELL),

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sim.release_world import signs, verify
 from walle.deploy.cloud.policy import Policy, share
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_table import MAX_GROUPS, ReleaseTable, TaskRow, plan_row
-from walle.deploy.signing import Signer, TrustedKeys
+from walle.deploy.signing import Signer
 from walle.protocol import Directive, Profile
 
 TASK = "shop/ipv"
 URL = "https://cdn.example/cdn"
 SIGNER = Signer.generate()
-KEYS = TrustedKeys.of(Signer.generate(), SIGNER)
 
 
 def _release(number: int, version: str, state: ReleaseState, *, policy: str = "", **changes: object) -> Release:
@@ -45,7 +45,7 @@ class Cloud:
         plan = plan_row(TASK, full, active, URL)
         kept = plan.keeps(self.row) if self.row else None
         if kept is None:
-            kept = plan.sign(SIGNER.sign_directive, self.serial, 2_000_000_000)
+            kept = plan.sign(signs(SIGNER), self.serial, 2_000_000_000)
             self.serial += plan.serials
         self.row = kept
         return ReleaseTable(self.serial, [kept])
@@ -68,7 +68,7 @@ class Device:
         """Return whether the device moved."""
         moved = False
         for directive in directives:
-            KEYS.verify_directive(directive)
+            verify(directive, SIGNER)
             if directive.serial > self.serial:
                 self.serial, self.version = directive.serial, directive.version
                 self.followed.append(directive)
@@ -228,7 +228,7 @@ def test_every_serial_is_used_once_and_all_are_signed(releases: list[tuple[str, 
     full = [_release(9 - i, f"v{9 - i}", ReleaseState.FULL, policy=policy) for i, (policy, _) in enumerate(releases)]
     active = _release(10, "v10", ReleaseState.GRAY) if any(flag for _, flag in releases) else None
     plan = plan_row(TASK, full, active, URL)
-    row = plan.sign(SIGNER.sign_directive, 100, 50)
+    row = plan.sign(signs(SIGNER), 100, 50)
     ordered = [lane.directive for lane in reversed(row.lanes)]
     ordered += [row.candidate.directive] if row.candidate else []
     ordered += [lane.back for lane in reversed(row.lanes)] + [row.removal]
@@ -237,7 +237,7 @@ def test_every_serial_is_used_once_and_all_are_signed(releases: list[tuple[str, 
     assert serials[0] >= 100
     assert serials[-1] == 100 + plan.serials - 1
     for directive in ordered:
-        KEYS.verify_directive(directive)
+        verify(directive, SIGNER)
         assert directive.expires_s == 50
 
 

@@ -245,7 +245,7 @@ async def test_no_directive_is_believed_before_the_serials_are_known(tmp_path: P
     cloud = CloudFiles()
     first, _ = await two_versions(tmp_path / "agent", cloud)
     with pytest.raises(RuntimeError, match="the agent is not started, or is closed"):
-        await Device(tmp_path / "agent", cloud).agent.handle([first])
+        await Device(tmp_path / "agent", cloud).agent.handle([first], cloud.timestamp())
 
 
 @pytest.mark.asyncio

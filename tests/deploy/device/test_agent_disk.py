@@ -125,15 +125,15 @@ async def test_a_corrupted_previous_version_is_pulled_again_by_a_rollback_and_sk
 
 
 async def _update(device: Device, directives: Mapping[str, Directive]) -> None:
-    await device.agent.handle([directives["v3"]])
+    await device.agent.handle([directives["v3"]], device.cloud.timestamp())
 
 
 async def _roll_back(device: Device, directives: Mapping[str, Directive]) -> None:
-    await device.agent.handle([directives["v1 again"]])
+    await device.agent.handle([directives["v1 again"]], device.cloud.timestamp())
 
 
 async def _drop(device: Device, directives: Mapping[str, Directive]) -> None:
-    await device.agent.handle([directives["removal"]])
+    await device.agent.handle([directives["removal"]], device.cloud.timestamp())
 
 
 async def _leave(device: Device, _: Mapping[str, Directive]) -> None:

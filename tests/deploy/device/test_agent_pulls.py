@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from starlette.responses import Response
 
 from tests.sim.agent_device import (
     FILES,
@@ -83,9 +84,9 @@ async def test_one_directive_in_two_calls_is_pulled_once(tmp_path: Path) -> None
     device = await start(tmp_path / "agent", cloud)
     directive = publish(cloud, "v1")
     cloud.gate.clear()
-    first = asyncio.create_task(device.agent.handle([directive]))
+    first = asyncio.create_task(device.agent.handle([directive], cloud.timestamp()))
     await cloud.waiting.wait()
-    assert await device.agent.handle([directive, directive]) == []
+    assert await device.agent.handle([directive, directive], cloud.timestamp()) == []
     cloud.gate.set()
     assert await first == []
     names = [sha256 for sha256, _ in cloud.pulls]
@@ -101,7 +102,7 @@ async def test_a_newer_directive_does_not_wait_for_a_pull_under_way(tmp_path: Pa
     await device.do(first)
     cloud.gate.clear()
     cloud.waiting.clear()
-    pulling = asyncio.create_task(device.agent.handle([second]))
+    pulling = asyncio.create_task(device.agent.handle([second], cloud.timestamp()))
     await cloud.waiting.wait()
     await device.do(cloud.sign(first))
     (error,) = await pulling
@@ -119,7 +120,7 @@ async def test_a_failing_version_is_left_though_a_pull_is_under_way(tmp_path: Pa
     third = publish(cloud, "v3")
     cloud.gate.clear()
     cloud.waiting.clear()
-    pulling = asyncio.create_task(device.agent.handle([third]))
+    pulling = asyncio.create_task(device.agent.handle([third], cloud.timestamp()))
     await cloud.waiting.wait()
     assert await device.agent.revert(TASK, "it raises")
     assert device.agent.tasks == {TASK: "v1"}
@@ -138,15 +139,17 @@ async def test_closing_cancels_a_pull_which_goes_on_after_the_next_start(tmp_pat
         await device.do(first)
         cloud.gate.clear()
         cloud.waiting.clear()
-        pulling = asyncio.create_task(device.agent.handle([second]))
-        queued = asyncio.create_task(device.agent.handle([cloud.publish("other/task", "v1", FILES["v1"])]))
+        pulling = asyncio.create_task(device.agent.handle([second], cloud.timestamp()))
+        queued = asyncio.create_task(
+            device.agent.handle([cloud.publish("other/task", "v1", FILES["v1"])], cloud.timestamp())
+        )
         await cloud.waiting.wait()
         await asyncio.sleep(0)
     errors = [*await pulling, *await queued]
     assert [type(error) for error in errors] == [SupersededError, SupersededError]
     assert [str(error).rpartition(": ")[2] for error in errors] == ["the agent was closed"] * 2
     with pytest.raises(RuntimeError, match="is not started, or is closed"):
-        await device.agent.handle([second])
+        await device.agent.handle([second], cloud.timestamp())
     assert device.outcomes()[-1].version == "v1"
     cloud.gate.set()
     async with device.agent:
@@ -159,7 +162,7 @@ async def test_one_slow_task_does_not_hold_up_another(tmp_path: Path) -> None:
     cloud = CloudFiles()
     device = await start(tmp_path / "agent", cloud)
     cloud.gate.clear()
-    pulling = asyncio.create_task(device.agent.handle([publish(cloud, "v1")]))
+    pulling = asyncio.create_task(device.agent.handle([publish(cloud, "v1")], cloud.timestamp()))
     await cloud.waiting.wait()
     await device.do(cloud.remove("other/task"))
     cloud.gate.set()
@@ -185,7 +188,9 @@ async def test_cancelled_at_any_step_nothing_goes_on_behind_and_the_device_has_a
 
         with pytest.MonkeyPatch.context() as patch:
             disk = FaultyDisk(patch, tmp_path / f"grave{step}", step, instead=cancel)
-            handling = asyncio.create_task(device.agent.handle([cloud.publish(TASK, version, FILES["v2"])]))
+            handling = asyncio.create_task(
+                device.agent.handle([cloud.publish(TASK, version, FILES["v2"])], cloud.timestamp())
+            )
             await asyncio.wait([handling])
         if not disk.failed:
             break
@@ -214,7 +219,7 @@ async def test_pulls_are_spread_by_jitter_and_going_back_is_not(tmp_path: Path) 
     for directive in (first, publish(cloud, "v2")):
         cloud.pulls.clear()
         device.clock.is_asleep.clear()
-        handling = asyncio.create_task(device.agent.handle([directive]))
+        handling = asyncio.create_task(device.agent.handle([directive], cloud.timestamp()))
         await device.clock.is_asleep.wait()
         await device.clock.advance(0.001)
         assert cloud.pulls == []
@@ -236,6 +241,9 @@ async def test_pulls_from_a_real_cdn_and_resumes_where_the_link_dropped(tmp_path
     inner = cdn_app(store)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"].startswith("/trust/"):
+            await Response(cloud.trust[scope["path"].removeprefix("/trust/")])(scope, receive, send)
+            return
         headers = dict(scope["headers"])
         is_big = scope["path"].endswith(sha256_of(files["big"]))
         sent_bytes = 0

@@ -27,9 +27,9 @@ class HomeSource:
         self._home = home
 
     async def manifest(self, sha256: str) -> Manifest:
-        """Return a manifest that the cloud's bundle key signed."""
+        """Return a manifest that the keys of its scenario signed."""
         envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
-        return self._home.trusted_keys.verify_manifest(envelope)
+        return self._home.trust.scenarios().verify_manifest(envelope)
 
     async def read(self, sha256: str) -> bytes:
         return await asyncio.to_thread(lambda: self._path(sha256).read_bytes())

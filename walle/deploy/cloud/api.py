@@ -79,6 +79,7 @@ class Outcomes(Protocol):
     async def take(self, batch: OutcomeBatch) -> None: ...
     async def totals(self, release_id: str) -> Totals: ...
     async def failures(self, release_id: str) -> tuple[list[FailureGroup], int]: ...
+    async def alarms(self) -> Mapping[str, int]: ...
 
 
 class WatchedPart(Protocol):
@@ -309,7 +310,7 @@ def watch_router(
         known = await releases.all()
         shown = [(release, await outcomes.totals(release.id)) for release in known if not release.state.terminal]
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Metrics(known, shown, answerer))
+        registry.register(_Metrics(known, shown, answerer, await outcomes.alarms()))
         for part in watched.values():
             registry.register(_PartMetrics(part))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -328,7 +329,14 @@ class _PartMetrics(Collector):
 class _Metrics(Collector):
     """One scrape's numbers. Per-release series end with the release, so that their number stays bounded."""
 
-    def __init__(self, known: tuple[Release, ...], shown: list[tuple[Release, Totals]], answerer: Answerer) -> None:
+    def __init__(
+        self,
+        known: tuple[Release, ...],
+        shown: list[tuple[Release, Totals]],
+        answerer: Answerer,
+        alarms: Mapping[str, int],
+    ) -> None:
+        self._alarms = alarms
         self._known = known
         self._shown = shown
         self._answerer = answerer
@@ -356,7 +364,12 @@ class _Metrics(Collector):
                 devices.add_metric([*labels, what], getattr(totals, what))
             for result in ("ok", "failed"):
                 executions.add_metric([*labels, result], getattr(totals, result))
-        return [profiles, answered, generation, states, devices, executions]
+        alarms = CounterMetricFamily(
+            "walle_device_alarms", "Alarms that devices reported of answers and clocks", labels=["kind"]
+        )
+        for kind, count in self._alarms.items():
+            alarms.add_metric([kind], count)
+        return [profiles, answered, generation, states, devices, executions, alarms]
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -23,7 +23,7 @@ from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source
 from walle.errors import DeployError
-from walle.protocol import DICTIONARY_MARK, MAX_DICTIONARY_BYTES, FileEntry, Manifest
+from walle.protocol import DICTIONARY_MARK, MAX_DICTIONARY_BYTES, Envelope, FileEntry, Manifest
 
 CONFIG_FILE = "task.toml"
 MAIN_FILE = "main.py"
@@ -105,8 +105,27 @@ class Bundle:
         return hashlib.sha256(self.envelope).hexdigest()
 
 
+@dataclasses.dataclass(frozen=True)
+class UnsignedBundle:
+    """A built task version. `blobs` and `cloud_blobs` as in `Bundle`."""
+
+    manifest: Manifest
+    blobs: Mapping[str, bytes]
+    cloud_blobs: Mapping[str, bytes]
+
+    def signed(self, envelope: Envelope) -> Bundle:
+        """Return the bundle with an envelope of its manifest."""
+        return Bundle(self.manifest, envelope.to_bytes(), self.blobs, self.cloud_blobs)
+
+
 def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPython] = ()) -> Bundle:
-    """Return the bundle of a task version, signed with the bundle key; `others` compile for devices that have them.
+    """Return the bundle of a task version, signed by `signer`; raises as `build_unsigned`."""
+    built = build_unsigned(version, others)
+    return built.signed(signer.sign_manifest(built.manifest))
+
+
+def build_unsigned(version: TaskVersion, others: Sequence[OtherPython] = ()) -> UnsignedBundle:
+    """Return the build of a task version; `others` compile for devices that have them.
 
     Raises:
         BundleError: a file is missing, too large, not listed, does not compile, or imports what a task may not.
@@ -134,7 +153,7 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
         files=entries,
         cloud_files=cloud_entries,
     )
-    return Bundle(manifest, signer.sign_manifest(manifest).to_bytes(), blobs, cloud_blobs)
+    return UnsignedBundle(manifest, blobs, cloud_blobs)
 
 
 def _entries(files: Mapping[str, bytes], route: str) -> tuple[tuple[FileEntry, ...], dict[str, bytes]]:

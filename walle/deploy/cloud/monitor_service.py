@@ -24,7 +24,7 @@ from walle.deploy.cloud.device_registry import (
 from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.monitor import Gate, Monitor, Verdict, counts
-from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol import Alarm, Outcome, OutcomeBatch, OutcomeKind, printable
 
 _LOG = logging.getLogger(__name__)
 
@@ -162,6 +162,7 @@ class MonitorService:
         self.on_verdict: OnVerdict | None = None
         self.duplicates = 0  # batches that had been counted before
         self.strangers = 0  # outcomes of unknown releases
+        self._alarms = dict.fromkeys(Alarm.KINDS, 0)
         self._journal = journal
         self._clock = clock
         self._devices = devices
@@ -249,6 +250,12 @@ class MonitorService:
             del self._batch_ids[next(iter(self._batch_ids))]
         if self._devices is not None:
             self._devices.take(batch)
+        for alarm in batch.alarms:
+            self._alarms[alarm.kind] += 1
+            off_s = alarm.time_s - self._clock.time()
+            device = printable(batch.device_id[:80])
+            text = printable(alarm.text[:200])
+            _LOG.warning("device %s: alarm %s: %s (its clock: %+.0f s)", device, alarm.kind, text, off_s)
         touched: dict[str, _Evidence] = {}
         now_s = self._clock.time()
         for outcome in batch.outcomes:
@@ -266,6 +273,10 @@ class MonitorService:
         """Return the counts of a release, zeros where it is unknown."""
         evidence = self._evidence.get(release_id)
         return evidence.totals() if evidence else Totals()
+
+    async def alarms(self) -> dict[str, int]:
+        """Return how many alarms devices have reported since this start, by kind."""
+        return dict(self._alarms)
 
     async def failures(self, release_id: str) -> tuple[list[FailureGroup], int]:
         """Return the distinct failures of a release, and the number of failures without a group."""

@@ -10,7 +10,15 @@ import logging
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Directive, Profile, ProtocolError, directives_to_header
+from walle.protocol import (
+    PROFILE_HEADER,
+    TASKS_HEADER,
+    TRUST_HEADER,
+    Directive,
+    Profile,
+    ProtocolError,
+    directives_to_header,
+)
 
 ERROR_HEADER = "X-Walle-Error"
 
@@ -19,6 +27,7 @@ type Headers = tuple[tuple[bytes, bytes], ...]
 _LOG = logging.getLogger(__name__)
 _PROFILE = PROFILE_HEADER.lower().encode()
 _TASKS = TASKS_HEADER.lower().encode()
+_TRUST = TRUST_HEADER.lower().encode()
 _ERROR = ERROR_HEADER.lower().encode()
 _VARY = (b"vary", PROFILE_HEADER.encode())  # no shared cache may give one device's answer to another
 _ENTRY_OVERHEAD_BYTES = 300
@@ -43,6 +52,7 @@ class Answerer:
         recent_devices: int = 4096,
     ) -> None:
         self.table = table or ReleaseTable()
+        self.stamp: Headers = ()  # the table's timestamp, for every answer to a profile
         self.repeated = 0  # profiles answered from the cache
         self.fresh = 0  # profiles that were parsed
         self.broken = 0
@@ -62,6 +72,10 @@ class Answerer:
     def swap(self, table: ReleaseTable) -> None:
         """Set the table for answers; one that is older than the current table is ignored."""
         if table.generation < self.table.generation:
+            return
+        self.stamp = ((_TRUST, table.timestamp.encode()),) if table.timestamp else ()
+        if table.rows == self.table.rows:  # only a later timestamp: the cached answers hold
+            self.table = ReleaseTable(table.generation, tuple(self.table.rows.values()), table.timestamp)
             return
         self.table = table
         self._cache.clear()
@@ -180,7 +194,7 @@ class WallePush:
         for name, value in scope["headers"]:
             if name == _PROFILE:
                 try:
-                    return self.answerer.headers(value)
+                    return self.answerer.headers(value) + self.answerer.stamp
                 except Exception:  # noqa: BLE001 - an error here must not fail the business request
                     _LOG.exception("a profile could not be answered")
                     return ((_ERROR, b"the profile could not be answered"),)

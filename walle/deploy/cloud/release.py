@@ -2,6 +2,7 @@
 
     created ─Start─► simulating ─SimulationPassed─► beta ─GateAccepted─► gray (a share a step) ─GateAccepted─► full
                           └─SimulationFailed─► failed        beta, gray ─Pause─► paused ─Resume─► where it was
+    A version that its scenario's keys have not signed waits for them in `simulating` (SignatureAwaited).
     Rollback by a person: from every state but the two terminal ones, full included; GateRejected: beta, gray, paused.
 
 `advance` returns the next release and the effects to run. An effect only names the part of the system that must be made
@@ -101,6 +102,14 @@ class Start:
 
 
 @dataclasses.dataclass(frozen=True)
+class SignatureAwaited:
+    """The version is built, and too few keys of its scenario have signed it. `reason` says what to do."""
+
+    at_s: float
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
 class SimulationPassed:
     """`manifest` and `size_bytes` are those of the bundle's envelope, as in `Directive`."""
 
@@ -165,7 +174,16 @@ def _bound_reason(event: "SimulationFailed | GateRejected | Rollback") -> None:
 
 
 type ReleaseEvent = (
-    Start | SimulationPassed | SimulationFailed | BetaResolved | GateAccepted | GateRejected | Pause | Resume | Rollback
+    Start
+    | SignatureAwaited
+    | SimulationPassed
+    | SimulationFailed
+    | BetaResolved
+    | GateAccepted
+    | GateRejected
+    | Pause
+    | Resume
+    | Rollback
 )
 
 
@@ -261,7 +279,7 @@ class Release:
     size_bytes: int = 0
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
     resumes: ReleaseState | None = None  # the state that a paused release returns to
-    reason: str = ""  # why it was rolled back or failed
+    reason: str = ""  # why it was rolled back or failed, or what its simulation waits for
     revision: int = 0
 
     @property
@@ -313,7 +331,7 @@ def allowed(release: Release) -> tuple[str, ...]:
         case ReleaseState.CREATED:
             names = ["Start", "Rollback"]
         case ReleaseState.SIMULATING:
-            names = ["SimulationPassed", "SimulationFailed", "Rollback"]
+            names = ["SignatureAwaited", "SimulationPassed", "SimulationFailed", "Rollback"]
         case ReleaseState.BETA if not release.beta_devices:
             names = ["BetaResolved", "Pause", "Rollback"]
         case ReleaseState.BETA | ReleaseState.GRAY:
@@ -344,8 +362,10 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
     match event:
         case Start():
             return {"state": ReleaseState.SIMULATING}, (Effect.RUN_SIMULATION,)
+        case SignatureAwaited():
+            return {"reason": event.reason[:MAX_REASON_CHARS]}, ()
         case SimulationPassed():
-            built = {"manifest": event.manifest, "size_bytes": event.size_bytes, "reads": event.reads}
+            built = {"manifest": event.manifest, "size_bytes": event.size_bytes, "reads": event.reads, "reason": ""}
             if release.request.beta == 0:
                 return built | {"state": ReleaseState.GRAY}, reaches_devices
             if isinstance(release.request.beta, int):

@@ -32,6 +32,7 @@ from walle.deploy.cloud.release import (
     ReleaseState,
     Resume,
     Rollback,
+    SignatureAwaited,
     SimulationFailed,
     SimulationPassed,
     Start,
@@ -39,6 +40,7 @@ from walle.deploy.cloud.release import (
     allowed,
 )
 from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row
+from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError
@@ -92,8 +94,10 @@ class World:
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
     not exist; `simulate` takes the version's own events, None without any, and the files that they may name; `put`
     stores one blob that devices fetch, `put_cloud_file` one that they do not; `publish` swaps the table in all
-    gateways; `recent_devices` returns at most a given number of ids of recently seen devices of a policy. A call that
-    raises is retried, except during a simulation, where it fails the release.
+    gateways; `stamp` returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys
+    have signed a version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns
+    at most a given number of ids of recently seen devices of a policy. A call that raises is retried, except during a
+    simulation, where it fails the release.
     """
 
     check_version: Callable[[str, str, str], Awaitable[None]]
@@ -106,6 +110,9 @@ class World:
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
     sign: Callable[[Directive], Directive]
+    stamp: Callable[[ReleaseTable], Awaitable[str]]
+    signing: Callable[[TaskVersion], Awaitable[SigningState]]
+    add_signatures: Callable[[TaskVersion, Mapping[str, bytes]], Awaitable[SigningState]]
     judge: Judge
 
 
@@ -113,6 +120,7 @@ class ReleaseService:
     """All releases. One instance per journal; single event loop.
 
     `cdn_url` is the prefix of directives; a directive expires after `lifetime_s` and is renewed after half of that.
+    The table's timestamp is renewed every `restamp_s` seconds.
     """
 
     def __init__(
@@ -123,6 +131,7 @@ class ReleaseService:
         *,
         cdn_url: str,
         lifetime_s: float = 86_400.0,
+        restamp_s: float = 900.0,
         audit: Audit | None = None,
     ) -> None:
         self._journal = journal
@@ -131,6 +140,9 @@ class ReleaseService:
         self._cdn_url = cdn_url
         self._lifetime_s = lifetime_s
         self._audit: Audit = audit or NoAudit()
+        self._restamp_s = restamp_s
+        self._generation = 0  # of the table that was published last
+        self._signed = asyncio.Event()  # replaced when a version is signed, or may now be
         self._releases: dict[str, Release] = {}
         self._rows: dict[str, TaskRow] = {}
         self._changing = asyncio.Lock()  # journal and memory change together
@@ -146,8 +158,7 @@ class ReleaseService:
         self._releases = {release.id: release for release in await self._journal.releases()}
         self._rows = {row.task: row for row in await self._journal.rows()}
         pending = await self._journal.pending()
-        if self._rows:
-            self._hold(self._retrying("publish the table", self._publish_all), settles=True)
+        self._hold(self._retrying("publish the table", self._publish_all), settles=True)
         for effect in pending:
             self._run_effect(effect)
         for release in self._releases.values():
@@ -155,6 +166,7 @@ class ReleaseService:
                 set_gate = functools.partial(self._set_gate, release.id)
                 self._hold(self._retrying(f"set the gate of {release.id}", set_gate), settles=True)
         self._hold(self._refresh())
+        self._hold(self._restamp_periodically())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -242,6 +254,34 @@ class ReleaseService:
             if changed.revision > release.revision:
                 release = changed
                 yield release
+
+    # --- signatures ---
+
+    async def signing(self, scenario: str, task: str, version: str) -> SigningState:
+        """Return a version's manifest, the keys that may sign it, and those that did.
+
+        Raises:
+            RepoError, DeployError: the version does not exist, or cannot be built.
+            SignatureAwaitedError: no key is delegated to its scenario.
+        """
+        return await self._world.signing(await self._world.read_version(scenario, task, version))
+
+    async def add_signatures(
+        self, scenario: str, task: str, version: str, signatures: Mapping[str, bytes]
+    ) -> SigningState:
+        """Keep signatures (key id → bytes) of a version's manifest; a release that waits for them goes on.
+
+        Raises:
+            SignatureError: one of them does not count; none is kept. Others as `signing`.
+        """
+        state = await self._world.add_signatures(await self._world.read_version(scenario, task, version), signatures)
+        self.look_again()
+        return state
+
+    def look_again(self) -> None:
+        """Look again whether the versions that wait for a signature have one; call it when metadata changed too."""
+        signed, self._signed = self._signed, asyncio.Event()
+        signed.set()
 
     # --- verdicts of the monitor ---
 
@@ -377,19 +417,19 @@ class ReleaseService:
         release = self._known(release_id)
         if release.state is not ReleaseState.SIMULATING:
             return
-        simulation = self._hold(self._simulated(release.request))
+        simulation = self._hold(self._simulated(release_id, release.request))
         self._simulations[release_id] = simulation
         await asyncio.wait([simulation])
         if simulation.cancelled():
             event: ReleaseEvent = SimulationFailed(self._clock.time(), "the simulation was cancelled")
         else:
             event = simulation.result()
-        await self._apply_if_still(release, event)  # ignored where a rollback cancelled it
+        await self._apply_if_still(self._known(release_id), event)  # ignored where a rollback cancelled it
 
-    async def _simulated(self, request: ReleaseRequest) -> ReleaseEvent:
+    async def _simulated(self, release_id: str, request: ReleaseRequest) -> ReleaseEvent:
         try:
             version = await self._world.read_version(request.scenario, request.task, request.version)
-            bundle = await self._world.build(version)
+            bundle = await self._build(release_id, version)
             result = await self._world.simulate(bundle, version.simulation_events, version.simulation_files)
             if not result.ok:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
@@ -404,6 +444,18 @@ class ReleaseService:
             return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
         reads = tuple(sorted(bundle.manifest.readable_topics))
         return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope), reads)
+
+    async def _build(self, release_id: str, version: TaskVersion) -> Bundle:
+        """Return the signed bundle once enough keys have signed it; the release says meanwhile what it waits for."""
+        while True:
+            signed = self._signed  # taken before the look, so that a signature that comes meanwhile is not missed
+            try:
+                return await self._world.build(version)
+            except SignatureAwaitedError as error:
+                release = self._known(release_id)
+                if release.reason != str(error):
+                    await self._apply_if_still(release, SignatureAwaited(self._clock.time(), str(error)))
+                await signed.wait()
 
     async def _resolve_beta(self, release_id: str) -> None:
         """Wait until enough devices of the policy were seen, or the release leaves the beta."""
@@ -466,8 +518,24 @@ class ReleaseService:
         return lasts_s > self._lifetime_s / 2 and self._world.sign(row.removal) == row.removal
 
     async def _publish_table(self) -> None:
-        generation = await self._journal.draw("generation")
-        await self._world.publish(ReleaseTable(generation, list(self._rows.values())))
+        self._generation = await self._journal.draw("generation")
+        await self._stamp_and_publish()
+
+    async def _stamp_and_publish(self) -> None:
+        table = ReleaseTable(self._generation, list(self._rows.values()))
+        table.timestamp = await self._world.stamp(table)
+        await self._world.publish(table)
+
+    async def restamp(self) -> None:
+        """Give the gateways the table with a new timestamp: it nears expiry, or the metadata that it names changed."""
+        async with self._publishing:
+            if self._generation:  # else the first table is on its way
+                await self._stamp_and_publish()
+
+    async def _restamp_periodically(self) -> None:
+        while True:
+            await self._clock.sleep(self._restamp_s)
+            await self._retrying("renew the timestamp", self.restamp)
 
     async def _refresh(self) -> None:
         """Sign directives again before they expire, until cancelled."""

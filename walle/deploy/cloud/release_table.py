@@ -95,6 +95,14 @@ class TaskRow:
         return self.removal.expires_s
 
     @property
+    def first_serial(self) -> int:
+        """Return the lowest serial of the row's directives."""
+        directives = [self.removal, *(one for lane in self.lanes for one in (lane.directive, lane.back))]
+        if self.candidate is not None:
+            directives.append(self.candidate.directive)
+        return min(directive.serial for directive in directives)
+
+    @property
     def versions(self) -> tuple[Any, ...]:
         """Return the values that are signed: where they are equal, a row need not be signed again."""
         return _versions(
@@ -247,10 +255,14 @@ class _Target:
 
 
 class ReleaseTable:
-    """Every task's row; immutable. `generation` grows with each table: an older table never replaces a newer one."""
+    """Every task's row; immutable. `generation` grows with each table: an older table never replaces a newer one.
 
-    def __init__(self, generation: int = 0, rows: Sequence[TaskRow] = ()) -> None:
+    `timestamp` is the value of X-Walle-Trust that goes with every answer; a table with a later one may be equal else.
+    """
+
+    def __init__(self, generation: int = 0, rows: Sequence[TaskRow] = (), timestamp: str = "") -> None:
         self.generation = generation
+        self.timestamp = timestamp
         self.rows: Mapping[str, TaskRow] = {row.task: row for row in rows}
         self._plans: dict[str, tuple[_Target, ...]] = {}  # group of devices → its targets; bounded
 
@@ -265,11 +277,21 @@ class ReleaseTable:
         lanes = [lane.directive.manifest for row in self.rows.values() for lane in row.lanes]
         return tuple(dict.fromkeys([*self.candidates, *lanes]))
 
+    @property
+    def floor(self) -> int:
+        """The lowest serial of the table's directives, 1 without any."""
+        return min((row.first_serial for row in self.rows.values()), default=1)
+
+    def floors(self, count: int) -> dict[str, int]:
+        """Return the lowest serial of each of the `count` tasks whose rows were signed last."""
+        firsts = sorted(((row.first_serial, row.task) for row in self.rows.values()), reverse=True)
+        return {task: serial for serial, task in firsts[:count]}
+
     def hold(self, manifests: Collection[str]) -> "ReleaseTable":
         """Return the table in which only devices that have these candidates keep them, and no other gets one."""
         if not any(manifest in manifests for manifest in self.candidates):
             return self
-        return ReleaseTable(self.generation, [_held(row, manifests) for row in self.rows.values()])
+        return ReleaseTable(self.generation, [_held(row, manifests) for row in self.rows.values()], self.timestamp)
 
     def answer(self, profile: Profile) -> tuple[Directive, ...]:
         """Return the directives for a device; empty where its versions are up to date.
@@ -303,11 +325,12 @@ class ReleaseTable:
         return tuple(targets)
 
     def to_plain(self) -> dict[str, Any]:
-        return {"generation": self.generation, "rows": [row.to_plain() for row in self.rows.values()]}
+        rows = [row.to_plain() for row in self.rows.values()]
+        return {"generation": self.generation, "rows": rows, "timestamp": self.timestamp}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        return cls(plain["generation"], [TaskRow.from_plain(row) for row in plain["rows"]])
+        return cls(plain["generation"], [TaskRow.from_plain(row) for row in plain["rows"]], plain["timestamp"])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReleaseTable, (self.generation, tuple(self.rows.values()))
+        return ReleaseTable, (self.generation, tuple(self.rows.values()), self.timestamp)

@@ -1,8 +1,9 @@
 """Deployment agent of a device (§6): installs what directives ask for and reports the outcome to the cloud.
 
-A directive is accepted if a release key signed it, it has not expired and no newer one was seen for its task. Its
-version is then pulled, verified, assembled, checked in a folder of its own, and activated by one rename. Going back
-to the previous version needs no pull. `revert` leaves a version that fails after activation, without asking the cloud.
+A directive is accepted if the release role signed it, it has not expired, no newer one was seen for its task, and a
+fresh timestamp says that it still counts (`walle.deploy.device.trust`). Its version is then pulled, verified,
+assembled, checked in a folder of its own, and activated by one rename. Going back to the previous version needs no
+pull. `revert` leaves a version that fails after activation, without asking the cloud.
 
 The agent does not retry by itself. A directive that failed because of the network is carried out when the cloud sends
 it again, in the answer to the next business request; its pull resumes from the bytes already received. The same
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from walle.clock import Clock
-from walle.deploy.device.fetch import Fetcher
+from walle.deploy.device.fetch import Fetcher, FetchError
 from walle.deploy.device.installed import (
     CorruptedError,
     InstalledTasks,
@@ -33,11 +34,13 @@ from walle.deploy.device.installed import (
 )
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.pull import BundleRejectedError, Puller, on_disk, to_the_end
-from walle.deploy.signing import SignatureError, TrustedKeys
+from walle.deploy.device.trust import MAX_ROOTS_AT_ONCE, DeviceTrust, TrustError, TrustFile
+from walle.deploy.signing import SignatureError
+from walle.deploy.trust import MAX_ROOT_BYTES, MAX_SCENARIOS_BYTES
 from walle.engine_ext.vm.host import HostStartError
 from walle.engine_ext.vm.loop_calls import HostLost
 from walle.errors import DeployError
-from walle.protocol import Directive, Failure, Manifest, ProtocolError, check_sha256
+from walle.protocol import Alarm, Directive, Failure, Manifest, ProtocolError, Timestamp, check_sha256
 from walle.task_failure import failure_of
 
 _LOG = logging.getLogger(__name__)
@@ -123,7 +126,7 @@ class Agent:
     def __init__(
         self,
         folder: Path,
-        keys: TrustedKeys,
+        trust: DeviceTrust,
         fetcher: Fetcher,
         check: Check,
         clock: Clock,
@@ -140,8 +143,10 @@ class Agent:
     ) -> None:
         self.outcomes = outcomes
         self._installed = InstalledTasks(folder)
-        self._keys = keys
-        self._puller = Puller(self._installed, keys, fetcher, cache_tag=cache_tag, max_bundle_bytes=max_bundle_bytes)
+        self._trust = trust
+        self._trust_file = TrustFile(folder)
+        self._fetcher = fetcher
+        self._puller = Puller(self._installed, trust, fetcher, cache_tag=cache_tag, max_bundle_bytes=max_bundle_bytes)
         self._check = check
         self._clock = clock
         self._prepare = prepare
@@ -153,8 +158,11 @@ class Agent:
         self._is_started = False
         self._states: dict[str, TaskState] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # see `_lock`
-        self._newest: dict[str, int] = {}  # task → highest serial that a call is working on
+        self._newest: dict[str, tuple[int, int]] = {}  # task → highest epoch and serial that a call is working on
         self._pulls: dict[str, asyncio.Task[Manifest]] = {}
+        self._renewing = asyncio.Lock()
+        self._last_header = ""  # of the timestamp that was accepted last
+        self._alarmed: set[str] = set()  # kinds of alarms since the last fresh timestamp
         self._postponed: dict[str, str] = {}  # task → manifest of a checked version in `versions` that is not activated
 
     def _lock(self, task: str) -> asyncio.Lock:
@@ -176,6 +184,7 @@ class Agent:
         Both are reported as REVERTED; a corrupted version never runs. A task whose state is corrupted is removed, its
         data too, and reported as REMOVED.
         """
+        await on_disk(self._trust_file.read, self._trust)
         for task in await on_disk(self._installed.tasks):
             async with self._lock(task):
                 try:
@@ -202,8 +211,11 @@ class Agent:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def handle(self, directives: Sequence[Directive]) -> list[DeployError]:
-        """Carry out `directives`; return one error for each that failed.
+    async def handle(self, directives: Sequence[Directive], timestamp: str | None = None) -> list[DeployError]:
+        """Carry out `directives`; return an error for each that failed, and one for `timestamp` if it was refused.
+
+        `timestamp` is X-Walle-Trust of the same answer, None if it had none: then the last one counts as long as it is
+        fresh. What is wrong with it becomes an alarm in the next report of outcomes.
 
         A refused version is reported to the cloud as REJECTED. A refused directive (unsigned, expired or old) is not
         reported: anybody could have sent it, and it must not fail a release. Cancellation leaves each task at its old
@@ -211,9 +223,12 @@ class Agent:
         """
         if not self._is_started:
             raise RuntimeError("the agent is not started, or is closed: it does not know what is installed; call start")
+        refused = await self._renew(timestamp) if timestamp and timestamp != self._last_header else None
+        if directives or timestamp or self._trust.timestamp is not None:
+            self._watch_freshness()
         async with asyncio.TaskGroup() as group:
             handling = [group.create_task(self._handle_one(directive)) for directive in directives]
-        return [error for error in (task.result() for task in handling) if error is not None]
+        return [error for error in (refused, *(task.result() for task in handling)) if error is not None]
 
     async def revert(self, task: str, reason: str, *, version: str = "") -> bool:
         """Deactivate the version of `task` that failed here; return whether it was active.
@@ -237,6 +252,64 @@ class Agent:
         release = refs[0].release if refs else ""
         self.outcomes.count_run(task, version, release, failure)
 
+    # --- trust -------------------------------------------------------------------------------------------------------
+
+    async def _renew(self, header: str) -> DeployError | None:
+        """Take a timestamp, with the metadata that it announces; return why it was refused, if it was."""
+        try:
+            async with self._renewing:
+                await self._follow_roots(stamp := Timestamp.from_header(header))
+                if self._trust.check(stamp):
+                    scenarios = None
+                    if self._trust.needs_scenarios(stamp):
+                        url = f"/trust/{stamp.scenarios}.scenarios.json"
+                        scenarios = await self._fetcher.fetch_small(url, max_bytes=MAX_SCENARIOS_BYTES)
+                    self._trust.accept(stamp, scenarios)
+                    await on_disk(self._trust_file.write, self._trust)
+                    self._last_header = header
+                    if not self._trust.stale():
+                        self._alarmed.clear()
+        except ProtocolError as error:
+            return self._refuse_trust(TrustError("metadata", str(error)))
+        except TrustError as error:
+            return self._refuse_trust(error)
+        except FetchError as error:  # says nothing of the metadata; the next answer tries again
+            _LOG.info("%s", error)
+            return error
+        except OSError as error:
+            _LOG.warning("the device's trust cannot be written: %s", error)
+        return None
+
+    async def _follow_roots(self, timestamp: Timestamp) -> None:
+        """Walk the root metadata up to the version that a timestamp, not yet verified, announces."""
+        before = self._trust.root.version
+        try:
+            for number in range(before + 1, min(timestamp.root, before + MAX_ROOTS_AT_ONCE) + 1):
+                self._trust.follow(
+                    await self._fetcher.fetch_small(f"/trust/{number}.root.json", max_bytes=MAX_ROOT_BYTES)
+                )
+        finally:
+            if self._trust.root.version > before:
+                self._last_header = ""
+                await on_disk(self._trust_file.write, self._trust)
+
+    def _watch_freshness(self) -> None:
+        if reason := self._trust.stale():
+            self._alarm("frozen", reason)
+        if fault := self._trust.clock_fault():
+            self._alarm("clock", fault)
+
+    def _refuse_trust(self, error: TrustError) -> TrustError:
+        self._alarm(error.kind, error.reason)
+        return error
+
+    def _alarm(self, kind: str, reason: str) -> None:
+        """Report an alarm of this kind, once until a fresh timestamp comes."""
+        if kind not in self._alarmed:
+            self._alarmed.add(kind)
+            _LOG.warning("%s", reason)
+            self.outcomes.alarm(Alarm(kind, reason, self._clock.time()))
+
     # --- one directive -----------------------------------------------------------------------------------------------
 
     async def _handle_one(self, directive: Directive) -> DeployError | None:
@@ -250,10 +323,10 @@ class Agent:
 
     def _admit(self, directive: Directive) -> None:
         try:
-            self._keys.verify_directive(directive)
-        except SignatureError as error:
+            self._trust.verify_directive(directive)
+        except (SignatureError, TrustError) as error:
             raise DirectiveRefusedError(directive, str(error)) from error
-        if directive.expires_s <= self._clock.time():
+        if directive.expires_s <= self._trust.now_s():
             raise DirectiveRefusedError(directive, f"it expired at {directive.expires_s} s since the epoch")
         if directive.serial <= 0:
             raise DirectiveRefusedError(directive, "serials begin at 1")
@@ -266,27 +339,31 @@ class Agent:
 
     async def _in_turn(self, directive: Directive) -> None:
         task = directive.task
-        newest = self._newest.get(task, 0)
-        if directive.serial == newest:
+        number = (directive.epoch, directive.serial)
+        newest = self._newest.get(task, (0, 0))
+        if number == newest:
             return
-        if directive.serial < newest:
-            raise DirectiveRefusedError(directive, f"serial {newest} is being carried out")
-        self._newest[task] = directive.serial
+        if number < newest:
+            raise DirectiveRefusedError(directive, f"serial {newest[1]} is being carried out")
+        self._newest[task] = number
         self._cancel_pull(task, _NEWER)
         try:
             async with self._lock(task):
-                if self._newest[task] != directive.serial:
+                if self._newest[task] != number:
                     raise SupersededError(directive, _NEWER)
                 if not self._is_started:
                     raise SupersededError(directive, _CLOSED)
                 await self._carry_out(directive)
         finally:
-            if self._newest.get(task) == directive.serial:
+            if self._newest.get(task) == number:
                 del self._newest[task]
 
     async def _carry_out(self, directive: Directive) -> None:
         task = directive.task
         state = self._states.get(task, TaskState(task=task))
+        if self._trust.era == state.era and directive.epoch < state.epoch:
+            raise DirectiveRefusedError(directive, f"epoch {state.epoch} was seen, an older one is a replay")
+        state = self._states[task] = state.within(self._trust.era, directive.epoch)
         if directive.serial < state.serial:
             raise DirectiveRefusedError(directive, f"serial {state.serial} was seen, an older one is a replay")
         if directive.serial == state.serial and state.standing is not Standing.OPEN:
@@ -316,7 +393,7 @@ class Agent:
         if not is_checked and not state.is_previous(target.manifest):
             return False
         try:
-            manifest = await on_disk(self._load, directive.task, target)
+            manifest = await on_disk(self._load, directive.task, target, to_install=True)
         except CorruptedError as error:
             _LOG.warning("%s; it is pulled again", error)
             return False
@@ -523,10 +600,14 @@ class Agent:
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 
-    def _load(self, task: str, ref: VersionRef) -> Manifest:
-        """Return the manifest of an installed version. Raises CorruptedError unless it is signed and intact."""
+    def _load(self, task: str, ref: VersionRef, *, to_install: bool = False) -> Manifest:
+        """Return the manifest of an installed version. Raises CorruptedError unless it is signed and intact.
+
+        `to_install`: a directive asks for it, so that it must be signed by the present keys.
+        """
+        verify = self._trust.verify_manifest if to_install else self._trust.verify_installed
         try:
-            manifest = self._keys.verify_manifest(self._installed.envelope(task, ref))
+            manifest = verify(self._installed.envelope(task, ref))
         except SignatureError as error:
             raise CorruptedError(self._installed.version_files(task, ref), str(error)) from error
         if (manifest.name, manifest.version) != (task, ref.version):
@@ -541,7 +622,7 @@ class Agent:
         for ref in (state.active, state.previous):
             with contextlib.suppress(CorruptedError, SignatureError):
                 if ref is not None:
-                    manifest = self._keys.verify_manifest(self._installed.envelope(state.task, ref))
+                    manifest = self._trust.verify_installed(self._installed.envelope(state.task, ref))
                     folder = self._installed.version_files(state.task, ref)
                     for entry in manifest.files:
                         kept[entry.sha256].append(folder / entry.path)

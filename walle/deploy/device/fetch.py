@@ -39,6 +39,14 @@ class Fetcher(Protocol):
             WrongLengthError: the file there is longer or shorter than `size_bytes`. No byte beyond it is yielded.
         """
 
+    async def fetch_small(self, url: str, *, max_bytes: int) -> bytes:
+        """Return the file at `url`, whose length is not known before.
+
+        Raises:
+            FetchError: as `fetch`.
+            WrongLengthError: it is longer than `max_bytes`; no more than these were read.
+        """
+
 
 class HttpFetcher:
     """A `Fetcher` over HTTP, resuming with Range. Relative addresses are taken from the client's `base_url`.
@@ -71,6 +79,21 @@ class HttpFetcher:
             raise FetchError(url, f"{type(error).__name__}: {error}") from error
         if position < size_bytes:  # without a Content-Length, the end may be a dropped link
             raise FetchError(url, f"ended after {position} bytes of {size_bytes}")
+
+    async def fetch_small(self, url: str, *, max_bytes: int) -> bytes:
+        data = bytearray()
+        headers = {"Accept-Encoding": "identity"}
+        try:
+            async with self._client.stream("GET", url, headers=headers, timeout=self._timeout) as response:
+                if response.status_code != httpx.codes.OK:
+                    raise FetchError(url, f"the server answered {response.status_code}")
+                async for chunk in response.aiter_raw(16 << 10):
+                    data += chunk
+                    if len(data) > max_bytes:
+                        raise WrongLengthError(url, f"more than {max_bytes} bytes")
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            raise FetchError(url, f"{type(error).__name__}: {error}") from error
+        return bytes(data)
 
 
 def _start(response: httpx.Response, url: str, offset: int, size_bytes: int) -> int:

@@ -1,6 +1,7 @@
 """Installed versions on a device's disk: two for each task, and the pointer to the active one.
 
     folder/
+      trust.json                       `DeviceTrust`: newest root and scenarios metadata, last timestamp
       scenario%2Ftask/                 one folder a task
         state.json                     `TaskState`: serial, active and previous version, outcome of the last directive
         versions/{manifest sha256}/    whole and verified; active, previous, no other
@@ -99,11 +100,19 @@ class TaskState:
 
     task: str
     serial: int = 0
+    epoch: int = 0  # of the serial
+    era: str = ""  # of the epoch: see `DeviceTrust.era`
     standing: Standing = Standing.DONE
     active: VersionRef | None = None
     previous: VersionRef | None = None
     previous_good: bool = False
     outcome: Outcome | None = None  # reported again after a restart
+
+    def within(self, era: str, epoch: int) -> Self:
+        """Return the state for directives of this era and epoch; where they are not its own, serials begin again."""
+        if (self.era, self.epoch) == (era, epoch):
+            return self
+        return dataclasses.replace(self, era=era, epoch=epoch, serial=0)
 
     def begin(self, serial: int) -> Self:
         """Record the accepted directive `serial`; older ones are refused from now on."""
@@ -176,7 +185,7 @@ class TaskState:
             if self.active
             else None
         )
-        return type(self)(task=self.task, serial=serial, outcome=outcome)
+        return type(self)(task=self.task, serial=serial, epoch=self.epoch, era=self.era, outcome=outcome)
 
     def to_bytes(self) -> bytes:
         body = dataclasses.asdict(self)
@@ -196,6 +205,8 @@ class TaskState:
         return cls(
             task=body["task"],
             serial=body["serial"],
+            epoch=body.get("epoch", 0),  # a state of an older walle has neither
+            era=body.get("era", ""),
             standing=Standing(body["standing"]),
             active=VersionRef(**active) if active else None,
             previous=VersionRef(**previous) if previous else None,

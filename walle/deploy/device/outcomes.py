@@ -10,7 +10,7 @@ import json
 import uuid
 from collections.abc import Callable
 
-from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, whole_characters
+from walle.protocol import Alarm, Failure, Outcome, OutcomeBatch, OutcomeKind, whole_characters
 
 _MAX_BATCH_BYTES = 512 << 10  # of JSON; the cloud takes 1 MiB
 _MAX_KEYS = 1000  # different (task, version, release, kind) between two reports; a device has tens
@@ -30,6 +30,7 @@ class OutcomeReport:
         self._max_keys = max_keys
         self._gathered: dict[tuple[str, str, str, OutcomeKind], Outcome] = {}
         self._sent: OutcomeBatch | None = None
+        self._alarms: dict[str, Alarm] = {}
 
     def count_run(self, task: str, version: str, release: str, failure: Failure | None = None) -> None:
         """Count one execution, which failed if there is a `failure`."""
@@ -69,14 +70,20 @@ class OutcomeReport:
             )
         self._gathered[key] = outcome
 
+    def alarm(self, alarm: Alarm) -> None:
+        """Add `alarm` to the next report; of each kind, the last one is kept."""
+        text = whole_characters(alarm.text[: Alarm.MAX_TEXT_CHARS])
+        self._alarms[alarm.kind] = dataclasses.replace(alarm, text=text)
+
     def take_batch(self) -> OutcomeBatch | None:
         """Return what to send now, or None where there is nothing to report.
 
         Until `confirm`, the same batch is returned again, and later outcomes wait for the next one: a sender that fails
         or is cancelled need not return the batch.
         """
-        if self._sent is None and self._gathered:
-            self._sent = OutcomeBatch(self.device_id, self._new_id(), self._take_outcomes())
+        if self._sent is None and (self._gathered or self._alarms):
+            alarms, self._alarms = tuple(self._alarms.values()), {}
+            self._sent = OutcomeBatch(self.device_id, self._new_id(), self._take_outcomes(), alarms)
         return self._sent
 
     def _take_outcomes(self) -> tuple[Outcome, ...]:

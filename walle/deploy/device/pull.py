@@ -14,7 +14,8 @@ from pathlib import Path
 
 from walle.deploy.device.fetch import Fetcher, FetchError, WrongLengthError
 from walle.deploy.device.installed import InstalledTasks, Staging
-from walle.deploy.signing import SignatureError, TrustedKeys
+from walle.deploy.device.trust import DeviceTrust
+from walle.deploy.signing import SignatureError
 from walle.errors import DeployError
 from walle.protocol import Directive, Failure, FileEntry, Manifest
 
@@ -63,10 +64,10 @@ class Puller:
     """Pulls versions into `InstalledTasks`, at most a few files at a time over all tasks."""
 
     def __init__(
-        self, installed: InstalledTasks, keys: TrustedKeys, fetcher: Fetcher, *, cache_tag: str, max_bundle_bytes: int
+        self, installed: InstalledTasks, trust: DeviceTrust, fetcher: Fetcher, *, cache_tag: str, max_bundle_bytes: int
     ) -> None:
         self._installed = installed
-        self._keys = keys
+        self._trust = trust
         self._fetcher = fetcher
         self._cache_tag = cache_tag
         self._max_bundle_bytes = max_bundle_bytes
@@ -128,7 +129,7 @@ class Puller:
             return BundleRejectedError(directive, reason, final=True)
 
         try:
-            manifest = self._keys.verify_manifest(envelope)
+            manifest = self._trust.verify_manifest(envelope)
         except SignatureError as error:
             raise refuse(str(error)) from error
         if (manifest.name, manifest.version) != (directive.task, directive.version):
