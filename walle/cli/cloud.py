@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _OTHER_PORTS = "choose others with --http-port and --tunnel-port, or 0 to let the system choose"
 DEFAULT_HTTP_PORT = 8470
 DEFAULT_TUNNEL_PORT = 8471
+_JOIN_LIFE_S = 86_400.0
 
 
 class CloudBusyError(ConfigError):
@@ -93,6 +94,10 @@ def up(
         list[str] | None,
         typer.Option(help="Another version of Python, to compile for devices that run it; once for each."),
     ] = None,
+    join_devices: Annotated[
+        int,
+        typer.Option(help="New devices that join.json admits, within a day; 0: those of `walle device enrol`.", min=0),
+    ] = 10,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run gateway, releases, monitor and inference as Ray actors.")
     ] = False,
@@ -148,6 +153,7 @@ def up(
             inference_vms=inference_vms,
             inference_mb=inference_mb,
             inference_processes=inference_processes,
+            join_devices=join_devices,
             scenarios=tuple(scenario or ()),
             business_app=business_app,
             pythons=tuple(python or ()),
@@ -243,22 +249,27 @@ def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress
     reached_at = config.tunnel_names[0]
     port = address.url.rpartition(":")[2]
     bracketed = f"[{reached_at}]" if ":" in reached_at else reached_at
+    token = ""
+    if config.join_devices:
+        token = home.identities().make_token(uses=config.join_devices, life_s=_JOIN_LIFE_S, purpose=JOIN_FILE)
     join = Join(
         url=f"http://{bracketed}:{port}",
         tunnel_host=reached_at,
         tunnel_port=address.tunnel_port,
         ca_pem=address.ca_pem,
-        token=home.device_token,
+        enrolment_token=token,
         trusted_keys=home.trusted_keys.to_json(),
     )
     path = config.folder / JOIN_FILE
-    join.save(path)
+    join.save(path)  # at once: the token of the one before admits nobody any more
     said: dict[str, Any] = {
         "url": join.url,
         "tunnel": f"{bracketed}:{address.tunnel_port}",
         "scenarios": home.repos.scenarios(),
         "admin_token_file": str(config.folder / "admin.token"),
         "join_file": str(path),
+        "join_devices": config.join_devices,
+        "ca_fingerprint": join.fingerprint,
         "pid": os.getpid(),
     }
     if as_json:
@@ -270,6 +281,8 @@ def _announce(config: "CloudConfig", home: "CloudHome", address: "GatewayAddress
         *(f"task repository: {one}" for one in git),
         f"admin token: in {escape(said['admin_token_file'])}",
         f"a device joins with: walle device run DEVICE_FOLDER --join {escape(str(path))}",
+        f"join.json admits {config.join_devices} new devices, for a day; others: walle device enrol",
+        f"fingerprint of the certificate authority: {join.fingerprint}",
         "Ctrl-C stops it",
     ]
     for line in lines:

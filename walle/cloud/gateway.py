@@ -21,12 +21,13 @@ from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
+from walle.cloud.identity.routes import identity_router
+from walle.cloud.identity.watch import IdentityWatch
 from walle.cloud.losses_watch import LossesWatch
-from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
+from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
-from walle.credential import credential_device
 from walle.deploy.cloud.api import (
     WatchedPart,
     authorize_by,
@@ -42,6 +43,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.errors import ConfigError
+from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
@@ -95,7 +97,9 @@ class GatewayNode:
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
-    async def start(self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer) -> GatewayAddress:
+    async def start(
+        self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer, identities: IdentityPeer
+    ) -> GatewayAddress:
         """Serve, and return where.
 
         Raises:
@@ -105,7 +109,10 @@ class GatewayNode:
             OSError: a port is taken.
         """
         config = self._config
+        self._identity = IdentityWatch(identities, self._clock)
+        await self._identity.start()
         app = self._app(releases, monitor)
+        app.include_router(identity_router(identities, authorize_by(self._home.access)))
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
             rules = dict(parse_rule(rule) for rule in config.retention)
@@ -115,6 +122,7 @@ class GatewayNode:
             self._uploads = await undo.enter_async_context(uploads)
             authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = self._make_tunnel(authority, inference)
+            await self._revoke(self._identity.revocations)
             await undo.enter_async_context(self._tunnel)
             self._retention = Retention(self._uploads, rules)
             self._uploads_watch = UploadsWatch(self._uploads, self._retention, self._clock)
@@ -123,6 +131,7 @@ class GatewayNode:
                 "renewal of the certificate": functools.partial(self._renew_daily, authority),
                 "watch of uploads": self._uploads_watch.run,
                 "watch of losses": losses.run,
+                "revoked devices": functools.partial(self._identity.follow, self._revoke),
                 "list of devices": functools.partial(self._note_devices, monitor),
             }
             if rules:
@@ -134,13 +143,14 @@ class GatewayNode:
                 "uploads": self._uploads_watch,
                 "losses": losses,
                 "inference": inference,
+                "identity": self._identity,
             }
             app.include_router(watch_router(releases, monitor, self._answerer, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
             undo.push_async_callback(self._tables.close)
             await self._tables.start(inference)
-            pushing = WallePush(app, self._answerer)
+            pushing = WallePush(app, self._answerer, self._identity.verifier.device_id)
             url = await undo.enter_async_context(_serving(pushing, config.host, config.http_port))
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
@@ -151,8 +161,7 @@ class GatewayNode:
         if config.tunnel_processes == 1:
             return TunnelService(
                 self._uploads,
-                ssl_context=authority.server_context(),
-                authenticate=self._authenticate,
+                ssl_context=authority.server_context(client_ca_pem=self._identity.ca_pem),
                 on_request=inference.answer,
                 dictionaries=self._dictionary,
                 host=config.host,
@@ -166,7 +175,7 @@ class GatewayNode:
             port=config.tunnel_port,
             uploads=config.uploads or str(self._home.uploads_db),
             server_pem=authority.server_path,
-            device_token=self._home.device_token,
+            device_ca_pem=self._identity.ca_pem,
             drain_to=drain_to,
             device_quota=DeviceQuota.parse(config.device_quota),
         )
@@ -206,15 +215,16 @@ class GatewayNode:
         install_error_handlers(app)
         access = self._home.access
         app.include_router(release_router(releases, monitor, authorize_by(access)))
-        app.include_router(device_router(monitor, self._home.lets_in))
+        app.include_router(device_router(monitor, self._identity.verifier.device_id))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
         app.mount("/cdn", cdn_app(self._home.files))
         app.mount("/git", git_app(self._home.repos, access))
         return app
 
-    async def _authenticate(self, credential: str) -> str | None:
-        return credential_device(self._home.device_token, credential)
+    async def _revoke(self, revocations: Revocations) -> None:
+        """Disconnect revoked devices from the tunnel, and refuse them from now on."""
+        await self._tunnel.revoke(revocations.version, revocations.lowest)
 
     async def _dictionary(self, digest: str) -> bytes | None:
         """Return the shared file of that hash if it is short enough for a dictionary."""

@@ -2,6 +2,7 @@
 
 Over HTTP (§6):
     request header   X-Walle-Profile   `Profile`, compact JSON
+    request header   X-Walle-Device    session of the device, a token of the cloud
     response header  X-Walle-Tasks     a list of `Directive`s, compact JSON
     GET  /cdn/{sha256}                 a signed `Manifest` (an `Envelope`), then the files it lists
     POST /v1/outcomes                  `OutcomeBatch`
@@ -27,6 +28,7 @@ from walle.protocol.push import (
     directives_to_header,
 )
 from walle.protocol.reads import parse_reads
+from walle.protocol.sessions import DEVICE_HEADER, session_proof
 from walle.protocol.task_state import FeaturesPolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.tunnel import (
@@ -60,6 +62,7 @@ from walle.protocol.tunnel import (
 )
 
 __all__ = [
+    "DEVICE_HEADER",
     "DICTIONARY_MARK",
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
@@ -117,5 +120,6 @@ __all__ = [
     "origins_to_text",
     "parse_reads",
     "printable",
+    "session_proof",
     "whole_characters",
 ]
