@@ -42,11 +42,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from walle import plain, protocol
-from walle.cloud.authority import Authority
 from walle.cloud.malloc import map_tls_buffers
 from walle.pipeline.checksums import first_link
-from walle.pipeline.tunnel.client import client_context
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.listener import listen
@@ -128,7 +127,7 @@ async def serve_bare(folder: Path, *, fast: bool, buffered: bool) -> None:
     server = await listen(
         BareBufferedServer if buffered else BareServer,
         ("127.0.0.1", 0),
-        ssl_context=Authority(folder / "authority").server_context(),
+        ssl_context=TunnelAuthority(folder / "authority").server_context(),
         reuse_port=False,
         handshake_s=10.0,
         shutdown_s=2.0,
@@ -155,8 +154,7 @@ async def serve(folder: Path, *, fast: bool, stores: bool) -> None:
     async with contextlib.AsyncExitStack() as undo:
         ingest = await undo.enter_async_context(Ingest(folder / "uploads.db"))
         server = TunnelServer(
-            ssl_context=Authority(folder / "authority").server_context(),
-            authenticate=_authenticate,
+            ssl_context=TunnelAuthority(folder / "authority").server_context(),
             resume=ingest.resume if stores else _nothing_acked,
             on_request=_echo,
             limits=ServerLimits(window=WINDOW),
@@ -176,14 +174,14 @@ class ServerProcess:
         self._process = process
         assert process.stdout is not None
         self.port = int(process.stdout.readline())
-        self.ssl_context = client_context(folder / "authority" / "ca.pem")
+        self.authority = TunnelAuthority(folder / "authority")
 
     @classmethod
     @contextlib.contextmanager
     def start(cls, loop: str, kind: str, peer: Path | None = None) -> Any:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            authority = Authority(folder / "authority")
+            authority = TunnelAuthority(folder / "authority")
             command = [sys.executable, __file__, _SERVE, name, loop, kind]
             if peer is not None:
                 command = [str(peer), str(authority.server_path), BareServer._welcome.hex()]
@@ -224,7 +222,7 @@ class BenchDevice(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def hello(self, device_id: str) -> None:
-        self._transport.write(Encoder().encode(protocol.Hello(device_id, "epoch", device_id)))
+        self._transport.write(Encoder().encode(protocol.Hello(device_id, "epoch", "")))
 
     def data_received(self, data: bytes) -> None:
         for frame in self._decoder.feed(data):
@@ -255,10 +253,11 @@ async def connected(
     devices: list[BenchDevice] = []
     try:
         for number, own in enumerate(frames):
-            device = BenchDevice(own, window, batch)
-            await loop.create_connection(lambda device=device: device, "127.0.0.1", server.port, ssl=server.ssl_context)  # type: ignore[misc]
+            device, device_id = BenchDevice(own, window, batch), f"{name}-{number}"
+            context = server.authority.device_context(device_id)
+            await loop.create_connection(lambda device=device: device, "127.0.0.1", server.port, ssl=context)  # type: ignore[misc]
             devices.append(device)
-            device.hello(f"{name}-{number}")
+            device.hello(device_id)
         for device in devices:
             await device.welcomed.wait()
         yield devices
@@ -298,8 +297,8 @@ class LoneDevice(BenchDevice):
 
 async def lone_ms(server: ServerProcess, frames: list[bytes]) -> dict[str, float]:
     """Return the median and the 99th percentile of an upload's time; the first tenth warms up."""
-    device = LoneDevice(frames)
-    await asyncio.get_running_loop().create_connection(lambda: device, "127.0.0.1", server.port, ssl=server.ssl_context)
+    device, context = LoneDevice(frames), server.authority.device_context("lone")
+    await asyncio.get_running_loop().create_connection(lambda: device, "127.0.0.1", server.port, ssl=context)
     device.hello("lone")
     await device.welcomed.wait()
     device.send()

@@ -44,6 +44,7 @@ class CloudProcess:
     def start(cls, folder: Path) -> Iterator["CloudProcess"]:
         """Start a cloud with ports of the system's choice; kill it at the end of the block if it still runs."""
         command = [*_WALLE, "cloud", "up", str(folder), "--http-port=0", "--tunnel-port=0", f"--scenario={SCENARIO}"]
+        command.append("--join-devices=100000")  # the users of the test
         with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True, cwd=_ROOT) as process:
             try:
                 yield cls(process, folder)

@@ -11,18 +11,21 @@ import contextlib
 import json
 import random
 import socket
-import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from loadtest.cloud_process import SCENARIO, TASK, VERSION
 from walle import plain
 from walle.cli import event_loop
 from walle.cli.join import Join
-from walle.credential import device_credential
+from walle.clock import SystemClock
+from walle.deploy.http_roots import http_tls
+from walle.device.credentials import DeviceCredentials
 from walle.errors import WalleError
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
@@ -40,21 +43,32 @@ class WrongAnswerError(TunnelError):
 class LoadDevice:
     """One device. `made` counts its uploads, which carry their numbers from 0."""
 
-    def __init__(self, device_id: str, join: Join, context: ssl.SSLContext, folder: Path) -> None:
+    def __init__(self, device_id: str, join: Join, ca_path: Path, folder: Path, http: httpx.AsyncClient) -> None:
         self.device_id = device_id
         self.made = 0
         self.answered = 0
         self._join = join
-        self._context = context
+        self._context = client_context(ca_path)
         self._store = FeatureStore(folder / f"{device_id}.db")
         self._outbox = Outbox(self._store)
         self._rng = random.Random(device_id)
+        self._credentials = DeviceCredentials(
+            device_id,
+            folder / f"{device_id}-keys",
+            http,
+            SystemClock(),
+            self._rng,
+            token=join.enrolment_token,
+            on_certificate=self._context.show,
+        )
         self.calls = asyncio.Lock()  # one call at a time; the last one may be under way when locust ends
         self._client: TunnelClient
         self._running: asyncio.Task[None]
 
     async def join(self) -> None:
         await self._store.start()
+        await self._credentials.start()
+        await self._credentials.session()
         self._connect()
         await self.request()
 
@@ -62,7 +76,6 @@ class LoadDevice:
         self._client = TunnelClient(
             self._outbox,
             device_id=self.device_id,
-            token=device_credential(self._join.token, self.device_id),
             host=self._join.tunnel_host,
             port=self._join.tunnel_port,
             ssl_context=self._context,
@@ -114,9 +127,10 @@ class LoadDevice:
 class Commands:
     """Executes the users' commands."""
 
-    def __init__(self, join: Join, context: ssl.SSLContext, folder: Path) -> None:
+    def __init__(self, join: Join, ca_path: Path, folder: Path) -> None:
         self._join = join
-        self._context = context
+        self._ca_path = ca_path
+        self._http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem))
         self._folder = folder
         self._devices: dict[str, LoadDevice] = {}
 
@@ -126,7 +140,7 @@ class Commands:
         answer: dict[str, Any] = {"id": command["id"], "error": ""}
         try:
             answer["result"] = await self._call(command)
-        except (WalleError, OSError, TimeoutError) as error:
+        except (WalleError, httpx.HTTPError, OSError, TimeoutError) as error:
             answer["error"] = f"{type(error).__name__}: {error}"
         return answer | {"ms": (time.perf_counter() - began_s) * 1000}
 
@@ -135,7 +149,7 @@ class Commands:
             return await self._finish()
         device_id = command["device"]
         if device_id not in self._devices:
-            self._devices[device_id] = LoadDevice(device_id, self._join, self._context, self._folder)
+            self._devices[device_id] = LoadDevice(device_id, self._join, self._ca_path, self._folder, self._http)
         device = self._devices[device_id]
         calls: dict[str, Callable[..., Awaitable[None]]] = {
             "join": device.join,
@@ -176,7 +190,7 @@ def main(descriptor: int, join_file: Path, folder: Path) -> None:
     join = Join.load(join_file)
     ca_path = folder / "ca.pem"
     ca_path.write_text(join.ca_pem)
-    commands = Commands(join, client_context(ca_path), folder)
+    commands = Commands(join, ca_path, folder)
     event_loop.run(serve(socket.socket(fileno=descriptor), commands))
 
 

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from walle.cli import app
 from walle.cloud.feature_routes import feature_router
+from walle.cloud.identity.routes import identity_router
 from walle.deploy.cloud.api import device_router, release_router, watch_router
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.push import Answerer
@@ -124,6 +125,7 @@ def _api() -> FastAPI:
     for router in (
         release_router(nothing, nothing, nothing),
         device_router(nothing, nothing),
+        identity_router(nothing, nothing),
         registry_router(nothing, nothing),
         feature_router(nothing, nothing),
         watch_router(nothing, nothing, Answerer()),

@@ -14,7 +14,7 @@ import httpx
 
 from walle.clock import Clock
 from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event, EventError
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER
+from walle.protocol import TASKS_HEADER
 
 WAITING_REQUESTS = 8  # an app with more open requests makes its user wait
 LONGEST_WAIT_S = 1.0  # pauses between sessions last hours
@@ -30,8 +30,8 @@ class ShopperDevice(Protocol):
             EventError: the event cannot be taken and is skipped.
         """
 
-    def profile_header(self) -> str:
-        """Return the device's profile as the value of a request header."""
+    def request_headers(self) -> dict[str, str]:
+        """Return the headers with which the device rides on a request."""
 
     async def handle_answer(self, header: str) -> object:
         """Act on the tasks header of an answer."""
@@ -153,7 +153,7 @@ class Shopper:
 
     async def _send_all(self, waiting: asyncio.Queue[httpx.Request | None]) -> None:
         while (request := await waiting.get()) is not None:
-            request.headers[PROFILE_HEADER] = self._device.profile_header()
+            request.headers.update(self._device.request_headers())
             self.counts.requests += 1
             try:
                 response = await self._client.send(request)

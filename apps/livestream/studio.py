@@ -117,8 +117,8 @@ class Studio:
             tunnel_host=address.tunnel_host,
             tunnel_port=address.tunnel_port,
             ca_pem=address.ca_pem,
-            token=home.device_token,
             trusted_keys=home.trusted_keys,
+            enrolment_token=home.identities().make_token(device_id, life_s=3600.0),
             vms=len(TASKS) + 1,  # and one for a version that is being checked
             report_interval_s=1.0,
         )

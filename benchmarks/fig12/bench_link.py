@@ -13,8 +13,7 @@ from benchmarks.fig12.device import CloudAddress
 from benchmarks.links.proxy import ProxyLink
 from benchmarks.links.shape import LinkShape
 from benchmarks.links.tun import NoTunError, TunLink
-from walle.cloud.authority import Authority
-from walle.pipeline.tunnel.client import client_context
+from benchmarks.tunnel_authority import TunnelAuthority
 
 _ROOT = Path(__file__).parents[2]
 _LOCAL = "127.0.0.1"
@@ -65,7 +64,7 @@ class BenchLink:
     @contextlib.contextmanager
     def _cloud(self, folder: Path) -> Iterator[None]:
         host = self._tun.cloud.host if self._tun is not None else _LOCAL
-        authority = Authority(folder / "authority", hosts=[host])
+        authority = TunnelAuthority(folder / "authority", hosts=[host])
         command = [sys.executable, "-m", "benchmarks.fig12.cloud", str(folder), host]
 
         def start() -> "subprocess.Popen[str]":
@@ -75,7 +74,7 @@ class BenchLink:
             try:
                 assert process.stdout is not None
                 port = int(process.stdout.readline())
-                self._address = CloudAddress(host, port, client_context(authority.ca_path))
+                self._address = CloudAddress(host, port, authority)
                 yield
             finally:
                 process.communicate()
@@ -95,4 +94,4 @@ class BenchLink:
     async def _proxied(self) -> AsyncIterator[CloudAddress]:
         proxy = ProxyLink(self._address.port, self._shape, random.Random(self._seed))
         async with proxy.open():
-            yield CloudAddress(_LOCAL, proxy.port, self._address.ssl_context)
+            yield CloudAddress(_LOCAL, proxy.port, self._address.authority)

@@ -10,15 +10,11 @@ import contextlib
 import sys
 from pathlib import Path
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from walle.cli import event_loop
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.server import TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
-
-
-async def _authenticate(credential: str) -> str | None:
-    return credential
 
 
 async def _echo(_device_id: str, _topic: str, payload: bytes) -> bytes:
@@ -29,8 +25,7 @@ async def serve(folder: Path, host: str) -> None:
     async with contextlib.AsyncExitStack() as undo:
         ingest = await undo.enter_async_context(Ingest(folder / "uploads.db"))
         server = TunnelServer(
-            ssl_context=Authority(folder / "authority", hosts=[host]).server_context(),
-            authenticate=_authenticate,
+            ssl_context=TunnelAuthority(folder / "authority", hosts=[host]).server_context(),
             resume=ingest.resume,
             on_request=_echo,
             host=host,

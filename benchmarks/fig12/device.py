@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.tunnel.client import TunnelClient
@@ -23,7 +23,7 @@ _REQUEST_BYTES = 200
 class CloudAddress:
     host: str
     port: int
-    ssl_context: ssl.SSLContext
+    authority: TunnelAuthority  # makes the devices' certificates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +56,9 @@ class BenchDevice:
         self.client = TunnelClient(
             self.outbox,
             device_id=device_id,
-            token=device_id,
             host=cloud.host,
             port=cloud.port,
-            ssl_context=cloud.ssl_context,
+            ssl_context=cloud.authority.device_context(device_id),
             rng=rng,
             on_ack=self._note_ack,
         )

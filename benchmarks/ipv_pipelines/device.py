@@ -15,7 +15,7 @@ from typing import Any
 
 from apps.ipv.logs import UserVisit
 from apps.ipv.make_encoder import write_encoder
-from benchmarks.ipv_pipelines.receiver import Receiver, credential
+from benchmarks.ipv_pipelines.receiver import Receiver
 from walle.cli.task_folder import read_folder
 from walle.deploy.cloud.bundle import TaskVersion, build_bundle, unpack
 from walle.deploy.signing import Signer
@@ -23,7 +23,6 @@ from walle.pipeline import FeatureStore, Outbox, StreamEngine, TunnelClient
 from walle.pipeline.events import PAGE_EXIT, Event
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.pipeline.tunnel.client import client_context
 from walle.protocol import Manifest
 from walle.task_runner import TaskRunner
 
@@ -60,10 +59,9 @@ async def _connected(
         client = TunnelClient(
             Outbox(store),
             device_id=device_id,
-            token=credential(device_id),
             host="127.0.0.1",
             port=receiver.port,
-            ssl_context=client_context(receiver.ca_path),
+            ssl_context=receiver.authority.device_context(device_id),
         )
         running = asyncio.create_task(client.run())
         try:

@@ -13,21 +13,9 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from walle.cloud.authority import Authority
+from benchmarks.tunnel_authority import TunnelAuthority
 from walle.pipeline import Ingest, TunnelServer
 from walle.pipeline.tunnel.ingest import pump
-
-TOKEN = "benchmark"
-
-
-def credential(device_id: str) -> str:
-    """Return the credential of a device of the benchmark."""
-    return f"{TOKEN} {device_id}"
-
-
-async def _authenticate(presented: str) -> str | None:
-    token, _, device_id = presented.partition(" ")
-    return device_id if token == TOKEN else None
 
 
 async def _refuse(_device_id: str, topic: str, _payload: bytes) -> bytes:
@@ -38,8 +26,7 @@ async def serve(folder: Path) -> None:
     """Serve until standard input ends."""
     async with Ingest(folder / "uploads.db") as ingest:
         server = TunnelServer(
-            ssl_context=Authority(folder).server_context(),
-            authenticate=_authenticate,
+            ssl_context=TunnelAuthority(folder).server_context(),
             resume=ingest.resume,
             on_request=_refuse,
         )
@@ -57,7 +44,8 @@ class Receiver:
     """The running process, for use within `async with`."""
 
     def __init__(self, folder: Path) -> None:
-        self.ca_path = folder / "ca.pem"
+        self.authority = TunnelAuthority(folder)
+        self._folder = folder
         self.port = 0
         self._folder = folder
 

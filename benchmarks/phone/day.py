@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from benchmarks.ipv_pipelines.device import build_task
-from benchmarks.ipv_pipelines.receiver import Receiver, credential
+from benchmarks.ipv_pipelines.receiver import Receiver
 from benchmarks.phone.counters import Relay, peak_memory_bytes, write_back, written_bytes
 from walle.clock import ManualClock
 from walle.pipeline.event_journal import EventJournal
@@ -25,7 +25,7 @@ from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.pipeline.tunnel.client import TunnelClient
 from walle.task_runner import TaskRunner
 
 DEVICE = "phone"
@@ -108,10 +108,9 @@ async def _tunnel(store: FeatureStore, receiver: Receiver, port: int) -> AsyncIt
     client = TunnelClient(
         Outbox(store),
         device_id=DEVICE,
-        token=credential(DEVICE),
         host="127.0.0.1",
         port=port,
-        ssl_context=client_context(receiver.ca_path),
+        ssl_context=receiver.authority.device_context(DEVICE),
     )
     running = asyncio.create_task(client.run())
     try:

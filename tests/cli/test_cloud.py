@@ -101,7 +101,8 @@ def test_a_cloud_that_is_started_again_has_the_same_keys(tmp_path: Path, start: 
         joins.append(Join.load(tmp_path / "cloud" / "join.json"))
         cloud.kill()  # the worst way to stop; the folder is free again all the same
     first, second = joins
-    assert (first.token, first.ca_pem, first.trusted_keys) == (second.token, second.ca_pem, second.trusted_keys)
+    assert (first.ca_pem, first.trusted_keys) == (second.ca_pem, second.trusted_keys)
+    assert first.enrolment_token != second.enrolment_token  # each start admits its own devices
 
 
 def test_a_folder_or_a_port_that_is_taken_is_an_error_that_says_what_to_do(tmp_path: Path, start: Programs) -> None:

@@ -25,8 +25,8 @@ JOIN = Join(
     url="http://127.0.0.1:1",
     tunnel_host="127.0.0.1",
     tunnel_port=1,
-    ca_pem="no certificate",
-    token="secret",
+    ca_pem="-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
+    enrolment_token="secret",
     trusted_keys={"keys": []},
 )
 

@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import LIMIT_S, User, no_task_left, shop_cloud, until
 from walle.clock import ManualClock
 from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayNode
@@ -75,9 +76,10 @@ async def test_a_business_app_that_exists_already_gets_the_push_answer(tmp_path:
         await shop.push("v1")
         await shop.release("v1", beta=["d0"])
         profile = Profile("d0", "10.1", {}, {}).to_header()
+        headers = {PROFILE_HEADER: profile, **session_headers(shop.cloud.home, "d0")}
         async with asyncio.timeout(LIMIT_S):
             while True:
-                response = await shop.http.get("/hello", params={"name": "d0"}, headers={PROFILE_HEADER: profile})
+                response = await shop.http.get("/hello", params={"name": "d0"}, headers=headers)
                 assert (response.status_code, response.text) == (200, "hello d0")
                 if TASKS_HEADER in response.headers:
                     break
@@ -258,30 +260,23 @@ async def test_uploads_that_can_never_be_stored_are_told_at_once(
 def test_a_home_is_made_once_and_its_secrets_are_whole_and_its_owners(tmp_path: Path) -> None:
     home = CloudHome(tmp_path)
     home.prepare(("shop",))
-    admin, device = home.admin_token, home.device_token
+    admin = home.admin_token
     again = CloudHome(tmp_path)
     again.prepare(("shop", "news"))
-    assert (again.admin_token, again.device_token) == (admin, device)
+    assert again.admin_token == admin
     assert again.repos.scenarios() == ["news", "shop"]
-    assert again.lets_in(device)
-    assert not again.lets_in("")
-    assert not again.lets_in(device + "x")
     identity = again.access.identify(admin)
     assert identity is not None
-    for name in ("admin.token", "device.token"):
-        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "admin.token").stat().st_mode & 0o777 == 0o600
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_home_whose_making_was_cut_short_is_made_again(tmp_path: Path) -> None:
     CloudHome(tmp_path).prepare()
     (tmp_path / "access.toml").unlink()  # written after admin.token
-    (tmp_path / "device.token").unlink()
-    (tmp_path / ".device.token.staging").write_text("")  # where a crash left it
     home = CloudHome(tmp_path)
     home.prepare()
     assert home.access.identify(home.admin_token) is not None
-    assert len(home.device_token) > 20
 
 
 @pytest.mark.asyncio

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.sim.device_session import device_context
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.shop_cloud import LIMIT_S
 from tests.sim.tunnel_rig import fill, running
 from walle.cloud import Cloud, CloudConfig
-from walle.credential import device_credential
-from walle.pipeline.tunnel.client import TunnelClient, TunnelRefusedError, client_context
+from walle.pipeline.tunnel.client import TunnelClient, TunnelRefusedError
 
 _DEVICES = 4
 
@@ -33,10 +33,9 @@ class Fleet:
             TunnelClient(
                 outbox,
                 device_id=f"device-{number}",
-                token=device_credential(cloud.home.device_token, f"device-{number}"),
                 host="127.0.0.1",
                 port=cloud.address.tunnel_port,
-                ssl_context=client_context(cloud.home.authority(()).ca_path),
+                ssl_context=device_context(cloud.home, f"device-{number}"),
                 rng=random.Random(number),
                 backoff_s=0.01,
                 backoff_max_s=0.05,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.cli import app
 from walle.deploy.cloud.access import Access, Role
@@ -112,7 +113,7 @@ async def test_devices_and_failures_are_shown_to_readers_of_their_scenario_only(
             headers = {"Authorization": f"Bearer {token}"} if token else {"Authorization": ""}
             return [(await shop.http.get(path, headers=headers)).status_code for path in paths]
 
-        assert await answers("") == await answers(shop.cloud.home.device_token) == [401] * 4
+        assert await answers("") == await answers("of-nobody") == [401] * 4
         assert await answers(tokens["shop"]) == [200] * 4
         assert await answers(tokens["bank"]) == [200, 404, 404, 403]
         page = await shop.http.get("/v1/devices", headers={"Authorization": f"Bearer {tokens['bank']}"})
@@ -146,7 +147,7 @@ async def test_a_wrong_query_is_refused_by_name(tmp_path: Path, query: str) -> N
 async def test_an_id_with_slashes_and_controls_is_one_device(tmp_path: Path, device_id: str) -> None:
     async with shop_cloud(tmp_path) as shop:
         batch: dict[str, Any] = {"device_id": device_id, "batch_id": "b1", "outcomes": []}
-        headers = {"Authorization": f"Bearer {shop.cloud.home.device_token}"}
+        headers = session_headers(shop.cloud.home, device_id)
         assert (await shop.http.post("/v1/outcomes", json=batch, headers=headers)).status_code == 204
         async with DeviceClient(shop.cloud.address.url, shop.cloud.home.admin_token) as client:
             assert (await client.get(device_id))["device_id"] == device_id

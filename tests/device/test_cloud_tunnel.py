@@ -14,12 +14,13 @@ from walle.clock import ManualClock
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
+from walle.pipeline.tunnel.sessions import ResumingContext
 from walle.protocol import Upload
 
 
 @pytest_asyncio.fixture
 async def tunnel(tmp_path: Path) -> AsyncIterator[CloudTunnel]:
-    context, clock, rng = ssl.create_default_context(), ManualClock(), random.Random(1)
+    context, clock, rng = ResumingContext(ssl.PROTOCOL_TLS_CLIENT), ManualClock(), random.Random(1)
     async with FeatureStore(tmp_path / "features.db") as store:
         yield CloudTunnel(
             offline_config(tmp_path), Outbox(store), context, clock, rng, on_ack=lambda _seq, _latency_s: None

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.sim.device_session import session_headers
 from tests.sim.offline_device import NO_CLOUD
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, device_config, no_task_left, shop_cloud
 from tests.sim.visits import TASK_CONFIG, event_at
@@ -321,7 +322,7 @@ async def test_a_hostile_devices_report_cannot_write_to_a_terminal(tmp_path: Pat
             place="\x1b[2Jplace",
             log="\x1b[2Jlog\r\nnext",
         )
-        device_token = {"Authorization": f"Bearer {shop.cloud.home.device_token}"}
+        device_token = session_headers(shop.cloud.home, "d0")
         batch = OutcomeBatch("d0", "b", (outcome,)).to_json()
         (await shop.http.post("/v1/outcomes", json=batch, headers=device_token)).raise_for_status()
         command = ["release", "status", release_id, "--url", shop.cloud.address.url]

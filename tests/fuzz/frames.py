@@ -22,14 +22,14 @@ from pathlib import Path
 
 import zstandard
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from scripts.protocol_vectors import dictionary, read_page
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import RawDevice, running
 from walle import protocol
-from walle.cloud.authority import Authority
 from walle.pipeline.checksums import first_link
-from walle.pipeline.tunnel.client import TunnelClient, TunnelClosedError, TunnelRefusedError, client_context
+from walle.pipeline.tunnel.client import TunnelClient, TunnelClosedError, TunnelRefusedError
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, FrameError
 from walle.pipeline.tunnel.layouts import BY_NUMBER
@@ -102,7 +102,7 @@ class Fuzzer:
         self.counts: collections.Counter[str] = collections.Counter()
         self._rng = random.Random(seed)
         self._mutator = Mutator(self._rng)
-        self._authority = Authority(folder / "authority")
+        self._authority = TunnelAuthority(folder / "authority")
         self._learned = Dictionary(dictionary())
         self._good_uploads = 0  # of the good device, acknowledged
         self.cloud = TunnelCloud(
@@ -134,10 +134,10 @@ class Fuzzer:
 
     async def attack_server(self) -> None:
         """Send streams as a device, before or after its Hello, until the server has had enough."""
-        async with RawDevice.connect(self._authority, self.cloud.server.port) as device:
+        async with RawDevice.connect(self._authority, self.cloud.server.port, 1) as device:
             if self._rng.random() < 0.8:
                 hello = protocol.Hello(
-                    "device-1", "fuzz", "token-1", protocol=self._rng.choice((2, 3)), dictionaries=self._learned.digest
+                    "device-1", "fuzz", "", protocol=self._rng.choice((2, 3)), dictionaries=self._learned.digest
                 )
                 device.say(hello)
                 assert isinstance(await device.hear(), protocol.Welcome | protocol.Refusal)
@@ -163,7 +163,7 @@ class Fuzzer:
     async def serve_a_good_device(self) -> None:
         """Upload and ask as a good device; the server must answer."""
         acked, self._good_uploads = self._good_uploads, self._good_uploads + 10
-        async with asyncio.timeout(_WAIT_S), RawDevice.connect(self._authority, self.cloud.server.port) as device:
+        async with asyncio.timeout(_WAIT_S), RawDevice.connect(self._authority, self.cloud.server.port, 2) as device:
             assert (await device.hello(2, "good")).acked == acked
             numbers = range(acked + 1, acked + 11)
             device.say(*(protocol.Upload(n, "t", b"x" * 100, n) for n in numbers), protocol.Request(1, "ask", b""))
@@ -197,10 +197,9 @@ class Fuzzer:
         client = TunnelClient(
             outbox,
             device_id="device-0",
-            token="token-0",
             host="127.0.0.1",
             port=server.sockets[0].getsockname()[1],
-            ssl_context=client_context(self._authority.ca_path),
+            ssl_context=self._authority.device_context(),
             rng=random.Random(1),
             connect_s=0.5,
             backoff_s=0.001,

@@ -19,21 +19,26 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from tests.sim.device_session import session_headers
 from walle.cli import event_loop
 from walle.cloud import Cloud, CloudConfig
-from walle.protocol import PROFILE_HEADER, Profile
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 
 ROOT = Path(__file__).parents[2]
 _START_S = 60.0
 
 
+ATTACKER = "attacker"  # a device
+HONEST_DEVICES = 50
+
+
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The address of a gateway, and tokens that it accepts."""
+    """The address of a gateway, a person's token that it accepts, and sessions of devices by their id."""
 
     url: str
     token: str
-    device_token: str
+    sessions: dict[str, str]
 
     @property
     def place(self) -> tuple[str, int]:
@@ -145,7 +150,7 @@ async def check_in(target: Target, device: str) -> int:
     reader, writer = await asyncio.open_connection(*target.place, ssl=target.tls, local_addr=("127.0.0.1", 0))
     try:
         head = f"POST /v1/checkin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{PROFILE_HEADER}: {profile}\r\n"
-        writer.write(f"{head}authorization: Bearer {target.device_token}\r\n\r\n".encode())
+        writer.write(f"{head}{DEVICE_HEADER}: {target.sessions[device]}\r\n\r\n".encode())
         line = await reader.readline()
         return int(line.split()[1]) if line else 0
     finally:
@@ -163,7 +168,7 @@ async def _check_in_until_told(target: Target, period_s: float) -> CheckIns:
         began_s = loop.time()
         try:
             async with asyncio.timeout(20):
-                status = await check_in(target, f"honest-{number % 50}")
+                status = await check_in(target, f"honest-{number % HONEST_DEVICES}")
             if status != 204:
                 found.failures.append(f"status {status}")
         except (OSError, TimeoutError) as error:
@@ -189,7 +194,9 @@ async def _check_in_until_told(target: Target, period_s: float) -> CheckIns:
 async def _serve(folder: Path) -> None:
     options: dict[str, Any] = json.loads(os.environ.get("WALLE_TEST_CLOUD", "{}"))
     async with Cloud(CloudConfig(folder=folder, scenarios=("shop",), **options)) as cloud:
-        target = Target(cloud.address.url, cloud.home.admin_token, cloud.home.device_token)
+        devices = [ATTACKER, *(f"honest-{number}" for number in range(HONEST_DEVICES))]
+        sessions = {device: session_headers(cloud.home, device)[DEVICE_HEADER] for device in devices}
+        target = Target(cloud.address.url, cloud.home.admin_token, sessions)
         _say(json.dumps(dataclasses.asdict(target)))
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -13,9 +13,9 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from tests.security.attacked_gateway import ROOT, Target
+from tests.security.attacked_gateway import ATTACKER, ROOT, Target
 from walle.cli import event_loop
-from walle.protocol import PROFILE_HEADER, Profile
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 
 _ADDRESS = ("127.0.0.2", 0)
 _OF_A_PROFILE = Profile("attacker", "10.1", {}, {}).to_header()
@@ -59,17 +59,21 @@ def _many(count: int, one: Attack) -> Attack:
     return all_of_them
 
 
-def _post(path: str, token: str = "", *, size_bytes: int | None) -> bytes:
+def _post(path: str, token: str = "", *, size_bytes: int | None, session: str = "") -> bytes:
     lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json"]
     if token:
         lines.append(f"authorization: Bearer {token}")
+    if session:
+        lines.append(f"{DEVICE_HEADER}: {session}")
     lines.append("transfer-encoding: chunked" if size_bytes is None else f"content-length: {size_bytes}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
-async def _send_body(target: Target, seen: Counter[str], path: str, token: str, body: bytes) -> None:
+async def _send_body(
+    target: Target, seen: Counter[str], path: str, body: bytes, *, token: str = "", session: str = ""
+) -> None:
     async with connected(target) as (reader, writer):
-        writer.write(_post(path, token, size_bytes=len(body)))
+        writer.write(_post(path, token, size_bytes=len(body), session=session))
         for start in range(0, len(body), 1 << 18):
             writer.write(body[start : start + (1 << 18)])
             await writer.drain()
@@ -78,20 +82,20 @@ async def _send_body(target: Target, seen: Counter[str], path: str, token: str, 
 
 async def big_json(target: Target, seen: Counter[str]) -> None:
     """300 MB of JSON without a token."""
-    await _send_body(target, seen, "/v1/releases", "", b'{"steps":[' + b"1," * (150 << 20) + b"1]}")
+    await _send_body(target, seen, "/v1/releases", b'{"steps":[' + b"1," * (150 << 20) + b"1]}")
 
 
 async def big_json_of_an_author(target: Target, seen: Counter[str]) -> None:
     """100 MB of JSON with a token."""
-    await _send_body(target, seen, "/v1/releases", target.token, b'{"steps":[' + b"1," * (50 << 20) + b"1]}")
+    await _send_body(target, seen, "/v1/releases", b'{"steps":[' + b"1," * (50 << 20) + b"1]}", token=target.token)
 
 
 async def deep_json(target: Target, seen: Counter[str]) -> None:
-    await _send_body(target, seen, "/v1/outcomes", target.device_token, b"[" * 1_000_000)
+    await _send_body(target, seen, "/v1/outcomes", b"[" * 1_000_000, session=target.sessions[ATTACKER])
 
 
 async def wide_json(target: Target, seen: Counter[str]) -> None:
-    await _send_body(target, seen, "/v1/outcomes", target.device_token, b"[" + b"[]," * 340_000 + b"[]]")
+    await _send_body(target, seen, "/v1/outcomes", b"[" + b"[]," * 340_000 + b"[]]", session=target.sessions[ATTACKER])
 
 
 async def half_open(target: Target, seen: Counter[str]) -> None:
@@ -111,7 +115,7 @@ async def slow_header(target: Target, seen: Counter[str]) -> None:
 
 async def slow_body(target: Target, seen: Counter[str]) -> None:
     async with connected(target) as (reader, writer):
-        writer.write(_post("/v1/outcomes", target.device_token, size_bytes=1_000_000))
+        writer.write(_post("/v1/outcomes", session=target.sessions[ATTACKER], size_bytes=1_000_000))
         while not writer.is_closing() and not reader.at_eof():
             writer.write(b"a")
             await asyncio.sleep(0.3)
@@ -187,7 +191,7 @@ async def many_headers(target: Target, seen: Counter[str]) -> None:
 
 async def tiny_chunks(target: Target, seen: Counter[str]) -> None:
     async with connected(target) as (reader, writer):
-        writer.write(_post("/v1/outcomes", target.device_token, size_bytes=None))
+        writer.write(_post("/v1/outcomes", session=target.sessions[ATTACKER], size_bytes=None))
         with contextlib.suppress(OSError):
             for _ in range(20):
                 writer.write(b"1\r\na\r\n" * 10_000)

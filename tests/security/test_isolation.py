@@ -53,7 +53,8 @@ def call(name, *arguments):
     return lambda: getattr(load("posix"), name)(*arguments)
 
 PATHS = [
-    FOLDER + "/keys/bundle.pem", FOLDER + "/keys/release.pem", FOLDER + "/admin.token", FOLDER + "/device.token",
+    FOLDER + "/offline-keys/root.pem", FOLDER + "/offline-keys/scenario-shop.pem", FOLDER + "/keys/release.pem",
+    FOLDER + "/keys/timestamp.pem", FOLDER + "/identity/devices.pem", FOLDER + "/admin.token", FOLDER + "/identities.db",
     FOLDER + "/join.json", FOLDER + "/access.toml", FOLDER + "/releases.db", FOLDER + "/uploads.db",
     FOLDER + "/devices.db", FOLDER + "/repos/bank.git/config", FOLDER + "/authority/ca.pem",
     "/proc/self/root" + FOLDER + "/admin.token", "/proc/thread-self/root" + FOLDER + "/admin.token",
@@ -142,7 +143,7 @@ def test_six_lines_read_the_keys_where_no_host_is_around_them(tmp_path: Path) ->
 @pytest.mark.system
 @pytest.mark.vm_host
 def test_six_lines_publish_no_key_and_no_token(attacked_cloud: AttackedCloud) -> None:
-    paths = [str(attacked_cloud.folder / name) for name in ("keys/bundle.pem", "admin.token")]
+    paths = [str(attacked_cloud.folder / name) for name in ("offline-keys/scenario-shop.pem", "admin.token")]
     release = attacked_cloud.release("six", SIX_LINES.format(paths=paths))
     assert release["state"] == "failed"
     assert "PermissionError" in release["reason"]

@@ -16,14 +16,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.sim.tunnel_cloud import authenticate, echo
-from walle.cloud.authority import Authority
+from benchmarks.tunnel_authority import TunnelAuthority
+from tests.sim.tunnel_cloud import echo
 from walle.errors import PipelineError
 from walle.pipeline.database import StoreError, StoreFullError
 from walle.pipeline.kept_features import Bounds
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.pipeline.tunnel.client import TunnelClient
 from walle.pipeline.tunnel.ingest import Ingest, IngestError
 from walle.pipeline.tunnel.server import TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
@@ -125,10 +125,9 @@ async def _keep_tunnel(order: DeviceOrder, outbox: Outbox) -> None:
         client = TunnelClient(
             outbox,
             device_id=DEVICE,
-            token="token-0",
             host="127.0.0.1",
             port=order.port,
-            ssl_context=client_context(order.authority / "ca.pem"),
+            ssl_context=TunnelAuthority(order.authority).device_context(DEVICE),
             keepalive_s=0.2,
             connect_s=1.0,
             backoff_s=0.01,
@@ -163,8 +162,7 @@ async def _cloud(order: CloudOrder, port: Connection) -> None:
                 sys.exit(DAMAGED)
             await asyncio.sleep(_RETRY_S)
     server = TunnelServer(
-        ssl_context=Authority(order.authority).server_context(),
-        authenticate=authenticate,
+        ssl_context=TunnelAuthority(order.authority).server_context(),
         resume=lambda hello: supervisor.resume(hello),  # it is made after the server
         on_request=echo,
     )

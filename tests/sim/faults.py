@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.fault_disk import enter_mount_namespace
 from tests.sim.fault_world import WorldResult, run_world
-from walle.cloud.authority import Authority
 
 _FAULTS_PER_WORLD = 30
 
@@ -34,7 +34,7 @@ async def run_worlds(
 ) -> list[WorldResult]:
     """Return the results of as many worlds as make up the number of faults."""
     authority = folder / "authority"
-    Authority(authority)
+    TunnelAuthority(authority)
     turns = asyncio.Semaphore(at_once)
     results: list[WorldResult] = []
 

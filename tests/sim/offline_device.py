@@ -16,7 +16,6 @@ def offline_config(folder: Path, **options: Any) -> DeviceConfig:
         app_version="1.0",
         attributes={},
         ca_pem="",
-        token="",
         trusted_keys={},
         **NO_CLOUD,
         **options,

@@ -158,9 +158,7 @@ class PlainDevice(_End):
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def connect(cls, port: int, ca_path: str, version: int = 3) -> AsyncIterator["PlainDevice"]:
-        context = ssl.create_default_context(cafile=ca_path)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    async def connect(cls, port: int, context: ssl.SSLContext, version: int = 3) -> AsyncIterator["PlainDevice"]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         try:
             yield cls(reader, writer, version)
@@ -168,11 +166,11 @@ class PlainDevice(_End):
             writer.transport.abort()
 
     async def hello(
-        self, device_id: str, token: str, epoch: str, *, acked: int = 0, chain: int = 0, files: Sequence[bytes] = ()
+        self, device_id: str, epoch: str, *, acked: int = 0, chain: int = 0, files: Sequence[bytes] = ()
     ) -> Message | None:
         digests = [hashlib.sha256(data).hexdigest() for data in files]
         self.say(
-            "Hello", device_id=device_id, epoch=epoch, token=token, protocol=self.version, acked=acked,
+            "Hello", device_id=device_id, epoch=epoch, token="", protocol=self.version, acked=acked,
             acked_chain=chain, origins="", dictionaries=",".join(digests),
         )  # fmt: skip
         heard = await self.hear()
@@ -185,7 +183,7 @@ class PlainDevice(_End):
 class PlainCloud:
     """A cloud in memory: stores uploads, answers requests with `on_request`, and keeps what it heard."""
 
-    def __init__(self, tokens: dict[str, str], context: ssl.SSLContext, *, window: int = 10) -> None:
+    def __init__(self, context: ssl.SSLContext, *, window: int = 10) -> None:
         self.uploads: dict[tuple[str, str], list[dict[str, Any]]] = {}  # by device and epoch
         self.chains: dict[tuple[str, str], int] = {}
         self.files: dict[str, bytes] = {}  # dictionaries, by digest
@@ -194,7 +192,7 @@ class PlainCloud:
         self.window, self.window_bytes = window, 100_000
         self.on_request: Callable[[dict[str, Any]], Awaitable[bytes]] | None = None
         self.port = 0
-        self._tokens, self._context = tokens, context
+        self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
@@ -219,8 +217,9 @@ class PlainCloud:
             return
         hello = heard[1]
         self.heard.append(heard)
-        if self._tokens.get(hello["device_id"]) != hello["token"]:
-            end.say("Refusal", code="token", message="unknown", retry_s=-1.0, host="", port=0)
+        shown = writer.get_extra_info("peercert")["subjectAltName"]
+        if shown != (("URI", f"urn:walle:device:1:{hello['device_id']}"),):
+            end.say("Refusal", code="identity", message="unknown", retry_s=-1.0, host="", port=0)
             writer.close()
             return
         stream = (hello["device_id"], hello["epoch"])

@@ -17,13 +17,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_cloud import TunnelCloud
 from walle import plain
-from walle.cloud.authority import Authority
 from walle.pipeline.losses import LOSS_TOPIC, Loss
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
-from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.pipeline.tunnel.client import TunnelClient
 
 _STEPS = 14
 _SUFFIXES = ("", "-wal")
@@ -70,7 +70,7 @@ def put_back(path: Path, files: dict[str, bytes]) -> None:
 class Rollbacks:
     """One device and one cloud, whose files go back in time."""
 
-    def __init__(self, folder: Path, authority: Authority, seed: int) -> None:
+    def __init__(self, folder: Path, authority: TunnelAuthority, seed: int) -> None:
         self.rng = random.Random(seed)
         self.result = Result(seed)
         self.authority = authority
@@ -117,10 +117,9 @@ class Rollbacks:
         client = TunnelClient(
             self.outbox,
             device_id="device-0",
-            token="token-0",
             host="127.0.0.1",
             port=self.cloud.server.port,
-            ssl_context=client_context(self.authority.ca_path),
+            ssl_context=self.authority.device_context(),
             rng=random.Random(1),
             backoff_s=0.002,
             backoff_max_s=0.01,
@@ -233,7 +232,7 @@ async def run_seeds(seeds: range) -> list[Result]:
     """Return the result of one run for each seed."""
     results = []
     with tempfile.TemporaryDirectory() as folder:
-        authority = Authority(Path(folder) / "authority")
+        authority = TunnelAuthority(Path(folder) / "authority")
         for seed in seeds:
             run_folder = Path(folder) / str(seed)
             run_folder.mkdir()

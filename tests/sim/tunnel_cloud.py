@@ -10,15 +10,6 @@ from typing import Any, Self
 from walle.pipeline.tunnel.ingest import Ingest, pump
 from walle.pipeline.tunnel.server import ServerLimits, TunnelServer
 
-TOKENS = {f"device-{number}": f"token-{number}" for number in range(100)}
-
-
-_DEVICES = {token: device_id for device_id, token in TOKENS.items()}
-
-
-async def authenticate(credential: str) -> str | None:
-    return _DEVICES.get(credential)
-
 
 async def echo(device_id: str, topic: str, payload: bytes) -> bytes:
     return f"{device_id} {topic} ".encode() + payload
@@ -51,7 +42,6 @@ class TunnelCloud:
         await self.ingest.start()
         self.server = TunnelServer(
             ssl_context=self.ssl_context,
-            authenticate=authenticate,
             resume=self.ingest.resume,
             on_request=self.on_request,
             limits=self.limits,

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_cloud import TunnelCloud, echo
-from walle.cloud.authority import Authority
 
 _SLOW_S = 60.0  # of a request with the topic `slow`
 
@@ -37,7 +37,7 @@ async def _answer(device_id: str, topic: str, payload: bytes) -> bytes:
     return await echo(device_id, topic, payload)
 
 
-async def _serve(authority: Authority, database: Path) -> None:
+async def _serve(authority: TunnelAuthority, database: Path) -> None:
     async with TunnelCloud(ssl_context=authority.server_context(), path=database, on_request=_answer) as cloud:
         sys.stdout.write(f"{cloud.server.port}\n")
         sys.stdout.flush()
@@ -89,4 +89,4 @@ class TunnelProcess:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(Authority(Path(sys.argv[1])), Path(sys.argv[2])))
+    asyncio.run(_serve(TunnelAuthority(Path(sys.argv[1])), Path(sys.argv[2])))

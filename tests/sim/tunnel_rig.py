@@ -6,14 +6,13 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TOKENS, authenticate, echo
+from tests.sim.tunnel_cloud import echo
 from walle import protocol
-from walle.cloud.authority import Authority
 from walle.pipeline.checksums import first_link
 from walle.pipeline.tunnel.client import (
     TunnelClient,
-    client_context,
 )
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
@@ -77,8 +76,8 @@ class RawDevice:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def connect(cls, authority: Authority, port: int) -> AsyncIterator["RawDevice"]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_context(authority.ca_path))
+    async def connect(cls, authority: TunnelAuthority, port: int, device: int = 0) -> AsyncIterator["RawDevice"]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=authority.device_context(device))
         try:
             yield cls(reader, writer)
         finally:
@@ -90,7 +89,7 @@ class RawDevice:
         self.writer.write(b"".join(self.encoder.encode(frame, version=self.say_version) for frame in frames))
 
     async def hello(self, device: int = 0, epoch: str = "e") -> protocol.Welcome:
-        self.say(protocol.Hello(f"device-{device}", epoch, TOKENS[f"device-{device}"]))
+        self.say(protocol.Hello(f"device-{device}", epoch, ""))
         welcome = await self.hear()
         assert isinstance(welcome, protocol.Welcome), welcome
         return welcome
@@ -115,9 +114,9 @@ async def nothing_acked(hello: protocol.Hello) -> ResumePoint:
     return ResumePoint(0, first_link(hello.epoch))
 
 
-def bare_server(authority: Authority, **options: Any) -> TunnelServer:
+def bare_server(authority: TunnelAuthority, **options: Any) -> TunnelServer:
     """Return a server whose uploads nobody stores and which answers requests with an echo, unless `options` differ."""
-    settings: dict[str, Any] = {"authenticate": authenticate, "resume": nothing_acked, "on_request": echo}
+    settings: dict[str, Any] = {"resume": nothing_acked, "on_request": echo}
     return TunnelServer(ssl_context=authority.server_context(), **{**settings, **options})
 
 

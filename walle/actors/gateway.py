@@ -22,7 +22,11 @@ class GatewayActor(NodeActor):
 
     @returns_errors
     async def start(
-        self, releases: ActorHandle[Any], monitor: ActorHandle[Any], replicas: Sequence[ActorHandle[Any]]
+        self,
+        releases: ActorHandle[Any],
+        monitor: ActorHandle[Any],
+        identities: ActorHandle[Any],
+        replicas: Sequence[ActorHandle[Any]],
     ) -> GatewayAddress:
         async def reach(number: int) -> Connection:
             key = PeerKey()
@@ -34,5 +38,7 @@ class GatewayActor(NodeActor):
         await engine.start()
         await inference.start(Remote(releases))
         self._undo.push_async_callback(self._node.close)
-        address: GatewayAddress = await self._node.start(Remote(releases), Remote(monitor), inference)
+        address: GatewayAddress = await self._node.start(
+            Remote(releases), Remote(monitor), inference, Remote(identities)
+        )
         return address

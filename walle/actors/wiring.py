@@ -16,6 +16,7 @@ import ray
 
 from walle.actors.device import DeviceActor
 from walle.actors.gateway import GatewayActor
+from walle.actors.identity import IdentityActor
 from walle.actors.inference import InferenceActor
 from walle.actors.monitor import MonitorActor
 from walle.actors.node import NodeLostError, Remote, ask
@@ -123,7 +124,7 @@ async def _start_replicas(replicas: Sequence[Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ActorCloud:
-    """A cloud of actors: gateway, releases, monitor, and one or more of fallback inference (`inference-0` and so on).
+    """A cloud of actors: gateway, releases, monitor, identities, and fallback inference (`inference-0` and so on).
 
     `start` makes it, `close` ends it. `sockets` is the folder of the inference actors' sockets: its path is short, as a
     socket's must be, and only this user may enter it.
@@ -143,21 +144,27 @@ class ActorCloud:
         """
         home = CloudHome(config.folder)
         await asyncio.to_thread(home.prepare, config.scenarios)
-        kinds = {"gateway": GatewayActor, "releases": ReleaseActor, "monitor": MonitorActor}
+        kinds = {
+            "gateway": GatewayActor,
+            "releases": ReleaseActor,
+            "monitor": MonitorActor,
+            "identities": IdentityActor,
+        }
         place = beside_driver()
         actors = {name: _spawn(kind, config, **place) for name, kind in kinds.items()}
-        gateway, releases, monitor = actors.values()
+        gateway, releases, monitor, identities = actors.values()
         sockets = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="walle-"))
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
             undo.push_async_callback(_end_in_turn, actors.values())
+            await ask(identities, "start")
             await ask(monitor, "start", releases)
             await ask(releases, "start", gateway, monitor)
             for number, replica in enumerate(_spawn_replicas(config, sockets, await ask(gateway, "ray_node"))):
                 actors[f"inference-{number}"] = replica
             replicas = [actor for name, actor in actors.items() if name not in kinds]
             await _start_replicas(replicas)
-            address = await ask(gateway, "start", releases, monitor, replicas)
+            address = await ask(gateway, "start", releases, monitor, identities, replicas)
             undo.pop_all()
         return cls(home, address, actors, sockets)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _OTHER_PORTS = "choose others with --http-port and --tunnel-port, or 0 to let the system choose"
 DEFAULT_HTTP_PORT = 8470
 DEFAULT_TUNNEL_PORT = 8471
+_JOIN_LIFE_S = 86_400.0
 
 
 class CloudBusyError(ConfigError):
@@ -106,6 +107,10 @@ def up(
             help="Refuse to start where the kernel lacks a layer around task code (Landlock, seccomp, ...).",
         ),
     ] = False,
+    join_devices: Annotated[
+        int,
+        typer.Option(help="New devices that join.json admits, within a day; 0: those of `walle device enrol`.", min=0),
+    ] = 10,
     ray: Annotated[
         bool, typer.Option("--ray", help="Run gateway, releases, monitor and inference as Ray actors.")
     ] = False,
@@ -166,6 +171,7 @@ def up(
             inference_mb=inference_mb,
             inference_processes=inference_processes,
             inference_resources=tuple(inference_resource or ()),
+            join_devices=join_devices,
             scenarios=tuple(scenario or ()),
             business_app=business_app,
             pythons=tuple(python or ()),
@@ -270,16 +276,19 @@ def _announce(
     reached_at = config.tunnel_names[0]
     port = address.url.rpartition(":")[2]
     bracketed = f"[{reached_at}]" if ":" in reached_at else reached_at
+    token = ""
+    if config.join_devices:
+        token = home.identities().make_token(uses=config.join_devices, life_s=_JOIN_LIFE_S, purpose=JOIN_FILE)
     join = Join(
         url=f"http://{bracketed}:{port}",
         tunnel_host=reached_at,
         tunnel_port=address.tunnel_port,
         ca_pem=address.ca_pem,
-        token=home.device_token,
+        enrolment_token=token,
         trusted_keys=home.trusted_keys,
     )
     path = config.folder / JOIN_FILE
-    join.save(path)
+    join.save(path)  # at once: the token of the one before admits nobody any more
     said: dict[str, Any] = {
         "url": join.url,
         "tunnel": f"{bracketed}:{address.tunnel_port}",
@@ -287,6 +296,8 @@ def _announce(
         "admin_token_file": str(config.folder / "admin.token"),
         "join_file": str(path),
         "layers": dict(layers),
+        "join_devices": config.join_devices,
+        "ca_fingerprint": join.fingerprint,
         "pid": os.getpid(),
     }
     if as_json:
@@ -301,6 +312,8 @@ def _announce(
         f"[yellow]task code runs without {', '.join(missing)}[/]: only for authors that you trust"
         if missing
         else f"task code runs in VM hosts behind {', '.join(layers)}",
+        f"join.json admits {config.join_devices} new devices, for a day; others: walle device enrol",
+        f"fingerprint of the certificate authority: {join.fingerprint}",
         "Ctrl-C stops it",
     ]
     for line in lines:

@@ -1,6 +1,6 @@
 """`walle device run`: a device on real hardware; `walle device doctor`: what protects it from its tasks.
 
-`walle device list|show|logs` are in `known_devices.py`.
+`walle device list|show|logs` are in `known_devices.py`, `enrol|revoke|identities` in `device_identity.py`.
 """
 
 import secrets
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from walle.cli import event_loop, known_devices
+from walle.cli import device_identity, event_loop, known_devices
 from walle.cli.device_log import device_log
 from walle.cli.join import Join
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit_rows
@@ -80,7 +80,7 @@ def device_id_of(folder: Path, asked: str) -> str:
 
 def run(
     folder: Annotated[Path, typer.Argument(help="Where the device keeps everything; made if it is not there.")],
-    join: Annotated[Path, typer.Option(help="The join.json of the cloud: addresses, keys and the device token.")],
+    join: Annotated[Path, typer.Option(help="The join file: addresses, keys, and a token that enrols the device.")],
     id_: Annotated[str, typer.Option("--id", help="The device's id; made up at the first run if not given.")] = "",
     app_version: Annotated[str, typer.Option(help="Version of the app that the device runs in.")] = "1.0",
     attribute: Annotated[
@@ -127,8 +127,8 @@ def run(
         tunnel_host=joined.tunnel_host,
         tunnel_port=joined.tunnel_port,
         ca_pem=joined.ca_pem,
-        token=joined.token,
         trusted_keys=joined.trusted_keys,
+        enrolment_token=joined.enrolment_token,
         report_interval_s=report_s,
     )
     source: LogSource | StandardInput | None = None
@@ -179,11 +179,12 @@ def register(app: typer.Typer) -> None:
 
     @group.callback()
     def device() -> None:
-        """Run a device, examine what protects it, or see the devices that a cloud has heard of."""
+        """Run or enrol a device, examine what protects it, or see the devices that a cloud knows."""
 
     group.command(
         epilog="Example: walle device run kiosk-1 --join join.json --attribute os=linux --events today.jsonl"
     )(run)
     group.command(epilog="Example: walle device doctor --json")(doctor)
     known_devices.register(group)
+    device_identity.register(group)
     app.add_typer(group, name="device")

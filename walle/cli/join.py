@@ -1,7 +1,12 @@
-"""`join.json`: all that a device needs to join a cloud. `walle cloud up` writes it, `walle device run` reads it."""
+"""Join files: all that a device needs to join a cloud.
+
+`walle cloud up` and `walle device enrol` write them, `walle device run` reads them.
+"""
 
 import dataclasses
+import hashlib
 import json
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -16,24 +21,40 @@ class JoinFileError(ConfigError):
     """A join file that cannot be used. `path` is the file."""
 
     def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"{path}: {what}; copy {JOIN_FILE} again from the folder of the cloud")
+        super().__init__(
+            f"{path}: {what}; copy {JOIN_FILE} again from the cloud, or make another file with `walle device enrol`"
+        )
         self.path = path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Join:
-    """Address of a cloud, the token that admits a device (a secret), and the keys that the device trusts."""
+    """Address of a cloud, the authority and keys that the device trusts, and a token that enrols it (a secret).
+
+    The token is "" in a file for devices that are enrolled. The file holds the fingerprint of the authority too, which
+    `walle cloud up` shows: a person can compare the two where the file came over a path that is not trusted.
+    """
 
     url: str
     tunnel_host: str
     tunnel_port: int
     ca_pem: str
-    token: str
+    enrolment_token: str
     trusted_keys: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the authority's certificate in hex, as `openssl x509 -fingerprint -sha256` without colons.
+
+        Raises:
+            ValueError: `ca_pem` is not a certificate.
+        """
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(self.ca_pem)).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write the file, for its owner's eyes only."""
-        write_file(path, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        fields = {**dataclasses.asdict(self), "ca_fingerprint": self.fingerprint}
+        write_file(path, json.dumps(fields, indent=1) + "\n", mode=0o600)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -53,4 +74,11 @@ class Join:
                 raise JoinFileError(path, f"{name} is missing")
             if not isinstance(value[name], wanted) or isinstance(value[name], bool):
                 raise JoinFileError(path, f"{name} must be {wanted.__name__}, is {type(value[name]).__name__}")
-        return cls(**{name: value[name] for name in kinds})
+        join = cls(**{name: value[name] for name in kinds})
+        try:
+            fingerprint = join.fingerprint
+        except ValueError as error:
+            raise JoinFileError(path, f"ca_pem is not a certificate ({error})") from error
+        if value.get("ca_fingerprint") != fingerprint:
+            raise JoinFileError(path, f"ca_fingerprint is not that of ca_pem, {fingerprint}")
+        return join

@@ -20,13 +20,15 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.identity.routes import identity_router
+from walle.cloud.identity.sessions import SessionRefusedError
+from walle.cloud.identity.watch import IdentityWatch
 from walle.cloud.losses_watch import LossesWatch
-from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
+from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
-from walle.credential import credential_device
 from walle.deploy.cloud.api import (
     WatchedPart,
     authorize_by,
@@ -46,6 +48,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.errors import ConfigError
+from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
@@ -97,7 +100,9 @@ class GatewayNode:
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
-    async def start(self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer) -> GatewayAddress:
+    async def start(
+        self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer, identities: IdentityPeer
+    ) -> GatewayAddress:
         """Serve, and return where.
 
         Raises:
@@ -109,7 +114,10 @@ class GatewayNode:
         """
         config = self._config
         await asyncio.to_thread(check_git)
+        self._identity = IdentityWatch(identities, self._clock)
+        await self._identity.start()
         app = self._app(releases, monitor)
+        app.include_router(identity_router(identities, authorize_by(self._home.access)))
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
             rules = dict(parse_rule(rule) for rule in config.retention)
@@ -119,6 +127,7 @@ class GatewayNode:
             self._uploads = await undo.enter_async_context(uploads)
             authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = self._make_tunnel(authority, inference)
+            await self._revoke(self._identity.revocations)
             await undo.enter_async_context(self._tunnel)
             self._retention = Retention(self._uploads, rules)
             self._uploads_watch = UploadsWatch(self._uploads, self._retention, self._clock)
@@ -127,6 +136,7 @@ class GatewayNode:
                 "renewal of the certificate": functools.partial(self._renew_daily, authority),
                 "watch of uploads": self._uploads_watch.run,
                 "watch of losses": losses.run,
+                "revoked devices": functools.partial(self._identity.follow, self._revoke),
                 "list of devices": functools.partial(self._note_devices, monitor),
             }
             if rules:
@@ -138,8 +148,9 @@ class GatewayNode:
                 "uploads": self._uploads_watch,
                 "losses": losses,
                 "inference": inference,
+                "identity": self._identity,
             }
-            pushing = WallePush(RequestNotes(app), self._answerer)
+            pushing = WallePush(RequestNotes(app), self._answerer, self._identity.verifier.device_id)
             front = HttpFront(pushing, config.http_limits, self._knows, config.trusted_proxies)
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, parts))
@@ -157,8 +168,7 @@ class GatewayNode:
         if config.tunnel_processes == 1:
             return TunnelService(
                 self._uploads,
-                ssl_context=authority.server_context(),
-                authenticate=self._authenticate,
+                ssl_context=authority.server_context(client_ca_pem=self._identity.ca_pem),
                 on_request=inference.answer,
                 dictionaries=self._dictionary,
                 host=config.host,
@@ -172,7 +182,7 @@ class GatewayNode:
             port=config.tunnel_port,
             uploads=config.uploads or str(self._home.uploads_db),
             server_pem=authority.server_path,
-            device_token=self._home.device_token,
+            device_ca_pem=self._identity.ca_pem,
             drain_to=drain_to,
             device_quota=DeviceQuota.parse(config.device_quota),
         )
@@ -213,7 +223,7 @@ class GatewayNode:
         access, audit = self._home.access, self._home.audit
         app.include_router(release_router(releases, monitor, audited(authorize_by(access), audit)))
         app.include_router(audit_router(audit, authorize_by(access)))
-        app.include_router(device_router(monitor, self._home.lets_in))
+        app.include_router(device_router(monitor, self._identity.verifier.device_id))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
         app.include_router(trust_router(self._home.trust))
@@ -221,15 +231,19 @@ class GatewayNode:
         app.mount("/git", git_app(self._home.repos, access, space=DiskSpace(self._home.folder), audit=audit))
         return app
 
-    def _knows(self, authorization: str) -> bool:
-        """Say whether a request's Authorization header is of somebody who may send bodies."""
-        if self._home.access.identify_header(authorization) is not None:
-            return True
-        scheme, _, token = authorization.partition(" ")
-        return scheme.lower() == "bearer" and self._home.lets_in(token.strip())
+    def _knows(self, authorization: str, session: bytes | None) -> bool:
+        """Say whether a request is of somebody who may send bodies: a person, or a device."""
+        if session is None:
+            return self._home.access.identify_header(authorization) is not None
+        try:
+            self._identity.verifier.device_id(session)
+        except SessionRefusedError:
+            return False
+        return True
 
-    async def _authenticate(self, credential: str) -> str | None:
-        return credential_device(self._home.device_token, credential)
+    async def _revoke(self, revocations: Revocations) -> None:
+        """Disconnect revoked devices from the tunnel, and refuse them from now on."""
+        await self._tunnel.revoke(revocations.version, revocations.lowest)
 
     async def _dictionary(self, digest: str) -> bytes | None:
         """Return the shared file of that hash if it is short enough for a dictionary."""

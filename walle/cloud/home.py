@@ -1,14 +1,13 @@
 """The cloud's folder: keys, tokens, authority, repositories, files and databases, made at first start."""
 
 import functools
-import hmac
 import json
-import secrets
 from pathlib import Path
 from typing import Any
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority
+from walle.cloud.identity.store import IdentityStore
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.audit import AuditLog
 from walle.deploy.cloud.files import FileStore
@@ -27,10 +26,11 @@ class CloudHome:
         signatures/         of versions             epoch               of serials, after a restore
         keys/audit.pem      signs heads of the log  audit/              who did what, hash-chained
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
-        device.token        lets devices in         authority/          the tunnel's certificate authority
+        authority/          the servers' certificate authority
+        identity/           keys that make devices' identities, for the identity node alone
         repos/              task repositories       files/              what /cdn serves
         cloud-files/        what only the cloud's phases read
-        releases.db  monitor.db  uploads.db  devices.db
+        releases.db  monitor.db  uploads.db  devices.db  identities.db
 
     `prepare` makes what is absent; the nodes only read keys and tokens.
     """
@@ -41,6 +41,8 @@ class CloudHome:
         self.monitor_db = folder / "monitor.db"
         self.uploads_db = folder / "uploads.db"
         self.devices_db = folder / "devices.db"
+        self.identities_db = folder / "identities.db"
+        self.identity_folder = folder / "identity"
         self.inference_folder = folder / "inference"
 
     def prepare(self, scenarios: tuple[str, ...] = ()) -> None:
@@ -57,8 +59,6 @@ class CloudHome:
             token = access.issue("admin", {ANY_SCENARIO: Role.RELEASE})
             write_file(self.folder / "admin.token", f"{token}\n")
             access.save(self.folder / "access.toml")
-        if not (self.folder / "device.token").exists():
-            write_file(self.folder / "device.token", f"{secrets.token_urlsafe(24)}\n")
         for scenario in scenarios:
             self.repos.create(scenario)
         prepare_trust(self.trust, self.repos.scenarios(), SystemClock())
@@ -96,13 +96,9 @@ class CloudHome:
     def admin_token(self) -> str:
         return (self.folder / "admin.token").read_text().strip()
 
-    @functools.cached_property
-    def device_token(self) -> str:
-        return (self.folder / "device.token").read_text().strip()
-
-    def lets_in(self, token: str) -> bool:
-        """Say whether `token` lets a device in."""
-        return hmac.compare_digest(token.encode(), self.device_token.encode())
+    def identities(self) -> IdentityStore:
+        """Return the open file of devices' identities: what the identity node uses, and an administrator here."""
+        return IdentityStore(self.identities_db).open()
 
     def authority(self, names: tuple[str, ...] = (), *, clock: Clock | None = None) -> Authority:
         return Authority(self.folder / "authority", hosts=names, clock=clock)

@@ -55,13 +55,14 @@ _RULES = (
     BodyRule(re.compile(r"/git/.*"), MAX_REQUEST_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/outcomes"), MAX_OUTCOMES_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),
+    BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
     BodyRule(re.compile(r"/(cdn|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
 )
 _STREAM = re.compile(r"/v1/releases/[^/]*/stream")
 
-type Knows = Callable[[str], bool]
-"""`knows(authorization)` says whether an Authorization header holds a token, or another credential, that is valid."""
+type Knows = Callable[[str, bytes | None], bool]
+"""`knows(authorization, session)` says whether these headers, of a person or a device, hold a valid token."""
 
 
 def body_rule(path: str, limits: HttpLimits) -> BodyRule:

@@ -31,6 +31,7 @@ from walle.cloud.http_connection import READ_BYTES, HttpConnection, Phase, refus
 from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_stream
 from walle.cloud.turns import Turns
 from walle.pipeline.tunnel.listener import send_at_once
+from walle.protocol import DEVICE_HEADER
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ _SPARE_FILES = 512  # file descriptors for all but HTTP
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _TLS_BUFFER_BYTES = 4 * (16 * 1024 + 64)
 _CONNECTION = "walle.connection"  # in a scope
+_DEVICE = DEVICE_HEADER.lower().encode()
 
 
 type Connect = Callable[[Callable[[], asyncio.BaseProtocol], socket.socket], Awaitable[object]]
@@ -191,10 +193,12 @@ class HttpFront:
         rule = body_rule(path, self.limits)
         length = headers.get(b"content-length", b"0")
         has_body = b"transfer-encoding" in headers or length != b"0"
-        if has_body and rule.known_only and not self._knows(headers.get(b"authorization", b"").decode("latin-1")):
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
+        if has_body and rule.known_only and not self._knows(authorization, headers.get(_DEVICE)):
             self.refused["unknown"] += 1
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
-            message = "a valid token is needed before a body is read; send it in the header Authorization"
+            message = "a valid token is needed before a body is read; send it in the header Authorization, a device its"
+            message = f"{message} session in {DEVICE_HEADER}"
             await _refuse(send, 401, message, challenge)
             return
         if len(length) > 18 or int(length) > rule.max_bytes or (has_body and not rule.max_bytes):

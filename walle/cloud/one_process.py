@@ -6,6 +6,7 @@ from typing import Self
 from walle.cloud.config import CloudConfig
 from walle.cloud.gateway import GatewayAddress, GatewayNode
 from walle.cloud.home import CloudHome
+from walle.cloud.identity.node import IdentityNode
 from walle.cloud.inference import InferenceNode
 from walle.cloud.monitor import MonitorNode
 from walle.cloud.release import ReleaseNode
@@ -23,6 +24,7 @@ class Cloud:
         self.home = CloudHome(config.folder)
         self.gateway = GatewayNode(config)
         self.inference = InferenceNode(config)
+        self._identity_node = IdentityNode(config)
         self._monitor_node = MonitorNode(config)
         self._release_node = ReleaseNode(config)
         self.address: GatewayAddress
@@ -30,13 +32,14 @@ class Cloud:
     async def __aenter__(self) -> Self:
         self.home.prepare(self.config.scenarios)
         async with contextlib.AsyncExitStack() as undo:
-            for node in (self._monitor_node, self._release_node, self.inference, self.gateway):
+            for node in (self._identity_node, self._monitor_node, self._release_node, self.inference, self.gateway):
                 undo.push_async_callback(node.close)  # does nothing where it was never started
+            self.identities = await self._identity_node.start()
             self.monitor = await self._monitor_node.start()
             self.releases = await self._release_node.start(self.gateway, self.monitor)
             self.monitor.on_verdict = self.releases.verdict
             await self.inference.start(self.releases)
-            self.address = await self.gateway.start(self.releases, self.monitor, self.inference)
+            self.address = await self.gateway.start(self.releases, self.monitor, self.inference, self.identities)
             self._undo = undo.pop_all()
         return self
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from walle.cloud.identity.routes import Identities
 from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
 from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.monitor import Gate, Verdict
@@ -29,6 +30,10 @@ class ReleasesPeer(Releases, Protocol):
     """Methods of the release service that the gateway, the monitor and fallback inference call."""
 
     async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None: ...
+
+
+class IdentityPeer(Identities, Protocol):
+    """Methods of the identity service that the gateway calls."""
 
 
 class InferencePeer(WatchedPart, Protocol):

@@ -44,7 +44,7 @@ class CloudUnreachableError(CloudClientError):
 
 
 class CloudClient:
-    """A client of one cloud, within `async with`.
+    """A client of one cloud, within `async with`. `ca_pem` is the cloud's own authority, where it has one.
 
     Every call raises CloudUnreachableError without an answer, CloudRefusedError where the answer is an error.
 
@@ -52,13 +52,13 @@ class CloudClient:
         CloudAddressError: `url` is not an HTTP address.
     """
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", *, ca_pem: str = "") -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url
         if not url.startswith(("http://", "https://")):
             raise CloudAddressError(url, "not HTTP")
         try:
-            self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S, verify=http_tls())
+            self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S, verify=http_tls(ca_pem))
         except (httpx.InvalidURL, ValueError) as error:
             raise CloudAddressError(url, str(error)) from error
 

@@ -1,6 +1,6 @@
 """One device as one asyncio program: agent, trigger trie, task VMs, feature store and tunnel client.
 
-The app around it does three things: it passes the user's events to `on_event`, adds `profile_header()` to its ordinary
+The app around it does three things: it passes the user's events to `on_event`, adds `request_headers()` to its ordinary
 HTTP requests, and passes the answer's header to `handle_answer`. `walle device run` is such an app.
 
     async with Device(config) as device:
@@ -11,7 +11,7 @@ produced twice (ARCHITECTURE.md, "Exactly once"). An app that can send its event
 their positions instead, replays them from `device.resume_from`, and the device keeps no journal.
 
 `device.py` connects the parts, each with one noun: `event_intake.py`, `task_versions.py`, `task_runs.py`,
-`cloud_requests.py`, `cloud_tunnel.py`.
+`cloud_requests.py`, `cloud_tunnel.py`, `credentials.py`.
 """
 
 from walle.device.config import DeviceConfig

@@ -3,6 +3,8 @@
 import email.utils
 import logging
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import httpx
 
@@ -10,7 +12,16 @@ from walle.clock import Clock
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.trust import CLOCK_TOLERANCE_S
 from walle.device.config import DeviceConfig
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, TRUST_HEADER, Directive, Profile, ProtocolError
+from walle.device.credentials import DeviceCredentials
+from walle.protocol import (
+    DEVICE_HEADER,
+    PROFILE_HEADER,
+    TASKS_HEADER,
+    TRUST_HEADER,
+    Directive,
+    Profile,
+    ProtocolError,
+)
 from walle.protocol import directives_from_header as parse_directives
 
 _LOG = logging.getLogger(__name__)
@@ -22,17 +33,28 @@ class CloudRequests:
     """A device's requests to the gateway, and its part of an app's own requests."""
 
     def __init__(
-        self, config: DeviceConfig, http: httpx.AsyncClient, agent: Agent, clock: Clock, rng: random.Random
+        self,
+        config: DeviceConfig,
+        http: httpx.AsyncClient,
+        agent: Agent,
+        credentials: DeviceCredentials,
+        clock: Clock,
+        rng: random.Random,
     ) -> None:
         self._config = config
         self._http = http
         self._agent = agent
+        self._credentials = credentials
         self._clock = clock
         self._rng = rng
         self._profile: tuple[dict[str, str], str] | None = None  # the tasks, and the header that names them
 
-    def profile_header(self) -> str:
-        """Return the value of `X-Walle-Profile` for the app's next request."""
+    def headers(self) -> dict[str, str]:
+        """Return the headers for the app's next request: profile and session; none before there is a session."""
+        session = self._credentials.session_header
+        return {PROFILE_HEADER: self._profile_header(), DEVICE_HEADER: session} if session else {}
+
+    def _profile_header(self) -> str:
         tasks = self._agent.tasks
         if self._profile is None or self._profile[0] != tasks:
             config = self._config
@@ -56,7 +78,7 @@ class CloudRequests:
         Raises:
             httpx.HTTPError: the cloud does not answer.
         """
-        response = await self._http.post("/v1/checkin", headers={PROFILE_HEADER: self.profile_header()})
+        response = await self._post("/v1/checkin", headers={PROFILE_HEADER: self._profile_header()})
         response.raise_for_status()
         return response.headers.get(TASKS_HEADER), response.headers.get(TRUST_HEADER)
 
@@ -71,8 +93,7 @@ class CloudRequests:
         """
         outcomes = self._agent.outcomes
         while (batch := outcomes.take_batch()) is not None:
-            headers = {"Authorization": f"Bearer {self._config.token}"}
-            response = await self._http.post("/v1/outcomes", json=batch.to_json(), headers=headers)
+            response = await self._post("/v1/outcomes", json=batch.to_json())
             if response.is_client_error and response.status_code not in _RETRY_STATUSES:
                 _LOG.error("%s: outcomes were refused and are dropped: %s", self._config.device_id, response.text[:500])
             else:
@@ -90,6 +111,17 @@ class CloudRequests:
         if abs(ahead_s) > CLOCK_TOLERANCE_S:
             where = "ahead of" if ahead_s > 0 else "behind"
             _LOG.error("%s: the clock is %.0f s %s the cloud's: set it", self._config.device_id, abs(ahead_s), where)
+
+    async def _post(self, path: str, *, headers: Mapping[str, str] | None = None, json: Any = None) -> httpx.Response:
+        """Send a request with a session of the device; where the cloud does not know it any more, with another one."""
+        for tries_left in (1, 0):
+            session = await self._credentials.session()
+            headed = {**(headers or {}), DEVICE_HEADER: session}
+            response = await self._http.post(path, headers=headed, json=json)
+            if response.status_code != httpx.codes.UNAUTHORIZED or not tries_left:
+                return response
+            self._credentials.drop_session(session)
+        raise AssertionError
 
     async def report_periodically(self) -> None:
         """Report until this is cancelled."""

@@ -2,16 +2,17 @@
 
 import logging
 import random
-import ssl
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from walle.clock import Clock
-from walle.credential import device_credential
 from walle.device.config import DeviceConfig
+from walle.device.credentials import DeviceCredentials
 from walle.errors import PipelineError
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.tunnel.client import TunnelClient
 from walle.pipeline.tunnel.dictionaries import Dictionary
+from walle.pipeline.tunnel.sessions import ResumingContext
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class CloudTunnel:
         self,
         config: DeviceConfig,
         outbox: Outbox,
-        ssl_context: ssl.SSLContext,
+        ssl_context: ResumingContext,
         clock: Clock,
         rng: random.Random,
         *,
@@ -48,7 +49,6 @@ class CloudTunnel:
         client = TunnelClient(
             self._outbox,
             device_id=config.device_id,
-            token=device_credential(config.token, config.device_id),
             host=config.tunnel_host,
             port=config.tunnel_port,
             ssl_context=self._ssl_context,
@@ -59,8 +59,17 @@ class CloudTunnel:
         client.use_dictionaries(self._dictionaries)
         return client
 
-    async def run(self) -> None:
-        """Keep a tunnel up: replace a client that ends (refused, or its outbox cannot be read) by a new one."""
+    def show(self, certificate: Path, key: Path) -> None:
+        """Show the device's certificate from now on; the present connection moves to another one."""
+        self._ssl_context.show(certificate, key)
+        self.client.reconnect()
+
+    async def run(self, credentials: DeviceCredentials) -> None:
+        """Keep a tunnel up once there is a certificate: replace a client that ends by a new one.
+
+        A client ends where it is refused, or its outbox cannot be read.
+        """
+        await credentials.wait_certificate()
         while True:
             try:
                 await self.client.run()

@@ -20,8 +20,7 @@ class DeviceConfig:
     cloud_url: str  # of the gateway, for pulls and outcomes
     tunnel_host: str
     tunnel_port: int
-    ca_pem: str  # certificate authority of the tunnel server
-    token: str  # the fleet's secret: authenticates reports, and makes the device's credential for the tunnel
+    ca_pem: str  # certificate authority of the cloud's servers
     trusted_keys: Mapping[str, Any]  # root metadata of the fleet: which keys this device trusts
     vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
     # Task VMs live in a child process without the device's files, keys and connections, one for all devices of a
@@ -29,6 +28,7 @@ class DeviceConfig:
     # that the device has.
     vm_host: bool = True
     report_interval_s: float = 10.0
+    enrolment_token: str = ""  # of a join file; a device that is enrolled needs none
     escalation_timeout_s: float = 5.0
     escalation_connect_s: float = 0.5  # of this, for a connection: without one, a task soon decides by itself
     live: LivePolicy = dataclasses.field(default_factory=LivePolicy)  # for events without a position

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import random
+import ssl
 from pathlib import Path
 from typing import Self
 
@@ -19,6 +20,7 @@ from walle.device.background import BackgroundWork
 from walle.device.cloud_requests import CloudRequests
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
+from walle.device.credentials import DeviceCredentials
 from walle.device.event_intake import EventIntake
 from walle.device.summary import DeviceCounts, DeviceSummary
 from walle.device.task_runs import TaskRuns
@@ -73,9 +75,22 @@ class Device:
             host = shared_host() if config.vm_host else None
             runner = TaskRunner(config.vms, task_log=task_log, host=host)
             undo.push_async_callback(runner.close)
+            http = await undo.enter_async_context(
+                httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0, verify=_http_verification(config))
+            )
             self._tunnel = CloudTunnel(
                 config, self.outbox, client_context(ca_path), clock, self._rng, on_ack=self._on_ack
             )
+            self._credentials = DeviceCredentials(
+                config.device_id,
+                config.folder,
+                http,
+                clock,
+                self._rng,
+                token=config.enrolment_token,
+                on_certificate=self._tunnel.show,
+            )
+            await self._credentials.start()
             active: dict[str, ActiveVersion] = {}
             self._runs = TaskRuns(
                 config,
@@ -94,9 +109,6 @@ class Device:
             undo.push_async_callback(self.stream.close)
             self._versions = TaskVersions(self.store, self.stream, history, runner, self._tunnel, active)
             undo.push_async_callback(self._versions.aclose)
-            http = await undo.enter_async_context(
-                httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0, verify=http_tls())
-            )
             self.agent = Agent(
                 config.folder / "tasks",
                 DeviceTrust(config.trusted_keys, clock),
@@ -110,12 +122,13 @@ class Device:
                 on_remove=self._versions.remove,
                 random_source=self._rng,
             )
-            self._requests = CloudRequests(config, http, self.agent, clock, self._rng)
+            self._requests = CloudRequests(config, http, self.agent, self._credentials, clock, self._rng)
             await undo.enter_async_context(self.agent)
             await self._versions.start()
             self._background = BackgroundWork(config.device_id)
             undo.push_async_callback(self._background.aclose)
-            self._background.spawn(self._tunnel.run(), "tunnel")
+            self._background.spawn(self._credentials.run(), "credentials")
+            self._background.spawn(self._tunnel.run(self._credentials), "tunnel")
             self._background.spawn(self._requests.report_periodically(), "report")
             self._intake = EventIntake(config, clock, self.store, self.stream, history)
             undo.push_async_callback(self._intake.aclose)
@@ -161,9 +174,13 @@ class Device:
         """The active version of each task."""
         return self.agent.tasks
 
-    def profile_header(self) -> str:
-        """Return the value of `X-Walle-Profile` for the app's next request."""
-        return self._requests.profile_header()
+    def request_headers(self) -> dict[str, str]:
+        """Return the headers for the app's next request to its server: `X-Walle-Profile` and `X-Walle-Device`.
+
+        None before the device has a session, which it asks for in the background. The session is a secret: these
+        headers are for the app's own server alone.
+        """
+        return self._requests.headers()
 
     async def handle_answer(self, header: str | None, trust: str | None = None) -> None:
         """Act on `X-Walle-Tasks` and `X-Walle-Trust` of an answer, None if it has none; pulls run in the background.
@@ -318,3 +335,8 @@ def _keep_file(path: Path, text: str) -> None:
         if path.read_bytes() == text.encode():
             return
     write_file(path, text)
+
+
+def _http_verification(config: DeviceConfig) -> ssl.SSLContext:
+    """Return the TLS context of requests: it trusts the authority of the join file where the cloud's URL is HTTPS."""
+    return http_tls(config.ca_pem if config.cloud_url.startswith("https://") else "")

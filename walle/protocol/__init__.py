@@ -2,6 +2,7 @@
 
 Over HTTP (§6):
     request header   X-Walle-Profile   `Profile`, compact JSON
+    request header   X-Walle-Device    session of the device, a token of the cloud
     response header  X-Walle-Tasks     a list of `Directive`s, compact JSON
     response header  X-Walle-Trust     `Timestamp`, compact JSON
     GET  /trust/{version}.{name}.json  root and scenarios metadata, in the format of The Update Framework
@@ -31,6 +32,7 @@ from walle.protocol.push import (
     directives_to_header,
 )
 from walle.protocol.reads import parse_reads
+from walle.protocol.sessions import DEVICE_HEADER, session_proof
 from walle.protocol.task_state import FeaturesPolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.trust import MAX_EPOCH, TRUST_HEADER, Alarm, Timestamp
@@ -65,6 +67,7 @@ from walle.protocol.tunnel import (
 )
 
 __all__ = [
+    "DEVICE_HEADER",
     "DICTIONARY_MARK",
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
@@ -128,5 +131,6 @@ __all__ = [
     "origins_to_text",
     "parse_reads",
     "printable",
+    "session_proof",
     "whole_characters",
 ]

@@ -69,8 +69,8 @@ class _Meter:
             self.visit_events += events
             self.visit_bytes += total
 
-    def profile_header(self) -> str:
-        return self._device.profile_header()
+    def request_headers(self) -> dict[str, str]:
+        return self._device.request_headers()
 
     async def handle_answer(self, header: str) -> None:
         await self._device.handle_answer(header)

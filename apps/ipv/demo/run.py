@@ -391,8 +391,8 @@ class _Demo:
             tunnel_host=address.tunnel_host,
             tunnel_port=address.tunnel_port,
             ca_pem=address.ca_pem,
-            token=home.device_token,
             trusted_keys=home.trusted_keys,
+            enrolment_token=home.identities().make_token(device_id, life_s=3600.0),
             vms=2,  # the active version, and one that is being checked
             report_interval_s=0.5,
         )

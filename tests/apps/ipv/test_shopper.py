@@ -33,8 +33,8 @@ class RecordingDevice:
         self.events.append((position, event))
         self.taken.set()
 
-    def profile_header(self) -> str:
-        return '{"d":"device"}'
+    def request_headers(self) -> dict[str, str]:
+        return {PROFILE_HEADER: '{"d":"device"}'}
 
     async def handle_answer(self, header: str) -> None:
         self.answers.append(header)

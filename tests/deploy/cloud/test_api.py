@@ -28,6 +28,7 @@ from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.push import WallePush
 from walle.errors import ConfigError, EngineError
 from walle.protocol import (
+    DEVICE_HEADER,
     PROFILE_HEADER,
     TASKS_HEADER,
     Outcome,
@@ -37,8 +38,15 @@ from walle.protocol import (
     directives_from_header,
 )
 
-AS_DEVICE = {"Authorization": "Bearer of-a-device"}
+AS_DEVICE = {DEVICE_HEADER: "d1"}
 BODY: dict[str, Any] = {"scenario": "shop", "task": "ipv", "version": "v1", "beta": ["d1"]}
+
+
+def _sender(session: bytes | None) -> str:
+    """Take the session for the id of the device itself."""
+    if session is None:
+        raise AccessError(401, "no session")
+    return session.decode()
 
 
 class Gateway:
@@ -51,11 +59,11 @@ class Gateway:
         self.world = world
         app = FastAPI()
         app.include_router(release_router(world.service, world.monitor, authorize_by(access)))
-        app.include_router(device_router(world.monitor, lambda token: token == "of-a-device"))
+        app.include_router(device_router(world.monitor, _sender))
         app.include_router(watch_router(world.service, world.monitor, world.answerer))
         install_error_handlers(app)
         self.fastapi = app
-        self.app = WallePush(app, world.answerer)
+        self.app = WallePush(app, world.answerer, _sender)
         transport = httpx.ASGITransport(self.app)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://cloud")
 
@@ -73,7 +81,9 @@ class Gateway:
 
     async def check_in(self, device_id: str, **tasks: str) -> httpx.Response:
         profile = Profile(device_id, "10", {}, {f"shop/{task}": version for task, version in tasks.items()})
-        return await self.client.post("/v1/checkin", headers={PROFILE_HEADER: profile.to_header()})
+        return await self.client.post(
+            "/v1/checkin", headers={PROFILE_HEADER: profile.to_header(), DEVICE_HEADER: device_id}
+        )
 
 
 @pytest_asyncio.fixture
@@ -200,11 +210,13 @@ async def test_a_broken_report_is_refused(gateway: Gateway, body: bytes, said: s
 
 
 @pytest.mark.asyncio
-async def test_a_heartbeat_needs_a_profile(gateway: Gateway) -> None:
-    response = await gateway.client.post("/v1/checkin")
+async def test_a_heartbeat_needs_a_session_and_a_profile(gateway: Gateway) -> None:
+    profile = Profile("d1", "10").to_header()
+    assert (await gateway.client.post("/v1/checkin", headers={PROFILE_HEADER: profile})).status_code == 401
+    response = await gateway.client.post("/v1/checkin", headers=AS_DEVICE)
     assert response.status_code == 422
     assert PROFILE_HEADER in response.json()["error"]
-    response = await gateway.client.post("/v1/checkin", headers={PROFILE_HEADER: "{"})
+    response = await gateway.client.post("/v1/checkin", headers={PROFILE_HEADER: "{", **AS_DEVICE})
     assert response.status_code == 204
     assert "not JSON" in response.headers["x-walle-error"]
 
@@ -289,4 +301,7 @@ async def test_reports_are_devices_own(gateway: Gateway, headers: dict[str, str]
     body = OutcomeBatch("d1", "b1", ()).to_json()
     refused = await gateway.client.post("/v1/outcomes", json=body, headers=headers)
     assert (refused.status_code, refused.json()["type"]) == (401, "AccessError")
+    other = await gateway.client.post("/v1/outcomes", json=body, headers={DEVICE_HEADER: "d2"})
+    assert other.status_code == 403
+    assert "'d1'" in other.json()["error"]
     assert (await gateway.client.post("/v1/outcomes", json=body, headers=AS_DEVICE)).status_code == 204

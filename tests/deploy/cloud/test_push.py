@@ -12,9 +12,10 @@ from starlette.routing import Route
 
 from tests.sim.release_world import table_of
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.push import ERROR_HEADER, MAX_SEEN, MAX_SEEN_BYTES, Answerer, WallePush
+from walle.deploy.cloud.push import ERROR_HEADER, MAX_SEEN, MAX_SEEN_BYTES, Answerer, Headers, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
+from walle.errors import DeployError
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
 
 
 def _profile(device_id: str = "d1", **tasks: str) -> bytes:
@@ -38,12 +39,24 @@ async def _parts(_: Request) -> StreamingResponse:
     return StreamingResponse(body())
 
 
+def _sender(session: bytes | None) -> str:
+    """Take the session for the id of the device itself."""
+    if session is None:
+        raise DeployError("no session")
+    return session.decode()
+
+
+def _ask(answerer: Answerer, raw: bytes) -> Headers:
+    """Return the answer to a profile that its own device sent."""
+    return answerer.headers(raw, json.loads(raw)["d"] if raw.startswith(b"{") else "d0")
+
+
 BUSINESS = Starlette(routes=[Route("/hello", _hello), Route("/parts", _parts)])
 
 
 async def _get(answerer: Answerer, path: str = "/hello", profile: bytes | str | None = None) -> httpx.Response:
-    transport = httpx.ASGITransport(WallePush(BUSINESS, answerer))
-    headers = {PROFILE_HEADER: profile} if profile is not None else {}
+    transport = httpx.ASGITransport(WallePush(BUSINESS, answerer, _sender))
+    headers = {PROFILE_HEADER: profile, DEVICE_HEADER: "d1"} if profile is not None else {}
     async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
         return await client.get(path, headers=headers)  # type: ignore[arg-type]
 
@@ -55,7 +68,7 @@ async def test_the_answer_rides_on_a_business_response() -> None:
     assert response.text == "hello /hello"
     (directive,) = directives_from_header(response.headers[TASKS_HEADER])
     assert (directive.task, directive.version) == ("shop/ipv", "v2")
-    assert response.headers.get_list("vary") == ["Accept", PROFILE_HEADER]
+    assert response.headers.get_list("vary") == ["Accept", f"{PROFILE_HEADER}, {DEVICE_HEADER}"]
 
 
 @pytest.mark.asyncio
@@ -124,32 +137,58 @@ async def test_other_scopes_pass_through(kind: str) -> None:
         return
 
     scope = {"type": kind, "headers": [(PROFILE_HEADER.lower().encode(), _profile())]}
-    await WallePush(app, Answerer(table_of(ipv="v2")))(scope, receive, send)
+    await WallePush(app, Answerer(table_of(ipv="v2")), _sender)(scope, receive, send)
     assert seen == [(scope, receive, send)]
 
 
 def test_a_repeated_profile_costs_one_look_up_until_the_table_changes() -> None:
     answerer = Answerer(table_of(ipv="v1"))
     raw = _profile(ipv="v1")
-    assert [answerer.headers(raw) for _ in range(3)] == [(), (), ()]
+    assert [_ask(answerer, raw) for _ in range(3)] == [(), (), ()]
     assert (answerer.fresh, answerer.repeated, answerer.answered) == (1, 2, 0)
     answerer.swap(table_of(ipv="v2", generation=2))
-    ((name, value), _) = answerer.headers(raw)
+    ((name, value), _) = _ask(answerer, raw)
     assert name == TASKS_HEADER.lower().encode()
     assert directives_from_header(value.decode())[0].version == "v2"
     assert (answerer.fresh, answerer.repeated, answerer.answered) == (2, 2, 1)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_profile_of_another_device_is_refused_and_leaves_nothing(is_known: bool) -> None:
+    answerer = Answerer(table_of(ipv="v2"))
+    raw = _profile("d1", ipv="v1")
+    if is_known:
+        assert answerer.headers(raw, "d1")[0][0] == TASKS_HEADER.lower().encode()
+        answerer.take_seen()
+    ((name, value),) = answerer.headers(raw, "d2")
+    assert name == ERROR_HEADER.lower().encode()
+    assert b"'d1'" in value
+    assert b"'d2'" in value
+    assert answerer.take_seen() == {}
+    assert answerer.recent(10, Policy()) == (("d1",) if is_known else ())
+    assert answerer.foreign == 1
+
+
+@pytest.mark.asyncio
+async def test_a_profile_without_a_session_gets_the_reason_and_no_directives() -> None:
+    transport = httpx.ASGITransport(WallePush(BUSINESS, Answerer(table_of(ipv="v2")), _sender))
+    async with httpx.AsyncClient(transport=transport, base_url="http://app") as client:
+        response = await client.get("/hello", headers={PROFILE_HEADER: _profile(ipv="v1").decode()})
+    assert response.text == "hello /hello"
+    assert response.headers[ERROR_HEADER] == "no session"
+    assert TASKS_HEADER not in response.headers
+
+
 def test_an_older_table_replaces_no_newer_one() -> None:
     answerer = Answerer(table_of(ipv="v2", generation=5))
     answerer.swap(table_of(ipv="v1", generation=4))
-    assert answerer.headers(_profile(ipv="v2")) == ()
+    assert _ask(answerer, _profile(ipv="v2")) == ()
 
 
 def test_the_cache_is_bounded() -> None:
     answerer = Answerer(table_of(ipv="v1"), cache_bytes=50_000, recent_devices=10)
     for number in range(1000):
-        answerer.headers(_profile(f"device-{number}"))
+        _ask(answerer, _profile(f"device-{number}"))
     assert 50 < len(answerer._cache) < 200
     assert answerer._cached_bytes <= 50_000
     assert len(answerer._encoded) == 1
@@ -161,7 +200,7 @@ def test_the_cache_is_bounded() -> None:
 def test_a_device_comes_once_among_the_recent_ones() -> None:
     answerer = Answerer(table_of(ipv="v1"))
     for raw in (_profile("a"), _profile("b"), _profile("a", ipv="v1")):
-        answerer.headers(raw)
+        _ask(answerer, raw)
     assert answerer.recent(10, Policy()) == ("a", "b")
 
 
@@ -170,7 +209,7 @@ def test_a_long_answer_comes_in_parts() -> None:
     answerer = Answerer(table_of(1, **versions))
     has: dict[str, str] = {}
     rounds = 0
-    while headers := answerer.headers(_profile("d", **has)):
+    while headers := _ask(answerer, _profile("d", **has)):
         value = headers[0][1]
         assert len(value) <= 8192
         has |= {one.task.removeprefix("shop/"): one.version for one in directives_from_header(value.decode())}
@@ -181,7 +220,7 @@ def test_a_long_answer_comes_in_parts() -> None:
 
 def test_one_directive_goes_out_however_long() -> None:
     answerer = Answerer(table_of(ipv="v1", cv="v1"), max_answer_bytes=10)
-    assert len(json.loads(answerer.headers(_profile())[0][1])) == 1
+    assert len(json.loads(_ask(answerer, _profile())[0][1])) == 1
 
 
 @pytest.mark.asyncio
@@ -190,19 +229,19 @@ async def test_the_devices_that_sent_profiles_are_handed_over_once_within_bounds
     raws = {f"d{number}": Profile(f"d{number}", "10").to_header().encode() for number in range(3)}
     for _ in range(2):  # the second time from the cache
         for raw in raws.values():
-            answerer.headers(raw)
+            _ask(answerer, raw)
         async with asyncio.timeout(5):
             await answerer.wait_seen()
         assert answerer.take_seen() == raws
         assert answerer.take_seen() == {}
     changed = Profile("d0", "11").to_header().encode()
-    answerer.headers(raws["d0"])
-    answerer.headers(changed)
-    answerer.headers(b"broken")
+    _ask(answerer, raws["d0"])
+    _ask(answerer, changed)
+    _ask(answerer, b"broken")
     assert answerer.take_seen() == {"d0": changed}
     for number in range(MAX_SEEN + 100):
-        answerer.headers(Profile(f"e{number}", "10").to_header().encode())
+        _ask(answerer, Profile(f"e{number}", "10").to_header().encode())
     assert (len(answerer.take_seen()), answerer.unseen) == (MAX_SEEN, 100)
     for number in range(3000):
-        answerer.headers(Profile(f"f{number}", "1" * 8000).to_header().encode())
+        _ask(answerer, Profile(f"f{number}", "1" * 8000).to_header().encode())
     assert sum(map(len, answerer.take_seen().values())) <= MAX_SEEN_BYTES

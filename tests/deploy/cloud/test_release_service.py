@@ -42,7 +42,7 @@ def _request(version: str = "v1", **changes: object) -> ReleaseRequest:
 def _answer(world: ReleaseWorld, device_id: str, have: str = "", app_version: str = "10") -> str:
     """Return the version that the cloud leads a device to."""
     profile = Profile(device_id, app_version, {}, {"shop/ipv": have} if have else {})
-    headers = world.answerer.headers(profile.to_header().encode())
+    headers = world.answerer.headers(profile.to_header().encode(), profile.device_id)
     if not headers:
         return have
     (directive,) = directives_from_header(headers[0][1].decode())

@@ -16,23 +16,21 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.pipeline.ingest.upload_samples import until
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.tunnel_rig import fill, running
 from walle.clock import SystemClock
-from walle.cloud.authority import Authority
-from walle.credential import credential_device, device_credential
 from walle.errors import ConfigError, PipelineError, WalleError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel import processes as processes_module
-from walle.pipeline.tunnel.client import RequestError, TunnelClient, client_context
+from walle.pipeline.tunnel.client import RequestError, TunnelClient
 from walle.pipeline.tunnel.deadline import request_due_s
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
 from walle.pipeline.tunnel.processes import TunnelProcessError, TunnelProcesses, WorkerSettings
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 
-_TOKEN = "the fleet's secret"
 _DEVICES = 8
 
 
@@ -57,22 +55,23 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> TunnelAuthority:
+    return TunnelAuthority(tmp_path_factory.mktemp("authority"))
 
 
-def settings(authority: Authority, location: str, port: int = 0, *, host: str = "127.0.0.1") -> WorkerSettings:
-    return WorkerSettings(host=host, port=port, uploads=location, server_pem=authority.server_path, device_token=_TOKEN)
+def settings(authority: TunnelAuthority, location: str, port: int = 0, *, host: str = "127.0.0.1") -> WorkerSettings:
+    return WorkerSettings(
+        host=host, port=port, uploads=location, server_pem=authority.server_path, device_ca_pem=authority.devices.ca_pem
+    )
 
 
-def make_client(authority: Authority, outbox: MemoryOutbox, port: int, number: int) -> TunnelClient:
+def make_client(authority: TunnelAuthority, outbox: MemoryOutbox, port: int, number: int) -> TunnelClient:
     return TunnelClient(
         outbox,
         device_id=f"device-{number}",
-        token=device_credential(_TOKEN, f"device-{number}"),
         host="127.0.0.1",
         port=port,
-        ssl_context=client_context(authority.ca_path),
+        ssl_context=authority.device_context(number),
         rng=random.Random(number),
         backoff_s=0.01,
         backoff_max_s=0.1,
@@ -80,7 +79,7 @@ def make_client(authority: Authority, outbox: MemoryOutbox, port: int, number: i
 
 
 @contextlib.asynccontextmanager
-async def fleet(authority: Authority, port: int) -> AsyncIterator[tuple[list[MemoryOutbox], list[TunnelClient]]]:
+async def fleet(authority: TunnelAuthority, port: int) -> AsyncIterator[tuple[list[MemoryOutbox], list[TunnelClient]]]:
     outboxes = [MemoryOutbox() for _ in range(_DEVICES)]
     clients = [make_client(authority, outbox, port, number) for number, outbox in enumerate(outboxes)]
     async with contextlib.AsyncExitStack() as undo:
@@ -91,7 +90,7 @@ async def fleet(authority: Authority, port: int) -> AsyncIterator[tuple[list[Mem
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(180)
-async def test_killed_processes_lose_and_double_nothing(authority: Authority, location: str) -> None:
+async def test_killed_processes_lose_and_double_nothing(authority: TunnelAuthority, location: str) -> None:
     rng, made = random.Random(11), 0
     async with (
         open_uploads(location) as store,
@@ -132,7 +131,7 @@ async def test_killed_processes_lose_and_double_nothing(authority: Authority, lo
 @pytest.mark.parametrize(("count", "gets_signal"), [(1, False), (2, False), (2, True)])
 @pytest.mark.asyncio
 async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
-    authority: Authority, tmp_path: Path, count: int, gets_signal: bool
+    authority: TunnelAuthority, tmp_path: Path, count: int, gets_signal: bool
 ) -> None:
     """With `gets_signal`, each process gets SIGTERM as well, as service managers send it."""
     release = asyncio.Event()
@@ -141,16 +140,12 @@ async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
         await release.wait()
         return b"answered"
 
-    async def authenticate(credential: str) -> str | None:
-        return credential_device(_TOKEN, credential)
-
     location = str(tmp_path / "u.db")
     async with contextlib.AsyncExitStack() as undo:
         store = await undo.enter_async_context(open_uploads(location))
         other = TunnelService(
             store,
             ssl_context=authority.server_context(),
-            authenticate=authenticate,
             on_request=slow,
             host="127.0.0.1",
             port=0,
@@ -163,7 +158,6 @@ async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
             tunnel = TunnelService(
                 store,
                 ssl_context=authority.server_context(),
-                authenticate=authenticate,
                 on_request=slow,
                 host="127.0.0.1",
                 port=0,
@@ -197,7 +191,7 @@ async def test_devices_of_a_tunnel_that_stops_are_sent_to_another(
 
 @pytest.mark.asyncio
 async def test_a_process_without_its_main_process_does_not_keep_devices_until_their_turn_to_move(
-    authority: Authority, tmp_path: Path
+    authority: TunnelAuthority, tmp_path: Path
 ) -> None:
     """It could not answer their requests."""
     place = dataclasses.replace(settings(authority, str(tmp_path / "u.db")), drain_to=DrainTarget(over_s=30.0))
@@ -234,7 +228,7 @@ def test_addresses_to_drain_to() -> None:
 
 @pytest.mark.asyncio
 async def test_connections_are_spread_and_a_device_that_moves_is_taken_over(
-    authority: Authority, tmp_path: Path
+    authority: TunnelAuthority, tmp_path: Path
 ) -> None:
     location = str(tmp_path / "uploads.db")
     async with (
@@ -254,7 +248,7 @@ async def test_connections_are_spread_and_a_device_that_moves_is_taken_over(
 
 
 @pytest.mark.asyncio
-async def test_requests_are_answered_by_the_main_process(authority: Authority, tmp_path: Path) -> None:
+async def test_requests_are_answered_by_the_main_process(authority: TunnelAuthority, tmp_path: Path) -> None:
     async with (
         TunnelProcesses(2, settings(authority, str(tmp_path / "u.db")), on_request=answer) as processes,
         fleet(authority, processes.port) as (_, clients),
@@ -272,7 +266,7 @@ async def test_requests_are_answered_by_the_main_process(authority: Authority, t
 
 @pytest.mark.asyncio
 async def test_a_process_that_hangs_is_reported_and_the_others_go_on(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes_module, "_SILENT_S", 3.0)
     location = str(tmp_path / "uploads.db")
@@ -292,7 +286,7 @@ async def test_a_process_that_hangs_is_reported_and_the_others_go_on(
 
 @pytest.mark.asyncio
 async def test_a_process_that_hangs_is_killed_and_started_again(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location = str(tmp_path / "uploads.db")
     async with (
@@ -322,7 +316,7 @@ async def test_a_process_that_hangs_is_killed_and_started_again(
 
 @pytest.mark.asyncio
 async def test_no_process_counts_as_hung_while_the_main_process_was_stopped(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stoppable(SystemClock):
         stopped_s = 0.0
@@ -360,7 +354,7 @@ asyncio.run(worker._main())
     ],
 )
 async def test_a_process_of_another_version_is_reported_and_replaced(
-    authority: Authority,
+    authority: TunnelAuthority,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -385,7 +379,9 @@ async def test_a_process_of_another_version_is_reported_and_replaced(
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("host", ["", "::1", "localhost"])
-async def test_processes_listen_on_every_address_of_a_host(authority: Authority, tmp_path: Path, host: str) -> None:
+async def test_processes_listen_on_every_address_of_a_host(
+    authority: TunnelAuthority, tmp_path: Path, host: str
+) -> None:
     addresses = {"": ["127.0.0.1", "::1"], "::1": ["::1"], "localhost": []}[host]
     if not addresses:
         addresses = sorted({str(where[0]) for *_, where in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)})
@@ -401,7 +397,7 @@ async def test_processes_listen_on_every_address_of_a_host(authority: Authority,
 
 @pytest.mark.asyncio
 async def test_the_end_does_not_wait_for_a_process_that_hangs_and_does_not_read(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes_module, "_STOP_S", 1.0)
     monkeypatch.setattr(processes_module, "_SILENT_S", 0.2)
@@ -424,7 +420,7 @@ async def test_the_end_does_not_wait_for_a_process_that_hangs_and_does_not_read(
 
 @pytest.mark.asyncio
 async def test_a_process_that_the_system_cannot_start_is_started_later(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
         TunnelProcesses(2, settings(authority, str(tmp_path / "u.db")), on_request=answer) as processes,
@@ -439,7 +435,7 @@ async def test_a_process_that_the_system_cannot_start_is_started_later(
 
 @pytest.mark.asyncio
 async def test_the_end_does_not_wait_for_the_next_start_of_a_process(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes_module, "_BACKOFF_S", 30.0)
     async with asyncio.timeout(12):
@@ -449,7 +445,9 @@ async def test_the_end_does_not_wait_for_the_next_start_of_a_process(
 
 
 @pytest.mark.asyncio
-async def test_processes_end_with_the_main_process_and_store_what_arrived(authority: Authority, tmp_path: Path) -> None:
+async def test_processes_end_with_the_main_process_and_store_what_arrived(
+    authority: TunnelAuthority, tmp_path: Path
+) -> None:
     location = str(tmp_path / "uploads.db")
     async with (
         TunnelProcesses(2, settings(authority, location), on_request=answer) as processes,
@@ -470,7 +468,7 @@ async def test_processes_end_with_the_main_process_and_store_what_arrived(author
 
 @pytest.mark.asyncio
 async def test_a_process_whose_main_process_has_ended_does_not_wait_for_its_devices_to_move(
-    authority: Authority, tmp_path: Path
+    authority: TunnelAuthority, tmp_path: Path
 ) -> None:
     slow = dataclasses.replace(settings(authority, str(tmp_path / "u.db")), drain_to=DrainTarget(over_s=600.0))
     async with (
@@ -495,7 +493,7 @@ def taken_port() -> Iterator[int]:
 
 @pytest.mark.asyncio
 async def test_a_port_in_use_and_a_store_that_cannot_be_opened_are_refused(
-    authority: Authority, tmp_path: Path, taken_port: int
+    authority: TunnelAuthority, tmp_path: Path, taken_port: int
 ) -> None:
     with pytest.raises(OSError, match="in use"):
         async with TunnelProcesses(2, settings(authority, str(tmp_path / "u.db"), taken_port), on_request=answer):
@@ -513,7 +511,7 @@ def taken_ipv6_port() -> Iterator[int]:
 
 @pytest.mark.asyncio
 async def test_a_port_in_use_on_one_address_of_the_host_is_refused(
-    authority: Authority, tmp_path: Path, taken_ipv6_port: int
+    authority: TunnelAuthority, tmp_path: Path, taken_ipv6_port: int
 ) -> None:
     """The processes would share it with the other program, and get some of its connections."""
     place = settings(authority, str(tmp_path / "u.db"), taken_ipv6_port, host="")
@@ -523,7 +521,7 @@ async def test_a_port_in_use_on_one_address_of_the_host_is_refused(
 
 
 @pytest.mark.asyncio
-async def test_deadlines_and_refusals_cross_between_the_processes(authority: Authority, location: str) -> None:
+async def test_deadlines_and_refusals_cross_between_the_processes(authority: TunnelAuthority, location: str) -> None:
     left_s: list[float] = []
 
     async def refuse(device_id: str, topic: str, payload: bytes) -> bytes:

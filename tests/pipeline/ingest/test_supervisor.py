@@ -120,10 +120,10 @@ def test_the_lag_of_an_upload_grows_though_the_clock_is_set_back() -> None:
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
     clock = SetClock(1_000_000.0)
     server = TunnelServer(
         ssl_context=context,
-        authenticate=nothing,
         resume=nothing,
         on_request=nothing,
         host="127.0.0.1",

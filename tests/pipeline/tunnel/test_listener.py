@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.tunnel_rig import RawDevice, bare_server, until
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.listener import listen
 from walle.pipeline.tunnel.reserved_port import reserve
 from walle.pipeline.tunnel.server import ServerLimits
@@ -27,14 +27,16 @@ FAST = [
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
-async def test_servers_with_reuse_port_divide_the_connections_of_one_address(authority: Authority, fast: bool) -> None:
+async def test_servers_with_reuse_port_divide_the_connections_of_one_address(
+    authority: TunnelAuthority, fast: bool
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         first = await stack.enter_async_context(bare_server(authority, reuse_port=True, fast_transports=fast))
         second = bare_server(authority, reuse_port=True, port=first.port, fast_transports=fast)
         await stack.enter_async_context(second)
         assert second.port == first.port
         for number in range(40):  # the chance that the kernel gives all to one is 2 in 2^40
-            device = await stack.enter_async_context(RawDevice.connect(authority, first.port))
+            device = await stack.enter_async_context(RawDevice.connect(authority, first.port, number))
             await device.hello(number)
         assert first.counts.open + second.counts.open == 40
         assert min(first.counts.open, second.counts.open) > 0
@@ -42,7 +44,7 @@ async def test_servers_with_reuse_port_divide_the_connections_of_one_address(aut
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
-async def test_an_address_in_use_is_refused_without_reuse_port(authority: Authority, fast: bool) -> None:
+async def test_an_address_in_use_is_refused_without_reuse_port(authority: TunnelAuthority, fast: bool) -> None:
     async with bare_server(authority) as first:
         second = bare_server(authority, port=first.port, fast_transports=fast)
         with pytest.raises(OSError, match="in use"):
@@ -51,7 +53,7 @@ async def test_an_address_in_use_is_refused_without_reuse_port(authority: Author
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
-async def test_a_given_socket_is_listened_on_and_closed(authority: Authority, fast: bool) -> None:
+async def test_a_given_socket_is_listened_on_and_closed(authority: TunnelAuthority, fast: bool) -> None:
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
     async with bare_server(authority, sock=bound, fast_transports=fast) as server:
@@ -66,7 +68,7 @@ async def test_a_given_socket_is_listened_on_and_closed(authority: Authority, fa
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
-async def test_every_address_of_a_host_is_listened_on(authority: Authority, fast: bool) -> None:
+async def test_every_address_of_a_host_is_listened_on(authority: TunnelAuthority, fast: bool) -> None:
     if not socket.has_ipv6:
         pytest.skip("needs IPv6")
     async with bare_server(authority, host="localhost", fast_transports=fast) as server:
@@ -78,7 +80,7 @@ async def test_every_address_of_a_host_is_listened_on(authority: Authority, fast
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_port_0_is_the_same_port_on_every_address_of_a_host(
-    authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second address of IPv4 stands for one of IPv6, which not every machine has."""
     addresses = ["127.0.0.1", "127.0.0.2"]
@@ -107,7 +109,7 @@ async def test_port_0_is_the_same_port_on_every_address_of_a_host(
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_addresses_of_a_host_that_this_machine_does_not_have_are_left_out(
-    authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a container that knows localhost as ::1 too, and has no IPv6."""
     addresses = ["127.0.0.1", "203.0.113.1"]  # the latter is for documentation (RFC 5737), so no machine has it
@@ -129,7 +131,7 @@ async def test_addresses_of_a_host_that_this_machine_does_not_have_are_left_out(
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
-async def test_closing_ends_a_handshake_under_way(authority: Authority, fast: bool) -> None:
+async def test_closing_ends_a_handshake_under_way(authority: TunnelAuthority, fast: bool) -> None:
     server = bare_server(authority, fast_transports=fast)
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -145,7 +147,7 @@ async def test_closing_ends_a_handshake_under_way(authority: Authority, fast: bo
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
-async def test_a_drained_server_is_closed(authority: Authority, fast: bool) -> None:
+async def test_a_drained_server_is_closed(authority: TunnelAuthority, fast: bool) -> None:
     server = bare_server(authority, fast_transports=fast)
     await server.start()
     await server.drain(over_s=0.0, grace_s=0.0)
@@ -156,7 +158,7 @@ async def test_a_drained_server_is_closed(authority: Authority, fast: bool) -> N
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_accepting_goes_on_after_the_file_descriptors_ran_out(
-    authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    authority: TunnelAuthority, fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Exhausted(socket.socket):
         left = 3
@@ -184,7 +186,7 @@ async def test_accepting_goes_on_after_the_file_descriptors_ran_out(
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
 async def test_handshakes_under_way_are_bounded_and_slow_ones_leave_room(
-    authority: Authority, fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    authority: TunnelAuthority, fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("walle.pipeline.tunnel.listener._HANDSHAKE_TURN_S", 0.3)
     async with bare_server(authority, fast_transports=fast, limits=ServerLimits(handshakes=3)) as server:
@@ -204,19 +206,21 @@ async def test_handshakes_under_way_are_bounded_and_slow_ones_leave_room(
 
 @pytest.mark.parametrize("fast", FAST)
 @pytest.mark.asyncio
-async def test_many_devices_that_come_at_once_all_get_a_handshake(authority: Authority, fast: bool) -> None:
+async def test_many_devices_that_come_at_once_all_get_a_handshake(authority: TunnelAuthority, fast: bool) -> None:
     async with (
         bare_server(authority, fast_transports=fast, limits=ServerLimits(handshakes=2)) as server,
         contextlib.AsyncExitStack() as stack,
     ):
-        connecting = [stack.enter_async_context(RawDevice.connect(authority, server.port)) for _ in range(30)]
+        connecting = [
+            stack.enter_async_context(RawDevice.connect(authority, server.port, number)) for number in range(30)
+        ]
         for number, device in enumerate(await asyncio.gather(*connecting)):
             await device.hello(number)
         assert server.counts.open == 30
 
 
 @pytest.mark.asyncio
-async def test_a_device_that_speaks_no_tls_is_dropped(authority: Authority) -> None:
+async def test_a_device_that_speaks_no_tls_is_dropped(authority: TunnelAuthority) -> None:
     async with bare_server(authority) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -231,7 +235,7 @@ async def test_a_device_that_speaks_no_tls_is_dropped(authority: Authority) -> N
 
 @pytest.mark.asyncio
 async def test_a_client_that_leaves_in_its_handshake_is_not_a_fault(
-    authority: Authority, caplog: pytest.LogCaptureFixture
+    authority: TunnelAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("aiofastnet", reason="needs aiofastnet")
     loop = asyncio.get_running_loop()
@@ -259,7 +263,7 @@ async def test_a_client_that_leaves_in_its_handshake_is_not_a_fault(
 @pytest.mark.parametrize("missing", ["address", "family"])
 @pytest.mark.asyncio
 async def test_an_address_that_the_machine_does_not_have_is_left_out(
-    authority: Authority, missing: str, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
     hosts = ("2001:db8::1", "127.0.0.1")
@@ -284,7 +288,7 @@ async def test_an_address_that_the_machine_does_not_have_is_left_out(
         del places[1]
         with pytest.raises(OSError, match=r"not supported|[Cc]annot assign"):
             await reserve("localhost", 0)
-    async with RawDevice.connect(authority, server.port) as device:
+    async with RawDevice.connect(authority, server.port, 1) as device:
         await device.hello(1)
     assert server.port == held.number
     await server.close()

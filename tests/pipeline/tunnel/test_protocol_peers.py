@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from scripts.protocol_vectors import dictionary
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.plain_tunnel import PlainCloud, PlainDevice, next_chain
-from tests.sim.tunnel_cloud import TOKENS, TunnelCloud
+from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, fill, running, stored, until
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.client import RequestError
 from walle.pipeline.tunnel.dictionaries import Dictionary
 
@@ -28,11 +28,11 @@ async def _acked(device: PlainDevice, seq: int) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("version", [2, 3])
 async def test_a_plain_device_is_served_in_its_own_version(
-    cloud: TunnelCloud, authority: Authority, version: int
+    cloud: TunnelCloud, authority: TunnelAuthority, version: int
 ) -> None:
     async with cloud, asyncio.timeout(10):
-        async with PlainDevice.connect(cloud.server.port, str(authority.ca_path), version) as device:
-            welcome = await device.hello("device-0", "token-0", "e")
+        async with PlainDevice.connect(cloud.server.port, authority.device_context(), version) as device:
+            welcome = await device.hello("device-0", "e")
             assert welcome is not None
             assert welcome[0] == "Welcome"
             assert welcome[1].get("protocol", 2) == version
@@ -54,8 +54,8 @@ async def test_a_plain_device_is_served_in_its_own_version(
             assert refusal[1]["code"] == "gap"
             assert ("host" in refusal[1]) == (version == 3)
         chain = next_chain(zlib.crc32(b"e"), _upload(1))
-        async with PlainDevice.connect(cloud.server.port, str(authority.ca_path), version) as device:
-            welcome = await device.hello("device-0", "token-0", "e", acked=1, chain=chain)
+        async with PlainDevice.connect(cloud.server.port, authority.device_context(), version) as device:
+            welcome = await device.hello("device-0", "e", acked=1, chain=chain)
             assert welcome is not None
             assert (welcome[1]["acked"], welcome[1]["chain"]) == (1, chain)
         assert [seq for seq, _, _ in await stored(cloud.ingest)] == [1]
@@ -64,11 +64,11 @@ async def test_a_plain_device_is_served_in_its_own_version(
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("spoken", "answered"), [(99, 3), (1, None)])
 async def test_the_lower_version_of_both_sides_is_used_and_an_older_one_is_refused(
-    cloud: TunnelCloud, authority: Authority, spoken: int, answered: int | None
+    cloud: TunnelCloud, authority: TunnelAuthority, spoken: int, answered: int | None
 ) -> None:
-    async with cloud, PlainDevice.connect(cloud.server.port, str(authority.ca_path)) as device:
+    async with cloud, PlainDevice.connect(cloud.server.port, authority.device_context()) as device:
         device.version = spoken
-        heard = await device.hello("device-0", "token-0", "e")
+        heard = await device.hello("device-0", "e")
         assert heard is not None
         if answered is None:
             assert heard[1]["code"] == "protocol"
@@ -78,7 +78,7 @@ async def test_the_lower_version_of_both_sides_is_used_and_an_older_one_is_refus
 
 
 @pytest.mark.asyncio
-async def test_a_plain_device_sends_batches_and_dictionaries(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_plain_device_sends_batches_and_dictionaries(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     learned = dictionary()
 
     async def find(digest: str) -> bytes | None:
@@ -86,8 +86,8 @@ async def test_a_plain_device_sends_batches_and_dictionaries(cloud: TunnelCloud,
 
     cloud.dictionaries = find
     async with cloud, asyncio.timeout(10):
-        async with PlainDevice.connect(cloud.server.port, str(authority.ca_path)) as device:
-            welcome = await device.hello("device-0", "token-0", "e", files=[b"another", learned])
+        async with PlainDevice.connect(cloud.server.port, authority.device_context()) as device:
+            welcome = await device.hello("device-0", "e", files=[b"another", learned])
             assert welcome is not None
             assert welcome[1]["dictionaries"] == "2"
             device.say("UploadBatch", uploads=[_upload(1), _upload(2)])
@@ -103,11 +103,11 @@ async def test_a_plain_device_sends_batches_and_dictionaries(cloud: TunnelCloud,
 
 
 @pytest.mark.asyncio
-async def test_the_real_client_with_a_plain_cloud(make_client: MakeClient, authority: Authority) -> None:
+async def test_the_real_client_with_a_plain_cloud(make_client: MakeClient, authority: TunnelAuthority) -> None:
     outbox = MemoryOutbox()
     sent = fill(outbox, 300, size=3000)
     learned = Dictionary(dictionary())
-    plain = PlainCloud(TOKENS, authority.server_context())
+    plain = PlainCloud(authority.server_context())
     plain.files[learned.digest] = dictionary()
     stopped = asyncio.Event()
 
@@ -142,9 +142,11 @@ async def test_the_real_client_with_a_plain_cloud(make_client: MakeClient, autho
 
 
 @pytest.mark.asyncio
-async def test_the_real_client_reads_an_answer_with_a_dictionary(make_client: MakeClient, authority: Authority) -> None:
+async def test_the_real_client_reads_an_answer_with_a_dictionary(
+    make_client: MakeClient, authority: TunnelAuthority
+) -> None:
     learned = Dictionary(dictionary())
-    plain = PlainCloud(TOKENS, authority.server_context())
+    plain = PlainCloud(authority.server_context())
     plain.files[learned.digest] = dictionary()
 
     async def on_request(request: dict[str, Any]) -> bytes:
@@ -162,10 +164,12 @@ async def test_the_real_client_reads_an_answer_with_a_dictionary(make_client: Ma
 
 
 @pytest.mark.asyncio
-async def test_the_real_client_follows_a_plain_cloud_that_drains(make_client: MakeClient, authority: Authority) -> None:
+async def test_the_real_client_follows_a_plain_cloud_that_drains(
+    make_client: MakeClient, authority: TunnelAuthority
+) -> None:
     outbox = MemoryOutbox()
     context = authority.server_context()
-    first, second = PlainCloud(TOKENS, context), PlainCloud(TOKENS, context)
+    first, second = PlainCloud(context), PlainCloud(context)
     async with first.serve(), second.serve(), asyncio.timeout(10):
         client = make_client(outbox, first.port)
         async with running(client):
@@ -193,10 +197,10 @@ async def test_the_real_client_follows_a_plain_cloud_that_drains(make_client: Ma
     ],
 )
 async def test_impossible_values_of_a_cloud_end_the_connection_and_nothing_else(
-    make_client: MakeClient, authority: Authority, name: str, values: dict[str, Any]
+    make_client: MakeClient, authority: TunnelAuthority, name: str, values: dict[str, Any]
 ) -> None:
     outbox = MemoryOutbox()
-    plain = PlainCloud(TOKENS, authority.server_context())
+    plain = PlainCloud(authority.server_context())
     async with plain.serve(), asyncio.timeout(10):
         client = make_client(outbox, plain.port)
         async with running(client) as task:
@@ -213,9 +217,9 @@ async def test_impossible_values_of_a_cloud_end_the_connection_and_nothing_else(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("window", [0, -1])
 async def test_a_welcome_with_impossible_values_is_refused(
-    make_client: MakeClient, authority: Authority, window: int
+    make_client: MakeClient, authority: TunnelAuthority, window: int
 ) -> None:
-    plain = PlainCloud(TOKENS, authority.server_context(), window=window)
+    plain = PlainCloud(authority.server_context(), window=window)
     async with plain.serve(), asyncio.timeout(10):
         client = make_client(MemoryOutbox(), plain.port)
         async with running(client):

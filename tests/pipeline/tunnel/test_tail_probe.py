@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, authenticate
+from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, RawDevice, nothing_acked, running, until
 from tests.sim.tunnel_wire import TunnelWire
 from walle import protocol
 from walle.clock import ManualClock
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.server import TunnelServer
 from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
@@ -268,11 +268,10 @@ class SlowHandler:
 
 
 @contextlib.asynccontextmanager
-async def connected(authority: Authority, clock: ManualClock, handler: SlowHandler) -> AsyncIterator[RawDevice]:
+async def connected(authority: TunnelAuthority, clock: ManualClock, handler: SlowHandler) -> AsyncIterator[RawDevice]:
     async with (
         TunnelServer(
             ssl_context=authority.server_context(),
-            authenticate=authenticate,
             resume=nothing_acked,
             on_request=handler,
             clock=clock,
@@ -296,7 +295,7 @@ async def later_frames(device: RawDevice, clock: ManualClock, seconds: float) ->
 
 @pytest.mark.asyncio
 async def test_the_answer_of_a_slow_handler_is_followed_by_a_pong_without_a_ping(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, handler = ManualClock(), SlowHandler()
     monkeypatch.setattr(sockets, "least_round_trip_s", lambda _: _TRIP_S)
@@ -317,7 +316,7 @@ async def test_the_answer_of_a_slow_handler_is_followed_by_a_pong_without_a_ping
 
 
 @pytest.mark.asyncio
-async def test_an_answer_that_pongs_or_other_frames_follow_gets_no_pong_of_its_own(authority: Authority) -> None:
+async def test_an_answer_that_pongs_or_other_frames_follow_gets_no_pong_of_its_own(authority: TunnelAuthority) -> None:
     clock, handler = ManualClock(), SlowHandler()
     async with connected(authority, clock, handler) as device:
         device.say(protocol.Request(1, "quick", b""))
@@ -333,7 +332,7 @@ async def test_an_answer_that_pongs_or_other_frames_follow_gets_no_pong_of_its_o
 
 @pytest.mark.asyncio
 async def test_the_cloud_s_pong_waits_until_the_kernel_has_sent_the_answer(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
+    authority: TunnelAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, handler = ManualClock(), SlowHandler()
     unsent, looks = 5000, 0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.fault_proxy import FaultProxy
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
@@ -24,7 +25,6 @@ from tests.sim.tunnel_rig import (
     upload,
 )
 from walle import protocol
-from walle.cloud.authority import Authority
 from walle.errors import PipelineError
 from walle.pipeline.tunnel.client import (
     RequestError,
@@ -174,7 +174,7 @@ async def test_an_open_request_ends_with_the_link(cloud: TunnelCloud, make_clien
 
 @pytest.mark.asyncio
 async def test_closing_tells_devices_when_to_come_back_and_ends_the_iteration(
-    authority: Authority, tmp_path: Path
+    authority: TunnelAuthority, tmp_path: Path
 ) -> None:
     server = bare_server(authority)
     await server.start()
@@ -213,7 +213,7 @@ async def test_no_task_outlives_client_and_cloud(cloud: TunnelCloud, make_client
 
 @pytest.mark.asyncio
 async def test_uploads_that_an_earlier_connection_stored_are_not_sent_again_and_block_no_others(
-    authority: Authority, make_client: MakeClient
+    authority: TunnelAuthority, make_client: MakeClient
 ) -> None:
     outbox = MemoryOutbox()
     payload = random.Random(1).randbytes(20_000)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.fault_proxy import FaultProxy
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
@@ -21,13 +22,12 @@ from tests.sim.tunnel_rig import (
 )
 from walle import protocol
 from walle.clock import ManualClock
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.frames import Decoder
 from walle.pipeline.tunnel.server import ServerLimits
 
 
 @pytest.mark.asyncio
-async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(authority: Authority) -> None:
+async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(authority: TunnelAuthority) -> None:
     limits = ServerLimits(window=2_000, queue_uploads=50)
     size = 20_000
     async with (
@@ -60,7 +60,7 @@ async def test_a_slow_consumer_stops_the_reading_and_memory_stays_bounded(author
 
 
 @pytest.mark.asyncio
-async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: Authority) -> None:
+async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: TunnelAuthority) -> None:
     async with (
         bare_server(authority, limits=ServerLimits(memory_bytes=24 << 20)) as server,
         RawDevice.connect(authority, server.port) as device,
@@ -83,7 +83,7 @@ async def test_few_bytes_that_unpack_to_many_do_not_fill_the_memory(authority: A
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("kind", ["uploads", "requests"])
-async def test_few_bytes_that_unpack_to_many_do_not_stop_the_event_loop(authority: Authority, kind: str) -> None:
+async def test_few_bytes_that_unpack_to_many_do_not_stop_the_event_loop(authority: TunnelAuthority, kind: str) -> None:
     async def wait(_device_id: str, _topic: str, _payload: bytes) -> bytes:
         await asyncio.sleep(60)
         return b""
@@ -112,7 +112,7 @@ async def test_few_bytes_that_unpack_to_many_do_not_stop_the_event_loop(authorit
 
 @pytest.mark.asyncio
 async def test_a_connection_that_failed_keeps_nothing_of_the_shared_buffer(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    authority: TunnelAuthority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
         bare_server(authority) as server,
@@ -134,11 +134,13 @@ async def test_a_connection_that_failed_keeps_nothing_of_the_shared_buffer(
 
 
 @pytest.mark.asyncio
-async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_half_full(authority: Authority) -> None:
+async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_half_full(
+    authority: TunnelAuthority,
+) -> None:
     async with (
         bare_server(authority, limits=ServerLimits(queue_uploads=10)) as server,
         RawDevice.connect(authority, server.port) as large,
-        RawDevice.connect(authority, server.port) as other,
+        RawDevice.connect(authority, server.port, 1) as other,
     ):
         await large.hello(0)
         await other.hello(1)
@@ -154,7 +156,7 @@ async def test_a_device_with_a_large_upload_goes_on_while_others_keep_the_queue_
 
 
 @pytest.mark.asyncio
-async def test_long_topics_do_not_fill_the_memory(authority: Authority) -> None:
+async def test_long_topics_do_not_fill_the_memory(authority: TunnelAuthority) -> None:
     handler = GatedHandler()
     async with (
         bare_server(authority, on_request=handler, limits=ServerLimits(memory_bytes=24 << 20)) as server,
@@ -192,7 +194,7 @@ async def test_closing_does_not_wait_for_a_cloud_that_does_not_answer(
 
 
 @pytest.mark.asyncio
-async def test_the_window_bounds_what_is_unacknowledged(authority: Authority, make_client: MakeClient) -> None:
+async def test_the_window_bounds_what_is_unacknowledged(authority: TunnelAuthority, make_client: MakeClient) -> None:
     outbox = MemoryOutbox()
     fill(outbox, 100)
     async with bare_server(authority, limits=ServerLimits(window=8)) as server:
@@ -205,7 +207,7 @@ async def test_the_window_bounds_what_is_unacknowledged(authority: Authority, ma
             await until(lambda: server.queued == 13)
             await client.request("still", b"answered")
             assert server.queued == 13
-        async with RawDevice.connect(authority, server.port) as greedy:
+        async with RawDevice.connect(authority, server.port, 3) as greedy:
             await greedy.hello(3)
             greedy.say(*(upload(seq) for seq in range(1, 10)))
             refusal = await greedy.hear()
@@ -215,7 +217,7 @@ async def test_the_window_bounds_what_is_unacknowledged(authority: Authority, ma
 
 @pytest.mark.asyncio
 async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
-    authority: Authority, cloud: TunnelCloud
+    authority: TunnelAuthority, cloud: TunnelCloud
 ) -> None:
     async def much(device_id: str, topic: str, payload: bytes) -> bytes:
         return random.Random(1).randbytes(1 << 20)
@@ -242,7 +244,7 @@ async def test_a_device_that_does_not_read_is_cut_off_and_its_answers_wait(
 
 
 @pytest.mark.asyncio
-async def test_silent_devices_are_disconnected(authority: Authority) -> None:
+async def test_silent_devices_are_disconnected(authority: TunnelAuthority) -> None:
     clock = ManualClock()
     async with (
         bare_server(authority, clock=clock) as server,
@@ -270,7 +272,7 @@ async def test_silent_devices_are_disconnected(authority: Authority) -> None:
 
 
 @pytest.mark.asyncio
-async def test_too_many_requests_or_devices_are_told_to_wait(authority: Authority, cloud: TunnelCloud) -> None:
+async def test_too_many_requests_or_devices_are_told_to_wait(authority: TunnelAuthority, cloud: TunnelCloud) -> None:
     handler = cloud.on_request = GatedHandler()
     cloud.limits = dataclasses.replace(cloud.limits, requests=2, connections=1)
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:

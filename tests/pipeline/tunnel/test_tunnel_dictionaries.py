@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, RawDevice, running, stored, until
 from walle import protocol
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.dictionaries import Dictionary, DictionaryCache, DictionaryError, train_dictionary
 from walle.pipeline.tunnel.frames import Decoder, Encoder, UnknownDictionaryError
 from walle.pipeline.tunnel.layouts import UPLOAD
@@ -183,10 +183,10 @@ async def test_a_device_that_uses_a_dictionary_unasked_is_told_and_does_without(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("digests", ["x" * 64, "A" * 64, "a" * 63, ",".join(["a" * 64] * 17), "a" * 64 + ","])
 async def test_a_hello_with_impossible_dictionaries_is_refused(
-    cloud: TunnelCloud, authority: Authority, digests: str
+    cloud: TunnelCloud, authority: TunnelAuthority, digests: str
 ) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
-        device.say(protocol.Hello("device-0", "e", "token-0", dictionaries=digests))
+        device.say(protocol.Hello("device-0", "e", "", dictionaries=digests))
         refusal = await device.hear()
         assert isinstance(refusal, protocol.Refusal)
         assert (refusal.code, "hello.dictionaries" in refusal.message) == ("hello", True)

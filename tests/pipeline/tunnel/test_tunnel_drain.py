@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TunnelCloud, authenticate, echo
+from tests.sim.tunnel_cloud import TunnelCloud, echo
 from tests.sim.tunnel_rig import MakeClient, RawDevice, bare_server, fill, running, until, upload
 from walle import protocol
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.server import TunnelServer
 
 
 @pytest.mark.asyncio
 async def test_devices_move_to_the_other_server_and_lose_nothing(
-    cloud: TunnelCloud, authority: Authority, make_client: MakeClient
+    cloud: TunnelCloud, authority: TunnelAuthority, make_client: MakeClient
 ) -> None:
     """Both servers store into one file; a slow request is answered before its device moves."""
     release = asyncio.Event()
@@ -33,7 +33,6 @@ async def test_devices_move_to_the_other_server_and_lose_nothing(
         cloud,
         TunnelServer(
             ssl_context=authority.server_context(),
-            authenticate=authenticate,
             resume=cloud.ingest.resume,
             on_request=echo,
         ) as other,
@@ -83,16 +82,16 @@ async def test_devices_move_to_the_other_server_and_lose_nothing(
 
 @pytest.mark.asyncio
 async def test_a_device_of_protocol_2_is_disconnected_and_one_that_does_not_move_as_well(
-    cloud: TunnelCloud, authority: Authority
+    cloud: TunnelCloud, authority: TunnelAuthority
 ) -> None:
     cloud.limits = dataclasses.replace(cloud.limits, linger_s=0.2)
     async with (
         cloud,
-        RawDevice.connect(authority, cloud.server.port) as old,
+        RawDevice.connect(authority, cloud.server.port, 1) as old,
         RawDevice.connect(authority, cloud.server.port) as stubborn,
     ):
         old.say_version = 2
-        old.say(protocol.Hello("device-1", "e", "token-1", protocol=2))
+        old.say(protocol.Hello("device-1", "e", "", protocol=2))
         assert isinstance(await old.hear(), protocol.Welcome)
         await stubborn.hello()
         await cloud.server.drain(host="elsewhere", port=1234, over_s=0.05, grace_s=0.1)
@@ -107,7 +106,7 @@ async def test_a_device_of_protocol_2_is_disconnected_and_one_that_does_not_move
 
 @pytest.mark.asyncio
 async def test_a_device_returns_from_an_address_that_does_not_answer(
-    cloud: TunnelCloud, authority: Authority, make_client: MakeClient, tmp_path: Path
+    cloud: TunnelCloud, authority: TunnelAuthority, make_client: MakeClient, tmp_path: Path
 ) -> None:
     """The first server sends the device to a port where nothing listens; it returns to its configured address."""
     outbox = MemoryOutbox()
@@ -127,22 +126,20 @@ async def test_a_device_returns_from_an_address_that_does_not_answer(
 
 @pytest.mark.asyncio
 async def test_a_refusal_with_an_address_is_followed_and_a_permanent_one_there_is_not_final(
-    cloud: TunnelCloud, authority: Authority, make_client: MakeClient
+    cloud: TunnelCloud, authority: TunnelAuthority, make_client: MakeClient
 ) -> None:
-    async def nobody(credential: str) -> str | None:
-        return None
-
     async with (
         cloud,
-        bare_server(authority, authenticate=nobody) as foreign,
+        bare_server(authority) as foreign,
         asyncio.timeout(10),
     ):
+        foreign.revoke(1, {"device-0": 2})
         client = make_client(MemoryOutbox(), cloud.server.port)
         async with running(client) as task:
             await until(lambda: client.connected)
             (connection,) = cloud.server._connections
             connection.refuse("draining", "go there", 0.0, "127.0.0.1", foreign.port)
-            await until(lambda: foreign.counts.refusals == {"token": 1})
+            await until(lambda: foreign.counts.refusals == {"revoked": 1})
             await until(lambda: client.connected)
             assert not task.done()
             assert cloud.server.counts.connections == 2
@@ -150,7 +147,7 @@ async def test_a_refusal_with_an_address_is_followed_and_a_permanent_one_there_i
 
 @pytest.mark.asyncio
 async def test_uploads_in_flight_are_acknowledged_before_the_server_closes(
-    cloud: TunnelCloud, authority: Authority
+    cloud: TunnelCloud, authority: TunnelAuthority
 ) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         await device.hello()
@@ -165,7 +162,9 @@ async def test_uploads_in_flight_are_acknowledged_before_the_server_closes(
 
 
 @pytest.mark.asyncio
-async def test_a_drain_that_is_cancelled_closes_the_server_at_once(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_drain_that_is_cancelled_closes_the_server_at_once(
+    cloud: TunnelCloud, authority: TunnelAuthority
+) -> None:
     cloud.limits = dataclasses.replace(cloud.limits, linger_s=0.2)
     before = asyncio.all_tasks()
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device, asyncio.timeout(10):

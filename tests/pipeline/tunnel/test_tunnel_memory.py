@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_process import TunnelProcess
 from tests.sim.tunnel_rig import MakeClient, RawDevice, fill, running, until, upload
 from walle import protocol
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.frames import MAX_PAYLOAD_BYTES
 from walle.pipeline.tunnel.server import ServerLimits
 
@@ -40,7 +40,7 @@ async def _send_unfinished_frame(device: RawDevice) -> None:
 
 @pytest.mark.asyncio
 async def test_an_attack_by_few_bytes_and_unfinished_frames_adds_less_than_100_mb(
-    authority: Authority, make_client: MakeClient, tmp_path: Path
+    authority: TunnelAuthority, make_client: MakeClient, tmp_path: Path
 ) -> None:
     outbox = MemoryOutbox()
     async with (
@@ -52,7 +52,10 @@ async def test_an_attack_by_few_bytes_and_unfinished_frames_adds_less_than_100_m
         async with running(honest):
             fill(outbox, 10)
             await honest.drained()
-            hostile = [await devices.enter_async_context(RawDevice.connect(authority, server.port)) for _ in range(60)]
+            hostile = [
+                await devices.enter_async_context(RawDevice.connect(authority, server.port, number))
+                for number in range(1, 61)
+            ]
             for number, device in enumerate(hostile, 1):
                 await device.hello(number)
             before = await server.ask("reset")
@@ -72,7 +75,7 @@ async def test_an_attack_by_few_bytes_and_unfinished_frames_adds_less_than_100_m
 
 @pytest.mark.asyncio
 async def test_requests_beyond_the_budget_wait_and_small_ones_of_others_do_not(
-    authority: Authority, cloud: TunnelCloud
+    authority: TunnelAuthority, cloud: TunnelCloud
 ) -> None:
     gate = asyncio.Event()
     answered: list[int] = []
@@ -86,8 +89,11 @@ async def test_requests_beyond_the_budget_wait_and_small_ones_of_others_do_not(
     cloud.on_request = wait_if_large
     cloud.limits = ServerLimits(memory_bytes=48 << 20)  # 12 MiB for requests, half of it for large ones
     async with cloud, contextlib.AsyncExitStack() as devices:
-        large = [await devices.enter_async_context(RawDevice.connect(authority, cloud.server.port)) for _ in range(4)]
-        small = await devices.enter_async_context(RawDevice.connect(authority, cloud.server.port))
+        large = [
+            await devices.enter_async_context(RawDevice.connect(authority, cloud.server.port, number))
+            for number in range(4)
+        ]
+        small = await devices.enter_async_context(RawDevice.connect(authority, cloud.server.port, 4))
         for number, device in enumerate((*large, small)):
             await device.hello(number)
         for device in large:
@@ -108,7 +114,7 @@ async def test_requests_beyond_the_budget_wait_and_small_ones_of_others_do_not(
 
 @pytest.mark.asyncio
 async def test_answers_that_a_device_does_not_read_close_its_connection(
-    authority: Authority, cloud: TunnelCloud
+    authority: TunnelAuthority, cloud: TunnelCloud
 ) -> None:
     async def much(device_id: str, topic: str, payload: bytes) -> bytes:
         return random.Random(1).randbytes(1 << 20) if topic == "much" else b"little"
@@ -117,8 +123,8 @@ async def test_answers_that_a_device_does_not_read_close_its_connection(
     cloud.limits = ServerLimits(device_bytes=8 << 20)
     async with (
         cloud,
-        RawDevice.connect(authority, cloud.server.port) as deaf,
-        RawDevice.connect(authority, cloud.server.port) as honest,
+        RawDevice.connect(authority, cloud.server.port, 1) as deaf,
+        RawDevice.connect(authority, cloud.server.port, 2) as honest,
     ):
         await deaf.hello(1)
         await honest.hello(2)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
-from tests.sim.tunnel_cloud import TOKENS, TunnelCloud, authenticate, echo
+from tests.sim.tunnel_cloud import TunnelCloud, echo
 from tests.sim.tunnel_rig import (
     MakeClient,
     RawDevice,
@@ -22,7 +23,6 @@ from tests.sim.tunnel_rig import (
 )
 from walle import protocol
 from walle.clock import ManualClock
-from walle.cloud.authority import Authority
 from walle.errors import ConfigError
 from walle.pipeline.checksums import first_link
 from walle.pipeline.losses import Loss, LossCause
@@ -41,7 +41,6 @@ from walle.pipeline.tunnel.server import ResumePoint, ServerLimits, TunnelServer
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"token": "wrong"}, "token"),
         ({"device_id": "stranger"}, "identity"),
         ({"device_id": "device-1"}, "identity"),
         ({"device_id": ""}, "hello"),
@@ -71,19 +70,19 @@ async def test_a_refused_device_that_disconnects_leaves_no_connection_behind(
     cloud.limits = ServerLimits(linger_s=60.0)  # what a connection is kept whose device has not closed it
     async with cloud:
         with pytest.raises(TunnelRefusedError):
-            await make_client(MemoryOutbox(), cloud.server.port, token="wrong").run()
+            await make_client(MemoryOutbox(), cloud.server.port, device_id="stranger").run()
         await until(lambda: cloud.server.counts.open == 0)
 
 
 @pytest.mark.asyncio
 async def test_a_device_that_is_refused_for_what_came_behind_its_hello_leaves_no_connection_behind(
-    authority: Authority,
+    authority: TunnelAuthority,
 ) -> None:
     async with (
         bare_server(authority, limits=ServerLimits(linger_s=60.0)) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
-        hello = protocol.Hello("device-0", "e", TOKENS["device-0"])
+        hello = protocol.Hello("device-0", "e", "")
         device.say(hello, protocol.Ack(1))  # an Ack is the cloud's
         assert isinstance(await device.hear(), protocol.Welcome)
         assert isinstance(await device.hear(), protocol.Refusal)
@@ -97,7 +96,7 @@ async def test_a_cloud_of_another_authority_gets_nothing(
 ) -> None:
     outbox = MemoryOutbox()
     fill(outbox, 1)
-    other = Authority(tmp_path / "other")
+    other = TunnelAuthority(tmp_path / "other")
     async with cloud:
         client = make_client(outbox, cloud.server.port, ssl_context=client_context(other.ca_path))
         async with running(client) as task:
@@ -117,8 +116,8 @@ def test_a_missing_or_empty_authority_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: Authority) -> None:
-    old = client_context(authority.ca_path)
+async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
+    old = authority.device_context()
     old.minimum_version = ssl.TLSVersion.TLSv1_2
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     async with cloud:
@@ -126,7 +125,7 @@ async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: Auth
             await asyncio.open_connection("127.0.0.1", cloud.server.port, ssl=old)
     lax = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with pytest.raises(TunnelServerError, match=r"TLS 1\.3"):
-        TunnelServer(ssl_context=lax, authenticate=authenticate, resume=cloud.ingest.resume, on_request=echo)
+        TunnelServer(ssl_context=lax, resume=cloud.ingest.resume, on_request=echo)
 
 
 @pytest.mark.asyncio
@@ -136,13 +135,13 @@ async def test_nothing_but_tls_1_3_is_spoken(cloud: TunnelCloud, authority: Auth
         ([upload(1)], "order"),
         ([protocol.Ping(1)], "order"),
         ([protocol.Ack(1)], "order"),
-        ([protocol.Hello("device-0", "e", "token-0", protocol=1)], "protocol"),
-        ([protocol.Hello("device-0", "", "token-0")], "hello"),
-        ([protocol.Hello("device-0", "e", "wrong"), upload(1)], "token"),
+        ([protocol.Hello("device-0", "e", "", protocol=1)], "protocol"),
+        ([protocol.Hello("device-0", "", "")], "hello"),
+        ([protocol.Hello("device-1", "e", ""), upload(1)], "identity"),
     ],
 )
 async def test_a_stranger_that_breaks_the_order_is_told(
-    cloud: TunnelCloud, authority: Authority, said: list[protocol.Frame], code: str
+    cloud: TunnelCloud, authority: TunnelAuthority, said: list[protocol.Frame], code: str
 ) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         device.say(*said)
@@ -155,7 +154,7 @@ async def test_a_stranger_that_breaks_the_order_is_told(
 
 
 @pytest.mark.asyncio
-async def test_a_stranger_may_not_send_much(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_stranger_may_not_send_much(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         device.say(protocol.Hello("device-0", "e", random.Random(1).randbytes(5_000).hex()))
         refusal = await device.hear()
@@ -165,7 +164,7 @@ async def test_a_stranger_may_not_send_much(cloud: TunnelCloud, authority: Autho
 
 
 @pytest.mark.asyncio
-async def test_duplicates_are_dropped_and_acknowledged_again(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_duplicates_are_dropped_and_acknowledged_again(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         assert await device.hello() == protocol.Welcome(0, cloud.limits.window, first_link("e"))
         device.say(upload(1), upload(2))
@@ -178,7 +177,7 @@ async def test_duplicates_are_dropped_and_acknowledged_again(cloud: TunnelCloud,
 
 
 @pytest.mark.asyncio
-async def test_a_gap_hangs_up_and_what_came_before_it_is_kept(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_gap_hangs_up_and_what_came_before_it_is_kept(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     async with cloud:
         async with RawDevice.connect(authority, cloud.server.port) as device:
             await device.hello()
@@ -198,11 +197,11 @@ async def test_a_gap_hangs_up_and_what_came_before_it_is_kept(cloud: TunnelCloud
 
 
 @pytest.mark.asyncio
-async def test_a_bad_frame_hangs_up_on_that_device_alone(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_bad_frame_hangs_up_on_that_device_alone(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     async with (
         cloud,
-        RawDevice.connect(authority, cloud.server.port) as bad,
-        RawDevice.connect(authority, cloud.server.port) as good,
+        RawDevice.connect(authority, cloud.server.port, 1) as bad,
+        RawDevice.connect(authority, cloud.server.port, 2) as good,
     ):
         await bad.hello(1)
         await good.hello(2)
@@ -215,7 +214,9 @@ async def test_a_bad_frame_hangs_up_on_that_device_alone(cloud: TunnelCloud, aut
 
 
 @pytest.mark.asyncio
-async def test_a_bad_frame_after_known_uploads_is_refused_at_once(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_bad_frame_after_known_uploads_is_refused_at_once(
+    cloud: TunnelCloud, authority: TunnelAuthority
+) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         await device.hello()
         device.writer.write(device.encoder.encode(upload(0)) + b"\0\0\0\1\x03\x02\0\0x")
@@ -226,7 +227,9 @@ async def test_a_bad_frame_after_known_uploads_is_refused_at_once(cloud: TunnelC
 
 
 @pytest.mark.asyncio
-async def test_a_new_connection_of_a_device_replaces_the_old_one(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_new_connection_of_a_device_replaces_the_old_one(
+    cloud: TunnelCloud, authority: TunnelAuthority
+) -> None:
     async with (
         cloud,
         RawDevice.connect(authority, cloud.server.port) as older,
@@ -247,13 +250,13 @@ async def test_a_new_connection_of_a_device_replaces_the_old_one(cloud: TunnelCl
 
 
 @pytest.mark.asyncio
-async def test_uploads_of_a_replaced_connection_may_become_durable_later(authority: Authority, tmp_path: Path) -> None:
+async def test_uploads_of_a_replaced_connection_may_become_durable_later(
+    authority: TunnelAuthority, tmp_path: Path
+) -> None:
     """The new connection is welcomed at 0 while 1..3 of the old one are queued; the acknowledgement jumps ahead."""
     async with (
         Ingest(tmp_path / "ingest.db") as ingest,
-        TunnelServer(
-            ssl_context=authority.server_context(), authenticate=authenticate, resume=ingest.resume, on_request=echo
-        ) as server,
+        TunnelServer(ssl_context=authority.server_context(), resume=ingest.resume, on_request=echo) as server,
         RawDevice.connect(authority, server.port) as older,
         RawDevice.connect(authority, server.port) as newer,
     ):
@@ -325,17 +328,17 @@ async def test_an_outbox_that_was_put_back_to_an_earlier_day_continues_with_new_
 @pytest.mark.parametrize(
     "hello",
     [
-        protocol.Hello("device-0", "e", "token-0", acked=-1),
-        protocol.Hello("device-0", "e", "token-0", acked=2**62 + 1),
-        protocol.Hello("device-0", "e", "token-0", acked=1, acked_chain=-1),
-        protocol.Hello("device-0", "e", "token-0", origins="a:1"),
-        protocol.Hello("device-0", "e", "token-0", origins="a:1:1:-2"),
-        protocol.Hello("device-0", "e", "token-0", origins=f"a:1:1:{2**63}"),
-        protocol.Hello("device-0", "e", "token-0", origins=",".join(["a:1:1:1"] * 9)),
+        protocol.Hello("device-0", "e", "", acked=-1),
+        protocol.Hello("device-0", "e", "", acked=2**62 + 1),
+        protocol.Hello("device-0", "e", "", acked=1, acked_chain=-1),
+        protocol.Hello("device-0", "e", "", origins="a:1"),
+        protocol.Hello("device-0", "e", "", origins="a:1:1:-2"),
+        protocol.Hello("device-0", "e", "", origins=f"a:1:1:{2**63}"),
+        protocol.Hello("device-0", "e", "", origins=",".join(["a:1:1:1"] * 9)),
     ],
 )
 async def test_a_hello_with_impossible_numbers_is_refused(
-    cloud: TunnelCloud, authority: Authority, hello: protocol.Hello
+    cloud: TunnelCloud, authority: TunnelAuthority, hello: protocol.Hello
 ) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         device.say(hello)
@@ -346,7 +349,7 @@ async def test_a_hello_with_impossible_numbers_is_refused(
 
 
 @pytest.mark.asyncio
-async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_client: MakeClient) -> None:
+async def test_an_outage_of_the_lookup_is_waited_out(authority: TunnelAuthority, make_client: MakeClient) -> None:
     calls = 0
 
     async def resume(hello: protocol.Hello) -> ResumePoint:
@@ -360,9 +363,7 @@ async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_
         async def sleep(self, seconds: float) -> None:
             await asyncio.sleep(min(seconds, 0.01))
 
-    async with TunnelServer(
-        ssl_context=authority.server_context(), authenticate=authenticate, resume=resume, on_request=echo
-    ) as server:
+    async with TunnelServer(ssl_context=authority.server_context(), resume=resume, on_request=echo) as server:
         client = make_client(MemoryOutbox(), server.port, clock=Hasty())
         async with running(client):
             await until(lambda: client.connected)
@@ -373,11 +374,11 @@ async def test_an_outage_of_the_lookup_is_waited_out(authority: Authority, make_
 
 @pytest.mark.asyncio
 async def test_a_lookup_that_never_ends_is_refused_after_a_while(
-    authority: Authority, caplog: pytest.LogCaptureFixture
+    authority: TunnelAuthority, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_cancelled = False
 
-    async def never(_credential: str) -> str | None:
+    async def never(_hello: protocol.Hello) -> ResumePoint:
         nonlocal is_cancelled
         try:
             await asyncio.Event().wait()
@@ -388,10 +389,10 @@ async def test_a_lookup_that_never_ends_is_refused_after_a_while(
 
     clock = ManualClock()
     async with (
-        bare_server(authority, authenticate=never, clock=clock, limits=ServerLimits(check_s=20.0)) as server,
+        bare_server(authority, resume=never, clock=clock, limits=ServerLimits(check_s=20.0)) as server,
         RawDevice.connect(authority, server.port) as device,
     ):
-        device.say(protocol.Hello("device-0", "e", "token-0"))
+        device.say(protocol.Hello("device-0", "e", ""))
         await until(lambda: [connection.pauses for connection in server._connections] == [1])
         await clock.advance(19.0)
         assert server.counts.open == 1

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import GatedHandler, MakeClient, RawDevice, bare_server, running, until
 from walle import protocol
 from walle.clock import ManualClock
-from walle.cloud.authority import Authority
 from walle.pipeline.tunnel.client import RequestError
 from walle.pipeline.tunnel.deadline import request_due_s
 from walle.pipeline.tunnel.handlers import RequestBusyError
@@ -19,7 +19,9 @@ from walle.pipeline.tunnel.server import ServerLimits
 
 
 @pytest.mark.asyncio
-async def test_requests_that_wait_in_the_cloud_start_by_priority(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_requests_that_wait_in_the_cloud_start_by_priority(
+    cloud: TunnelCloud, authority: TunnelAuthority
+) -> None:
     handler = cloud.on_request = GatedHandler()
     cloud.limits = dataclasses.replace(cloud.limits, handlers=1)
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
@@ -35,7 +37,9 @@ async def test_requests_that_wait_in_the_cloud_start_by_priority(cloud: TunnelCl
 
 
 @pytest.mark.asyncio
-async def test_the_cloud_does_not_start_an_expired_request_and_stops_one_that_expires(authority: Authority) -> None:
+async def test_the_cloud_does_not_start_an_expired_request_and_stops_one_that_expires(
+    authority: TunnelAuthority,
+) -> None:
     clock, handler = ManualClock(), GatedHandler()
     async with (
         bare_server(authority, on_request=handler, clock=clock, limits=ServerLimits(handlers=1)) as server,
@@ -87,7 +91,7 @@ async def test_a_cancelled_request_stops_in_the_cloud(cloud: TunnelCloud, make_c
 
 
 @pytest.mark.asyncio
-async def test_a_cancel_of_an_unknown_request_changes_nothing(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_cancel_of_an_unknown_request_changes_nothing(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         await device.hello()
         device.say(protocol.Cancel(5), protocol.Ping(1))
@@ -104,7 +108,7 @@ async def test_a_cancel_of_an_unknown_request_changes_nothing(cloud: TunnelCloud
     ],
 )
 async def test_impossible_numbers_in_a_request_are_refused(
-    cloud: TunnelCloud, authority: Authority, request_: protocol.Request
+    cloud: TunnelCloud, authority: TunnelAuthority, request_: protocol.Request
 ) -> None:
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         await device.hello()
@@ -115,7 +119,9 @@ async def test_impossible_numbers_in_a_request_are_refused(
 
 
 @pytest.mark.asyncio
-async def test_the_id_of_an_unanswered_request_is_refused_for_another(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_the_id_of_an_unanswered_request_is_refused_for_another(
+    cloud: TunnelCloud, authority: TunnelAuthority
+) -> None:
     cloud.on_request = GatedHandler()
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
         await device.hello()
@@ -203,7 +209,7 @@ class DeafHandler(GatedHandler):
 
 
 @pytest.mark.asyncio
-async def test_a_handler_that_ignores_its_deadline_delays_no_answer_and_gives_none(authority: Authority) -> None:
+async def test_a_handler_that_ignores_its_deadline_delays_no_answer_and_gives_none(authority: TunnelAuthority) -> None:
     clock, handler = ManualClock(), DeafHandler()
     async with (
         bare_server(authority, on_request=handler, clock=clock) as server,
@@ -226,7 +232,7 @@ async def test_a_handler_that_ignores_its_deadline_delays_no_answer_and_gives_no
 
 @pytest.mark.asyncio
 async def test_a_cancelled_request_has_no_answer_though_its_handler_goes_on(
-    cloud: TunnelCloud, authority: Authority
+    cloud: TunnelCloud, authority: TunnelAuthority
 ) -> None:
     handler = cloud.on_request = DeafHandler()
     async with cloud, RawDevice.connect(authority, cloud.server.port) as device:
@@ -242,7 +248,9 @@ async def test_a_cancelled_request_has_no_answer_though_its_handler_goes_on(
 
 
 @pytest.mark.asyncio
-async def test_a_handler_that_cancels_itself_is_answered_as_a_failure(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_handler_that_cancels_itself_is_answered_as_a_failure(
+    cloud: TunnelCloud, authority: TunnelAuthority
+) -> None:
     async def on_request(device_id: str, topic: str, payload: bytes) -> bytes:
         raise asyncio.CancelledError
 
@@ -258,13 +266,13 @@ async def test_a_handler_that_cancels_itself_is_answered_as_a_failure(cloud: Tun
 
 
 @pytest.mark.asyncio
-async def test_one_device_does_not_take_all_handlers(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_one_device_does_not_take_all_handlers(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     handler = cloud.on_request = GatedHandler()
     cloud.limits = dataclasses.replace(cloud.limits, handlers=8)
     async with (
         cloud,
         RawDevice.connect(authority, cloud.server.port) as greedy,
-        RawDevice.connect(authority, cloud.server.port) as other,
+        RawDevice.connect(authority, cloud.server.port, 1) as other,
     ):
         await greedy.hello(0)
         await other.hello(1)
@@ -281,14 +289,14 @@ async def test_one_device_does_not_take_all_handlers(cloud: TunnelCloud, authori
 
 @pytest.mark.asyncio
 async def test_cancelled_requests_of_a_device_leave_handlers_to_others(
-    cloud: TunnelCloud, authority: Authority
+    cloud: TunnelCloud, authority: TunnelAuthority
 ) -> None:
     handler = cloud.on_request = DeafHandler()
     cloud.limits = dataclasses.replace(cloud.limits, handlers=8)
     async with (
         cloud,
         RawDevice.connect(authority, cloud.server.port) as greedy,
-        RawDevice.connect(authority, cloud.server.port) as other,
+        RawDevice.connect(authority, cloud.server.port, 1) as other,
     ):
         await greedy.hello(0)
         await other.hello(1)

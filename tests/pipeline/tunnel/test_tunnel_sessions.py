@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import MakeClient, RawDevice, fill, running, until
-from walle.cloud.authority import Authority
-from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.pipeline.tunnel.client import TunnelClient
 
 
 async def _reconnect(cloud: TunnelCloud, client: TunnelClient, times: int) -> list[bool]:
@@ -25,16 +25,15 @@ async def _reconnect(cloud: TunnelCloud, client: TunnelClient, times: int) -> li
     return resumed
 
 
-async def _scenario(cloud: TunnelCloud, authority: Authority) -> None:
+async def _scenario(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     async with cloud, asyncio.timeout(20):
         outbox = MemoryOutbox()
         client = TunnelClient(
             outbox,
             device_id="device-0",
-            token="token-0",
             host="127.0.0.1",
             port=cloud.server.port,
-            ssl_context=client_context(authority.ca_path),
+            ssl_context=authority.device_context(),
             backoff_s=0.005,
             backoff_max_s=0.02,
         )
@@ -47,20 +46,22 @@ async def _scenario(cloud: TunnelCloud, authority: Authority) -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_second_connection_is_resumed(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_the_second_connection_is_resumed(cloud: TunnelCloud, authority: TunnelAuthority) -> None:
     await _scenario(cloud, authority)
 
 
-def test_the_second_connection_is_resumed_on_uvloop(authority: Authority, tmp_path: Path) -> None:
+def test_the_second_connection_is_resumed_on_uvloop(authority: TunnelAuthority, tmp_path: Path) -> None:
     uvloop = pytest.importorskip("uvloop")
     cloud = TunnelCloud(ssl_context=authority.server_context(), path=tmp_path / "ingest.db")
     uvloop.run(_scenario(cloud, authority))
 
 
 @pytest.mark.asyncio
-async def test_a_session_is_not_offered_to_a_server_of_another_name(cloud: TunnelCloud, authority: Authority) -> None:
+async def test_a_session_is_not_offered_to_a_server_of_another_name(
+    cloud: TunnelCloud, authority: TunnelAuthority
+) -> None:
     """Both names lead to the same server; its certificate must be checked for each."""
-    context = client_context(authority.ca_path)
+    context = authority.device_context()
     async with cloud:
         for host, is_resumed in (("127.0.0.1", False), ("localhost", False), ("localhost", True), ("127.0.0.1", True)):
             reader, writer = await asyncio.open_connection(
@@ -76,7 +77,7 @@ async def test_a_session_is_not_offered_to_a_server_of_another_name(cloud: Tunne
 
 @pytest.mark.asyncio
 async def test_a_server_with_another_key_is_checked_in_full(
-    cloud: TunnelCloud, authority: Authority, make_client: MakeClient, tmp_path: Path
+    cloud: TunnelCloud, authority: TunnelAuthority, make_client: MakeClient, tmp_path: Path
 ) -> None:
     """A server that cannot decrypt the ticket, and has a certificate of another authority, is refused."""
     client = make_client(MemoryOutbox(), 0)
@@ -87,7 +88,7 @@ async def test_a_server_with_another_key_is_checked_in_full(
         await until(lambda: client.connected)
         await cloud.stop()
         impostor = TunnelCloud(
-            ssl_context=Authority(tmp_path / "other").server_context(), path=tmp_path / "impostor.db"
+            ssl_context=TunnelAuthority(tmp_path / "other").server_context(), path=tmp_path / "impostor.db"
         )
         await impostor.start()
         client._address = ("127.0.0.1", impostor.server.port)
@@ -96,8 +97,8 @@ async def test_a_server_with_another_key_is_checked_in_full(
         await impostor.stop()
 
 
-def test_a_session_is_used_once(authority: Authority) -> None:
-    context = client_context(authority.ca_path)
+def test_a_session_is_used_once(authority: TunnelAuthority) -> None:
+    context = authority.device_context()
     assert isinstance(context, ssl.SSLContext)
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.tunnel_authority import TunnelAuthority
 from tests.sim.memory_outbox import MemoryOutbox
 from tests.sim.tunnel_cloud import TunnelCloud
 from tests.sim.tunnel_rig import RawDevice, fill, running, until, upload
 from walle import protocol
-from walle.cloud.authority import Authority
-from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.pipeline.tunnel.client import TunnelClient
 from walle.pipeline.tunnel.server import ServerLimits
 
 
@@ -41,7 +41,9 @@ on_each = pytest.mark.parametrize(
 
 
 @on_each
-def test_uploads_requests_and_bounds_are_the_same(authority: Authority, tmp_path: Path, loop: str, fast: bool) -> None:
+def test_uploads_requests_and_bounds_are_the_same(
+    authority: TunnelAuthority, tmp_path: Path, loop: str, fast: bool
+) -> None:
     async def scenario() -> None:
         assert loop in type(asyncio.get_running_loop()).__module__
         limits = ServerLimits(queue_uploads=20, device_bytes=1 << 20)
@@ -49,14 +51,13 @@ def test_uploads_requests_and_bounds_are_the_same(authority: Authority, tmp_path
             ssl_context=authority.server_context(), path=tmp_path / "ingest.db", limits=limits, fast_transports=fast
         )
         outbox = MemoryOutbox()
-        async with cloud, RawDevice.connect(authority, cloud.server.port) as hostile:
+        async with cloud, RawDevice.connect(authority, cloud.server.port, 1) as hostile:
             client = TunnelClient(
                 outbox,
                 device_id="device-0",
-                token="token-0",
                 host="127.0.0.1",
                 port=cloud.server.port,
-                ssl_context=client_context(authority.ca_path),
+                ssl_context=authority.device_context(),
             )
             async with running(client):
                 fill(outbox, 2_000)
@@ -74,7 +75,7 @@ def test_uploads_requests_and_bounds_are_the_same(authority: Authority, tmp_path
 
 @on_each
 def test_closing_does_not_wait_for_a_handshake_or_a_device(
-    authority: Authority, tmp_path: Path, loop: str, fast: bool
+    authority: TunnelAuthority, tmp_path: Path, loop: str, fast: bool
 ) -> None:
     async def scenario() -> float:
         cloud = TunnelCloud(
@@ -98,7 +99,7 @@ def test_closing_does_not_wait_for_a_handshake_or_a_device(
 
 @on_each
 def test_answers_that_a_device_does_not_read_are_counted(
-    authority: Authority, tmp_path: Path, loop: str, fast: bool
+    authority: TunnelAuthority, tmp_path: Path, loop: str, fast: bool
 ) -> None:
     async def scenario() -> None:
         async def answer(_device_id: str, _topic: str, _payload: bytes) -> bytes:

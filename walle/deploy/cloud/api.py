@@ -26,7 +26,7 @@ from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.pages import Page
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.push import Answerer, IdentifyDevice
 from walle.deploy.cloud.release import (
     DEFAULT_BETA_COUNT,
     DEFAULT_STEPS,
@@ -37,7 +37,7 @@ from walle.deploy.cloud.release import (
 )
 from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
 from walle.errors import ConfigError, DeployError, WalleError
-from walle.protocol import PROFILE_HEADER, OutcomeBatch, ProtocolError
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, OutcomeBatch, ProtocolError
 
 STREAM_TICK_S = 1.0  # interval at which a stream reads new totals
 MAX_OUTCOMES_BYTES = 1 << 20
@@ -247,20 +247,14 @@ def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize)
     return router
 
 
-type LetsIn = Callable[[str], bool]
-"""`lets_in(token)` says whether a token is a device's."""
-
-
-def device_router(outcomes: Outcomes, lets_in: LetsIn) -> APIRouter:
-    """Return the routes that devices call: /v1/outcomes, with a device's token, and /v1/checkin."""
+def device_router(outcomes: Outcomes, identify: IdentifyDevice) -> APIRouter:
+    """Return the routes that devices call: /v1/outcomes and /v1/checkin, with a session of the device."""
     router = APIRouter(prefix="/v1", tags=["devices"])
 
     @router.post("/outcomes", status_code=204)
-    async def take_outcomes(request: Request, authorization: Annotated[str, Header()] = "") -> None:
-        """Take an `OutcomeBatch`; the same batch sent again counts once."""
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not lets_in(token.strip()):
-            raise AccessError(401, "reports are devices': send the header Authorization: Bearer DEVICE_TOKEN")
+    async def take_outcomes(request: Request) -> None:
+        """Take an `OutcomeBatch` of the device whose session X-Walle-Device is; the same batch again counts once."""
+        sender = identify(_session(request))
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
@@ -270,15 +264,25 @@ def device_router(outcomes: Outcomes, lets_in: LetsIn) -> APIRouter:
             value = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ProtocolError("batch", f"not JSON ({error})") from error
-        await outcomes.take(OutcomeBatch.from_json(value))
+        batch = OutcomeBatch.from_json(value)
+        if batch.device_id != sender:
+            what = f"the outcomes are of device {batch.device_id[:100]!r}, the session of {sender[:100]!r}"
+            raise AccessError(403, f"{what}; a device reports its own outcomes only")
+        await outcomes.take(batch)
 
     @router.post("/checkin", status_code=204)
     async def check_in(request: Request) -> None:
-        """Answer a bare heartbeat; `WallePush` around the app puts the push answer into its headers."""
+        """Answer a heartbeat of a device with a session; `WallePush` around the app adds the push answer."""
+        identify(_session(request))
         if PROFILE_HEADER not in request.headers:
             raise ProtocolError(PROFILE_HEADER, "is missing; a heartbeat is a request with this header and no body")
 
     return router
+
+
+def _session(request: Request) -> bytes | None:
+    session = request.headers.get(DEVICE_HEADER)
+    return None if session is None else session.encode("latin-1")
 
 
 def watch_router(
@@ -343,7 +347,7 @@ class _Metrics(Collector):
 
     def collect(self) -> list[Metric]:
         profiles = CounterMetricFamily("walle_profiles", "Profiles checked by this gateway", labels=["kind"])
-        for kind in ("repeated", "fresh", "broken"):
+        for kind in ("repeated", "fresh", "broken", "foreign"):
             profiles.add_metric([kind], getattr(self._answerer, kind))
         answered = CounterMetricFamily("walle_profiles_answered", "Fresh profiles that were answered with directives")
         answered.add_metric([], self._answerer.answered)

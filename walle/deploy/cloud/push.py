@@ -6,11 +6,14 @@ an answer to an up-to-date device is one look-up.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
+from walle.errors import DeployError
 from walle.protocol import (
+    DEVICE_HEADER,
     PROFILE_HEADER,
     TASKS_HEADER,
     TRUST_HEADER,
@@ -23,13 +26,17 @@ from walle.protocol import (
 ERROR_HEADER = "X-Walle-Error"
 
 type Headers = tuple[tuple[bytes, bytes], ...]
+type IdentifyDevice = Callable[[bytes | None], str]
+"""`identify(X-Walle-Device)` returns the id of the device whose session this is, or raises a DeployError."""
 
 _LOG = logging.getLogger(__name__)
 _PROFILE = PROFILE_HEADER.lower().encode()
+_DEVICE = DEVICE_HEADER.lower().encode()
 _TASKS = TASKS_HEADER.lower().encode()
 _TRUST = TRUST_HEADER.lower().encode()
 _ERROR = ERROR_HEADER.lower().encode()
-_VARY = (b"vary", PROFILE_HEADER.encode())  # no shared cache may give one device's answer to another
+# No shared cache may give one device's answer to another.
+_VARY = (b"vary", f"{PROFILE_HEADER}, {DEVICE_HEADER}".encode())
 _ENTRY_OVERHEAD_BYTES = 300
 MAX_SEEN = 16_384  # devices between two calls of `Answerer.take_seen`
 MAX_SEEN_BYTES = 16 << 20  # of their profiles
@@ -56,6 +63,7 @@ class Answerer:
         self.repeated = 0  # profiles answered from the cache
         self.fresh = 0  # profiles that were parsed
         self.broken = 0
+        self.foreign = 0  # profiles of another device than the one that sent them
         self.answered = 0  # fresh profiles whose answer held directives
         self._cache: dict[bytes, tuple[Headers, str]] = {}  # with the device's id
         self._cached_bytes = 0
@@ -82,15 +90,17 @@ class Answerer:
         self._encoded.clear()
         self._cached_bytes = 0
 
-    def headers(self, raw: bytes) -> Headers:
+    def headers(self, raw: bytes, sender: str) -> Headers:
         """Return the response headers for a raw profile header; none where the device is up to date.
 
-        An invalid profile gets an X-Walle-Error header with the reason.
+        An invalid profile, or one of another device than the `sender`, gets an X-Walle-Error header with the reason.
         """
         known = self._cache.get(raw)
         if known is not None:
-            self.repeated += 1
             headers, device_id = known
+            if device_id != sender:
+                return self._refuse_foreign(device_id, sender)
+            self.repeated += 1
             if self._seen.get(device_id) != raw:
                 self._note(device_id, raw)
             return headers
@@ -99,6 +109,8 @@ class Answerer:
         except (ProtocolError, UnicodeDecodeError) as error:
             self.broken += 1
             return ((_ERROR, _header_text(str(error))),)
+        if profile.device_id != sender:
+            return self._refuse_foreign(profile.device_id, sender)
         self.fresh += 1
         directives = self.table.answer(profile)
         answer = self._encode(directives) if directives else ()
@@ -106,6 +118,12 @@ class Answerer:
         self._remember(raw, answer, profile)
         self._note(profile.device_id, raw)
         return answer
+
+    def _refuse_foreign(self, device_id: str, sender: str) -> Headers:
+        self.foreign += 1
+        return (
+            (_ERROR, _header_text(f"the profile is of device {device_id[:100]!r}, the session of {sender[:100]!r}")),
+        )
 
     async def wait_seen(self) -> None:
         """Return once a device has sent a profile since the last `take_seen`."""
@@ -170,12 +188,13 @@ class WallePush:
     """ASGI middleware: any app's responses carry the push answer to requests that carry a profile.
 
     It only adds headers to the start of a response: bodies still stream, websockets and lifespan pass through, and an
-    invalid profile does not change the app's answer.
+    invalid profile, or one without the session of its device, does not change the app's answer.
     """
 
-    def __init__(self, app: ASGIApp, answerer: Answerer) -> None:
+    def __init__(self, app: ASGIApp, answerer: Answerer, identify: IdentifyDevice) -> None:
         self.app = app
         self.answerer = answerer
+        self.identify = identify
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         extra = self._extra(scope) if scope["type"] == "http" else ()
@@ -191,14 +210,21 @@ class WallePush:
         await self.app(scope, receive, send_with_answer)
 
     def _extra(self, scope: Scope) -> Headers:
+        profile = session = None
         for name, value in scope["headers"]:
             if name == _PROFILE:
-                try:
-                    return self.answerer.headers(value) + self.answerer.stamp
-                except Exception:  # noqa: BLE001 - an error here must not fail the business request
-                    _LOG.exception("a profile could not be answered")
-                    return ((_ERROR, b"the profile could not be answered"),)
-        return ()
+                profile = value
+            elif name == _DEVICE:
+                session = value
+        if profile is None:
+            return ()
+        try:
+            return self.answerer.headers(profile, self.identify(session)) + self.answerer.stamp
+        except DeployError as error:
+            return ((_ERROR, _header_text(str(error))),)
+        except Exception:  # noqa: BLE001 - an error here must not fail the business request
+            _LOG.exception("a profile could not be answered")
+            return ((_ERROR, b"the profile could not be answered"),)
 
 
 def _header_text(text: str) -> bytes:

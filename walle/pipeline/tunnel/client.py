@@ -101,7 +101,7 @@ class OutboxSource(Protocol):
 def client_context(ca_path: Path) -> ResumingContext:
     """Return a TLS context that trusts the certificate authority in the PEM file `ca_path` and no other.
 
-    It resumes TLS sessions.
+    It is for one device, whose certificate it gets by `show`, and resumes its TLS sessions.
 
     Raises:
         ConfigError: the file is missing or holds no certificate.
@@ -123,7 +123,7 @@ class TunnelClient:
     is in `.connected`, `.last_error`, `.connections` and `.probes`.
 
     Args:
-        token: the credential of this device, which the cloud's `authenticate` knows.
+        ssl_context: shows the certificate of this device; `client_context` makes it.
         keepalive_s: silence after which a Ping is sent; after twice that, and two Pings, the connection is closed.
         connect_s: timeout for TCP, TLS and the cloud's Welcome together.
         backoff_s, backoff_max_s: attempt n follows after a random time up to backoff_s * 2**n, at most backoff_max_s;
@@ -136,7 +136,6 @@ class TunnelClient:
         outbox: OutboxSource,
         *,
         device_id: str,
-        token: str,
         host: str,
         port: int,
         ssl_context: ssl.SSLContext,
@@ -153,7 +152,6 @@ class TunnelClient:
         self.last_error: Exception | None = None
         self._outbox = outbox
         self._device_id = device_id
-        self._token = token
         self._address = (host, port)
         self._ssl_context = ssl_context
         self._clock = clock or SystemClock()
@@ -244,6 +242,11 @@ class TunnelClient:
         self._dictionaries = dict(by_owner)
         if self._link is not None:
             self._check_offer(self._link)
+
+    def reconnect(self) -> None:
+        """Leave the present connection for another, once what is in flight is acknowledged and answered."""
+        if self._link is not None:
+            self._link.leaving.set()
 
     async def send(self, topic: str, payload: Any) -> int | None:
         """Put one upload into the outbox and return its number, if known; it is durable once this returns."""
@@ -360,7 +363,7 @@ class TunnelClient:
                 hello = protocol.Hello(
                     self._device_id,
                     mark.epoch,
-                    self._token,
+                    "",
                     acked=mark.acked,
                     acked_chain=mark.acked_chain,
                     origins=protocol.origins_to_text(mark.origins),

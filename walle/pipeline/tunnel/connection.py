@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from walle import protocol
 from walle.engine_ext import _core
 from walle.errors import WalleError
+from walle.identity import CertifiedDevice, certified_device
 from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.dictionaries import Dictionary
 from walle.pipeline.tunnel.frames import (
@@ -72,7 +73,7 @@ class ResumePoint(NamedTuple):
 
 class _ConnectionState(enum.Enum):
     GREETING = enum.auto()  # waiting for its Hello
-    CHECKING = enum.auto()  # looking up credential and numbers
+    CHECKING = enum.auto()  # looking up numbers
     OPEN = enum.auto()
     CLOSED = enum.auto()  # refused or lost; further frames are dropped
 
@@ -106,6 +107,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         self._pings = 0  # read so far
         self._last_answer = 0  # `written` after the latest answer that a Pong may have to follow
         self._is_probing = False
+        self._certified: CertifiedDevice | None = None
 
     @property
     def _is_closed(self) -> bool:
@@ -128,6 +130,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
             self._transport.set_write_buffer_limits(high=0)
         tls = transport.get_extra_info("ssl_object")
         self._server.counts.resumed += bool(tls is not None and tls.session_reused)
+        self._certified = certified_device(tls.getpeercert()) if tls is not None else None
         self._server.joined(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the device reconnects after any reason
@@ -309,6 +312,19 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
                 self._is_reading = True
                 self._transport.resume_reading()
 
+    def check_identity(self) -> bool:
+        """Return whether the device's certificate is valid now; disconnect the device if it is not."""
+        if self._certified is None or self._is_closed:
+            return not self._is_closed
+        identity, expires_s = self._certified
+        if not self._server.revocations.allows(identity):
+            self.refuse(
+                "revoked", f"the key of device {identity.device_id!r} was revoked; enrol the device again", -1.0
+            )
+        elif expires_s <= self._server.clock.time():
+            self.refuse("expired", "the device's certificate has expired; renew it, or enrol the device again", -1.0)
+        return not self._is_closed
+
     def check_patience(self, now_s: float) -> None:
         """Disconnect a device that has been silent, or has not read, beyond the limits."""
         # Single bytes before the Hello do not extend its timeout, nor bytes of a device that does not read.
@@ -324,10 +340,12 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
                 self.refuse("hello", f"no Hello within {limits.hello_s} s", 10.0)
         elif self._state is _ConnectionState.CHECKING:
             if waited_s >= limits.check_s:
-                _LOG.error("tunnel: a device's credential or numbers were not looked up within %s s", limits.check_s)
+                _LOG.error("tunnel: a device's numbers were not looked up within %s s", limits.check_s)
                 self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
         elif waited_s >= limits.idle_s and (self.pauses == 0 or not self.is_writable):
             self.refuse("idle", f"silent for {limits.idle_s} s", 0.0)
+        else:
+            self.check_identity()
 
     # --- frames ---
 
@@ -406,15 +424,15 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
                 self.refuse("protocol", what, -1.0)
             elif not hello.device_id or not hello.epoch:
                 self.refuse("hello", "device_id and epoch cannot be empty", -1.0)
-            elif (device_id := await server.authenticate(hello.token)) is None:
-                self.refuse("token", "the credential is not known", -1.0)
-            elif device_id != hello.device_id:
-                self.refuse("identity", f"the credential is not that of device {hello.device_id!r}", -1.0)
-            else:
+            elif self._certified is None:
+                self.refuse("identity", "the certificate is not a device's; enrol this device", -1.0)
+            elif self._certified.identity.device_id != hello.device_id:
+                self.refuse("identity", f"the certificate is not that of device {hello.device_id!r}", -1.0)
+            elif self.check_identity():
                 digests = protocol.digests_from_text(hello.dictionaries)
                 found = {number: await server.dictionaries.get(digest) for number, digest in enumerate(digests, 1)}
                 point = await server.resume(hello)
-                if self._state is _ConnectionState.CHECKING:
+                if self._state is _ConnectionState.CHECKING and self.check_identity():
                     known = {number: dictionary for number, dictionary in found.items() if dictionary is not None}
                     self._open(hello, point, known)
         except protocol.ProtocolError as error:

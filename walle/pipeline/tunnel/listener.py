@@ -17,6 +17,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from walle.pipeline.tunnel.tls import name_sessions
+
 _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 4096  # connections that wait for accept(): a fleet that lost its cloud comes back at once
@@ -59,12 +61,14 @@ async def listen(
         "ssl_handshake_timeout": handshake_s,
         "ssl_shutdown_timeout": shutdown_s,
     }
-    connect = functools.partial(_connect_accepted(loop, fast), protocol_factory, **options)
+    connect = functools.partial(_connect_accepted(loop, fast, ssl_context), protocol_factory, **options)
     sockets = [address] if isinstance(address, socket.socket) else await _bind(address, reuse_port)
     return Listener(loop, sockets, connect, handshakes=handshakes, turn_s=_HANDSHAKE_TURN_S)
 
 
-def _connect_accepted(loop: asyncio.AbstractEventLoop, fast: bool | None) -> Callable[..., Awaitable[object]]:
+def _connect_accepted(
+    loop: asyncio.AbstractEventLoop, fast: bool | None, context: ssl.SSLContext
+) -> Callable[..., Awaitable[object]]:
     """Return aiofastnet's function that makes the transport of an accepted socket, or the event loop's."""
     if fast is not False:
         try:
@@ -73,6 +77,7 @@ def _connect_accepted(loop: asyncio.AbstractEventLoop, fast: bool | None) -> Cal
             if fast:
                 raise
         else:
+            name_sessions(context)
             sizes = {"ssl_incoming_bio_size": _RECORDS_BYTES, "ssl_outgoing_bio_size": _RECORDS_BYTES}
             return functools.partial(connect_fast, loop, **sizes)
     return loop.connect_accepted_socket

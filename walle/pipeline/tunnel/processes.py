@@ -11,12 +11,13 @@ import dataclasses
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
+from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.tunnel.channel import Channel, ChannelError
 from walle.pipeline.tunnel.deadline import request_deadline
@@ -45,13 +46,16 @@ class TunnelProcessError(PipelineError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """Settings of the tunnel processes. `uploads` is the store's place; `server_pem` has certificate and key."""
+    """Settings of the tunnel processes. `uploads` is the store's place; `server_pem` has certificate and key.
+
+    `device_ca_pem` is the authority of devices' certificates.
+    """
 
     host: str
     port: int
     uploads: str
     server_pem: Path
-    device_token: str
+    device_ca_pem: str
     drain_to: DrainTarget = dataclasses.field(default_factory=DrainTarget)
     device_quota: DeviceQuota = dataclasses.field(default_factory=DeviceQuota)
 
@@ -107,6 +111,7 @@ class TunnelProcesses:
         self._keeping: list[asyncio.Task[None]] = []
         self._reserved: ReservedPort | None = None
         self._is_closing = False
+        self._revocations = Revocations()
 
     @property
     def port(self) -> int:
@@ -183,9 +188,16 @@ class TunnelProcesses:
 
     async def renew_certificate(self) -> None:
         """Have the processes show the certificate that is in its file now; one that hangs is not waited for."""
-        sending = [
-            asyncio.create_task(slot.channel.send("renewed")) for slot in self._slots if slot.channel is not None
-        ]
+        await self._tell("renewed")
+
+    async def revoke(self, version: int, lowest: Mapping[str, int]) -> None:
+        """Refuse keys of devices in all processes, and those that start later: see `TunnelServer.revoke`."""
+        self._revocations.update(version, lowest)
+        await self._tell("revoked", version, dict(lowest))
+
+    async def _tell(self, *message: Any) -> None:
+        """Send a message to every process; one that hangs is not waited for."""
+        sending = [asyncio.create_task(slot.channel.send(*message)) for slot in self._slots if slot.channel is not None]
         if sending:
             _, late = await asyncio.wait(sending, timeout=_SILENT_S)
             for task in late:
@@ -242,7 +254,8 @@ class TunnelProcesses:
                 self.port,
                 settings.uploads,
                 str(settings.server_pem),
-                settings.device_token,
+                settings.device_ca_pem,
+                [self._revocations.version, self._revocations.lowest],
                 list(dataclasses.astuple(settings.device_quota)),
                 *dataclasses.astuple(settings.drain_to),
             )

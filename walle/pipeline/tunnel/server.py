@@ -7,7 +7,7 @@ Invariants:
   numbers that it has (`walle.pipeline.tunnel.ingest.Ingest` does).
 - Memory is bounded by `ByteBudget`: while the queue is full, or a request does not fit, its connection is not read,
   and TCP slows the device down. Connections that hold too many unfinished or unread bytes are closed and counted.
-- A device has one connection. A new one replaces the old one.
+- A device has one connection. A new one of the same key replaces the old one; no other device can.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from walle import protocol
 from walle.clock import Clock, SystemClock
 from walle.engine_ext import _core
 from walle.errors import PipelineError
+from walle.identity import Revocations
 from walle.pipeline.tunnel import sockets
 from walle.pipeline.tunnel.budget import ByteBudget, uploads_share
 from walle.pipeline.tunnel.connection import READ_BYTES, READ_UPLOADS, Connection, Received, ResumePoint
@@ -89,7 +90,7 @@ class ServerLimits:
     connections: int = 20_000
     handshakes: int = 1024  # TLS handshakes under way at once; others wait to be accepted
     hello_s: float = 10.0  # for a TLS handshake, and from it to the Hello
-    check_s: float = 30.0  # for `authenticate`, `dictionaries` and `resume` of a device
+    check_s: float = 30.0  # for `dictionaries` and `resume` of a device
     idle_s: float = 90.0  # without a byte from the device, which pings more often
     linger_s: float = 2.0  # to send the last bytes of a connection
     closing_retry_s: float = 1.0  # delay that devices are told at a planned stop; they add jitter
@@ -100,7 +101,6 @@ def _set_done(arrival: asyncio.Future[None]) -> None:
         arrival.set_result(None)
 
 
-type Authenticate = Callable[[str], Awaitable[str | None]]
 type ResumeLookup = Callable[[protocol.Hello], Awaitable[ResumePoint]]
 type RequestHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 
@@ -108,16 +108,17 @@ type RequestHandler = Callable[[str, str, bytes], Awaitable[bytes]]
 class TunnelServer:
     """A server that accepts devices over TLS 1.3 and yields their uploads.
 
-        async with TunnelServer(ssl_context=..., authenticate=..., resume=ingest.resume, on_request=...) as server:
+        async with TunnelServer(ssl_context=..., resume=ingest.resume, on_request=...) as server:
             async for received in server:
                 ...
                 await server.acknowledge(received.device_id, received.epoch, received.seq)
 
-    `authenticate(credential)` returns the id of the device that a credential stands for, None if it is not known: a
-    Hello that claims another id is refused. `resume(hello)` returns where its uploads continue;
-    `on_request(device_id, topic, payload)` answers a request, and is cancelled when the device cancels it or its
-    deadline passes. The device gets the message of a WalleError; of any other error it learns only that there was one.
-    `dictionaries(digest)` returns the bytes of a zstd dictionary with that SHA-256, None if there is none.
+    `ssl_context` checks certificates of devices (`walle.pipeline.tunnel.tls`): the certificate says which device it is,
+    and a Hello that claims another id is refused, as are the keys that `revoke` named. `resume(hello)` returns where
+    its uploads continue; `on_request(device_id, topic, payload)` answers a request, and is cancelled when the device
+    cancels it or its deadline passes. The device gets the message of a WalleError; of any other error it learns only
+    that there was one. `dictionaries(digest)` returns the bytes of a zstd dictionary with that SHA-256, None if there
+    is none.
     `port` 0 picks a free port, which is `.port`. With `reuse_port`, several processes listen at one address, and the
     kernel divides new connections among them. A bound socket `sock` takes the place of `host` and `port`; the server
     closes it. `fast_transports` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is
@@ -130,7 +131,6 @@ class TunnelServer:
         self,
         *,
         ssl_context: ssl.SSLContext,
-        authenticate: Authenticate,
         resume: ResumeLookup,
         on_request: RequestHandler,
         host: str = "127.0.0.1",
@@ -145,6 +145,10 @@ class TunnelServer:
     ) -> None:
         if ssl_context.minimum_version < ssl.TLSVersion.TLSv1_3:
             raise TunnelServerError("the tunnel speaks TLS 1.3 only: set ssl_context.minimum_version to TLSv1_3")
+        if ssl_context.verify_mode is not ssl.CERT_REQUIRED:
+            raise TunnelServerError(
+                "the tunnel knows devices by certificates: set ssl_context.verify_mode to CERT_REQUIRED"
+            )
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
         self.handlers = Handlers(self.limits.handlers, self.clock)
@@ -166,9 +170,9 @@ class TunnelServer:
         self.budget = ByteBudget(self.limits.memory_bytes, self.limits.device_bytes, self.queue)
         self.counts = ServerCounts(queue=self.queue)
         self.is_draining = False
+        self.revocations = Revocations()
         self._rng = rng or random.Random()
         self._redirect = ("", 0)  # of devices that come while it drains
-        self.authenticate = authenticate
         self.resume = resume
         self.on_request = on_request
         # Both are stateless between frames; one of each serves every connection of this loop.
@@ -261,6 +265,12 @@ class TunnelServer:
     def redirect(self, connection: Connection) -> None:
         """Disconnect a device and tell it where to connect."""
         connection.refuse("draining", "the cloud is about to stop this tunnel", 0.0, *self._redirect)
+
+    def revoke(self, version: int, lowest: Mapping[str, int]) -> None:
+        """Refuse keys of lower generations than these from now on, by device, and disconnect those that are here."""
+        self.revocations.update(version, lowest)
+        for connection in list(self._connections):
+            connection.check_identity()
 
     async def close(self) -> None:
         """Tell the devices to reconnect later, disconnect, and end the iteration once the queue is empty."""
@@ -448,7 +458,7 @@ class TunnelServer:
 
     def admit(self, connection: Connection) -> None:
         """Make `connection` the current one of its device."""
-        older = self._by_device.get(connection.device_id)
+        older = self._by_device.get(connection.device_id)  # of the same key: an earlier one is revoked
         self._by_device[connection.device_id] = connection
         if older is not None:
             older.refuse("replaced", f"device {connection.device_id!r} has connected again", -1.0)

@@ -13,7 +13,7 @@ from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.connection import Received, ResumePoint
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
 from walle.pipeline.tunnel.link import is_address
-from walle.pipeline.tunnel.server import Authenticate, RequestHandler, TunnelServer
+from walle.pipeline.tunnel.server import RequestHandler, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 from walle.protocol import Hello
 
@@ -117,7 +117,6 @@ class TunnelService:
         store: UploadStore,
         *,
         ssl_context: ssl.SSLContext,
-        authenticate: Authenticate,
         on_request: RequestHandler,
         dictionaries: DictionaryLookup | None = None,
         host: str,
@@ -131,7 +130,6 @@ class TunnelService:
         self._clock = clock or SystemClock()
         self.server = TunnelServer(
             ssl_context=ssl_context,
-            authenticate=authenticate,
             resume=self._resume,
             on_request=on_request,
             dictionaries=dictionaries,
@@ -168,6 +166,10 @@ class TunnelService:
     @property
     def port(self) -> int:
         return self.server.port
+
+    async def revoke(self, version: int, lowest: Mapping[str, int]) -> None:
+        """Refuse keys of devices: see `TunnelServer.revoke`."""
+        self.server.revoke(version, lowest)
 
     def state(self) -> TunnelState:
         server, status = self.server, self.pump.status

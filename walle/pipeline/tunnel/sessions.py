@@ -1,19 +1,21 @@
-"""TLS sessions of a device, resumed at its next connection: no certificate, one signature check less (§5.2).
+"""TLS sessions of a device, resumed at its next connection: no certificates and no signatures (§5.2).
 
 asyncio and uvloop take no session for a connection, but both make their TLS objects by `SSLContext.wrap_bio`.
 """
 
 import collections
 import ssl
+from pathlib import Path
 from typing import Any
 
-_KEPT = 4  # sessions of one server name: one context may serve several clients
+_KEPT = 4  # sessions of one server name
 
 
 class ResumingContext(ssl.SSLContext):
     """A client's TLS context that resumes the sessions that `keep` was given.
 
-    A session is used once, as RFC 8446 C.4 asks, and for the server name whose certificate was checked when it began.
+    It is for one device: the server takes a resumed session for the device whose certificate began it. A session is
+    used once, as RFC 8446 C.4 asks, and for the server name whose certificate was checked when it began.
     """
 
     def __init__(self, *_: Any) -> None:
@@ -31,6 +33,15 @@ class ResumingContext(ssl.SSLContext):
         if session is None and kept:
             session = kept.pop()
         return super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+    def show(self, certificate: Path, key: Path) -> None:
+        """Show this certificate at the next connection: sessions that began with another are forgotten.
+
+        Raises:
+            OSError: the files cannot be read, or do not belong together.
+        """
+        self.load_cert_chain(certificate, key)
+        self._sessions.clear()
 
     def keep(self, connection: ssl.SSLObject) -> None:
         """Keep the latest session of an open connection, if its server has sent a ticket for it."""

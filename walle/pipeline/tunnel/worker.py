@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Mapping
 
-from walle.credential import credential_device
 from walle.errors import WalleError
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.upload_store import open_uploads
@@ -24,6 +23,7 @@ from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_due_s
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
+from walle.pipeline.tunnel.tls import server_tls
 
 _REPORT_S = 0.5
 _DELAYS_KEPT = 1000  # of the uploads between two reports
@@ -54,22 +54,15 @@ class Worker:
         start = await self._channel.receive()
         if start is None:
             return
-        _, host, port, uploads, server_pem, device_token, (quota_bytes, quota_topics), *drain_to = start
+        _, host, port, uploads, server_pem, ca_pem, (version, lowest), (quota_bytes, quota_topics), *drain_to = start
         quota = DeviceQuota(size_bytes=quota_bytes, topics=quota_topics)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-
-        async def authenticate(credential: str) -> str | None:
-            return credential_device(device_token, credential)
-
         try:
-            context.load_cert_chain(server_pem)
+            context = server_tls(server_pem, ca_pem)
             async with contextlib.AsyncExitStack() as undo:
                 store = await undo.enter_async_context(open_uploads(uploads, device_quota=quota))
                 service = TunnelService(
                     store,
                     ssl_context=context,
-                    authenticate=authenticate,
                     on_request=self._request,
                     dictionaries=self._dictionary,
                     host=host,
@@ -78,11 +71,12 @@ class Worker:
                     on_stored=self._note_delays,
                     drain_to=DrainTarget(*drain_to),
                 )
+                await service.revoke(version, lowest)
                 await undo.enter_async_context(service)
                 reporting = asyncio.create_task(self._report(service))
                 undo.callback(reporting.cancel)
                 await self._channel.send("ready")
-                listening = asyncio.create_task(self._listen(context, server_pem))
+                listening = asyncio.create_task(self._listen(service, context, server_pem))
                 undo.callback(listening.cancel)
                 await self._stopping.wait()
                 await self._drain(service, listening)
@@ -109,14 +103,14 @@ class Worker:
         """End `run`, once it has begun: the devices are sent away first."""
         self._stopping.set()
 
-    async def _listen(self, context: ssl.SSLContext, server_pem: str) -> None:
+    async def _listen(self, service: TunnelService, context: ssl.SSLContext, server_pem: str) -> None:
         """Process the main process's messages until it has ended."""
         try:
-            await self._process_messages(context, server_pem)
+            await self._process_messages(service, context, server_pem)
         finally:
             self._stopping.set()
 
-    async def _process_messages(self, context: ssl.SSLContext, server_pem: str) -> None:
+    async def _process_messages(self, service: TunnelService, context: ssl.SSLContext, server_pem: str) -> None:
         while message := await self._channel.receive():
             match message:
                 case ["answer", int(number), payload, error, kind]:
@@ -129,6 +123,8 @@ class Worker:
                         answer.set_exception(_ERRORS.get(kind, RuntimeError)(error))
                 case ["renewed"]:
                     context.load_cert_chain(server_pem)
+                case ["revoked", int(version), dict(lowest)]:
+                    await service.revoke(version, lowest)
                 case ["stop"]:
                     self._stopping.set()
 

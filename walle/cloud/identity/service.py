@@ -1,0 +1,166 @@
+"""Identity service: enrolment, certificates, sessions and revocation, with the keys that make them."""
+
+import asyncio
+import dataclasses
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from walle.clock import Clock, SystemClock
+from walle.cloud.identity.device_authority import CERTIFICATE_LIFE_S, DeviceAuthority
+from walle.cloud.identity.sessions import SESSION_LIFE_S, SessionSigner
+from walle.cloud.identity.store import IdentityRecord, IdentityRefusedError, IdentityStore
+from walle.identity import DeviceIdentity
+from walle.protocol import session_proof
+
+MAX_REQUEST_BYTES = 4096  # of a certificate signing request
+_CHALLENGE_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class IdentityKeys:
+    """The public keys with which gateways know devices: the authority of certificates, and that of sessions (raw)."""
+
+    ca_pem: str
+    session_key: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceCertificate:
+    """A certificate for a device, as PEM, and for how many seconds it is valid."""
+
+    certificate: str
+    life_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceSession:
+    """A session token, valid for `life_s` seconds. The device's certificate ends in `certificate_left_s`."""
+
+    token: str
+    life_s: float
+    certificate_left_s: float
+
+
+class IdentityService:
+    """The service on a folder with its keys and on a file of identities; between `open` and the end of the process."""
+
+    def __init__(self, folder: Path, database: Path, *, clock: Clock | None = None) -> None:
+        self._folder = folder
+        self._clock = clock or SystemClock()
+        self._store = IdentityStore(database, clock=self._clock)
+        self._challenge_key = secrets.token_bytes(32)  # a challenge does not outlive this process
+
+    def open(self) -> None:
+        """Load the keys, or make them.
+
+        Raises:
+            AuthorityError: a key is damaged.
+            IdentityStoreError: the file cannot be opened.
+        """
+        self._authority = DeviceAuthority(self._folder, clock=self._clock)
+        self._signer = SessionSigner(self._folder)
+        self._store.open()
+
+    async def keys(self) -> IdentityKeys:
+        """Return the public keys."""
+        return IdentityKeys(self._authority.ca_pem, self._signer.public_key)
+
+    async def make_token(self, device_id: str, uses: int, life_s: float) -> str:
+        """Return an enrolment token: see `IdentityStore.make_token`."""
+        return await self._blocking(lambda: self._store.make_token(device_id, uses=uses, life_s=life_s))
+
+    async def certify(self, device_id: str, request: str, token: str) -> DeviceCertificate:
+        """Return a certificate for the key that a certificate signing request (PEM) has and proves.
+
+        Raises:
+            IdentityRefusedError: the device may not have this id, or the request does not prove its key.
+        """
+
+        def work() -> DeviceCertificate:
+            key = _requested_key(request)
+            expires_s = self._clock.time() + CERTIFICATE_LIFE_S
+            generation = self._store.certify(device_id, _der(key), token, expires_s=expires_s)
+            identity = DeviceIdentity(device_id, generation)
+            return DeviceCertificate(self._authority.issue(identity, key), CERTIFICATE_LIFE_S)
+
+        return await self._blocking(work)
+
+    async def challenge(self) -> str:
+        """Return a text that a device signs within a minute, to prove its key now; the cloud does not keep it."""
+        body = f"{self._clock.time() + _CHALLENGE_S:.0f}.{secrets.token_hex(16)}"
+        return f"{body}.{self._tag(body)}"
+
+    async def session(self, device_id: str, challenge: str, signature: bytes) -> DeviceSession:
+        """Return a session for a device that has signed a challenge with the key that is bound to it.
+
+        Raises:
+            IdentityRefusedError: the challenge is over, or the signature is not that key's; or its key was revoked.
+        """
+        body, _, tag = challenge.rpartition(".")
+        if not hmac.compare_digest(tag.encode(), self._tag(body).encode()):
+            raise IdentityRefusedError(401, "the challenge is not of this cloud; ask for another")
+        if float(body.partition(".")[0]) < self._clock.time():
+            raise IdentityRefusedError(401, "the challenge is over; ask for another, and sign it within a minute")
+
+        def work() -> DeviceSession:
+            generation, key_der, certificate_s = self._store.proven_key(device_id)
+            key = serialization.load_der_public_key(key_der)
+            assert isinstance(key, ec.EllipticCurvePublicKey)
+            try:
+                key.verify(signature, session_proof(device_id, challenge), ec.ECDSA(hashes.SHA256()))
+            except InvalidSignature:
+                what = f"the proof is not of the key of device {device_id[:100]!r}"
+                raise IdentityRefusedError(401, what) from None
+            self._store.note_session(device_id)
+            now_s = self._clock.time()
+            token = self._signer.sign(DeviceIdentity(device_id, generation), now_s + SESSION_LIFE_S)
+            return DeviceSession(token, SESSION_LIFE_S, certificate_s - now_s)
+
+        return await self._blocking(work)
+
+    async def revoke(self, device_id: str, reason: str) -> IdentityRecord:
+        """Revoke the key of a device: see `IdentityStore.revoke`."""
+        return await self._blocking(lambda: self._store.revoke(device_id, reason))
+
+    async def revocations(self, after: int) -> tuple[int, dict[str, int]]:
+        """Return what was revoked since version `after`: see `IdentityStore.revocations`."""
+        return await self._blocking(lambda: self._store.revocations(after))
+
+    async def records(self, after: str, limit: int, search: str) -> list[IdentityRecord]:
+        """Return identities in the order of their ids: see `IdentityStore.records`."""
+        return await self._blocking(lambda: self._store.records(after=after, limit=limit, search=search))
+
+    def _tag(self, body: str) -> str:
+        return hmac.new(self._challenge_key, body.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
+
+    @staticmethod
+    async def _blocking[T](work: Callable[[], T]) -> T:
+        return await asyncio.to_thread(work)
+
+
+def _requested_key(request: str) -> ec.EllipticCurvePublicKey:
+    """Return the key of a certificate signing request, which its owner has proven by signing the request."""
+    if len(request) > MAX_REQUEST_BYTES:
+        raise IdentityRefusedError(422, f"a certificate signing request has at most {MAX_REQUEST_BYTES} characters")
+    try:
+        parsed = x509.load_pem_x509_csr(request.encode("utf-8", "replace"))
+        key, is_proven = parsed.public_key(), parsed.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise IdentityRefusedError(422, f"this is not a certificate signing request as PEM: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise IdentityRefusedError(422, "the key of a device must be of the curve P-256")
+    if not is_proven:
+        raise IdentityRefusedError(422, "the certificate signing request is not signed by its own key")
+    return key
+
+
+def _der(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -1,0 +1,306 @@
+"""Identities of devices in one SQLite file: enrolment tokens, the key of each device, and what was revoked.
+
+Each change is one transaction that holds the write lock from its first read, so that two enrolments with one token are
+one after the other, whichever processes make them. Tokens are stored as hashes.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from walle.clock import Clock, SystemClock
+from walle.deploy.cloud.api import AccessError
+from walle.errors import ConfigError, DeployError
+from walle.protocol import MAX_ID_CHARS, whole_characters
+
+MAX_USES = 100_000
+MAX_LIFE_S = 366 * 86_400.0
+MAX_PAGE = 1_000
+RENEWAL_GRACE_S = 180 * 86_400.0  # after the end of its certificate, in which a device may still renew it
+_BUSY_S = 5.0
+_MAX_REASON_CHARS = 500
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS tokens (
+    hash TEXT PRIMARY KEY, device_id TEXT NOT NULL, uses_left INTEGER NOT NULL, expires_s REAL NOT NULL,
+    purpose TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS identities (
+    device_id TEXT PRIMARY KEY, generation INTEGER NOT NULL, public_key BLOB NOT NULL, enrolled_s REAL NOT NULL,
+    expires_s REAL NOT NULL, seen_s REAL NOT NULL, revoked_s REAL, reason TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS revocations (
+    version INTEGER PRIMARY KEY AUTOINCREMENT, device_id TEXT NOT NULL, lowest INTEGER NOT NULL, until_s REAL NOT NULL
+    ) STRICT;
+"""
+
+
+class IdentityStoreError(DeployError):
+    """The file of identities cannot be read or written. `path` names it."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(path, why)
+        self.path = path
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"identities of devices, {self.path}: {self.why}"
+
+
+class IdentityRefusedError(AccessError):
+    """A device that is not given what it asked for. 401: without a valid token or proof; 403: it may not have it."""
+
+
+class KeyRevokedError(IdentityRefusedError):
+    """The device's key was revoked: the device needs another, and a token for its id."""
+
+    def __init__(self, device_id: str) -> None:
+        super().__init__(
+            403,
+            f"the key of device {device_id[:100]!r} was revoked; to admit it again with a new key:"
+            " walle device enrol, for this id",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IdentityRecord:
+    """A device's identity as its cloud knows it. Times are in seconds since the epoch.
+
+    Its certificate ends at `expires_s`.
+    """
+
+    device_id: str
+    generation: int
+    enrolled_s: float
+    expires_s: float
+    seen_s: float  # when it last asked for a certificate or a session
+    revoked_s: float | None
+    reason: str
+
+    def to_plain(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+class IdentityStore:
+    """The file at `path`, from `open` to `close`. Calls block; several processes may have it open.
+
+    Every call raises IdentityStoreError where the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        self.path = path
+        self._clock = clock or SystemClock()
+
+    def open(self) -> Self:
+        """Make what is absent, and remove what nothing needs any more."""
+        with self._reading() as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(_SCHEMA)
+        with self._writing() as db:
+            db.execute("DELETE FROM tokens WHERE expires_s < ?", (self._clock.time(),))
+            db.execute("DELETE FROM revocations WHERE until_s < ?", (self._clock.time(),))
+        return self
+
+    # --- tokens -------------------------------------------------------------------------------------------------------
+
+    def make_token(self, device_id: str = "", *, uses: int = 1, life_s: float, purpose: str = "") -> str:
+        """Return a new enrolment token: for one device, or for `uses` new ones if `device_id` is empty.
+
+        A `purpose` has one token: another replaces it.
+
+        Raises:
+            ConfigError: a value is outside its bounds.
+        """
+        if device_id:
+            check_device_id(device_id)
+        if not 1 <= uses <= MAX_USES or (device_id and uses != 1):
+            raise ConfigError(f"a token admits 1 to {MAX_USES} devices, 1 where it names the device; not {uses}")
+        if not 0 < life_s <= MAX_LIFE_S:
+            raise ConfigError(f"a token is valid for at most {MAX_LIFE_S / 86_400:.0f} days; not for {life_s} s")
+        token = secrets.token_urlsafe(32)
+        now_s = self._clock.time()
+        with self._writing() as db:
+            db.execute("DELETE FROM tokens WHERE expires_s < ? OR (purpose != '' AND purpose = ?)", (now_s, purpose))
+            row = (_hash(token), device_id, uses, now_s + life_s, purpose)
+            db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?)", row)
+        return token
+
+    # --- certificates -------------------------------------------------------------------------------------------------
+
+    def certify(self, device_id: str, public_key: bytes, token: str, *, expires_s: float) -> int:
+        """Bind a key (DER), whose owner has proven it, to a device; return the key's generation.
+
+        The key that the device has may be certified again without a token: to renew its certificate, or because an
+        answer was lost. Any other needs a token, and revokes the one before.
+
+        Raises:
+            IdentityRefusedError, KeyRevokedError: it may not have this id.
+            ConfigError: no device can have this id.
+        """
+        check_device_id(device_id)
+        now_s = self._clock.time()
+        with self._writing() as db:
+            known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
+            if known is not None and known["public_key"] == public_key:
+                if known["revoked_s"] is not None:
+                    raise KeyRevokedError(device_id)
+                if now_s > known["expires_s"] + RENEWAL_GRACE_S:
+                    days = RENEWAL_GRACE_S / 86_400
+                    what = f"the certificate of device {device_id[:100]!r} expired more than {days:.0f} days ago"
+                    raise IdentityRefusedError(403, f"{what}; enrol it again: walle device enrol")
+                db.execute(
+                    "UPDATE identities SET expires_s = ?, seen_s = ? WHERE device_id = ?", (expires_s, now_s, device_id)
+                )
+                return int(known["generation"])
+            self._use_token(db, token, device_id, now_s, is_known=known is not None)
+            generation = 1 if known is None else known["generation"] + 1
+            db.execute(
+                "INSERT OR REPLACE INTO identities VALUES (?, ?, ?, ?, ?, ?, NULL, '')",
+                (device_id, generation, public_key, now_s, expires_s, now_s),
+            )
+            if known is not None:
+                self._refuse_below(db, device_id, generation, max(known["expires_s"], now_s))
+            return generation
+
+    def _use_token(self, db: sqlite3.Connection, token: str, device_id: str, now_s: float, *, is_known: bool) -> None:
+        digest = _hash(token)
+        found = db.execute("SELECT * FROM tokens WHERE hash = ?", (digest,)).fetchone() if token else None
+        make = "make another: walle device enrol"
+        if found is None:
+            what = "the enrolment token is not known, or expired long ago" if token else "this key is not enrolled"
+            raise IdentityRefusedError(401, f"device {device_id[:100]!r}: {what}; {make}")
+        if found["expires_s"] < now_s:
+            raise IdentityRefusedError(401, f"the enrolment token has expired; {make}")
+        if found["uses_left"] < 1:
+            raise IdentityRefusedError(401, f"the enrolment token is used up; {make}")
+        if found["device_id"] not in ("", device_id):
+            raise IdentityRefusedError(403, f"the enrolment token is for another device than {device_id[:100]!r}")
+        if is_known and not found["device_id"]:
+            what = f"device {device_id[:100]!r} is enrolled with another key"
+            raise IdentityRefusedError(403, f"{what}; a token for this id replaces it: walle device enrol, with the id")
+        db.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE hash = ?", (digest,))
+
+    def proven_key(self, device_id: str) -> tuple[int, bytes, float]:
+        """Return the generation and key (DER) of a device, and the end of its certificate, for a session.
+
+        Raises:
+            IdentityRefusedError, KeyRevokedError: it has none that is valid.
+        """
+        with self._reading() as db:
+            known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
+        if known is None:
+            raise IdentityRefusedError(401, f"device {device_id[:100]!r}: this key is not enrolled")
+        if known["revoked_s"] is not None:
+            raise KeyRevokedError(device_id)
+        return known["generation"], known["public_key"], known["expires_s"]
+
+    def note_session(self, device_id: str) -> None:
+        """Note that the device was seen now."""
+        with self._writing() as db:
+            db.execute("UPDATE identities SET seen_s = ? WHERE device_id = ?", (self._clock.time(), device_id))
+
+    # --- revocation ---------------------------------------------------------------------------------------------------
+
+    def revoke(self, device_id: str, reason: str) -> IdentityRecord:
+        """Revoke the key of a device, for good; a second time changes nothing.
+
+        Raises:
+            UnknownIdentityError: no such device is enrolled.
+        """
+        now_s = self._clock.time()
+        with self._writing() as db:
+            known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
+            if known is None:
+                raise UnknownIdentityError(device_id)
+            if known["revoked_s"] is None:
+                db.execute(
+                    "UPDATE identities SET revoked_s = ?, reason = ? WHERE device_id = ?",
+                    (now_s, whole_characters(reason[:_MAX_REASON_CHARS]), device_id),
+                )
+                db.execute("DELETE FROM tokens WHERE device_id = ?", (device_id,))
+                self._refuse_below(db, device_id, known["generation"] + 1, max(known["expires_s"], now_s))
+            return _record(db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone())
+
+    def revocations(self, after: int) -> tuple[int, dict[str, int]]:
+        """Return the newest version, and the lowest generations by device that came after version `after`."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT version, device_id, lowest FROM revocations WHERE version > ? ORDER BY version", (after,)
+            ).fetchall()
+        return (rows[-1]["version"] if rows else after), {row["device_id"]: row["lowest"] for row in rows}
+
+    @staticmethod
+    def _refuse_below(db: sqlite3.Connection, device_id: str, lowest: int, expires_s: float) -> None:
+        # Two days more: sessions that were given at the last moment, and clocks that differ.
+        row = (device_id, lowest, expires_s + 2 * 86_400)
+        db.execute("INSERT INTO revocations (device_id, lowest, until_s) VALUES (?, ?, ?)", row)
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def records(self, *, after: str = "", limit: int = MAX_PAGE, search: str = "") -> list[IdentityRecord]:
+        """Return devices in the order of their ids, after the id `after`, of ids with the part `search`."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT * FROM identities WHERE device_id > ? AND instr(device_id, ?) > 0 ORDER BY device_id LIMIT ?",
+                (after, search, max(1, min(limit, MAX_PAGE))),
+            ).fetchall()
+        return [_record(row) for row in rows]
+
+    # --- internals ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """Give a connection for the block: each thread and each call has its own, and none waits for another's."""
+        try:
+            with contextlib.closing(self._connect()) as db:
+                yield db
+        except (sqlite3.Error, OSError) as error:
+            raise IdentityStoreError(self.path, str(error)) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Give a connection with the write lock; commit at the end of the block, or roll back at an error."""
+        with self._reading() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+            except BaseException:
+                db.execute("ROLLBACK")
+                raise
+            db.execute("COMMIT")
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+        db.row_factory = sqlite3.Row
+        try:
+            db.execute("PRAGMA synchronous = FULL")  # a revocation or a used token survives a power cut
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+class UnknownIdentityError(AccessError):
+    """No device of this id is enrolled."""
+
+    def __init__(self, device_id: str) -> None:
+        super().__init__(404, f"no device {device_id[:100]!r} is enrolled; list them with: walle device list")
+
+
+def check_device_id(device_id: str) -> None:
+    """Raise ConfigError if no device can have this id."""
+    if not device_id or len(device_id) > MAX_ID_CHARS or not device_id.isprintable():
+        what = "an id of a device is 1 to"
+        raise ConfigError(f"{device_id[:100]!r}: {what} {MAX_ID_CHARS} printable characters")
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _record(row: sqlite3.Row) -> IdentityRecord:
+    names = [field.name for field in dataclasses.fields(IdentityRecord)]
+    return IdentityRecord(**{name: row[name] for name in names})
