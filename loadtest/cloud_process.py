@@ -60,7 +60,7 @@ class CloudProcess:
 
     def release_task(self) -> None:
         """Push the task with git and start its release, so that the cloud answers requests for it."""
-        url, token = self._said["url"], Path(self._said["admin_token_file"]).read_text().strip()
+        url, token = self._said["url"], self._token()
         clone = self.folder / "clone"
         scheme, _, place = url.partition("://")
         _git(self.folder, "clone", "--quiet", f"{scheme}://load:{token}@{place}/git/{SCENARIO}.git", str(clone))
@@ -74,10 +74,15 @@ class CloudProcess:
         command = [*_WALLE, "release", "start", SCENARIO, TASK, VERSION, "--beta-device=none", "--json"]
         _checked(command, _ROOT, {**os.environ, "WALLE_URL": url, "WALLE_TOKEN": token})
 
+    def _token(self) -> str:
+        return Path(self._said["admin_token_file"]).read_text().strip()
+
     def metrics(self) -> dict[str, float]:
         """Return the tunnel's metrics by name, labels left out."""
         found = dict[str, float]()
-        for line in httpx.get(f"{self._said['url']}/metrics", timeout=30.0).text.splitlines():
+        headers = {"Authorization": f"Bearer {self._token()}"}
+        answer = httpx.get(f"{self._said['url']}/metrics", headers=headers, timeout=30.0).raise_for_status()
+        for line in answer.text.splitlines():
             if line.startswith("walle_tunnel_"):
                 name, _, value = line.rpartition(" ")
                 found[name.partition("{")[0]] = float(value)

@@ -95,7 +95,7 @@ class ReleaseWorld:
             sign=signer.sign_directive,
             judge=self.monitor,
         )
-        self.service = ReleaseService(journal, world, clock, cdn_url=CDN_URL)
+        self.service = ReleaseService(journal, world, clock, cdn_url=lambda: CDN_URL)
         self.monitor.on_verdict = self.service.verdict
 
     async def report(self, release_id: str, ok: int, failed: int, device_id: str = "d1", error: str = "") -> None:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.cli.release import TokenOption, UrlOption
 from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.device_client import DeviceClient, DeviceFailureJson, DeviceJson, DevicePageJson
 

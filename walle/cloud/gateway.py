@@ -29,18 +29,20 @@ from walle.cloud.uploads_watch import UploadsWatch
 from walle.credential import credential_device
 from walle.deploy.cloud.api import (
     WatchedPart,
-    authorize_by,
     device_router,
     install_error_handlers,
     release_router,
     watch_router,
 )
 from walle.deploy.cloud.device_api import registry_router
+from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
+from walle.deploy.cloud.routes import RouteGuard, RouteTable, check_routes
+from walle.deploy.cloud.token_api import token_router
 from walle.errors import ConfigError
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
@@ -105,6 +107,7 @@ class GatewayNode:
             OSError: a port is taken.
         """
         config = self._config
+        access = self._home.access
         app = self._app(releases, monitor)
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
@@ -123,6 +126,7 @@ class GatewayNode:
                 "renewal of the certificate": functools.partial(self._renew_daily, authority),
                 "watch of uploads": self._uploads_watch.run,
                 "watch of losses": losses.run,
+                "use of tokens": access.save_uses,
                 "list of devices": functools.partial(self._note_devices, monitor),
             }
             if rules:
@@ -134,14 +138,17 @@ class GatewayNode:
                 "uploads": self._uploads_watch,
                 "losses": losses,
                 "inference": inference,
+                "tokens": access,
             }
-            app.include_router(watch_router(releases, monitor, self._answerer, parts))
+            app.include_router(watch_router(releases, monitor, self._answerer, access, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
             undo.push_async_callback(self._tables.close)
             await self._tables.start(inference)
-            pushing = WallePush(app, self._answerer)
-            url = await undo.enter_async_context(_serving(pushing, config.host, config.http_port))
+            table = RouteTable(has_business=business is not None)
+            check_routes(app.routes, table)
+            guarded = RouteGuard(WallePush(app, self._answerer), access, table)
+            url = await undo.enter_async_context(_serving(guarded, config.host, config.http_port))
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
 
@@ -205,11 +212,12 @@ class GatewayNode:
         )
         install_error_handlers(app)
         access = self._home.access
-        app.include_router(release_router(releases, monitor, authorize_by(access)))
+        app.include_router(release_router(releases, monitor, access))
         app.include_router(device_router(monitor, self._home.lets_in))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
-        app.mount("/cdn", cdn_app(self._home.files))
+        app.include_router(token_router(access, self._clock))
+        app.mount("/cdn", signed_files(cdn_app(self._home.files), self._home.file_addresses))
         app.mount("/git", git_app(self._home.repos, access))
         return app
 

@@ -2,22 +2,28 @@
 
 import functools
 import hmac
+import logging
 import secrets
 from pathlib import Path
 
 from walle.clock import Clock
 from walle.cloud.authority import Authority
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
+from walle.deploy.cloud.access_file import AccessFile
+from walle.deploy.cloud.file_address import FileAddresses
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.signing import Signer, TrustedKeys
 from walle.durable_file import make_folders, remove_unfinished, write_file
+
+_LOG = logging.getLogger(__name__)
 
 
 class CloudHome:
     """Layout of a cloud's folder:
 
         keys/bundle.pem     signs versions          keys/release.pem    chooses among them
+        keys/files.json     signs addresses of files
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         device.token        lets devices in         authority/          the tunnel's certificate authority
         repos/              task repositories       files/              what /cdn serves
@@ -47,9 +53,11 @@ class CloudHome:
                 Signer.generate().save(keys / f"{name}.pem")
         if not (self.folder / "access.toml").exists():
             access = Access()
-            token = access.issue("admin", {ANY_SCENARIO: Role.RELEASE})
+            token = access.issue("admin", {ANY_SCENARIO: Role.ADMIN})
             write_file(self.folder / "admin.token", f"{token}\n")
             access.save(self.folder / "access.toml")
+        if self.access.rename_roles():
+            _LOG.info("access.toml has the names that roles have now: reader, author, releaser, admin")
         if not (self.folder / "device.token").exists():
             write_file(self.folder / "device.token", f"{secrets.token_urlsafe(24)}\n")
         for scenario in scenarios:
@@ -68,9 +76,9 @@ class CloudHome:
         """The keys with which a device trusts this cloud."""
         return TrustedKeys.of(self.bundle_signer, self.release_signer)
 
-    @property
-    def access(self) -> Access:
-        return Access.load(self.folder / "access.toml")
+    @functools.cached_property
+    def access(self) -> AccessFile:
+        return AccessFile(self.folder / "access.toml")
 
     @property
     def admin_token(self) -> str:
@@ -94,6 +102,11 @@ class CloudHome:
     @functools.cached_property
     def files(self) -> FileStore:
         return FileStore(self.folder / "files")
+
+    @functools.cached_property
+    def file_addresses(self) -> FileAddresses:
+        """Addresses of shared files, relative: a device takes them from the gateway that it knows."""
+        return FileAddresses(self.folder / "keys" / "files.json")
 
     @functools.cached_property
     def cloud_files(self) -> FileStore:

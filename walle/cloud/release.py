@@ -17,8 +17,6 @@ from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.pipeline.event_files import EventFiles
 
-CDN_URL = "/cdn"  # relative: a device takes it from the gateway that it knows
-
 
 class ReleaseNode:
     """Owner of the release service and what it uses, between `start` and `close`."""
@@ -78,7 +76,7 @@ class ReleaseNode:
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(simulator.close)
             journal = await undo.enter_async_context(Journal(home.releases_db))
-            service = ReleaseService(journal, world, SystemClock(), cdn_url=CDN_URL)
+            service = ReleaseService(journal, world, SystemClock(), cdn_url=home.file_addresses.prefix)
             await undo.enter_async_context(service)
             self._undo = undo.pop_all()
         return service

@@ -104,5 +104,5 @@ def raise_refusal(response: httpx.Response) -> None:
     except (ValueError, KeyError, TypeError):
         what = f"the answer was {response.status_code} {response.reason_phrase}; is this the address of a Walle cloud?"
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        what += " with --token or WALLE_TOKEN; the first token is in the cloud's folder, in admin.token"
+        what += "; log in with: walle login URL; the first token is in the cloud's folder, in admin.token"
     raise CloudRefusedError(response.status_code, what, kind)

@@ -110,7 +110,7 @@ class ReleaseClient(CloudClient):
         return release
 
     async def failures(self, release_id: str) -> FailuresJson:
-        """Return the distinct failures of a release; this needs the role `read`."""
+        """Return the distinct failures of a release; this needs the role `reader`."""
         failures: FailuresJson = await self._call("GET", f"{_PATH}/{release_id}/failures")
         return failures
 

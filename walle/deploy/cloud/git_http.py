@@ -27,7 +27,7 @@ from dulwich.refs import HEADREF, Ref, check_ref_format
 from dulwich.repo import Repo
 from dulwich.server import BackendRepo, DictBackend, UploadPackHandler
 
-from walle.deploy.cloud.access import Access, Role
+from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree, sweep
@@ -41,7 +41,7 @@ _CHUNK_BYTES = 64 * 1024
 _THREADS = 4
 _MAX_REASON_CHARS = 1000
 _ROUTE = re.compile(r"(?:/git)?/([^/]*)\.git/(info/refs|git-upload-pack|git-receive-pack)")
-_NEEDS = {"git-upload-pack": Role.READ, "git-receive-pack": Role.WRITE}
+_NEEDS = {"git-upload-pack": Role.READER, "git-receive-pack": Role.AUTHOR}
 _RECEIVE_CAPABILITIES = b"report-status delete-refs quiet ofs-delta object-format=sha1 agent=walle"
 _PACK_ERRORS = (
     OSError,
@@ -89,10 +89,11 @@ class _Request:
     scenario: str
     service: str
     advertises: bool
+    identity: Identity
     role: Role
 
 
-def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> ASGIApp:
+def git_app(repos: TaskRepos, access: Identifier, on_push: OnPush | None = None) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
 
     `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
@@ -146,7 +147,7 @@ def git_app(repos: TaskRepos, access: Access, on_push: OnPush | None = None) -> 
     return app
 
 
-def _judge(scope: Scope, access: Access) -> _Request:
+def _judge(scope: Scope, access: Identifier) -> _Request:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     match = _ROUTE.fullmatch(path)
@@ -169,7 +170,7 @@ def _judge(scope: Scope, access: Access) -> _Request:
         raise GitHttpError(
             403, f"{identity.name} needs the role {_NEEDS[service]} in scenario {scenario[:80]!r}, and has {role}"
         )
-    return _Request(scenario, service, advertises, role)
+    return _Request(scenario, service, advertises, identity, role)
 
 
 async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
@@ -238,7 +239,7 @@ def _receive(repos: TaskRepos, request: _Request, body: IO[bytes], answer: IO[by
         return []
     updated = []
     with repos.writing(request.scenario) as repo:
-        refusals = {command.ref: _refuse_early(repo, command, request.role) for command in commands}
+        refusals = {command.ref: _refuse_early(repo, command, request) for command in commands}
         unpacked = "ok"
         if any(command.new != ZERO_SHA and not refusals[command.ref] for command in commands):
             unpacked = _unpack(repo, protocol)
@@ -280,7 +281,7 @@ def _read_commands(protocol: ReceivableProtocol) -> tuple[list[_Command], bool]:
     return commands, b"report-status" in capabilities
 
 
-def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
+def _refuse_early(repo: Repo, command: _Command, request: _Request) -> str:
     """Return the reason to refuse a command by name, role or the ref's current value; empty if none."""
     if not check_ref_format(command.ref) or "\ufffd" in command.name:
         return "not a name that git allows in UTF-8"
@@ -290,13 +291,15 @@ def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
         version = parse_tag(name)
         if version is None:
             return f"a version's tag is TASK/vN, such as {name if is_name(name) else 'ipv'}/v1; other tags are not kept"
-        if role < Role.RELEASE:
-            return f"versions are made by the role release, and this token has {role}"
+        if request.role < Role.RELEASER:
+            return f"versions are made by the role {Role.RELEASER}, and this token has {request.role}"
         if present != ZERO_SHA:
             verb = "deleted" if command.new == ZERO_SHA else "moved"
             return f"a version is never {verb}; tag the next one"
     elif kind != "heads":
         return "only branches and tags TASK/vN are kept here"
+    elif not request.identity.may_push(request.scenario, name):
+        return f"{request.identity.name} may not push to this branch; ask for a token whose branches have it"
     if present != command.old:
         return "the ref was moved by somebody else meanwhile; fetch and push again"
     return ""

@@ -110,11 +110,12 @@ class World:
 class ReleaseService:
     """All releases. One instance per journal; single event loop.
 
-    `cdn_url` is the prefix of directives; a directive expires after `lifetime_s` and is renewed after half of that.
+    `cdn_url` returns the prefix of the files' addresses, which may change with time; a directive
+    expires after `lifetime_s` and is renewed after half of that.
     """
 
     def __init__(
-        self, journal: Journal, world: World, clock: Clock, *, cdn_url: str, lifetime_s: float = 86_400.0
+        self, journal: Journal, world: World, clock: Clock, *, cdn_url: Callable[[], str], lifetime_s: float = 86_400.0
     ) -> None:
         self._journal = journal
         self._world = world
@@ -422,7 +423,7 @@ class ReleaseService:
         )
         full = [release for release in releases if release.state is ReleaseState.FULL]
         active = next((release for release in releases if release.state.under_way), None)
-        plan = plan_row(task, full, active, self._cdn_url)
+        plan = plan_row(task, full, active, self._cdn_url())
         row = self._rows.get(task)
         if row is None and not plan.lanes and plan.candidate is None:
             return  # no device has ever received a version of the task
