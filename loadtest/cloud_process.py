@@ -43,7 +43,16 @@ class CloudProcess:
     @contextlib.contextmanager
     def start(cls, folder: Path) -> Iterator["CloudProcess"]:
         """Start a cloud with ports of the system's choice; kill it at the end of the block if it still runs."""
-        command = [*_WALLE, "cloud", "up", str(folder), "--http-port=0", "--tunnel-port=0", f"--scenario={SCENARIO}"]
+        command = [
+            *_WALLE,
+            "cloud",
+            "up",
+            str(folder),
+            "--http-port=0",
+            "--tunnel-port=0",
+            "--plain-http",
+            f"--scenario={SCENARIO}",
+        ]
         with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True, cwd=_ROOT) as process:
             try:
                 yield cls(process, folder)

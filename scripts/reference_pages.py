@@ -141,7 +141,7 @@ def _api() -> FastAPI:
         device_router(nothing, nothing),
         registry_router(nothing, nothing),
         feature_router(nothing, nothing),
-        token_router(nothing),
+        token_router(nothing, ""),
         watch_router(nothing, nothing, Answerer(), nothing),
     ):
         api.include_router(router)

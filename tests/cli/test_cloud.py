@@ -19,7 +19,7 @@ from tests.sim.program import LIMIT_S, Program, Programs
 from walle.cli import app
 from walle.cli.join import Join
 
-PORTS = ("--http-port=0", "--tunnel-port=0")
+PORTS = ("--http-port=0", "--tunnel-port=0", "--plain-http")
 
 
 @pytest.fixture

@@ -45,7 +45,14 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     folder = tmp_path_factory.mktemp("release")
     with Programs() as start:
         cloud = start(
-            "cloud", "up", str(folder / "cloud"), "--http-port=0", "--tunnel-port=0", "--scenario=shop", "--json"
+            "cloud",
+            "up",
+            str(folder / "cloud"),
+            "--http-port=0",
+            "--tunnel-port=0",
+            "--plain-http",
+            "--scenario=shop",
+            "--json",
         )
         url = cloud.wait_for(lambda line: "url" in line)["url"]
         token = (folder / "cloud" / "admin.token").read_text().strip()

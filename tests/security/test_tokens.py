@@ -2,11 +2,7 @@
 
 import asyncio
 import json
-import os
-import shlex
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 import typer.main
-from typer.testing import CliRunner, Result
 
 from tests.sim.git_host import git
+from tests.sim.person import Person
 from tests.sim.program import Programs
 from walle.cli import app
 from walle.clock import ManualClock
@@ -141,58 +137,13 @@ def test_a_folder_with_the_roles_of_before_is_migrated_at_start(tmp_path: Path) 
 # --- a cloud that runs ------------------------------------------------------------------------------------------------
 
 
-class Person:
-    """Someone with a home folder of their own, who runs commands and git."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        self.url = url
-        self.home = folder / "home"
-        self.home.mkdir(parents=True)
-        program = folder / "bin" / "walle"
-        program.parent.mkdir()
-        program.write_text(
-            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "from walle.cli import main; main()" "$@"\n'
-        )
-        program.chmod(0o755)
-        self.environment = {
-            "PATH": f"{program.parent}:{os.environ['PATH']}",
-            "HOME": str(self.home),
-            "XDG_CONFIG_HOME": "",
-            "WALLE_URL": url,
-            "WALLE_TOKEN": "",
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_TERMINAL_PROMPT": "0",
-        }
-
-    def run(self, *words: str, say: str = "") -> Result:
-        return CliRunner().invoke(app, words, env=self.environment, input=say, catch_exceptions=False)
-
-    def json(self, *words: str, say: str = "") -> Any:
-        done = self.run(*words, "--json", say=say)
-        assert done.exit_code == 0, done.output
-        return json.loads(done.stdout)
-
-    def git(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            ["git", *words],
-            cwd=self.home,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-
-    @property
-    def credentials(self) -> Path:
-        return self.home / ".config" / "walle" / "credentials.toml"
-
-
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     folder = tmp_path_factory.mktemp("tokens")
     with Programs() as start:
-        program = start("cloud", "up", str(folder), "--http-port=0", "--tunnel-port=0", "--scenario=shop", "--json")
+        program = start(
+            "cloud", "up", str(folder), "--http-port=0", "--tunnel-port=0", "--plain-http", "--scenario=shop", "--json"
+        )
         yield folder, program.wait_for(lambda line: "url" in line)["url"]
 
 

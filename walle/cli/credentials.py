@@ -1,18 +1,21 @@
-"""Tokens of the clouds that a person has logged in to, and the options by which commands find a cloud and a token.
+"""Tokens and authorities of the clouds that a person has logged in to, and the options that find a cloud and a token.
 
 They are in `~/.config/walle/credentials.toml` (or below XDG_CONFIG_HOME), which only its owner can read:
 
     [clouds."http://127.0.0.1:8470"]
     token = "walle_..."
+    ca_file = "/home/me/.config/walle/127.0.0.1-8470.pem"    # for a cloud with an authority of its own
 """
 
+import hashlib
 import json
 import os
+import ssl
 import tomllib
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 import typer
 
@@ -30,20 +33,27 @@ class CredentialsError(ConfigError):
         self.path = path
 
 
+class KnownCloud(NamedTuple):
+    """Record of a cloud: the token, and the certificate authority by which it is trusted; "" without."""
+
+    token: str = ""
+    ca_file: str = ""
+
+
 class Credentials:
-    """Token of each cloud, by its address.
+    """Token and pinned authority of each cloud, by its address.
 
     Raises:
         CredentialsError: the file is not in its form, or others can read it.
     """
 
-    def __init__(self, path: Path, tokens: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, clouds: Mapping[str, KnownCloud]) -> None:
         self._path = path
-        self._tokens = dict(tokens)
+        self._clouds = dict(clouds)
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
-        """Return the tokens in the file, none if it does not exist."""
+        """Return what is in the file, nothing if it does not exist."""
         path = path or _default_path()
         try:
             mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
@@ -54,38 +64,82 @@ class Credentials:
         if mode & _OTHERS:
             raise CredentialsError(path, f"others can read it; run: chmod 600 {path}; then revoke its tokens")
         try:
-            clouds = tomllib.loads(text).get("clouds", {})
-            tokens = {url: section["token"] for url, section in clouds.items()}
+            sections = tomllib.loads(text).get("clouds", {})
+            clouds = {url: KnownCloud(one["token"], one.get("ca_file", "")) for url, one in sections.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CredentialsError(path, "is not a file of `walle login`; remove it and log in again") from error
-        if not all(isinstance(token, str) for token in tokens.values()):
-            raise CredentialsError(path, "a token in it is not a text; remove it and log in again")
-        return cls(path, tokens)
+        if not all(isinstance(text, str) for cloud in clouds.values() for text in cloud):
+            raise CredentialsError(path, "a value in it is not a text; remove it and log in again")
+        return cls(path, clouds)
 
     @property
     def path(self) -> Path:
         return self._path
 
-    def token(self, url: str) -> str:
-        """Return the token for the cloud at `url`, "" without one."""
-        return self._tokens.get(origin_of(url), "")
+    def get(self, url: str) -> KnownCloud:
+        """Return what is kept of the cloud at `url`."""
+        return self._clouds.get(origin_of(url), KnownCloud())
 
-    def put(self, url: str, token: str) -> None:
-        """Keep the token for the cloud at `url`, in the file too."""
-        self._tokens[origin_of(url)] = token
+    def ca_pem(self, url: str) -> str:
+        """Return the certificate authority that was pinned for `url`, "" without one. Raises CredentialsError."""
+        file = self.get(url).ca_file
+        if not file:
+            return ""
+        try:
+            return Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CredentialsError(Path(file), f"cannot be read ({error}); log in again") from error
+
+    def put(self, url: str, token: str, ca_pem: str | None = None) -> None:
+        """Keep the token for the cloud at `url`, and its authority: None for the one that is kept, "" for none."""
+        ca_file = self.get(url).ca_file
+        make_folders(self._path.parent, mode=0o700)
+        if ca_pem is not None:
+            ca_file = ""
+            if ca_pem:
+                name = origin_of(url).partition("://")[2].replace(":", "-").strip("[]") + ".pem"
+                write_file(self._path.parent / name, ca_pem, mode=0o600)
+                ca_file = str(self._path.parent / name)
+        self._clouds[origin_of(url)] = KnownCloud(token, ca_file)
         self._save()
 
     def remove(self, url: str) -> bool:
-        """Forget the token for the cloud at `url`; return whether there was one."""
-        is_known = self._tokens.pop(origin_of(url), None) is not None
+        """Forget the cloud at `url`; return whether there was one."""
+        is_known = self._clouds.pop(origin_of(url), None) is not None
         if is_known:
             self._save()
         return is_known
 
     def _save(self) -> None:
         make_folders(self._path.parent, mode=0o700)
-        lines = [f"[clouds.{json.dumps(url)}]\ntoken = {json.dumps(token)}\n" for url, token in self._tokens.items()]
-        write_file(self._path, "\n".join(lines), mode=0o600)
+        lines = []
+        for url, cloud in self._clouds.items():
+            lines += [f"[clouds.{json.dumps(url)}]", f"token = {json.dumps(cloud.token)}"]
+            lines += [f"ca_file = {json.dumps(cloud.ca_file)}"] if cloud.ca_file else []
+        write_file(self._path, "\n".join(lines) + "\n", mode=0o600)
+
+
+def fingerprint_of(ca_pem: str) -> str:
+    """Return the SHA-256 of a certificate in hex, as `openssl x509 -fingerprint -sha256` without colons.
+
+    Raises:
+        ConfigError: `ca_pem` is not a certificate.
+    """
+    try:
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(ca_pem)).hexdigest()
+    except ValueError as error:
+        raise ConfigError(f"this is not a certificate in PEM ({error})") from error
+
+
+def ca_of(url: str) -> str:
+    """Return the certificate authority for the cloud at `url`: the file of WALLE_CA_FILE, or what login pinned."""
+    file = os.environ.get("WALLE_CA_FILE", "")
+    if not file:
+        return Credentials.load().ca_pem(url) if url.startswith("https://") else ""
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CredentialsError(Path(file), f"WALLE_CA_FILE cannot be read ({error})") from error
 
 
 def origin_of(url: str) -> str:
@@ -117,7 +171,7 @@ def _token_of(context: typer.Context, path: str) -> str:
     if path:
         return read_token(Path(path))
     url = context.params.get("url") or ""
-    return os.environ.get("WALLE_TOKEN", "") or (Credentials.load().token(url) if url else "")
+    return os.environ.get("WALLE_TOKEN", "") or (Credentials.load().get(url).token if url else "")
 
 
 def _default_path() -> Path:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from walle.cli.credentials import TokenOption
+from walle.cli.credentials import TokenOption, ca_of
 from walle.cli.feature_time import parse_time
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
 from walle.errors import ConfigError, WalleError
@@ -277,7 +277,7 @@ async def _cloud(url: str, token: str, wanted: Mapping[str, Any]) -> AsyncIterat
     from walle.deploy.feature_client import FeatureClient
 
     try:
-        client = FeatureClient(url, token, wanted)
+        client = FeatureClient(url, token, wanted, ca_pem=ca_of(url))
     except CloudAddressError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
     async with client:

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from walle.cli.credentials import TokenOption, UrlOption
+from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, emit_rows, progress_console
 from walle.deploy.cloud_client import CloudAddressError, CloudUnreachableError
 from walle.deploy.release_client import (
@@ -31,7 +31,7 @@ def _run[T](url: str, token: str, work: Callable[[ReleaseClient], Coroutine[Any,
 
     async def within() -> T:
         try:
-            client = ReleaseClient(url, token)
+            client = ReleaseClient(url, token, ca_pem=ca_of(url))
         except CloudAddressError as error:
             raise typer.BadParameter(str(error), param_hint="--url") from error
         async with client:

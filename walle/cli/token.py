@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption
+from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit, emit_rows
 from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.token_client import TokenClient, TokenJson
@@ -23,7 +23,7 @@ def _run[T](url: str, token: str, work: Callable[[TokenClient], Coroutine[Any, A
 
     async def within() -> T:
         try:
-            client = TokenClient(url, token)
+            client = TokenClient(url, token, ca_pem=ca_of(url))
         except CloudAddressError as error:
             raise typer.BadParameter(str(error), param_hint="--url") from error
         async with client:

@@ -8,6 +8,7 @@ import functools
 import importlib
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import uvicorn
@@ -21,6 +22,7 @@ from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
+from walle.cloud.https import CertificateFiles
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.table_publisher import TablePublisher
@@ -101,14 +103,16 @@ class GatewayNode:
         """Serve, and return where.
 
         Raises:
-            ConfigError: the business app cannot be loaded, or a retention rule or the quota cannot be read.
+            ConfigError: the business app or HTTP's certificate cannot be loaded, a route has no entry
+                in the table of routes, or a retention rule or the quota cannot be read.
             IngestError: the store of uploads cannot be opened.
             TunnelProcessError: a tunnel process cannot start.
             OSError: a port is taken.
         """
         config = self._config
         access = self._home.access
-        app = self._app(releases, monitor)
+        authority = self._home.authority(config.tunnel_names, clock=self._clock)
+        app = self._app(releases, monitor, authority)
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
             rules = dict(parse_rule(rule) for rule in config.retention)
@@ -116,7 +120,6 @@ class GatewayNode:
             quota = DeviceQuota.parse(config.device_quota)
             uploads: UploadStore = open_uploads(location, clock=self._clock, device_quota=quota)
             self._uploads = await undo.enter_async_context(uploads)
-            authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = self._make_tunnel(authority, inference)
             await undo.enter_async_context(self._tunnel)
             self._retention = Retention(self._uploads, rules)
@@ -148,9 +151,22 @@ class GatewayNode:
             table = RouteTable(has_business=business is not None)
             check_routes(app.routes, table)
             guarded = RouteGuard(WallePush(app, self._answerer), access, table)
-            url = await undo.enter_async_context(_serving(guarded, config.host, config.http_port))
+            context = await self._http_context(authority, undo)
+            url = await undo.enter_async_context(_serving(guarded, config, context))
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
+
+    async def _http_context(self, authority: Authority, undo: contextlib.AsyncExitStack) -> ssl.SSLContext | None:
+        """Return the TLS context of HTTP, None without TLS. Its certificate is renewed while the gateway runs."""
+        config = self._config
+        if not config.https:
+            return None
+        if config.tls_cert is None or config.tls_key is None:
+            return authority.server_context()
+        files = CertificateFiles(config.tls_cert, config.tls_key)
+        follow = functools.partial(files.follow, self._clock)
+        await undo.enter_async_context(in_background("renewal of HTTP's certificate", follow, self._clock))
+        return files.context
 
     def _make_tunnel(self, authority: Authority, inference: InferencePeer) -> TunnelService | TunnelProcesses:
         config = self._config
@@ -203,7 +219,7 @@ class GatewayNode:
         """
         await self._undo.aclose()
 
-    def _app(self, releases: ReleasesPeer, monitor: MonitorPeer) -> FastAPI:
+    def _app(self, releases: ReleasesPeer, monitor: MonitorPeer, authority: Authority) -> FastAPI:
         app = FastAPIOffline(
             title="Walle",
             description="Releases, task repositories and devices of a Walle cloud.",
@@ -216,7 +232,7 @@ class GatewayNode:
         app.include_router(device_router(monitor, self._home.lets_in))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
-        app.include_router(token_router(access, self._clock))
+        app.include_router(token_router(access, authority.ca_path.read_text(), self._clock))
         app.mount("/cdn", signed_files(cdn_app(self._home.files), self._home.file_addresses))
         app.mount("/git", git_app(self._home.repos, access))
         return app
@@ -288,8 +304,9 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
-    """Serve `app` within the block; give the base URL."""
+async def _serving(app: ASGIApp, config: CloudConfig, context: ssl.SSLContext | None) -> AsyncIterator[str]:
+    """Serve `app` within the block, with TLS if there is a context; give the base URL."""
+    host, port = config.host, config.http_port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=2048)
     send_at_once(listener)
@@ -300,6 +317,9 @@ async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
             access_log=False,
             lifespan="off",
             ws="none",
+            proxy_headers=bool(config.trusted_proxies),  # else X-Forwarded-For is anyone's claim
+            forwarded_allow_ips=list(config.trusted_proxies),
+            ssl_context_factory=None if context is None else lambda *_: context,
             timeout_graceful_shutdown=int(_FAREWELL_S),  # streams of server-sent events never end by themselves
         )
     )
@@ -309,7 +329,8 @@ async def _serving(app: ASGIApp, host: str, port: int) -> AsyncIterator[str]:
             await asyncio.sleep(0.005)
         if serving.done():
             await serving
-        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        scheme = "http" if context is None else "https"
+        yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await serving

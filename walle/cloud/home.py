@@ -92,6 +92,11 @@ class CloudHome:
         """Say whether `token` lets a device in."""
         return hmac.compare_digest(token.encode(), self.device_token.encode())
 
+    @property
+    def authority_certificate(self) -> Path:
+        """The certificate by which clients trust this cloud's servers."""
+        return self.folder / "authority" / "ca.pem"
+
     def authority(self, names: tuple[str, ...] = (), *, clock: Clock | None = None) -> Authority:
         return Authority(self.folder / "authority", hosts=names, clock=clock)
 

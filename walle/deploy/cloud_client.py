@@ -43,8 +43,18 @@ class CloudUnreachableError(CloudClientError):
         self.url = url
 
 
+class CloudCertificateError(CloudUnreachableError):
+    """A server at `url` whose certificate is not trusted."""
+
+    def __init__(self, url: str) -> None:
+        DeployError.__init__(
+            self, f"the certificate that {url} shows is not trusted; run `walle login {url}` to check and pin it"
+        )
+        self.url = url
+
+
 class CloudClient:
-    """A client of one cloud, within `async with`.
+    """A client of one cloud, within `async with`. `ca_pem` is the cloud's own authority, where it has one.
 
     Every call raises CloudUnreachableError without an answer, CloudRefusedError where the answer is an error.
 
@@ -52,13 +62,13 @@ class CloudClient:
         CloudAddressError: `url` is not an HTTP address.
     """
 
-    def __init__(self, url: str, token: str = "") -> None:
+    def __init__(self, url: str, token: str = "", *, ca_pem: str = "") -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url
         if not url.startswith(("http://", "https://")):
             raise CloudAddressError(url, "not HTTP")
         try:
-            self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S, verify=http_tls())
+            self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=_TIMEOUT_S, verify=http_tls(ca_pem))
         except (httpx.InvalidURL, ValueError) as error:
             raise CloudAddressError(url, str(error)) from error
 
@@ -90,7 +100,15 @@ class CloudClient:
         try:
             yield
         except httpx.HTTPError as error:
-            raise CloudUnreachableError(self.url, str(error) or type(error).__name__) from error
+            raise unreachable(self.url, error) from error
+
+
+def unreachable(url: str, error: httpx.HTTPError) -> CloudUnreachableError:
+    """Return the error to raise where no answer came from `url`."""
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return CloudCertificateError(url)
+    return CloudUnreachableError(url, text or type(error).__name__)
 
 
 def raise_refusal(response: httpx.Response) -> None:

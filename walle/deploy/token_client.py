@@ -6,7 +6,7 @@ from typing import NotRequired, TypedDict
 
 import httpx
 
-from walle.deploy.cloud_client import CloudClient, CloudUnreachableError, raise_refusal
+from walle.deploy.cloud_client import CloudClient, raise_refusal, unreachable
 
 _PATH = "/v1/tokens"
 
@@ -60,8 +60,23 @@ class TokenClient(CloudClient):
 
     async def revoke(self, name: str) -> None:
         """Revoke a token; every gateway refuses it within 5 s."""
-        try:
+        with self._reaching():
             response = await self._http.delete(f"{_PATH}/{urllib.parse.quote(name, safe='')}")
-        except httpx.HTTPError as error:
-            raise CloudUnreachableError(self.url, str(error) or type(error).__name__) from error
         raise_refusal(response)
+
+
+async def fetch_authority(url: str) -> str:
+    """Return the certificate authority that a server at `url` says is its own, in PEM: nobody has checked it.
+
+    Raises:
+        CloudUnreachableError: there is no answer.
+        CloudRefusedError: the answer is an error.
+    """
+    # What comes is shown to a person, or compared with a fingerprint, before anything else is sent.
+    async with httpx.AsyncClient(base_url=url, verify=False, timeout=30.0) as http:  # noqa: S501
+        try:
+            response = await http.get("/v1/authority")
+        except httpx.HTTPError as error:
+            raise unreachable(url, error) from error
+    raise_refusal(response)
+    return response.text

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import random
+import ssl
 from pathlib import Path
 from typing import Self
 
@@ -95,7 +96,7 @@ class Device:
             self._versions = TaskVersions(self.store, self.stream, history, runner, self._tunnel, active)
             undo.push_async_callback(self._versions.aclose)
             http = await undo.enter_async_context(
-                httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0, verify=http_tls())
+                httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0, verify=_http_verification(config))
             )
             self.agent = Agent(
                 config.folder / "tasks",
@@ -316,3 +317,8 @@ def _keep_file(path: Path, text: str) -> None:
         if path.read_bytes() == text.encode():
             return
     write_file(path, text)
+
+
+def _http_verification(config: DeviceConfig) -> ssl.SSLContext:
+    """Return the TLS context of requests: it trusts the authority of the join file where the cloud's URL is HTTPS."""
+    return http_tls(config.ca_pem if config.cloud_url.startswith("https://") else "")

@@ -36,7 +36,7 @@ class Where(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class RouteRule:
-    """Who may call a route. `path` is a template of Starlette; `role` and `where` are for `Caller.PERSON`.
+    """Rule of a route: who may call it. `path` is a template of Starlette; `role` and `where` are for `Caller.PERSON`.
 
     `NONE` as the role is any token. `is_page` is a page that a browser asks for by itself: its 401 makes the browser
     ask for a token.
@@ -67,6 +67,7 @@ ROUTES: tuple[RouteRule, ...] = (
     RouteRule("GET", "/dashboard/devices", Caller.ANYONE, note=_PAGE),
     RouteRule("GET", "/dashboard/features", Caller.ANYONE, note=_PAGE),
     RouteRule("GET", "/healthz", Caller.ANYONE, note="says `ok` only; more to the role metrics on `*`"),
+    RouteRule("GET", "/v1/authority", Caller.ANYONE, note="the certificate by which clients trust the cloud"),
     _person("GET", "/metrics", Role.METRICS, Where.ALL),
     _person("POST", "/v1/releases", Role.RELEASER, Where.ITS),
     _person("GET", "/v1/releases", Role.READER, Where.SOME),

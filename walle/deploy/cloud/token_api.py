@@ -1,9 +1,10 @@
-"""Tokens over HTTP: /v1/tokens for admins, and /v1/whoami for the owner of any token."""
+"""Tokens over HTTP: /v1/tokens for admins, /v1/whoami for the owner of any token, /v1/authority for all."""
 
 import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from walle.clock import Clock, SystemClock
@@ -32,8 +33,8 @@ class TokenBody(BaseModel):
     days: float | None = Field(default=90.0, description="until it expires; null: never", gt=0, le=36_500)
 
 
-def token_router(access: AccessFile, clock: Clock | None = None) -> APIRouter:
-    """Return /v1/tokens and /v1/whoami."""
+def token_router(access: AccessFile, ca_pem: str, clock: Clock | None = None) -> APIRouter:
+    """Return /v1/tokens, /v1/whoami and /v1/authority, which shows `ca_pem`."""
     router = APIRouter(prefix="/v1", tags=["tokens"])
     time = clock or SystemClock()
 
@@ -41,6 +42,11 @@ def token_router(access: AccessFile, clock: Clock | None = None) -> APIRouter:
         identity = identify(access, authorization)
         check_role(identity, ANY_SCENARIO, Role.ADMIN)
         return identity
+
+    @router.get("/authority", response_class=PlainTextResponse)
+    async def authority() -> PlainTextResponse:
+        """Show the certificate of the cloud's authority, in PEM; `walle login` compares its fingerprint."""
+        return PlainTextResponse(ca_pem, media_type="application/x-pem-file")
 
     @router.get("/whoami")
     async def whoami(authorization: Authorization = "") -> dict[str, Any]:
