@@ -50,8 +50,8 @@ _ROUTES_HEAD = f"""{_HOW}
 # Routes and roles
 
 Who may call each route of a cloud. The gateway is checked by this very table: a route that is not in it is closed, and
-a test asks each route as each kind of caller. A person or a program sends `Authorization: Bearer TOKEN`, or the token
-as the password of Basic. What a caller may not see is answered as what does not exist.
+a test asks each route as each kind of caller. A person or a program sends `Authorization: Bearer TOKEN`; git and the
+pages of `/docs` take the token as a password (Basic). What a caller may not see is answered as what does not exist.
 
 Each role may do what the one before it may: {", ".join(f"`{role}`" for role in Role if role)}. Roles are given by
 scenario, or for all of them as `*`; `metrics` and `admin` for `*` only.

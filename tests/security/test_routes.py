@@ -229,6 +229,22 @@ async def test_health_and_metrics_tell_strangers_nothing(asked: Asked) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_password_that_a_browser_keeps_opens_pages_alone(asked: Asked) -> None:
+    """Else any site could make the browser of someone who read /docs take a release back."""
+    admin = ("me", asked.tokens["admin"])
+    for rule in ROUTES:
+        if rule.caller is Caller.PERSON:
+            method, path, more = request_of(rule, asked.release_id)
+            async with asked.http.stream(method, path, auth=admin, **more) as answer:
+                assert (answer.status_code == 401) is not rule.is_page, (method, path)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    path = f"/v1/releases/{asked.release_id}/rollback"
+    assert (await asked.http.post(path, auth=admin, headers=form)).status_code == 401
+    document = (await asked.http.get("/openapi.json", auth=admin)).json()
+    assert document["components"]["securitySchemes"] == {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
+
+
+@pytest.mark.asyncio
 async def test_two_authorization_headers_are_none(asked: Asked) -> None:
     headers = [("Authorization", "Bearer x"), ("Authorization", f"Bearer {asked.tokens['admin']}")]
     assert (await asked.http.get("/v1/tokens", headers=headers)).status_code == 401

@@ -12,7 +12,8 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp
 
@@ -225,6 +226,7 @@ class GatewayNode:
             description="Releases, task repositories and devices of a Walle cloud.",
             redoc_url=None,  # one page is enough
             static_url="/docs/assets",
+            dependencies=[Depends(HTTPBearer(auto_error=False))],  # a field for the token on /docs; the guard checks it
         )
         install_error_handlers(app)
         access = self._home.access

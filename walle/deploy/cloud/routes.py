@@ -38,8 +38,8 @@ class Where(enum.Enum):
 class RouteRule:
     """Rule of a route: who may call it. `path` is a template of Starlette; `role` and `where` are for `Caller.PERSON`.
 
-    `NONE` as the role is any token. `is_page` is a page that a browser asks for by itself: its 401 makes the browser
-    ask for a token.
+    `NONE` as the role is any token. `is_page` is a page that a browser asks for by itself, or git's: its 401 asks for a
+    password, which is a token; other routes take the token as Bearer only.
     """
 
     methods: str
@@ -184,7 +184,11 @@ class RouteGuard:
             what = "the method is not for this path" if methods else "there is nothing at this path"
             return await _refuse(send, 405 if methods else 404, what, allow, is_page=False)
         if rule.caller is Caller.PERSON:
-            identity = self._access.identify_header(_authorization(scope))
+            authorization = _authorization(scope)
+            # A browser sends a password that it was once given for /docs with every request, also one that another
+            # site makes it send: only pages and git take a token as a password.
+            is_taken = rule.is_page or authorization[:7].lower() == "bearer "
+            identity = self._access.identify_header(authorization) if is_taken else None
             if identity is None:
                 challenge = b'Basic realm="walle", charset="UTF-8"' if rule.is_page else b"Bearer"
                 what = "this needs a token: send the header Authorization: Bearer TOKEN"
