@@ -43,8 +43,17 @@ class CloudProcess:
     @contextlib.contextmanager
     def start(cls, folder: Path) -> Iterator["CloudProcess"]:
         """Start a cloud with ports of the system's choice; kill it at the end of the block if it still runs."""
-        command = [*_WALLE, "cloud", "up", str(folder), "--http-port=0", "--tunnel-port=0", f"--scenario={SCENARIO}"]
-        command.append("--join-devices=100000")  # the users of the test
+        command = [
+            *_WALLE,
+            "cloud",
+            "up",
+            str(folder),
+            "--http-port=0",
+            "--tunnel-port=0",
+            "--plain-http",
+            "--join-devices=100000",  # the users of the test
+            f"--scenario={SCENARIO}",
+        ]
         with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True, cwd=_ROOT) as process:
             try:
                 yield cls(process, folder)
@@ -61,7 +70,7 @@ class CloudProcess:
 
     def release_task(self) -> None:
         """Push the task with git and start its release, so that the cloud answers requests for it."""
-        url, token = self._said["url"], Path(self._said["admin_token_file"]).read_text().strip()
+        url, token = self._said["url"], self._token()
         clone = self.folder / "clone"
         scheme, _, place = url.partition("://")
         _git(self.folder, "clone", "--quiet", f"{scheme}://load:{token}@{place}/git/{SCENARIO}.git", str(clone))
@@ -75,10 +84,15 @@ class CloudProcess:
         command = [*_WALLE, "release", "start", SCENARIO, TASK, VERSION, "--beta-device=none", "--json"]
         _checked(command, _ROOT, {**os.environ, "WALLE_URL": url, "WALLE_TOKEN": token})
 
+    def _token(self) -> str:
+        return Path(self._said["admin_token_file"]).read_text().strip()
+
     def metrics(self) -> dict[str, float]:
         """Return the tunnel's metrics by name, labels left out."""
         found = dict[str, float]()
-        for line in httpx.get(f"{self._said['url']}/metrics", timeout=30.0).text.splitlines():
+        headers = {"Authorization": f"Bearer {self._token()}"}
+        answer = httpx.get(f"{self._said['url']}/metrics", headers=headers, timeout=30.0).raise_for_status()
+        for line in answer.text.splitlines():
             if line.startswith("walle_tunnel_"):
                 name, _, value = line.rpartition(" ")
                 found[name.partition("{")[0]] = float(value)

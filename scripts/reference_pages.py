@@ -1,6 +1,6 @@
-"""Writer of docs/reference/cli.md and docs/reference/http.md from the command line and the API themselves.
+"""Writer of docs/reference/{cli,http,routes}.md from the command line and the API themselves.
 
-python scripts/reference_pages.py           # writes both
+python scripts/reference_pages.py           # writes them
 python scripts/reference_pages.py --check   # exit status 1 if one of them is not as it would be written
 """
 
@@ -15,9 +15,12 @@ from fastapi import FastAPI
 from walle.cli import app
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.identity.routes import identity_router
+from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.api import device_router, release_router, watch_router
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.routes import BUSINESS, ROUTES, Caller
+from walle.deploy.cloud.token_api import token_router
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
 _HOW = "<!-- Written by python scripts/reference_pages.py; change the docstrings and help texts that it reads. -->"
@@ -35,12 +38,24 @@ _HTTP_HEAD = f"""{_HOW}
 # HTTP API
 
 A running cloud shows this page with forms to try each route at `/docs`, and its OpenAPI document at `/openapi.json`;
-both work without the internet. An error is answered as `{{"error": message, "type": name}}`. A route that changes
-something needs the header `Authorization: Bearer TOKEN` of someone with the role `release` in the release's scenario;
-routes of devices and features need the role `read`, and show only its scenarios.
+both work without the internet. An error is answered as `{{"error": message, "type": name}}`. Who may call
+what is on [a page of its own](routes.md).
 
-Two more parts are not in the OpenAPI document: `/cdn/SHA256`, the shared files, with `Range` and `ETag`; and
+Two more parts are not in the OpenAPI document: `/cdn/PERMISSION/SHA256`, the shared files, with `Range`
+and `ETag`, whose addresses are signed and expire; and
 `/git/SCENARIO.git`, the task repositories by git's smart HTTP.
+"""
+
+_ROUTES_HEAD = f"""{_HOW}
+
+# Routes and roles
+
+Who may call each route of a cloud. The gateway is checked by this very table: a route that is not in it is closed, and
+a test asks each route as each kind of caller. A person or a program sends `Authorization: Bearer TOKEN`; git and the
+pages of `/docs` take the token as a password (Basic). What a caller may not see is answered as what does not exist.
+
+Each role may do what the one before it may: {", ".join(f"`{role}`" for role in Role if role)}. Roles are given by
+scenario, or for all of them as `*`; `metrics` and `admin` for `*` only.
 """
 
 
@@ -128,7 +143,8 @@ def _api() -> FastAPI:
         identity_router(nothing, nothing),
         registry_router(nothing, nothing),
         feature_router(nothing, nothing),
-        watch_router(nothing, nothing, Answerer()),
+        token_router(nothing, ""),
+        watch_router(nothing, nothing, Answerer(), nothing),
     ):
         api.include_router(router)
     return api
@@ -177,7 +193,20 @@ def _type(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
-PAGES = {"cli.md": cli_page, "http.md": http_page}
+def routes_page() -> str:
+    """Return docs/reference/routes.md."""
+    lines = [_ROUTES_HEAD, "| method | path | caller | role | where | note |\n| --- | --- | --- | --- | --- | --- |"]
+    for rule in (*ROUTES, BUSINESS):
+        is_person = rule.caller is Caller.PERSON
+        role = (f"`{rule.role}`" if rule.role else "any") if is_person else ""
+        where = rule.where.value if is_person and rule.role else ""
+        path = rule.path.replace(":path}", "}")
+        cells = (rule.methods, f"`{path}`", rule.caller.value, role, where, rule.note)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"cli.md": cli_page, "http.md": http_page, "routes.md": routes_page}
 
 
 def main() -> int:

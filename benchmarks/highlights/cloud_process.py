@@ -106,7 +106,8 @@ class CloudProcess:
     async def use(self) -> CloudUse:
         """Return what the process has used so far."""
         async with httpx.AsyncClient() as http:
-            answer = await http.get(f"{self.address.url}/metrics")
+            headers = {"Authorization": f"Bearer {self.home.admin_token}"}
+            answer = await http.get(f"{self.address.url}/metrics", headers=headers)
         answer.raise_for_status()
         return CloudUse(processes.cpu_s(self.pid), received_bytes(answer.text), time.monotonic())
 

@@ -19,7 +19,7 @@ from tests.sim.program import LIMIT_S, Program, Programs
 from walle.cli import app
 from walle.cli.join import Join
 
-PORTS = ("--http-port=0", "--tunnel-port=0")
+PORTS = ("--http-port=0", "--tunnel-port=0", "--plain-http")
 
 
 @pytest.fixture
@@ -60,7 +60,9 @@ def test_a_second_signal_ends_a_cloud_that_sends_its_devices_away_slowly(
     cloud = up(start, tmp_path / "cloud", "--drain=600", f"--tunnel-processes={processes}")
     join = Join.load(tmp_path / "cloud" / "join.json")
     device = start("device", "run", str(tmp_path / "device"), "--join", str(tmp_path / "cloud" / "join.json"), "--json")
-    wait_until(lambda: httpx.get(f"{join.url}/healthz").json()["tunnel"]["connections"] > 0)
+    token = (tmp_path / "cloud" / "admin.token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    wait_until(lambda: httpx.get(f"{join.url}/healthz", headers=headers).json()["tunnel"]["connections"] > 0)
     tunnels = children(cloud.process.pid) if processes > 1 else []
     assert len(tunnels) == (processes if processes > 1 else 0)
     os.kill(cloud.process.pid, number)

@@ -15,10 +15,11 @@ from walle.cli import app
 COMMANDS = {
     "audit head", "audit show", "audit verify",
     "cloud up", "demo", "demo livestream", "device doctor", "device list", "device logs", "device run", "device show",
-    "features export", "features tail", "figures",
+    "features export", "features tail", "figures", "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
     "task check", "task dictionary", "task new", "task simulate",
+    "token add", "token list", "token revoke",
 }  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def test_a_command_explains_itself_and_speaks_json(path: str) -> None:
     command = dict(commands())[path]
     assert command.help
     options = {option for parameter in command.params for option in parameter.opts}
-    assert "--json" in options
+    assert "--json" in options or path == "git-credential"  # which speaks git's protocol
     for parameter in command.params:
         assert getattr(parameter, "help", None), f"{path}: {parameter.name} has no help"
     result = CliRunner().invoke(app, [*path.split(), "--help"])
@@ -58,7 +59,7 @@ def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
     assert (command.epilog or "").startswith(f"Example: walle {path}")
 
 
-@pytest.mark.parametrize("group", ["task", "release", "cloud", "demo", "device", "features", "model", "audit"])
+@pytest.mark.parametrize("group", ["task", "release", "cloud", "demo", "device", "features", "model", "token", "audit"])
 def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> None:
     assert group in CliRunner().invoke(app, ["--help"]).output
     listed = CliRunner().invoke(app, [group, "--help"]).output

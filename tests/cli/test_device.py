@@ -150,7 +150,9 @@ def test_a_device_ends_at_a_signal_or_at_the_end_of_its_events(tmp_path: Path) -
     events = [Event("click", "", 1000 + number, {}).to_dict() for number in range(5)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     with Programs() as start:
-        cloud = start("cloud", "up", str(tmp_path / "cloud"), "--http-port=0", "--tunnel-port=0", "--json")
+        cloud = start(
+            "cloud", "up", str(tmp_path / "cloud"), "--http-port=0", "--tunnel-port=0", "--plain-http", "--json"
+        )
         join = f"--join={cloud.wait_for(lambda line: 'url' in line)['join_file']}"
         log = f"--events={tmp_path}/log.jsonl"
         quiet = start("device", "run", str(tmp_path / "quiet"), join, "--id=quiet", "--json")

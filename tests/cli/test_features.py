@@ -56,7 +56,7 @@ class ServedFeatures:
 
     def __init__(self, path: Path) -> None:
         access = Access()
-        self.token = access.issue("anna", {"shop": Role.READ})
+        self.token = access.issue("anna", {"shop": Role.READER})
         self.requests: list[httpx.QueryParams] = []
         self.failing = 0  # of the next requests
         uploads = open_uploads(path)

@@ -45,7 +45,14 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     folder = tmp_path_factory.mktemp("release")
     with Programs() as start:
         cloud = start(
-            "cloud", "up", str(folder / "cloud"), "--http-port=0", "--tunnel-port=0", "--scenario=shop", "--json"
+            "cloud",
+            "up",
+            str(folder / "cloud"),
+            "--http-port=0",
+            "--tunnel-port=0",
+            "--plain-http",
+            "--scenario=shop",
+            "--json",
         )
         url = cloud.wait_for(lambda line: "url" in line)["url"]
         token = (folder / "cloud" / "admin.token").read_text().strip()
@@ -126,7 +133,7 @@ def test_what_the_cloud_refuses_is_said_with_what_to_do(person: Person) -> None:
     with pytest.raises(CloudRefusedError, match=r"steps.*must grow"):
         person.text("start", "shop", "good", "v1", "--step=0.5", "--step=0.2")
     stranger = Person(person.environment["WALLE_URL"], "wrong")
-    with pytest.raises(CloudRefusedError, match=r"--token or WALLE_TOKEN; .*admin\.token") as caught:
+    with pytest.raises(CloudRefusedError, match=r"log in with: walle login URL; .*admin\.token") as caught:
         stranger.text("start", "shop", "good", "v1")
     assert caught.value.status == 401
 

@@ -28,8 +28,8 @@ class World:
     def __init__(self, store: UploadStore) -> None:
         access = Access()
         self.tokens = {
-            "all": access.issue("anna", {"*": Role.READ}),
-            "shop": access.issue("bert", {"shop": Role.READ}),
+            "all": access.issue("anna", {"*": Role.READER}),
+            "shop": access.issue("bert", {"shop": Role.READER}),
             "none": access.issue("carl", {}),
             "unknown": "made up",
         }

@@ -52,11 +52,16 @@ class Fleet:
         await asyncio.gather(*(client.drained() for client in self.clients))
 
 
+def _admin(cloud: Cloud) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
+    return httpx.AsyncClient(base_url=cloud.address.url, headers=headers)
+
+
 @contextlib.asynccontextmanager
 async def _fleet(folder: Path, **options: Any) -> AsyncIterator[tuple[Cloud, Fleet, httpx.AsyncClient]]:
     async with (
         Cloud(CloudConfig(folder=folder, **options)) as cloud,
-        httpx.AsyncClient(base_url=cloud.address.url) as http,
+        _admin(cloud) as http,
         contextlib.AsyncExitStack() as devices,
     ):
         fleet = Fleet(cloud)
@@ -173,7 +178,7 @@ async def test_a_damaged_file_is_opened_again_once_it_is_restored(tmp_path: Path
 
 @pytest.mark.asyncio
 async def test_a_file_that_is_broken_while_no_device_sends_is_found_by_the_next_that_connects(tmp_path: Path) -> None:
-    async with Cloud(CloudConfig(folder=tmp_path)) as cloud, httpx.AsyncClient(base_url=cloud.address.url) as http:
+    async with Cloud(CloudConfig(folder=tmp_path)) as cloud, _admin(cloud) as http:
         await _health(http, ok=True)
         await cloud.gateway._uploads.close()
         fleet = Fleet(cloud)

@@ -31,8 +31,8 @@ TOLERANT = {"p_good": 0.98, "p_bad": 0.99, "alpha": 0.01, "beta": 0.01}
 
 async def command(shop: ShopCloud, *arguments: str, token: str | None = None) -> tuple[int, str]:
     token = shop.cloud.home.admin_token if token is None else token
-    words = ["device", *arguments, "--url", shop.cloud.address.url, "--token", token]
-    done = await asyncio.to_thread(CliRunner().invoke, app, words)
+    words = ["device", *arguments, "--url", shop.cloud.address.url]
+    done = await asyncio.to_thread(CliRunner().invoke, app, words, env={"WALLE_TOKEN": token})
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return done.exit_code, done.stdout
@@ -98,8 +98,8 @@ async def test_a_device_is_listed_with_its_task_its_failures_and_their_log(tmp_p
 async def test_devices_and_failures_are_shown_to_readers_of_their_scenario_only(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:
         tokens = {
-            "shop": token_of(shop, "bert", shop=Role.READ),
-            "bank": token_of(shop, "cleo", bank=Role.RELEASE),
+            "shop": token_of(shop, "bert", shop=Role.READER),
+            "bank": token_of(shop, "cleo", bank=Role.RELEASER),
         }
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:  # which reads the new tokens
         user = User(device)
@@ -115,11 +115,9 @@ async def test_devices_and_failures_are_shown_to_readers_of_their_scenario_only(
 
         assert await answers("") == await answers("of-nobody") == [401] * 4
         assert await answers(tokens["shop"]) == [200] * 4
-        assert await answers(tokens["bank"]) == [200, 404, 404, 403]
+        assert await answers(tokens["bank"]) == [200, 404, 404, 404]
         page = await shop.http.get("/v1/devices", headers={"Authorization": f"Bearer {tokens['bank']}"})
         assert (page.json()["devices"], page.json()["total"]) == ([], 0)
-        open_to_all = (await shop.http.get("/v1/releases", headers={"Authorization": ""})).json()
-        assert all("log" not in key and "traceback" not in key for key in open_to_all[0]["totals"])
 
 
 @pytest.mark.asyncio

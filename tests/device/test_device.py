@@ -296,14 +296,11 @@ def execute(ctx, trigger):
         )
         assert failure["log"].endswith("\\x1b[2J\ninfo: printed")
         command = ["release", "status", release["id"], "--url", shop.cloud.address.url]
-        command += ["--token", shop.cloud.home.admin_token]
-        shown = (await asyncio.to_thread(CliRunner().invoke, app, command)).stdout
+        as_admin = {"WALLE_TOKEN": shop.cloud.home.admin_token}
+        shown = (await asyncio.to_thread(CliRunner().invoke, app, command, env=as_admin)).stdout
         assert f"  at: {place}\n" in shown
         assert '  File "shop/count/v1/main.py", line 7, in execute\n' in shown
         assert "\\x1b[2J\n  logged: info: printed\n" in shown
-        shown = (await asyncio.to_thread(CliRunner().invoke, app, [*command[:-1], ""])).stdout
-        assert "Traceback" not in shown
-        assert "need a token with the role read" in shown
 
 
 @pytest.mark.asyncio
@@ -326,8 +323,8 @@ async def test_a_hostile_devices_report_cannot_write_to_a_terminal(tmp_path: Pat
         batch = OutcomeBatch("d0", "b", (outcome,)).to_json()
         (await shop.http.post("/v1/outcomes", json=batch, headers=device_token)).raise_for_status()
         command = ["release", "status", release_id, "--url", shop.cloud.address.url]
-        command += ["--token", shop.cloud.home.admin_token]
-        shown = (await asyncio.to_thread(CliRunner().invoke, app, command)).stdout
+        as_admin = {"WALLE_TOKEN": shop.cloud.home.admin_token}
+        shown = (await asyncio.to_thread(CliRunner().invoke, app, command, env=as_admin)).stdout
         assert "\x1b" not in shown
         assert "\r" not in shown
         assert r"logged: \x1b[2Jlog\r" in shown

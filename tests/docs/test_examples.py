@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if "adr" not in path.parts)
 BLOCKS = [block for page in PAGES for block in blocks(page, ROOT)]
 RUN_AS_A_WHOLE = "docs/tutorial.md"  # tests/system/test_tutorial.py
-SHOWN_ONLY = {"", "text", "json", "{toctree}", "{include}"}  # outputs, formats, the site's own
+SHOWN_ONLY = {"", "text", "json", "nginx", "{toctree}", "{include}"}  # outputs, formats, tests/security/test_https.py
 PHASES = {"preprocess", "execute", "postprocess"}
 MINIMAL = {"task": '[task]\nname = "example"\n', "trigger": '[trigger]\nsequence = ["page_exit"]\n'}
 SECTION_OF = {

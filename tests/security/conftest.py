@@ -31,7 +31,7 @@ class AttackedCloud:
         scenarios = (part for name in SCENARIOS for part in ("--scenario", name))
         ports = ("--http-port", "0", "--tunnel-port", "0")
         self.folder = folder / "cloud"
-        self.program: Program = start("cloud", "up", str(self.folder), *ports, *scenarios, *options, "--json")
+        self.program: Program = start("cloud", "up", str(self.folder), *ports, *scenarios, *options, "--plain-http", "--json")
         self.said = self.program.wait_for(lambda line: "url" in line)
         self.url: str = self.said["url"]
         self.token = (self.folder / "admin.token").read_text().strip()
@@ -42,7 +42,7 @@ class AttackedCloud:
         """The contents of the files that no task may read, by name: whole lines that a report could carry."""
         paths = {
             path.relative_to(self.folder).as_posix(): path
-            for pattern in ("keys/*.pem", "*.token", "access.toml", "authority/*.pem")
+            for pattern in ("*keys/*.pem", "identity/*.pem", "*.token", "access.toml", "authority/*.pem")
             for path in self.folder.glob(pattern)
         }
         lines = {name: path.read_text().strip().splitlines() for name, path in paths.items()}

@@ -54,7 +54,8 @@ def call(name, *arguments):
 
 PATHS = [
     FOLDER + "/offline-keys/root.pem", FOLDER + "/offline-keys/scenario-shop.pem", FOLDER + "/keys/release.pem",
-    FOLDER + "/keys/timestamp.pem", FOLDER + "/identity/devices.pem", FOLDER + "/admin.token", FOLDER + "/identities.db",
+    FOLDER + "/keys/timestamp.pem", FOLDER + "/identity/devices.pem", FOLDER + "/identities.db",
+    FOLDER + "/admin.token",
     FOLDER + "/join.json", FOLDER + "/access.toml", FOLDER + "/releases.db", FOLDER + "/uploads.db",
     FOLDER + "/devices.db", FOLDER + "/repos/bank.git/config", FOLDER + "/authority/ca.pem",
     "/proc/self/root" + FOLDER + "/admin.token", "/proc/thread-self/root" + FOLDER + "/admin.token",

@@ -110,7 +110,7 @@ def main(folder: str, sha256: str, dies: str) -> None:
             close(self)
 
         _GitFile.close = close_or_die  # type: ignore[method-assign]
-    access = Access([Identity("dev", sha256, {"*": Role.RELEASE})])
+    access = Access([Identity("dev", sha256, {"*": Role.RELEASER})])
     listener = socket.create_server(("127.0.0.1", 0))
     send_at_once(listener)
     sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}\n")

@@ -111,7 +111,7 @@ class ReleaseWorld:
             add_signatures=self._add_signatures,
             judge=self.monitor,
         )
-        self.service = ReleaseService(journal, world, clock, cdn_url=CDN_URL)
+        self.service = ReleaseService(journal, world, clock, cdn_url=lambda: CDN_URL)
         self.monitor.on_verdict = self.service.verdict
 
     async def report(self, release_id: str, ok: int, failed: int, device_id: str = "d1", error: str = "") -> None:

@@ -219,7 +219,8 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
         assert plain.decode(await asked) == ["cloud", 1.5]
         (successor,) = pids_with(ray_marker, "::InferenceActor")
         assert successor != pid
-        async with httpx.AsyncClient(base_url=cloud.address.url) as http:
+        headers = {"Authorization": f"Bearer {cloud.home.admin_token}"}
+        async with httpx.AsyncClient(base_url=cloud.address.url, headers=headers) as http:
             inference = (await http.get("/healthz")).json()["inference"]
         assert inference["replicas"] == {"running": 1, "wanted": 1, "lost": 1}
 

@@ -65,7 +65,14 @@ async def received(database: Path) -> dict[str, collections.Counter[int]]:
 @pytest.mark.system
 def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, start: Programs) -> None:
     cloud = start(
-        "cloud", "up", str(tmp_path / "cloud"), "--http-port=0", "--tunnel-port=0", "--scenario=shop", "--json"
+        "cloud",
+        "up",
+        str(tmp_path / "cloud"),
+        "--http-port=0",
+        "--tunnel-port=0",
+        "--plain-http",
+        "--scenario=shop",
+        "--json",
     )
     up = cloud.wait_for(lambda line: "url" in line)
     join_file = Path(up["join_file"])

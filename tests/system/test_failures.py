@@ -107,8 +107,8 @@ async def test_every_kind_of_failure_names_its_place_at_every_hop(
             failed = [line for line in device_log if "failed: " in line and text in line]
             assert any(failure["place"] in line for line in failed), (visit, failed)
         command = ["release", "status", release_id, "--url", shop.cloud.address.url]
-        command += ["--token", shop.cloud.home.admin_token]
-        shown = (await asyncio.to_thread(CliRunner().invoke, app, command)).stdout
+        as_admin = {"WALLE_TOKEN": shop.cloud.home.admin_token}
+        shown = (await asyncio.to_thread(CliRunner().invoke, app, command, env=as_admin)).stdout
         for failure in found["failures"]:
             assert failure["place"] in shown
         assert '  File "shop/count/v1/helper.py", line 2, in divide' in shown

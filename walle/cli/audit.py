@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.cli.release import TokenOption
 from walle.deploy.cloud_client import CloudAddressError, CloudClient
 from walle.errors import WalleError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 FolderArgument = Annotated[
     Path | None, typer.Argument(help="Folder of a cloud, or a copy of its audit folder; left out: ask the cloud.")
 ]
-UrlOption = Annotated[str, typer.Option("--url", envvar="WALLE_URL", help="The cloud, as `walle cloud up` prints it.")]
 _AUDIT = "audit"
 
 
@@ -139,7 +138,7 @@ def _ask(url: str, token: str, path: str, parameters: dict[str, int]) -> Any:
 
     async def within() -> Any:
         try:
-            client = CloudClient(url, token)
+            client = CloudClient(url, token, ca_pem=ca_of(url))
         except CloudAddressError as error:
             raise typer.BadParameter(str(error), param_hint="--url") from error
         async with client:

@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from walle.cli import event_loop
 from walle.cli.join import JOIN_FILE, Join
-from walle.cli.output import JsonLinesFlag, emit, emit_line, working
+from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console, working
 from walle.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +39,17 @@ def up(
     http_port: Annotated[
         int, typer.Option(help="Port of HTTP; 0: chosen by the system.", min=0, max=65535)
     ] = DEFAULT_HTTP_PORT,
+    plain_http: Annotated[
+        bool, typer.Option("--plain-http", help="HTTP without TLS: on this machine only, or behind a proxy.")
+    ] = False,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate chain of HTTPS; one of the cloud's own authority if not given.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of that certificate.")] = None,
+    trust_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="Address or network of a proxy whose X-Forwarded-For is believed; once for each."),
+    ] = None,
     tunnel_port: Annotated[
         int, typer.Option(help="Port of the tunnel; 0: chosen by the system.", min=0, max=65535)
     ] = DEFAULT_TUNNEL_PORT,
@@ -129,6 +140,11 @@ def up(
         raise typer.BadParameter("places Ray actors; add --ray", param_hint="--inference-resource")
     if inference_processes > 1 and not ray:
         raise typer.BadParameter("more than one are Ray actors; add --ray", param_hint="--inference-processes")
+    if (tls_cert is None) != (tls_key is None) or (plain_http and tls_cert is not None):
+        raise typer.BadParameter("go together, and not with --plain-http", param_hint="--tls-cert, --tls-key")
+    for proxy in trust_proxy or ():
+        if not _is_network(proxy):
+            raise typer.BadParameter(f"{proxy!r} is neither an address nor a network", param_hint="--trust-proxy")
     names = tuple(name or ())
     if not names and _is_unspecified(host):
         raise typer.BadParameter(
@@ -158,6 +174,10 @@ def up(
             folder=folder.resolve(),
             host=host,
             http_port=http_port,
+            https=not plain_http,
+            tls_cert=tls_cert.resolve() if tls_cert else None,
+            tls_key=tls_key.resolve() if tls_key else None,
+            trusted_proxies=tuple(trust_proxy or ()),
             tunnel_port=tunnel_port,
             tunnel_names=names or (host,),
             tunnel_processes=tunnel_processes,
@@ -181,6 +201,21 @@ def up(
             event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
         except asyncio.CancelledError:  # a signal before it was up, or a second one
             raise typer.Exit(130) from None
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _is_unspecified(host: str) -> bool:
@@ -280,7 +315,7 @@ def _announce(
     if config.join_devices:
         token = home.identities().make_token(uses=config.join_devices, life_s=_JOIN_LIFE_S, purpose=JOIN_FILE)
     join = Join(
-        url=f"http://{bracketed}:{port}",
+        url=f"{'https' if config.https else 'http'}://{bracketed}:{port}",
         tunnel_host=reached_at,
         tunnel_port=address.tunnel_port,
         ca_pem=address.ca_pem,
@@ -297,9 +332,13 @@ def _announce(
         "join_file": str(path),
         "layers": dict(layers),
         "join_devices": config.join_devices,
+        "ca_file": str(home.authority_certificate),
         "ca_fingerprint": join.fingerprint,
         "pid": os.getpid(),
     }
+    if not config.https and not _is_loopback(config.host):
+        what = f"HTTP at {config.host} has no TLS, so that tokens and task files can be read and changed on the way"
+        progress_console.print(f"[yellow]warning:[/] {what}; leave --plain-http out, or put a proxy with TLS before it")
     if as_json:
         emit_line(said)
         return

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.known_devices import DeviceId
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.cli.release import TokenOption
 from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.identity_client import IdentityClient
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PAGE = 1_000
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="WALLE_URL", help="The cloud, as `walle cloud up` prints it.")]
 CloudOption = Annotated[
     Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token.")
 ]
@@ -50,7 +49,7 @@ def _ask[T](url: str, token: str, work: Callable[[IdentityClient], Coroutine[Any
 
     async def within() -> T:
         try:
-            client = IdentityClient(url, token, ca_pem=ca_pem)
+            client = IdentityClient(url, token, ca_pem=ca_pem or ca_of(url))
         except CloudAddressError as error:
             raise typer.BadParameter(str(error), param_hint="--url") from error
         async with client:

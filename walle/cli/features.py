@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from walle.cli.credentials import TokenOption, ca_of
 from walle.cli.feature_time import parse_time
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, progress_console
 from walle.errors import ConfigError, WalleError
@@ -55,10 +56,13 @@ class _Store:
 
 
 UrlOption = Annotated[
-    str, typer.Option("--url", envvar="WALLE_URL", help="The cloud, as `walle cloud up` prints it; or give --uploads.")
-]
-TokenOption = Annotated[
-    str, typer.Option("--token", envvar="WALLE_TOKEN", help="Your token; better in the environment than here.")
+    str,
+    typer.Option(
+        "--url",
+        envvar="WALLE_URL",
+        is_eager=True,
+        help="The cloud, as `walle cloud up` prints it; or give --uploads.",
+    ),
 ]
 UploadsOption = Annotated[
     str,
@@ -273,7 +277,7 @@ async def _cloud(url: str, token: str, wanted: Mapping[str, Any]) -> AsyncIterat
     from walle.deploy.feature_client import FeatureClient
 
     try:
-        client = FeatureClient(url, token, wanted)
+        client = FeatureClient(url, token, wanted, ca_pem=ca_of(url))
     except CloudAddressError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
     async with client:

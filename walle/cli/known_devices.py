@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit, emit_rows
-from walle.cli.release import TokenOption, UrlOption
 from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.device_client import DeviceClient, DeviceFailureJson, DeviceJson, DevicePageJson
 
@@ -24,7 +24,7 @@ def _run[T](url: str, token: str, work: Callable[[DeviceClient], Coroutine[Any, 
 
     async def within() -> T:
         try:
-            client = DeviceClient(url, token)
+            client = DeviceClient(url, token, ca_pem=ca_of(url))
         except CloudAddressError as error:
             raise typer.BadParameter(str(error), param_hint="--url") from error
         async with client:

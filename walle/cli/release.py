@@ -1,7 +1,7 @@
 """`walle release`: commands that start, watch and roll back releases through the release API."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, emit_rows, progress_console
-from walle.deploy.cloud_client import CloudAddressError, CloudRefusedError, CloudUnreachableError
+from walle.deploy.cloud_client import CloudAddressError, CloudUnreachableError
 from walle.deploy.release_client import (
     FailuresJson,
     ReleaseClient,
@@ -22,10 +23,6 @@ from walle.errors import WalleError
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="WALLE_URL", help="The cloud, as `walle cloud up` prints it.")]
-TokenOption = Annotated[
-    str, typer.Option("--token", envvar="WALLE_TOKEN", help="Your token; better in the environment than here.")
-]
 ReleaseId = Annotated[str, typer.Argument(help="The release's id, such as ipv-v1-1.")]
 
 
@@ -34,7 +31,7 @@ def _run[T](url: str, token: str, work: Callable[[ReleaseClient], Coroutine[Any,
 
     async def within() -> T:
         try:
-            client = ReleaseClient(url, token)
+            client = ReleaseClient(url, token, ca_pem=ca_of(url))
         except CloudAddressError as error:
             raise typer.BadParameter(str(error), param_hint="--url") from error
         async with client:
@@ -113,7 +110,7 @@ def status(
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """List the releases, newest first, or show one with its history and, with a token, its distinct failures.
+    """List the releases that you may read, newest first, or show one with its history and its distinct failures.
 
     A failure is shown with its place, its counts, and the traceback and last log lines of the latest report of it.
     """
@@ -124,15 +121,14 @@ def status(
         else:
             emit_rows([_row(release) for release in releases], as_json=False)
         return
-    release, found = _run(url, token, lambda client: _get_with_failures(client, release_id, has_token=bool(token)))
+    release, found = _run(url, token, lambda client: _get_with_failures(client, release_id))
     if as_json:
-        emit(release if found is None else {**release, **found}, as_json=True)
+        emit({**release, **found}, as_json=True)
         return
     emit_rows([_row(release)], as_json=False)
     if release["reason"]:
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
-    failure = _last_failure(release["totals"]) if found is None else _failure_lines(found)
-    for line in [*_reads(release), *failure]:
+    for line in [*_reads(release), *_failure_lines(found)]:
         emit(release, as_json=False, text=escape(line))
     emit_rows([_history_row(entry) for entry in release["history"]], as_json=False, title="history")
 
@@ -189,28 +185,8 @@ def _reads(release: ReleaseJson) -> list[str]:
     return [f"reads topics of other tasks: {', '.join(reads)}"] if reads else []
 
 
-def _last_failure(totals: Mapping[str, Any]) -> list[str]:
-    """Return lines about the last failure that a device reported."""
-    if not totals["last_error"]:
-        return []
-    lines = [f"last error: {totals['last_error']}"]
-    lines += [f"at: {totals['last_place']}"] if totals["last_place"] else []
-    return [*lines, "tracebacks and log lines need a token with the role read: --token or WALLE_TOKEN"]
-
-
-async def _get_with_failures(
-    client: ReleaseClient, release_id: str, *, has_token: bool
-) -> tuple[ReleaseJson, FailuresJson | None]:
-    """Return a release and its failures, None for them where the caller may not read them."""
-    release = await client.get(release_id)
-    if not has_token:
-        return release, None
-    try:
-        return release, await client.failures(release_id)
-    except CloudRefusedError as error:
-        if error.kind != "AccessError":
-            raise
-        return release, None
+async def _get_with_failures(client: ReleaseClient, release_id: str) -> tuple[ReleaseJson, FailuresJson]:
+    return await client.get(release_id), await client.failures(release_id)
 
 
 def _failure_lines(found: FailuresJson) -> list[str]:

@@ -15,23 +15,27 @@ class CloudConfig:
 
     `business_app` names a factory (`package.module:function`) of the business's own ASGI app, which the gateway serves
     beside Walle's routes with the push answer added; empty for none. Ports 0 are chosen by the system.
-    `uploads` is the URL of a PostgreSQL database, empty for a file in `folder`. `parse_rule` reads the rules of
-    `retention`, `DeviceQuota.parse` the `device_quota`, `ViewConfig.parse` the views of `features`. `tunnel_processes`
-    above 1 share the tunnel's port. When it closes, devices move to the tunnel at `drain_to` (HOST:PORT; empty: to the
-    same address again) at random times within `drain_s` seconds. Fallback inference keeps the versions that were asked
-    for last loaded, in `inference_vms` VMs and with `inference_mb` MiB of files; with Ray in each of
-    `inference_processes`, which each take the `inference_resources` of their node (`parse_resources`). Simulation and
-    fallback inference run tasks in VM hosts, one child process for each without the cloud's files, keys and
-    connections, unless `vm_host` is False. With `untrusted_authors` nothing starts where the kernel lacks a layer
-    around them. A simulation ends after `simulation_s` seconds. `http_limits` are those of the gateway's HTTP server,
-    which takes the address of a client from X-Forwarded-For where the connection comes from one of `trusted_proxies`:
-    addresses, or networks such as 10.0.0.0/8. Devices take nothing new from an answer whose timestamp is older than
-    `timestamp_life_s`.
+    With `https` HTTP has TLS, by the cloud's own authority, or by the certificate and key in the files `tls_cert` and
+    `tls_key`, which are read again when they change. `uploads` is the URL of a PostgreSQL database, empty for a file in
+    `folder`. `parse_rule` reads the rules of `retention`, `DeviceQuota.parse` the `device_quota` and `ViewConfig.parse`
+    the views of `features`. `tunnel_processes` above 1 share the tunnel's port. When it closes, devices move to the
+    tunnel at `drain_to` (HOST:PORT; empty: to the same address again) at random times within `drain_s` seconds.
+    Fallback inference keeps the versions that were asked for last loaded, in `inference_vms` VMs and with
+    `inference_mb` MiB of files; with Ray in each of `inference_processes`, which each take the `inference_resources` of
+    their node (`parse_resources`). Simulation and fallback inference run tasks in VM hosts, one child process for each
+    without the cloud's files, keys and connections, unless `vm_host` is False. With `untrusted_authors` nothing starts
+    where the kernel lacks a layer around them. A simulation ends after `simulation_s` seconds. `http_limits` are those
+    of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
+    their clients are. Devices take nothing new from an answer whose timestamp is older than `timestamp_life_s`.
     """
 
     folder: Path
     host: str = "127.0.0.1"
     http_port: int = 0
+    https: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    trusted_proxies: tuple[str, ...] = ()
     tunnel_port: int = 0
     tunnel_processes: int = 1
     drain_to: str = ""
@@ -53,7 +57,6 @@ class CloudConfig:
     untrusted_authors: bool = False
     simulation_s: float = 600.0
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
-    trusted_proxies: tuple[str, ...] = ()
     timestamp_life_s: int = 3600
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 
-from walle.deploy.cloud.access import Access, Identity, Role
+from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.api import AccessError
 from walle.deploy.cloud.pages import Page
 from walle.pipeline.ingest.feature_reader import (
@@ -32,8 +32,8 @@ type Uploads = Callable[[], UploadStore]
 """The gateway's store of uploads, which is open while it serves."""
 
 
-def feature_router(uploads: Uploads, access: Access) -> APIRouter:
-    """Return the routes of features; a token reads those of the scenarios in which it has the role `read`."""
+def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
+    """Return the routes of features; a token reads those of the scenarios in which it has the role `reader`."""
     router = APIRouter(tags=["features"])
     reading = asyncio.Semaphore(_MAX_READERS)
     page_of_latest = Page("features.html")
@@ -62,7 +62,7 @@ def feature_router(uploads: Uploads, access: Access) -> APIRouter:
         wanted = FeatureFilter(task=task, topic=topic, device=device, since_ms=since_ms, until_ms=until_ms)
         for named in (task, topic):
             if named and not may_read(identity, named):
-                raise AccessError(403, f"{identity.name} does not have the role read for features of {named[:200]}")
+                raise AccessError(403, f"{identity.name} does not have the role reader for features of {named[:200]}")
         reader = FeatureReader(uploads(), wanted, lambda found: may_read(identity, found))
         async with reading:
             try:
@@ -87,15 +87,15 @@ def may_read(identity: Identity, topic: str) -> bool:
     A topic that names no scenario is for those who may read all of them.
     """
     scenario, slash, _ = topic.partition("/")
-    return identity.role(scenario if slash else "*") >= Role.READ
+    return identity.role(scenario if slash else "*") >= Role.READER
 
 
-def _reader(access: Access, authorization: str) -> Identity:
+def _reader(access: Identifier, authorization: str) -> Identity:
     identity = access.identify_header(authorization)
     if identity is None:
         raise AccessError(401, "this needs a token: send the header Authorization: Bearer TOKEN")
-    if max(identity.roles.values(), default=Role.NONE) < Role.READ:
-        raise AccessError(403, f"{identity.name} does not have the role read in any scenario")
+    if identity.highest_role < Role.READER:
+        raise AccessError(403, f"{identity.name} does not have the role reader in any scenario")
     return identity
 
 

@@ -7,9 +7,11 @@ import dataclasses
 import functools
 import importlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp
 
@@ -20,6 +22,7 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.routes import identity_router
 from walle.cloud.identity.sessions import SessionRefusedError
 from walle.cloud.identity.watch import IdentityWatch
@@ -31,22 +34,24 @@ from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
 from walle.deploy.cloud.api import (
     WatchedPart,
-    authorize_by,
     device_router,
     install_error_handlers,
     release_router,
     watch_router,
 )
 from walle.deploy.cloud.audit_api import audit_router
-from walle.deploy.cloud.audited_requests import RequestNotes, audited
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.disk_space import DiskSpace
+from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
+from walle.deploy.cloud.request_audit import RequestAudit, RequestNotes
+from walle.deploy.cloud.routes import RouteGuard, RouteTable, check_routes
+from walle.deploy.cloud.token_api import token_router
 from walle.errors import ConfigError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
@@ -106,8 +111,8 @@ class GatewayNode:
         """Serve, and return where.
 
         Raises:
-            ConfigError: the business app cannot be loaded, a retention rule or the quota cannot be read, or git is
-                missing.
+            ConfigError: the business app or HTTP's certificate cannot be loaded, a route has no entry
+                in the table of routes, a retention rule or the quota cannot be read, or git is missing.
             IngestError: the store of uploads cannot be opened.
             TunnelProcessError: a tunnel process cannot start.
             OSError: a port is taken.
@@ -116,8 +121,9 @@ class GatewayNode:
         await asyncio.to_thread(check_git)
         self._identity = IdentityWatch(identities, self._clock)
         await self._identity.start()
-        app = self._app(releases, monitor)
-        app.include_router(identity_router(identities, authorize_by(self._home.access)))
+        access = self._home.access
+        authority = self._home.authority(config.tunnel_names, clock=self._clock)
+        app = self._app(releases, monitor, identities, authority)
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
             rules = dict(parse_rule(rule) for rule in config.retention)
@@ -125,7 +131,6 @@ class GatewayNode:
             quota = DeviceQuota.parse(config.device_quota)
             uploads: UploadStore = open_uploads(location, clock=self._clock, device_quota=quota)
             self._uploads = await undo.enter_async_context(uploads)
-            authority = self._home.authority(config.tunnel_names, clock=self._clock)
             self._tunnel = self._make_tunnel(authority, inference)
             await self._revoke(self._identity.revocations)
             await undo.enter_async_context(self._tunnel)
@@ -137,6 +142,7 @@ class GatewayNode:
                 "watch of uploads": self._uploads_watch.run,
                 "watch of losses": losses.run,
                 "revoked devices": functools.partial(self._identity.follow, self._revoke),
+                "use of tokens": access.save_uses,
                 "list of devices": functools.partial(self._note_devices, monitor),
             }
             if rules:
@@ -149,18 +155,35 @@ class GatewayNode:
                 "losses": losses,
                 "inference": inference,
                 "identity": self._identity,
+                "tokens": access,
             }
+            table = RouteTable(has_business=business is not None)
             pushing = WallePush(RequestNotes(app), self._answerer, self._identity.verifier.device_id)
-            front = HttpFront(pushing, config.http_limits, self._knows, config.trusted_proxies)
+            guarded = RouteGuard(pushing, access, table)
+            front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies)
             parts["http"] = front
-            app.include_router(watch_router(releases, monitor, self._answerer, parts))
+            app.include_router(watch_router(releases, monitor, self._answerer, access, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
                 app.mount("/", business)
             undo.push_async_callback(self._tables.close)
             await self._tables.start(inference)
-            url = await undo.enter_async_context(serving(front, config.host, config.http_port))
+            check_routes(app.routes, table)
+            context = await self._http_context(authority, undo)
+            url = await undo.enter_async_context(serving(front, config.host, config.http_port, tls=context))
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
+
+    async def _http_context(self, authority: Authority, undo: contextlib.AsyncExitStack) -> ssl.SSLContext | None:
+        """Return the TLS context of HTTP, None without TLS. Its certificate is renewed while the gateway runs."""
+        config = self._config
+        if not config.https:
+            return None
+        if config.tls_cert is None or config.tls_key is None:
+            return authority.server_context()
+        files = CertificateFiles(config.tls_cert, config.tls_key)
+        follow = functools.partial(files.follow, self._clock)
+        await undo.enter_async_context(in_background("renewal of HTTP's certificate", follow, self._clock))
+        return files.context
 
     def _make_tunnel(self, authority: Authority, inference: InferencePeer) -> TunnelService | TunnelProcesses:
         config = self._config
@@ -212,23 +235,29 @@ class GatewayNode:
         """
         await self._undo.aclose()
 
-    def _app(self, releases: ReleasesPeer, monitor: MonitorPeer) -> FastAPI:
+    def _app(
+        self, releases: ReleasesPeer, monitor: MonitorPeer, identities: IdentityPeer, authority: Authority
+    ) -> FastAPI:
         app = FastAPIOffline(
             title="Walle",
             description="Releases, task repositories and devices of a Walle cloud.",
             redoc_url=None,  # one page is enough
             static_url="/docs/assets",
+            dependencies=[Depends(HTTPBearer(auto_error=False))],  # a field for the token on /docs; the guard checks it
         )
         install_error_handlers(app)
-        access, audit = self._home.access, self._home.audit
-        app.include_router(release_router(releases, monitor, audited(authorize_by(access), audit)))
-        app.include_router(audit_router(audit, authorize_by(access)))
+        access, log = self._home.access, self._home.audit
+        audit = RequestAudit(log)
+        app.include_router(release_router(releases, monitor, access, audit))
+        app.include_router(audit_router(log, access))
+        app.include_router(identity_router(identities, access, audit))
         app.include_router(device_router(monitor, self._identity.verifier.device_id))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
+        app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
-        app.mount("/cdn", cdn_app(self._home.files))
-        app.mount("/git", git_app(self._home.repos, access, space=DiskSpace(self._home.folder), audit=audit))
+        app.mount("/cdn", signed_files(cdn_app(self._home.files), self._home.file_addresses))
+        app.mount("/git", git_app(self._home.repos, access, space=DiskSpace(self._home.folder), audit=log))
         return app
 
     def _knows(self, authorization: str, session: bytes | None) -> bool:

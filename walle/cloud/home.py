@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,17 @@ from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority
 from walle.cloud.identity.store import IdentityStore
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
+from walle.deploy.cloud.access_file import AccessFile
 from walle.deploy.cloud.audit import AuditLog
+from walle.deploy.cloud.file_address import FileAddresses
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.cloud.signatures import Signatures
 from walle.deploy.signing import Signer
 from walle.deploy.trust_folder import TrustFolder, prepare_trust
 from walle.durable_file import make_folders, remove_unfinished, write_file
+
+_LOG = logging.getLogger(__name__)
 
 
 class CloudHome:
@@ -25,6 +30,7 @@ class CloudHome:
         keys/               the online keys         trust/              signed metadata of all keys, public
         signatures/         of versions             epoch               of serials, after a restore
         keys/audit.pem      signs heads of the log  audit/              who did what, hash-chained
+        keys/files.json     signs addresses of files
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         authority/          the servers' certificate authority
         identity/           keys that make devices' identities, for the identity node alone
@@ -56,9 +62,11 @@ class CloudHome:
             Signer.generate().save(keys / "audit.pem")
         if not (self.folder / "access.toml").exists():
             access = Access()
-            token = access.issue("admin", {ANY_SCENARIO: Role.RELEASE})
+            token = access.issue("admin", {ANY_SCENARIO: Role.ADMIN})
             write_file(self.folder / "admin.token", f"{token}\n")
             access.save(self.folder / "access.toml")
+        if self.access.rename_roles():
+            _LOG.info("access.toml has the names that roles have now: reader, author, releaser, admin")
         for scenario in scenarios:
             self.repos.create(scenario)
         prepare_trust(self.trust, self.repos.scenarios(), SystemClock())
@@ -88,9 +96,9 @@ class CloudHome:
         """Signatures of task versions."""
         return Signatures(self.folder / "signatures", self.trust)
 
-    @property
-    def access(self) -> Access:
-        return Access.load(self.folder / "access.toml")
+    @functools.cached_property
+    def access(self) -> AccessFile:
+        return AccessFile(self.folder / "access.toml")
 
     @property
     def admin_token(self) -> str:
@@ -99,6 +107,11 @@ class CloudHome:
     def identities(self) -> IdentityStore:
         """Return the open file of devices' identities: what the identity node uses, and an administrator here."""
         return IdentityStore(self.identities_db).open()
+
+    @property
+    def authority_certificate(self) -> Path:
+        """The certificate by which clients trust this cloud's servers."""
+        return self.folder / "authority" / "ca.pem"
 
     def authority(self, names: tuple[str, ...] = (), *, clock: Clock | None = None) -> Authority:
         return Authority(self.folder / "authority", hosts=names, clock=clock)
@@ -110,6 +123,11 @@ class CloudHome:
     @functools.cached_property
     def files(self) -> FileStore:
         return FileStore(self.folder / "files")
+
+    @functools.cached_property
+    def file_addresses(self) -> FileAddresses:
+        """Addresses of shared files, relative: a device takes them from the gateway that it knows."""
+        return FileAddresses(self.folder / "keys" / "files.json")
 
     @functools.cached_property
     def cloud_files(self) -> FileStore:

@@ -24,8 +24,6 @@ from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError
 from walle.pipeline.event_files import EventFiles
 
-CDN_URL = "/cdn"  # relative: a device takes it from the gateway that it knows
-
 
 class ReleaseNode:
     """Owner of the release service and what it uses, between `start` and `close`."""
@@ -111,7 +109,9 @@ class ReleaseNode:
             undo.push_async_callback(simulator.close)
             await check_layers(self._config, host)
             journal = await undo.enter_async_context(Journal(home.releases_db))
-            service = ReleaseService(journal, world, clock, cdn_url=CDN_URL, restamp_s=life_s / 4, audit=home.audit)
+            service = ReleaseService(
+                journal, world, clock, cdn_url=home.file_addresses.prefix, restamp_s=life_s / 4, audit=home.audit
+            )
             await undo.enter_async_context(service)
 
             async def metadata_changed() -> None:

@@ -43,6 +43,16 @@ class CloudUnreachableError(CloudClientError):
         self.url = url
 
 
+class CloudCertificateError(CloudUnreachableError):
+    """A server at `url` whose certificate is not trusted."""
+
+    def __init__(self, url: str) -> None:
+        DeployError.__init__(
+            self, f"the certificate that {url} shows is not trusted; run `walle login {url}` to check and pin it"
+        )
+        self.url = url
+
+
 class CloudClient:
     """A client of one cloud, within `async with`. `ca_pem` is the cloud's own authority, where it has one.
 
@@ -90,7 +100,15 @@ class CloudClient:
         try:
             yield
         except httpx.HTTPError as error:
-            raise CloudUnreachableError(self.url, str(error) or type(error).__name__) from error
+            raise unreachable(self.url, error) from error
+
+
+def unreachable(url: str, error: httpx.HTTPError) -> CloudUnreachableError:
+    """Return the error to raise where no answer came from `url`."""
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return CloudCertificateError(url)
+    return CloudUnreachableError(url, text or type(error).__name__)
 
 
 def raise_refusal(response: httpx.Response) -> None:
@@ -104,5 +122,5 @@ def raise_refusal(response: httpx.Response) -> None:
     except (ValueError, KeyError, TypeError):
         what = f"the answer was {response.status_code} {response.reason_phrase}; is this the address of a Walle cloud?"
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        what += " with --token or WALLE_TOKEN; the first token is in the cloud's folder, in admin.token"
+        what += "; log in with: walle login URL; the first token is in the cloud's folder, in admin.token"
     raise CloudRefusedError(response.status_code, what, kind)

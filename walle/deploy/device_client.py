@@ -61,7 +61,7 @@ class DeviceFailureJson(TypedDict):
 
 
 class DeviceClient(CloudClient):
-    """The devices of one cloud, within `async with`. Every call needs a token with the role `read`; errors as there."""
+    """The devices of one cloud, within `async with`. Every call needs the role `reader`; errors as there."""
 
     async def page(self, **query: str | float) -> DevicePageJson:
         """Return one page of devices; `query` are the parameters of GET /v1/devices."""

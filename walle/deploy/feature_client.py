@@ -10,8 +10,8 @@ from walle.deploy.cloud_client import (
     CloudClient,
     CloudClientError,
     CloudRefusedError,
-    CloudUnreachableError,
     raise_refusal,
+    unreachable,
 )
 
 _MAX_ANSWER_BYTES = 128 << 20  # a page has payloads of 12 MiB at most, which JSON makes up to 8 times as long
@@ -44,8 +44,8 @@ class FeatureClient(CloudClient):
         CloudAddressError: `url` is not an HTTP address.
     """
 
-    def __init__(self, url: str, token: str, wanted: Mapping[str, str | int]) -> None:
-        super().__init__(url, token)
+    def __init__(self, url: str, token: str, wanted: Mapping[str, str | int], *, ca_pem: str = "") -> None:
+        super().__init__(url, token, ca_pem=ca_pem)
         self._wanted = dict(wanted)
 
     async def page(self, after: int, limit: int) -> ClientPage:
@@ -74,7 +74,7 @@ class FeatureClient(CloudClient):
                     if len(body) > _MAX_ANSWER_BYTES:
                         raise CutAnswerError(self.url, f"has more than {_MAX_ANSWER_BYTES} bytes")
         except httpx.HTTPError as error:
-            raise CloudUnreachableError(self.url, str(error) or type(error).__name__) from error
+            raise unreachable(self.url, error) from error
         try:
             lines: list[dict[str, Any]] = [json.loads(line) for line in body.splitlines()]
         except ValueError as error:

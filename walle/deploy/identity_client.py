@@ -20,7 +20,7 @@ class IdentityJson(TypedDict):
 
 
 class IdentityClient(CloudClient):
-    """The identities of one cloud, within `async with`. Every call needs a token with the role `release` everywhere."""
+    """The identities of one cloud, within `async with`. Every call needs a token with the role `admin`."""
 
     async def make_token(self, device_id: str, *, uses: int, life_s: float) -> str:
         """Return an enrolment token for one device, or for `uses` new ones if `device_id` is empty."""

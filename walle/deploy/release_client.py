@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict
 
 import httpx
 
-from walle.deploy.cloud_client import CloudClient, CloudUnreachableError, raise_refusal
+from walle.deploy.cloud_client import CloudClient, raise_refusal, unreachable
 
 _PATH = "/v1/releases"
 _STREAM_TIMEOUT_S = 60.0  # the cloud sends a ping every 15 s
@@ -110,7 +110,7 @@ class ReleaseClient(CloudClient):
         return release
 
     async def failures(self, release_id: str) -> FailuresJson:
-        """Return the distinct failures of a release; this needs the role `read`."""
+        """Return the distinct failures of a release; this needs the role `reader`."""
         failures: FailuresJson = await self._call("GET", f"{_PATH}/{release_id}/failures")
         return failures
 
@@ -153,7 +153,7 @@ class ReleaseClient(CloudClient):
             except httpx.HTTPError as error:
                 failures += 1
                 if failures > _RECONNECTS:
-                    raise CloudUnreachableError(self.url, str(error) or type(error).__name__) from error
+                    raise unreachable(self.url, error) from error
                 await asyncio.sleep(_RECONNECT_S)
             else:
                 return

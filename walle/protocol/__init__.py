@@ -6,7 +6,7 @@ Over HTTP (§6):
     response header  X-Walle-Tasks     a list of `Directive`s, compact JSON
     response header  X-Walle-Trust     `Timestamp`, compact JSON
     GET  /trust/{version}.{name}.json  root and scenarios metadata, in the format of The Update Framework
-    GET  /cdn/{sha256}                 a signed `Manifest` (an `Envelope`), then the files it lists
+    GET  {url}/{sha256}                a signed `Manifest` (an `Envelope`), then the files it lists
     POST /v1/outcomes                  `OutcomeBatch`
 Over the tunnel (§5.2), each in one frame of `walle.pipeline.tunnel.frames`:
     device → cloud   `Hello`, `Upload`, `UploadBatch`, `Request`, `Cancel`, `Ping`

@@ -172,7 +172,8 @@ def execute(ctx, x):
         assert (small, large) == (b"small", b"abcd")
         assert found(tmp_path, "d0/**/resources/*") == ["small.bin"]
         (stored,) = found(tmp_path, "cloud/cloud-files/*/*")
-        assert (await shop.http.get(f"/cdn/{stored}")).status_code == 404
+        prefix = shop.cloud.home.file_addresses.prefix()
+        assert (await shop.http.get(f"{prefix}/{stored}")).status_code == 404
         assert device.tasks == {"shop/count": "v1"}
 
 

@@ -17,7 +17,6 @@ from walle.clock import SystemClock
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.api import (
     AccessError,
-    authorize_by,
     device_router,
     error_status,
     install_error_handlers,
@@ -54,22 +53,27 @@ class Gateway:
 
     def __init__(self, world: ReleaseWorld) -> None:
         access = Access()
-        self.token = access.issue("anna", {"shop": Role.RELEASE})
-        self.low_token = access.issue("bert", {"shop": Role.READ})
+        self.token = access.issue("anna", {"shop": Role.RELEASER})
+        self.low_token = access.issue("bert", {"shop": Role.READER})
+        self.metrics_token = access.issue("cleo", {"*": Role.METRICS})
         self.world = world
         app = FastAPI()
-        app.include_router(release_router(world.service, world.monitor, authorize_by(access)))
+        app.include_router(release_router(world.service, world.monitor, access))
         app.include_router(device_router(world.monitor, _sender))
-        app.include_router(watch_router(world.service, world.monitor, world.answerer))
+        app.include_router(watch_router(world.service, world.monitor, world.answerer, access))
         install_error_handlers(app)
         self.fastapi = app
         self.app = WallePush(app, world.answerer, _sender)
         transport = httpx.ASGITransport(self.app)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://cloud")
+        self.as_anna = {"Authorization": f"Bearer {self.token}"}
 
     async def post(self, path: str, body: Any = None, token: str | None = None) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
         return await self.client.post(path, json=body, headers=headers)
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.client.get(path, headers=self.as_anna)
 
     async def report(self, release_id: str, ok: int, failed: int, batch_id: str) -> httpx.Response:
         outcome = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=ok, failed=failed)
@@ -122,7 +126,7 @@ async def test_a_release_over_http(gateway: Gateway) -> None:
     assert (await gateway.post(f"{path}/resume")).json()["state"] == "beta"
     await gateway.world.service.settled()
     assert (await gateway.report(release["id"], 1000, 0, "b1")).status_code == 204
-    shown = (await gateway.client.get(path)).json()
+    shown = (await gateway.get(path)).json()
     assert (shown["state"], shown["stage"], shown["totals"]["ok"]) == ("gray", "gray 0.25", 1000)
     assert [one["event"] for one in shown["history"]] == [
         "Create",
@@ -137,7 +141,7 @@ async def test_a_release_over_http(gateway: Gateway) -> None:
     await gateway.world.service.settled()
     (directive,) = directives_from_header((await gateway.check_in("d1", ipv="v1")).headers[TASKS_HEADER])
     assert directive.version == ""
-    assert [one["id"] for one in (await gateway.client.get("/v1/releases")).json()] == ["ipv-v1-1"]
+    assert [one["id"] for one in (await gateway.get("/v1/releases")).json()] == ["ipv-v1-1"]
 
 
 @pytest.mark.asyncio
@@ -160,7 +164,7 @@ async def test_a_wrong_release_is_refused(
     response = await gateway.post("/v1/releases", body)
     assert (response.status_code, response.json()["type"]) == (status, kind)
     assert said in response.json()["error"]
-    assert (await gateway.client.get("/v1/releases")).json() == []
+    assert (await gateway.get("/v1/releases")).json() == []
 
 
 @pytest.mark.asyncio
@@ -172,7 +176,7 @@ async def test_conflicts_and_unknown_releases(gateway: Gateway) -> None:
     assert (refused.status_code, refused.json()["type"]) == (409, "TransitionError")
     assert "takes: GateAccepted" in refused.json()["error"]
     for path in ("", "/stream"):
-        unknown = await gateway.client.get(f"/v1/releases/nope{path}")
+        unknown = await gateway.get(f"/v1/releases/nope{path}")
         assert (unknown.status_code, unknown.json()["type"]) == (404, "UnknownReleaseError")
     assert (await gateway.post("/v1/releases/nope/rollback")).status_code == 404
 
@@ -181,14 +185,14 @@ async def test_conflicts_and_unknown_releases(gateway: Gateway) -> None:
 @pytest.mark.parametrize("action", ["", "start", "pause", "resume", "rollback"])
 async def test_only_those_who_may_release_do(gateway: Gateway, action: str) -> None:
     release_id = await _in_beta(gateway)
-    before = (await gateway.client.get("/v1/releases")).json()
+    before = (await gateway.get("/v1/releases")).json()
     path = f"/v1/releases/{release_id}/{action}" if action else "/v1/releases"
     nobody = await gateway.client.post(path, json=None if action else BODY)
     assert (nobody.status_code, nobody.headers["www-authenticate"]) == (401, "Bearer")
     assert (await gateway.post(path, None if action else BODY, token="wrong")).status_code == 401
     low = await gateway.post(path, None if action else BODY, gateway.low_token)
-    assert (low.status_code, low.json()["error"]) == (403, "bert does not have the role release in scenario shop")
-    assert (await gateway.client.get("/v1/releases")).json() == before
+    assert (low.status_code, low.json()["error"]) == (403, "bert does not have the role releaser in scenario 'shop'")
+    assert (await gateway.get("/v1/releases")).json() == before
 
 
 @pytest.mark.asyncio
@@ -227,10 +231,13 @@ async def test_health_metrics_page_and_description(gateway: Gateway) -> None:
     for _ in range(3):
         await gateway.check_in("d1")
     await gateway.report(release_id, 10, 2, "b1")
-    health = (await gateway.client.get("/healthz")).json()
+    assert (await gateway.get("/healthz")).json() == {"ok": True}
+    assert (await gateway.get("/metrics")).status_code == 403
+    as_cleo = {"Authorization": f"Bearer {gateway.metrics_token}"}
+    health = (await gateway.client.get("/healthz", headers=as_cleo)).json()
     assert health["ok"]
     assert health["releases"] == 1
-    text = (await gateway.client.get("/metrics")).text
+    text = (await gateway.client.get("/metrics", headers=as_cleo)).text
     samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -268,7 +275,7 @@ async def test_a_release_can_be_watched_to_its_end(gateway: Gateway) -> None:
     stages, executions = [], []
     async with (
         _served(gateway.app) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        httpx.AsyncClient(base_url=url, headers=gateway.as_anna) as client,
         client.stream("GET", f"/v1/releases/{release_id}/stream", timeout=20) as response,
     ):
         assert response.headers["content-type"].startswith("text/event-stream")

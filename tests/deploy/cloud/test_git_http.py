@@ -62,10 +62,10 @@ def host(tmp_path: Path, server: tuple[Switch, str]) -> Host:
     repos.create("shop")
     access = Access()
     tokens = {
-        "release": access.issue("rita", {"*": Role.RELEASE}),
-        "write": access.issue("wim", {"shop": Role.WRITE}),
-        "read": access.issue("rob", {"shop": Role.READ}),
-        "none": access.issue("nell", {"other": Role.RELEASE}),
+        "release": access.issue("rita", {"*": Role.RELEASER}),
+        "write": access.issue("wim", {"shop": Role.AUTHOR}),
+        "read": access.issue("rob", {"shop": Role.READER}),
+        "none": access.issue("nell", {"other": Role.RELEASER}),
     }
     heard: list[tuple[str, str, str]] = []
 
@@ -213,15 +213,15 @@ def test_roles(host: Host, tmp_path: Path) -> None:
     git(copy, "tag", "ipv/v1")
     assert "wim" not in git(copy, "push", host.remote("write"), "ipv").stderr
     tag = git(copy, "push", host.remote("write"), "ipv/v1", check=False)
-    assert "(versions are made by the role release, and this token has write)" in tag.stderr
+    assert "(versions are made by the role releaser, and this token has author)" in tag.stderr
     read = git(copy, "push", host.remote("read"), "ipv", check=False)
-    assert "remote: rob needs the role write in scenario 'shop', and has read" in read.stderr
+    assert "remote: rob needs the role author in scenario 'shop', and has reader" in read.stderr
     none = git(copy, "ls-remote", host.remote("none"), check=False)
-    assert "remote: nell needs the role read in scenario 'shop', and has none" in none.stderr
+    assert "remote: nell needs the role reader in scenario 'shop', and has none" in none.stderr
     wrong = git(copy, "ls-remote", address(host.url, "guess", "shop"), check=False)
     assert "remote: a token is needed" in wrong.stderr
     missing = git(copy, "ls-remote", host.remote(scenario="shoe"), check=False)
-    assert "remote: scenario 'shoe': does not exist; scenarios here: shop" in missing.stderr
+    assert "remote: scenario 'shoe': does not exist; the cloud" in missing.stderr
     assert host.repos.tasks("shop") == []
 
 
@@ -345,7 +345,7 @@ def test_push_that_has_begun_is_finished_though_its_request_is_cancelled(host: H
     git(copy, "push", host.remote(), "ipv")
     heard: list[str] = []
     access = Access()
-    token = access.issue("dev", {"*": Role.WRITE})
+    token = access.issue("dev", {"*": Role.AUTHOR})
 
     async def on_push(_scenario: str, ref: str, _commit: str) -> None:
         heard.append(ref)
@@ -389,7 +389,7 @@ def test_push_that_has_begun_is_finished_though_its_request_is_cancelled(host: H
 
 def test_mounted_in_another_app(host: Host, tmp_path: Path) -> None:
     copy, access = work(tmp_path / "work"), Access()
-    token = access.issue("dev", {"shop": Role.WRITE})
+    token = access.issue("dev", {"shop": Role.AUTHOR})
     with git_host.served(Starlette(routes=[Mount("/git", git_app(host.repos, access))])) as url:
         git(copy, "push", address(url, token, "shop"), "ipv")
         assert git(copy, "ls-remote", address(url, token, "shop"), "ipv").stdout
@@ -398,7 +398,7 @@ def test_mounted_in_another_app(host: Host, tmp_path: Path) -> None:
 def test_listener_that_fails_does_not_fail_the_push(tmp_path: Path) -> None:
     repos, access, called = TaskRepos(tmp_path / "repos"), Access(), threading.Event()
     repos.create("shop")
-    token = access.issue("dev", {"shop": Role.RELEASE})
+    token = access.issue("dev", {"shop": Role.RELEASER})
 
     async def on_push(_scenario: str, _ref: str, _commit: str) -> None:
         called.set()

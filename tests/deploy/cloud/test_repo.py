@@ -56,7 +56,7 @@ def test_create_makes_a_scenario_once(repos: TaskRepos, tmp_path: Path) -> None:
 def test_name_that_is_none_is_refused(repos: TaskRepos, tmp_path: Path, name: str) -> None:
     with pytest.raises(RepoError, match="a scenario's name is lower-case letters"):
         repos.create(name)
-    with pytest.raises(RepoError, match="does not exist; scenarios here: shop"):
+    with pytest.raises(RepoError, match="does not exist; the cloud"):
         repos.open(name)
     assert [path.name for path in (tmp_path / "repos").iterdir()] == ["shop.git"]
 
@@ -79,7 +79,7 @@ def test_what_is_missing_is_named_with_what_there_is(repos: TaskRepos) -> None:
         repos.read("shop", "ipv", "v3")
     with pytest.raises(RepoError, match="task shop/ipw: has no version; tasks here: ipv"):
         repos.read("shop", "ipw", "v1")
-    with pytest.raises(RepoError, match="scenario 'shoe': does not exist; scenarios here: shop"):
+    with pytest.raises(RepoError, match="scenario 'shoe': does not exist; the cloud"):
         repos.read("shoe", "ipv", "v1")
 
 

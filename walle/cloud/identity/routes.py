@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from walle.cloud.identity.service import DeviceCertificate, DeviceSession, IdentityKeys
 from walle.cloud.identity.store import MAX_LIFE_S, MAX_PAGE, MAX_USES, IdentityRecord
-from walle.deploy.cloud.access import ANY_SCENARIO, Role
-from walle.deploy.cloud.api import Authorize
+from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
+from walle.deploy.cloud.api import check_role, identify
+from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.protocol import MAX_ID_CHARS, ProtocolError
 
 _MAX_BODY_BYTES = 16 << 10
@@ -66,12 +67,16 @@ class RevokeBody(_Body):
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
-def identity_router(identities: Identities, authorize: Authorize) -> APIRouter:
+def identity_router(identities: Identities, access: Identifier, audit: Audit | None = None) -> APIRouter:
     """Return /v1/identity: certificates and sessions for devices, tokens and revocation for administrators."""
     router = APIRouter(prefix="/v1/identity", tags=["identity of devices"])
 
-    async def check_admin(authorization: str) -> None:
-        await authorize(authorization, ANY_SCENARIO, Role.RELEASE)
+    log = audit or NoAudit()
+
+    def admin(authorization: str) -> Identity:
+        identity = identify(access, authorization)
+        check_role(identity, ANY_SCENARIO, Role.ADMIN)
+        return identity
 
     @router.post("/certificate")
     async def certify(request: Request) -> dict[str, Any]:
@@ -101,14 +106,17 @@ def identity_router(identities: Identities, authorize: Authorize) -> APIRouter:
 
     @router.post("/tokens", status_code=201)
     async def make_token(body: TokenBody, authorization: Annotated[str, Header()] = "") -> dict[str, str]:
-        """Make an enrolment token. This needs the role `release` in every scenario."""
-        await check_admin(authorization)
+        """Make an enrolment token. This needs the role `admin`."""
+        who = admin(authorization).name
+        details = {"uses": body.uses, "life_s": body.life_s}
+        await log.record("device.enrolment_token", who=who, subject=body.device_id, details=details)
         return {"token": await identities.make_token(body.device_id, body.uses, body.life_s)}
 
     @router.post("/revoke")
     async def revoke(body: RevokeBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Revoke the key of a device: gateways and tunnels refuse it within 5 s. It keeps its installed tasks."""
-        await check_admin(authorization)
+        who = admin(authorization).name
+        await log.record("device.revoke", who=who, subject=body.device_id, details={"reason": body.reason}, must=False)
         return (await identities.revoke(body.device_id, body.reason)).to_plain()
 
     @router.get("/devices")
@@ -120,7 +128,7 @@ def identity_router(identities: Identities, authorize: Authorize) -> APIRouter:
         authorization: Annotated[str, Header()] = "",
     ) -> dict[str, Any]:
         """List enrolled devices by id: state, end of the certificate, when they were last seen."""
-        await check_admin(authorization)
+        admin(authorization)
         found = await identities.records(after, limit, search)
         return {"devices": [record.to_plain() for record in found]}
 

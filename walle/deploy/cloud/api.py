@@ -5,7 +5,7 @@ frozen dataclasses: both the services and handles to them in other processes imp
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Header, Request, Response
@@ -17,8 +17,9 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from walle.deploy.cloud.access import Access, Identity, Role
-from walle.deploy.cloud.audit import AuditError
+from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
+from walle.deploy.cloud.access_file import LastAdminError, TokenExistsError, UnknownTokenError
+from walle.deploy.cloud.audit import Audit, AuditError, NoAudit
 from walle.deploy.cloud.device_registry import UnknownDeviceError
 from walle.deploy.cloud.failure_groups import FailureGroup
 from walle.deploy.cloud.journal import Transition
@@ -37,10 +38,11 @@ from walle.deploy.cloud.release import (
 )
 from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
 from walle.errors import ConfigError, DeployError, WalleError
-from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, OutcomeBatch, ProtocolError
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, OutcomeBatch, ProtocolError, printable
 
 STREAM_TICK_S = 1.0  # interval at which a stream reads new totals
 MAX_OUTCOMES_BYTES = 1 << 20
+MAX_TEXT_CHARS = 16_000  # of a reason, a traceback or a log in an answer
 
 
 class AccessError(DeployError):
@@ -53,10 +55,6 @@ class AccessError(DeployError):
 
     def __str__(self) -> str:
         return self.why
-
-
-type Authorize = Callable[[str, str, Role], Awaitable[str]]
-"""`await authorize(Authorization header, scenario, role)` returns who has the role there, or raises AccessError."""
 
 
 class Releases(Protocol):
@@ -136,7 +134,7 @@ class RollbackBody(_Strict):
     reason: str = ""
 
 
-def identify(access: Access, authorization: str) -> Identity:
+def identify(access: Identifier, authorization: str) -> Identity:
     """Return the owner of the token in an Authorization header. Raises AccessError."""
     identity = access.identify_header(authorization)
     if identity is None:
@@ -144,78 +142,98 @@ def identify(access: Access, authorization: str) -> Identity:
     return identity
 
 
-def authorize_by(access: Access) -> Authorize:
-    """Return a check that the caller has a role in the scenario."""
-
-    async def authorize(authorization: str, scenario: str, role: Role) -> str:
-        identity = identify(access, authorization)
-        if identity.role(scenario) < role:
-            raise AccessError(403, f"{identity.name} does not have the role {role} in scenario {scenario}")
-        return identity.name
-
-    return authorize
+def check_role(identity: Identity, scenario: str, role: Role) -> None:
+    """Raise AccessError unless a person has the role in the scenario."""
+    if identity.role(scenario) < role:
+        raise AccessError(403, f"{identity.name} does not have the role {role} in scenario {scenario[:100]!r}")
 
 
-def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize) -> APIRouter:
-    """Return the routes of /v1/releases."""
+def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, audit: Audit | None = None) -> APIRouter:
+    """Return the routes of /v1/releases. A release of a scenario that the caller may not read does not exist for them.
+
+    A change is in the audit log before it is made, but for a pause and a rollback, which no full disk hinders.
+    Its texts come from the task's author and from devices: each is printable, and at most 16,000 characters.
+    """
     router = APIRouter(prefix="/v1/releases", tags=["releases"])
+    log = audit or NoAudit()
 
     async def shown(release: Release) -> dict[str, Any]:
         totals = await outcomes.totals(release.id)
-        return {**release.to_plain(), "stage": release.stage, "totals": totals.to_plain()}
+        return _safe_map({**release.to_plain(), "stage": release.stage, "totals": totals.to_plain()})
 
-    async def authorized(release_id: str, authorization: str, role: Role = Role.RELEASE) -> str:
+    async def allowed(release_id: str, authorization: str, role: Role) -> tuple[Release, Identity]:
+        identity = identify(access, authorization)
         release = await releases.get(release_id)
-        return await authorize(authorization, release.request.scenario, role)
+        if identity.role(release.request.scenario) < Role.READER:
+            raise UnknownReleaseError(release_id)
+        check_role(identity, release.request.scenario, role)
+        return release, identity
+
+    async def changing(release_id: str, authorization: str, verb: str) -> Identity:
+        release, identity = await allowed(release_id, authorization, Role.RELEASER)
+        await log.record(
+            f"release.{verb}",
+            who=identity.name,
+            subject=release.id,
+            details={"scenario": release.request.scenario},
+            must=verb not in ("pause", "rollback"),
+        )
+        return identity
 
     @router.post("", status_code=201)
     async def create(body: CreateBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Make a release; it does nothing until it is started."""
-        await authorize(authorization, body.scenario, Role.RELEASE)
-        return await shown(await releases.create(body.to_request()))
+        identity = identify(access, authorization)
+        check_role(identity, body.scenario, Role.RELEASER)
+        request = body.to_request()
+        details = {"scenario": request.scenario, "version": request.version}
+        await log.record("release.create", who=identity.name, subject=request.name, details=details)
+        return await shown(await releases.create(request))
 
     @router.get("")
-    async def all_releases() -> list[dict[str, Any]]:
-        """List the releases, newest first."""
-        return [await shown(release) for release in await releases.all()]
+    async def all_releases(authorization: Annotated[str, Header()] = "") -> list[dict[str, Any]]:
+        """List the releases of the scenarios in which the token has the role `reader`, newest first."""
+        identity = identify(access, authorization)
+        found = await releases.all()
+        return [await shown(one) for one in found if identity.role(one.request.scenario) >= Role.READER]
 
     @router.get("/{release_id}")
-    async def get(release_id: str) -> dict[str, Any]:
-        """Show one release with its history."""
-        release = await releases.get(release_id)
+    async def get(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Show one release with its history; this needs the role `reader` in its scenario."""
+        release, _ = await allowed(release_id, authorization, Role.READER)
         history = [
             {"at_s": one.at_s, "event": one.event, "state": one.state, "details": dict(one.details)}
             for one in await releases.history(release_id)
         ]
-        return {**await shown(release), "history": history}
+        return {**await shown(release), "history": _safe(history)}
 
     @router.get("/{release_id}/failures")
     async def failures(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Show its distinct failures, those of most devices first: place, traceback, last log lines, counts and times.
 
-        This needs the role `read`, because a traceback and a log may have what users did. `others` counts failures
-        without a group: at most 20 are kept, and those of the fewest devices make room for new ones.
+        This needs the role `reader` in its scenario. `others` counts failures without a group: at most 20 are kept, and
+        those of the fewest devices make room for new ones.
         """
-        await authorized(release_id, authorization, Role.READ)
+        await allowed(release_id, authorization, Role.READER)
         groups, others = await outcomes.failures(release_id)
-        return {"failures": [group.to_plain() for group in groups], "others": others}
+        return {"failures": _safe([group.to_plain() for group in groups]), "others": others}
 
     @router.post("/{release_id}/start")
     async def start(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Begin with the simulation."""
-        await authorized(release_id, authorization)
+        await changing(release_id, authorization, "start")
         return await shown(await releases.start(release_id))
 
     @router.post("/{release_id}/pause")
     async def pause(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Pause the release: no further device gets the version."""
-        await authorized(release_id, authorization)
+        await changing(release_id, authorization, "pause")
         return await shown(await releases.pause(release_id))
 
     @router.post("/{release_id}/resume")
     async def resume(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Resume the release in the state where it was paused."""
-        await authorized(release_id, authorization)
+        await changing(release_id, authorization, "resume")
         return await shown(await releases.resume(release_id))
 
     @router.post("/{release_id}/rollback")
@@ -223,13 +241,16 @@ def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize)
         release_id: str, body: RollbackBody | None = None, authorization: Annotated[str, Header()] = ""
     ) -> dict[str, Any]:
         """Take the version back from every device that has it."""
-        who = await authorized(release_id, authorization)
-        return await shown(await releases.rollback(release_id, who, body.reason if body else ""))
+        identity = await changing(release_id, authorization, "rollback")
+        return await shown(await releases.rollback(release_id, identity.name, body.reason if body else ""))
 
     @router.get("/{release_id}/stream", response_class=EventSourceResponse)
-    async def stream(release_id: str) -> EventSourceResponse:
-        """Server-sent events `release`: the release now, and whenever it or its totals change, until it is over."""
-        first = await releases.get(release_id)
+    async def stream(release_id: str, authorization: Annotated[str, Header()] = "") -> EventSourceResponse:
+        """Server-sent events `release`: the release now, and whenever it or its totals change, until it is over.
+
+        This needs the role `reader` in its scenario, and ends when the token is revoked.
+        """
+        first, _ = await allowed(release_id, authorization, Role.READER)
 
         async def events() -> AsyncIterator[ServerSentEvent]:
             release, sent = first, ""
@@ -241,10 +262,32 @@ def release_router(releases: Releases, outcomes: Outcomes, authorize: Authorize)
                 if release.state.terminal:
                     return
                 release = await releases.wait_change(release_id, release.revision, STREAM_TICK_S)
+                identity = access.identify_header(authorization)
+                if identity is None or identity.role(release.request.scenario) < Role.READER:
+                    return
 
         return EventSourceResponse(events())
 
     return router
+
+
+def _safe(value: Any) -> Any:
+    """Return a copy of plain data whose texts are printable, except for line breaks, and bounded."""
+    match value:
+        case str():
+            if len(value) > MAX_TEXT_CHARS:
+                value = f"{value[:MAX_TEXT_CHARS]}… ({len(value)} characters)"
+            return "\n".join(map(printable, value.split("\n")))
+        case Mapping():
+            return _safe_map(value)
+        case list() | tuple():
+            return [_safe(one) for one in value]
+        case _:
+            return value
+
+
+def _safe_map(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _safe(one) for key, one in plain.items()}
 
 
 def device_router(outcomes: Outcomes, identify: IdentifyDevice) -> APIRouter:
@@ -286,9 +329,16 @@ def _session(request: Request) -> bytes | None:
 
 
 def watch_router(
-    releases: Releases, outcomes: Outcomes, answerer: Answerer, parts: Mapping[str, WatchedPart] | None = None
+    releases: Releases,
+    outcomes: Outcomes,
+    answerer: Answerer,
+    access: Identifier,
+    parts: Mapping[str, WatchedPart] | None = None,
 ) -> APIRouter:
-    """Return /, /metrics and /healthz, the latter two with the state of `parts` too."""
+    """Return /, /metrics and /healthz, the latter two with the state of `parts` too.
+
+    Without a token of the role `metrics` for all scenarios, /healthz says only whether everything works.
+    """
     watched = dict(parts or {})
     router = APIRouter(tags=["watching"])
     page = Page("dashboard.html")
@@ -299,18 +349,25 @@ def watch_router(
         return page.response()
 
     @router.get("/healthz")
-    async def healthz(response: Response) -> dict[str, Any]:
-        """Answer while the gateway can reach the release service; with status 503 if a part of it does not work."""
+    async def healthz(response: Response, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Answer while the gateway can reach the release service; with status 503 if a part of it does not work.
+
+        Everyone is told `ok`; with the role `metrics` for all scenarios, the state of each part.
+        """
         known = await releases.all()
         states = {name: part.health() for name, part in watched.items()}
         ok = all(state["ok"] for state in states.values())
         if not ok:
             response.status_code = 503
+        identity = access.identify_header(authorization)
+        if identity is None or identity.role(ANY_SCENARIO) < Role.METRICS:
+            return {"ok": ok}
         return {"ok": ok, "generation": answerer.table.generation, "releases": len(known), **states}
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        """Return metrics for Prometheus."""
+    async def metrics(authorization: Annotated[str, Header()] = "") -> Response:
+        """Return metrics for Prometheus; this needs the role `metrics` for all scenarios."""
+        check_role(identify(access, authorization), ANY_SCENARIO, Role.METRICS)
         known = await releases.all()
         shown = [(release, await outcomes.totals(release.id)) for release in known if not release.state.terminal]
         registry = CollectorRegistry(auto_describe=False)
@@ -401,9 +458,9 @@ def error_status(error: Exception) -> int:
             return error.status
         case AuditError():
             return 507 if error.is_full else 503
-        case UnknownReleaseError() | UnknownDeviceError():
+        case UnknownReleaseError() | UnknownDeviceError() | UnknownTokenError():
             return 404
-        case TransitionError() | TaskBusyError():
+        case TransitionError() | TaskBusyError() | TokenExistsError() | LastAdminError():
             return 409
         case DeployError() | ConfigError() | ProtocolError():
             return 422

@@ -1,4 +1,4 @@
-"""The audit log over HTTP, for those who may release in every scenario: /v1/audit, /v1/audit/head, /v1/audit/verify."""
+"""The audit log over HTTP, for admins: /v1/audit, /v1/audit/head, /v1/audit/verify."""
 
 import asyncio
 import dataclasses
@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 
-from walle.deploy.cloud.access import ANY_SCENARIO, Role
-from walle.deploy.cloud.api import Authorize
+from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Role
+from walle.deploy.cloud.api import check_role, identify
 from walle.deploy.cloud.audit import AuditLog, read_records, verify
 
 MAX_PAGE = 1000
 
 
-def audit_router(audit: AuditLog, authorize: Authorize) -> APIRouter:
+def audit_router(audit: AuditLog, access: Identifier) -> APIRouter:
     """Return the routes of the audit log."""
     router = APIRouter(prefix="/v1/audit", tags=["audit"])
     verifying = asyncio.Semaphore(1)  # each reads the whole log
@@ -25,20 +25,20 @@ def audit_router(audit: AuditLog, authorize: Authorize) -> APIRouter:
         authorization: Annotated[str, Header()] = "",
     ) -> dict[str, Any]:
         """List records, oldest first: number, time, action, who, subject, address, details, and their hashes."""
-        await authorize(authorization, ANY_SCENARIO, Role.RELEASE)
+        check_role(identify(access, authorization), ANY_SCENARIO, Role.ADMIN)
         found = await asyncio.to_thread(read_records, audit.folder, after=after, limit=limit)
         return {"records": [record.to_plain() for record in found]}
 
     @router.get("/head")
     async def head(authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Return the number and hash of the last record, signed; keep it elsewhere, and verify the log against it."""
-        await authorize(authorization, ANY_SCENARIO, Role.RELEASE)
+        check_role(identify(access, authorization), ANY_SCENARIO, Role.ADMIN)
         return dataclasses.asdict(await asyncio.to_thread(audit.head))
 
     @router.get("/verify")
     async def verified(authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Check the whole chain and the head beside it. A stolen cloud may lie here: verify a copy too."""
-        await authorize(authorization, ANY_SCENARIO, Role.RELEASE)
+        check_role(identify(access, authorization), ANY_SCENARIO, Role.ADMIN)
         async with verifying:
             found = await asyncio.to_thread(verify, audit.folder)
         return {"ok": found.ok, **dataclasses.asdict(found)}

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import HTMLResponse
 
-from walle.deploy.cloud.access import Access
+from walle.deploy.cloud.access import Identifier
 from walle.deploy.cloud.api import AccessError, identify
 from walle.deploy.cloud.device_registry import (
     MAX_FAILURES_PAGE,
@@ -35,12 +35,12 @@ Text = Annotated[str, Query(max_length=MAX_ID_CHARS)]
 Authorization = Annotated[str, Header()]
 
 
-def registry_router(devices: Devices, access: Access) -> APIRouter:
+def registry_router(devices: Devices, access: Identifier) -> APIRouter:
     """Return /v1/devices, /v1/device-log and the page /dashboard/devices.
 
     A device's id may have slashes and end in any word, so that it is the rest of a path, and nothing follows it.
 
-    The routes need a token with the role `read`. Devices and tasks of other scenarios than the token's are not shown.
+    The routes need a token with the role `reader`. Devices and tasks of other scenarios than the token's are not shown.
     """
     router = APIRouter(tags=["devices"])
     page = Page("devices.html")
@@ -49,7 +49,7 @@ def registry_router(devices: Devices, access: Access) -> APIRouter:
         identity = identify(access, authorization)
         scenarios = identity.readable_scenarios()
         if scenarios is not None and not scenarios:
-            raise AccessError(403, f"{identity.name} does not have the role read in any scenario")
+            raise AccessError(403, f"{identity.name} does not have the role reader in any scenario")
         return scenarios
 
     @router.get("/dashboard/devices", response_class=HTMLResponse)

@@ -28,7 +28,7 @@ from dulwich.protocol import ReceivableProtocol, extract_capabilities, pkt_line
 from dulwich.refs import HEADREF, Ref, check_ref_format
 from dulwich.repo import Repo
 
-from walle.deploy.cloud.access import Access, Role
+from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
 from walle.deploy.cloud.audit import AuditError, AuditLog
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
@@ -54,7 +54,7 @@ _UPLOAD_LIMITS = GitLimits(cpu_s=60, wall_s=120.0, file_bytes=1 << 30)
 _MAX_REASON_CHARS = 1000
 _MOVED = "the ref was moved by somebody else meanwhile; fetch and push again"
 _ROUTE = re.compile(r"(?:/git)?/([^/]*)\.git/(info/refs|git-upload-pack|git-receive-pack)")
-_NEEDS = {"git-upload-pack": Role.READ, "git-receive-pack": Role.WRITE}
+_NEEDS = {"git-upload-pack": Role.READER, "git-receive-pack": Role.AUTHOR}
 _RECEIVE_CAPABILITIES = b"report-status delete-refs quiet ofs-delta object-format=sha1 agent=walle"
 _PACK_ERRORS = (
     OSError,
@@ -105,14 +105,14 @@ class _Request:
     scenario: str
     service: str
     advertises: bool
+    identity: Identity
     role: Role
-    who: str  # name of the token
     address: str
 
 
 def git_app(
     repos: TaskRepos,
-    access: Access,
+    access: Identifier,
     on_push: OnPush | None = None,
     *,
     limits: GitLimits | None = None,
@@ -172,7 +172,7 @@ def git_app(
             raise GitHttpError(500, f"task repositories speak HTTP, not {scope['type']}")
         try:
             request = _judge(scope, access)
-            with places.taken(request.who):
+            with places.taken(request.identity.name):
                 await spool_and_serve(scope, receive, send, request)
         except GitHttpError as error:
             await _send_error(send, error)
@@ -190,7 +190,7 @@ def git_app(
     return app
 
 
-def _judge(scope: Scope, access: Access) -> _Request:
+def _judge(scope: Scope, access: Identifier) -> _Request:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     match = _ROUTE.fullmatch(path)
@@ -213,7 +213,7 @@ def _judge(scope: Scope, access: Access) -> _Request:
         raise GitHttpError(
             403, f"{identity.name} needs the role {_NEEDS[service]} in scenario {scenario[:80]!r}, and has {role}"
         )
-    return _Request(scenario, service, advertises, role, identity.name, address_of(scope))
+    return _Request(scenario, service, advertises, identity, role, address_of(scope))
 
 
 async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
@@ -292,14 +292,16 @@ def _receive(
     updated = []
     with contextlib.ExitStack() as undo:
         repo = undo.enter_context(repos.open(request.scenario))
-        refusals = {command.ref: _refuse_early(repo, command, request.role) for command in commands}
+        refusals = {command.ref: _refuse_early(repo, command, request) for command in commands}
         unpacked = "ok"
         if any(command.new != ZERO_SHA and not refusals[command.ref] for command in commands):
             quarantine = undo.enter_context(Quarantine(Path(repo.path), limits))
             try:
                 quarantine.unpack(body, MAX_REQUEST_BYTES)
             except PackError as error:
-                _LOG.warning("push by %s to %s: the pack is refused: %s", request.who, request.scenario, error)
+                _LOG.warning(
+                    "push by %s to %s: the pack is refused: %s", request.identity.name, request.scenario, error
+                )
                 unpacked = _one_line(str(error))
             for command in commands:
                 if command.new != ZERO_SHA and not refusals[command.ref]:
@@ -347,7 +349,7 @@ def _read_commands(protocol: ReceivableProtocol) -> tuple[list[_Command], bool]:
     return commands, b"report-status" in capabilities
 
 
-def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
+def _refuse_early(repo: Repo, command: _Command, request: _Request) -> str:
     """Return the reason to refuse a command by name, role or the ref's current value; empty if none."""
     if not check_ref_format(command.ref) or "\ufffd" in command.name:
         return "not a name that git allows in UTF-8"
@@ -357,17 +359,19 @@ def _refuse_early(repo: Repo, command: _Command, role: Role) -> str:
         version = parse_tag(name)
         if version is None:
             return f"a version's tag is TASK/vN, such as {name if is_name(name) else 'ipv'}/v1; other tags are not kept"
-        if role < Role.RELEASE:
-            return f"versions are made by the role release, and this token has {role}"
+        if request.role < Role.RELEASER:
+            return f"versions are made by the role {Role.RELEASER}, and this token has {request.role}"
         if present != ZERO_SHA:
             verb = "deleted" if command.new == ZERO_SHA else "moved"
             return f"a version is never {verb}; tag the next one"
     elif kind != "heads":
         return "only branches and tags TASK/vN are kept here"
+    elif not request.identity.may_push(request.scenario, name):
+        return f"{request.identity.name} may not push to this branch; ask for a token whose branches have it"
     if present != command.old:
         return _MOVED
     if kind == "heads" and command.new == ZERO_SHA:
-        return deletion_refusal(role)
+        return deletion_refusal(request.role)
     return ""
 
 
@@ -395,7 +399,9 @@ def _record(audit: AuditLog | None, request: _Request, command: _Command) -> Non
     """Write a change of a ref into the audit log. Raises AuditError where it cannot be: the ref is not changed then."""
     if audit is not None:
         details = {"ref": command.name, "old": command.old.decode(), "new": command.new.decode()}
-        audit.append("ref.set", who=request.who, subject=request.scenario, address=request.address, details=details)
+        audit.append(
+            "ref.set", who=request.identity.name, subject=request.scenario, address=request.address, details=details
+        )
 
 
 def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request) -> str:

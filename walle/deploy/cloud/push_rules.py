@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from walle.deploy.cloud.access import Role
 
-MAY_REWRITE = Role.RELEASE
+MAY_REWRITE = Role.RELEASER
 """The role that may take commits of others away: delete branches, and move them to other histories."""
 
 

@@ -119,8 +119,8 @@ class World:
 class ReleaseService:
     """All releases. One instance per journal; single event loop.
 
-    `cdn_url` is the prefix of directives; a directive expires after `lifetime_s` and is renewed after half of that.
-    The table's timestamp is renewed every `restamp_s` seconds.
+    `cdn_url` returns the prefix of the files' addresses, which may change with time; a directive expires after
+    `lifetime_s` and is renewed after half of that. The table's timestamp is renewed every `restamp_s` seconds.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ReleaseService:
         world: World,
         clock: Clock,
         *,
-        cdn_url: str,
+        cdn_url: Callable[[], str],
         lifetime_s: float = 86_400.0,
         restamp_s: float = 900.0,
         audit: Audit | None = None,
@@ -499,7 +499,7 @@ class ReleaseService:
         )
         full = [release for release in releases if release.state is ReleaseState.FULL]
         active = next((release for release in releases if release.state.under_way), None)
-        plan = plan_row(task, full, active, self._cdn_url)
+        plan = plan_row(task, full, active, self._cdn_url())
         row = self._rows.get(task)
         if row is None and not plan.lanes and plan.candidate is None:
             return  # no device has ever received a version of the task

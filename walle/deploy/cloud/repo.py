@@ -99,7 +99,7 @@ class TaskRepos:
         """Return the versions of a task, oldest number first.
 
         Raises:
-            RepoError: the scenario or task does not exist; the message lists those that do.
+            RepoError: the scenario or task does not exist; others are not named, as who asks may not see them.
         """
         versions = self._versions(scenario)
         if task not in versions:
@@ -110,7 +110,7 @@ class TaskRepos:
         """Check that a version exists, without reading its tree.
 
         Raises:
-            RepoError: the scenario, task or version does not exist; the message lists those that do.
+            RepoError: the scenario, task or version does not exist; others are not named, as who asks may not see them.
         """
         versions = self.versions(scenario, task)
         if version not in versions:
@@ -153,11 +153,11 @@ class TaskRepos:
         """Return the repository, for reading; close it.
 
         Raises:
-            RepoError: the scenario does not exist; the message lists those that do.
+            RepoError: the scenario does not exist; others are not named, as who asks may not see them.
         """
         if not is_name(scenario) or not self._path(scenario).is_dir():
             raise RepoError(
-                f"scenario {scenario[:80]!r}", f"does not exist; scenarios here: {_listed(self.scenarios())}"
+                f"scenario {scenario[:80]!r}", "does not exist; the cloud is started with --scenario for each"
             )
         return Repo(str(self._path(scenario)))
 

@@ -1,0 +1,227 @@
+"""The access file of a cloud, which every gateway reads again when it changes, and the times when tokens were used."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from walle.clock import Clock, SystemClock
+from walle.deploy.cloud.access import ANY_SCENARIO, Access, Identity, Role, token_of
+from walle.durable_file import write_file
+from walle.errors import ConfigError, DeployError
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S = 0.5  # between two looks at the file: a revocation acts within this time
+_USE_S = 60.0  # how exact the time of the last use is
+_HASH_CHARS = 16  # of a token's hash, by which its use is kept
+
+
+class TokenExistsError(DeployError):
+    """A name that a token has already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a token {name[:80]!r} already; revoke it first, or choose another name")
+
+
+class UnknownTokenError(DeployError):
+    """A name that no token has."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no token {name[:80]!r}; list them with: walle token list")
+
+
+class LastAdminError(DeployError):
+    """A revocation after which nobody could make tokens."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name[:80]!r} is the only lasting token with the role admin; make another first")
+
+
+class AccessFile:
+    """The tokens in `path`, for one process of several that read and change them.
+
+    A file that cannot be read leaves the tokens that were read before, and `health` says so. Changes may be made
+    on other threads.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        self._path = path
+        self._use_path = path.with_name("token-use.json")
+        self._lock_path = path.with_name("access.lock")
+        self._clock = clock or SystemClock()
+        self._state = self._state_of_file()
+        self._access = Access.load(path, clock=self._clock)
+        self._looked_s = self._clock.monotonic()
+        self._error = ""
+        self._used_s: dict[str, float] = {}  # by the start of the hash; since the last `save_use`
+
+    # --- who is asking ------------------------------------------------------------------------------------------------
+
+    def identify(self, token: str) -> Identity | None:
+        """Return the owner of `token`, None if it is unknown, revoked or expired."""
+        self._refresh()
+        identity = self._access.identify(token)
+        if identity is not None:
+            self._used_s[identity.sha256[:_HASH_CHARS]] = self._clock.time()
+        return identity
+
+    def identify_header(self, authorization: str) -> Identity | None:
+        """Return the owner of the token in an Authorization header: Basic with the token as password, or Bearer."""
+        token = token_of(authorization)
+        return None if token is None else self.identify(token)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def identities(self) -> tuple[Identity, ...]:
+        """Return all tokens as the file has them now."""
+        return Access.load(self._path, clock=self._clock).identities
+
+    def add(
+        self,
+        name: str,
+        roles: Mapping[str, Role],
+        *,
+        branches: Mapping[str, tuple[str, ...]] | None = None,
+        expires_s: float | None = None,
+        made_by: str = "",
+    ) -> str:
+        """Return a new token; only its hash is stored.
+
+        Raises:
+            TokenExistsError: a token has this name.
+            ConfigError: the name, a role or a pattern is invalid, or there are too many tokens.
+        """
+
+        def change(access: Access) -> str:
+            if any(one.name == name for one in access.identities):
+                raise TokenExistsError(name)
+            return access.issue(name, roles, branches=branches, expires_s=expires_s, made_by=made_by)
+
+        return self._change(change)
+
+    def revoke(self, name: str) -> None:
+        """Remove a token.
+
+        Raises:
+            UnknownTokenError: no token has this name.
+            LastAdminError: nobody could make tokens any more.
+        """
+
+        def change(access: Access) -> None:
+            admins = [one.name for one in access.identities if _is_lasting_admin(one)]
+            if admins == [name]:
+                raise LastAdminError(name)
+            if not access.remove(name):
+                raise UnknownTokenError(name)
+
+        self._change(change)
+
+    def rename_roles(self) -> bool:
+        """Write the file with the names that roles have now, if it has earlier ones; return whether it had."""
+        with self._locked():
+            access = Access.load(self._path, clock=self._clock)
+            if access.has_earlier_roles:
+                access.save(self._path)
+            return access.has_earlier_roles
+
+    # --- last use -----------------------------------------------------------------------------------------------------
+
+    def last_uses_s(self) -> dict[str, float]:
+        """Return when the token of each name was last used, exact to a minute."""
+        kept = _read_uses(self._use_path) | self._used_s
+        by_name = {one.name: kept.get(one.sha256[:_HASH_CHARS]) for one in self._access.identities}
+        return {name: at_s for name, at_s in by_name.items() if at_s is not None}
+
+    async def save_uses(self) -> None:
+        """Store the times of use every minute, until cancelled."""
+        while True:
+            await self._clock.sleep(_USE_S)
+            self._save_uses()
+
+    def _save_uses(self) -> None:
+        if not self._used_s:
+            return
+        with self._locked():
+            known = {one.sha256[:_HASH_CHARS] for one in self._access.identities}
+            kept = _read_uses(self._use_path)
+            for key, at_s in self._used_s.items():
+                kept[key] = max(at_s, kept.get(key, 0.0))
+            text = json.dumps({key: at_s for key, at_s in kept.items() if key in known})
+            write_file(self._use_path, text, mode=0o600)
+        self._used_s.clear()
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        self._refresh()
+        return {"ok": not self._error, "tokens": len(self._access.identities), "error": self._error}
+
+    def metrics(self) -> list[Metric]:
+        tokens = GaugeMetricFamily("walle_tokens", "Tokens of people and programs")
+        tokens.add_metric([], len(self._access.identities))
+        return [tokens]
+
+    def _refresh(self) -> None:
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        state = self._state_of_file()
+        if state == self._state:
+            return
+        self._state = state
+        try:
+            self._access = Access.load(self._path, clock=self._clock)
+            self._error = ""
+        except ConfigError as error:
+            self._error = f"the tokens of before are in force: {error}"
+            _LOG.error("%s", self._error)
+
+    def _state_of_file(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _change[T](self, change: Callable[[Access], T]) -> T:
+        with self._locked():
+            access = Access.load(self._path, clock=self._clock)
+            result = change(access)
+            access.save(self._path)
+            self._access, self._state, self._error = access, self._state_of_file(), ""
+        return result
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from changing the file; the lock goes with the process."""
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _is_lasting_admin(identity: Identity) -> bool:
+    return identity.role(ANY_SCENARIO) == Role.ADMIN and identity.expires_s is None
+
+
+def _read_uses(path: Path) -> dict[str, float]:
+    """Return the times of use by the start of a hash; none from a file that is missing or damaged: they are a help."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: float(at_s) for key, at_s in found.items() if isinstance(at_s, int | float)}

@@ -1,0 +1,48 @@
+"""Audit records of HTTP requests, with the address of the client.
+
+`RequestNotes` around the app notes the address of each request; `RequestAudit` adds it to the records that the routes
+make, once the caller's role is known and before the change: a caller without the role leaves none, else anyone could
+fill the log.
+"""
+
+import contextvars
+from collections.abc import Mapping
+from typing import Any
+
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
+from walle.deploy.cloud.audit import Audit
+
+_address: contextvars.ContextVar[str] = contextvars.ContextVar("request_address", default="")
+
+
+class RequestNotes:
+    """ASGI middleware: notes the address of the request that is being answered."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            _address.set(address_of(scope))
+        await self._app(scope, receive, send)
+
+
+class RequestAudit:
+    """An `Audit` for the routes of an app in `RequestNotes`."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    async def record(
+        self,
+        action: str,
+        *,
+        who: str,
+        subject: str = "",
+        address: str = "",
+        details: Mapping[str, Any] | None = None,
+        must: bool = True,
+    ) -> None:
+        await self._audit.record(
+            action, who=who, subject=subject, address=address or _address.get(), details=details, must=must
+        )

@@ -1,0 +1,226 @@
+"""Routes of a gateway and who may call each: the table from which the gateway's guard and its page in docs are made.
+
+A request whose method and path are not in the table is answered as unknown, so that a route without an entry is
+closed. The guard decides by the header alone, before the body is read.
+"""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from starlette.routing import BaseRoute, Mount, compile_path
+
+from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
+from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.errors import ConfigError
+
+
+class Caller(enum.Enum):
+    """Kind of caller that a route is for."""
+
+    ANYONE = "anyone"
+    DEVICE = "a device"
+    PERSON = "a token"
+    FILE_ADDRESS = "a file address"  # of a directive: it is its own permission
+    BUSINESS = "the business app's own check"
+
+
+class Where(enum.Enum):
+    """Scenario in which a person needs the role."""
+
+    SOME = "in some scenario; others' things are not shown"
+    ITS = "in the scenario of what the path or body names"
+    ALL = "on `*`"
+
+
+@dataclasses.dataclass(frozen=True)
+class RouteRule:
+    """Rule of a route: who may call it. `path` is a template of Starlette; `role` and `where` are for `Caller.PERSON`.
+
+    `NONE` as the role is any token. `is_page` is a page that a browser asks for by itself, or git's: its 401 asks for a
+    password, which is a token; other routes take the token as Bearer only.
+    """
+
+    methods: str
+    path: str
+    caller: Caller
+    role: Role = Role.NONE
+    where: Where = Where.SOME
+    note: str = ""
+    is_page: bool = False
+
+    def admits(self, identity: Identity) -> bool:
+        """Return whether a person may call the route, as far as the path tells: `ITS` is checked by the route."""
+        role = identity.role(ANY_SCENARIO) if self.where is Where.ALL else identity.highest_role
+        return role >= self.role
+
+
+def _person(methods: str, path: str, role: Role, where: Where, note: str = "", *, is_page: bool = False) -> RouteRule:
+    return RouteRule(methods, path, Caller.PERSON, role, where, note, is_page)
+
+
+_PAGE = "the page has no data; it asks for a token"
+
+ROUTES: tuple[RouteRule, ...] = (
+    RouteRule("GET", "/", Caller.ANYONE, note=_PAGE),
+    RouteRule("GET", "/dashboard/devices", Caller.ANYONE, note=_PAGE),
+    RouteRule("GET", "/dashboard/features", Caller.ANYONE, note=_PAGE),
+    RouteRule("GET", "/healthz", Caller.ANYONE, note="says `ok` only; more to the role metrics on `*`"),
+    RouteRule("GET", "/v1/authority", Caller.ANYONE, note="the certificate by which clients trust the cloud"),
+    _person("GET", "/metrics", Role.METRICS, Where.ALL),
+    _person("POST", "/v1/releases", Role.RELEASER, Where.ITS),
+    _person("GET", "/v1/releases", Role.READER, Where.SOME),
+    _person("GET", "/v1/releases/{release_id}", Role.READER, Where.ITS),
+    _person("GET", "/v1/releases/{release_id}/failures", Role.READER, Where.ITS),
+    _person("GET", "/v1/releases/{release_id}/stream", Role.READER, Where.ITS, "ends when the token is revoked"),
+    _person("POST", "/v1/releases/{release_id}/start", Role.RELEASER, Where.ITS),
+    _person("POST", "/v1/releases/{release_id}/pause", Role.RELEASER, Where.ITS),
+    _person("POST", "/v1/releases/{release_id}/resume", Role.RELEASER, Where.ITS),
+    _person("POST", "/v1/releases/{release_id}/rollback", Role.RELEASER, Where.ITS),
+    _person("GET", "/v1/audit", Role.ADMIN, Where.ALL),
+    _person("GET", "/v1/audit/head", Role.ADMIN, Where.ALL),
+    _person("GET", "/v1/audit/verify", Role.ADMIN, Where.ALL),
+    RouteRule("POST", "/v1/identity/certificate", Caller.ANYONE, note="an enrolment token, or the key of the device"),
+    RouteRule("POST", "/v1/identity/challenge", Caller.ANYONE),
+    RouteRule("POST", "/v1/identity/session", Caller.ANYONE, note="who signs the challenge with the device's key"),
+    _person("POST", "/v1/identity/tokens", Role.ADMIN, Where.ALL),
+    _person("POST", "/v1/identity/revoke", Role.ADMIN, Where.ALL),
+    _person("GET", "/v1/identity/devices", Role.ADMIN, Where.ALL),
+    RouteRule("GET", "/trust/{name}", Caller.ANYONE, note="signed metadata: which keys the fleet trusts"),
+    RouteRule("POST", "/v1/outcomes", Caller.DEVICE),
+    RouteRule("POST", "/v1/checkin", Caller.DEVICE),
+    _person("GET", "/v1/devices", Role.READER, Where.SOME),
+    _person("GET", "/v1/devices/{device_id:path}", Role.READER, Where.SOME),
+    _person("GET", "/v1/device-log/{device_id:path}", Role.READER, Where.SOME),
+    _person("GET", "/v1/features", Role.READER, Where.SOME),
+    _person("GET", "/v1/whoami", Role.NONE, Where.SOME),
+    _person("GET", "/v1/tokens", Role.ADMIN, Where.ALL),
+    _person("POST", "/v1/tokens", Role.ADMIN, Where.ALL),
+    _person("DELETE", "/v1/tokens/{name:path}", Role.ADMIN, Where.ALL),
+    RouteRule("GET HEAD", "/cdn/{address:path}", Caller.FILE_ADDRESS),
+    _person("GET", "/git/{scenario}/info/refs", Role.READER, Where.ITS, "author for a push", is_page=True),
+    _person("POST", "/git/{scenario}/git-upload-pack", Role.READER, Where.ITS, is_page=True),
+    _person(
+        "POST",
+        "/git/{scenario}/git-receive-pack",
+        Role.AUTHOR,
+        Where.ITS,
+        "an author: branches of its patterns; tags `TASK/vN`: releaser",
+        is_page=True,
+    ),
+    _person("GET HEAD", "/openapi.json", Role.READER, Where.SOME, is_page=True),
+    _person("GET", "/docs", Role.READER, Where.SOME, is_page=True),
+    _person("GET", "/docs/oauth2-redirect", Role.READER, Where.SOME, is_page=True),
+    _person("GET HEAD", "/docs/assets/{path:path}", Role.READER, Where.SOME, is_page=True),
+)
+BUSINESS = RouteRule("any", "/{path:path}", Caller.BUSINESS, note="where a cloud has one: every other path")
+
+
+class RouteTable:
+    """Look-up of the rule of a request: the first whose path matches, as the app's router does."""
+
+    def __init__(self, rules: Iterable[RouteRule] = ROUTES, *, has_business: bool = False) -> None:
+        self._rules = [(compile_path(rule.path)[0], frozenset(rule.methods.split()), rule) for rule in rules]
+        self._has_business = has_business
+
+    def find(self, method: str, path: str) -> RouteRule | None:
+        """Return the rule, None where no rule has the path or its method."""
+        is_known = False
+        for pattern, methods, rule in self._rules:
+            if pattern.match(path):
+                if method in methods:
+                    return rule
+                is_known = True
+        return BUSINESS if self._has_business and not is_known else None
+
+    def has_entry(self, method: str, path: str) -> bool:
+        """Return whether the table has an entry of this template, or below it for a mounted app's."""
+        below = path.removesuffix("{path:path}")
+        return any(
+            method in methods and (rule.path == path or (below != path and rule.path.startswith(below)))
+            for _, methods, rule in self._rules
+        )
+
+    def methods(self, path: str) -> tuple[str, ...]:
+        """Return the methods that the path has."""
+        return tuple(sorted({one for pattern, methods, _ in self._rules if pattern.match(path) for one in methods}))
+
+
+def check_routes(routes: Iterable[BaseRoute], table: RouteTable) -> None:
+    """Check that each route of an app has its entry in the table.
+
+    Raises:
+        ConfigError: some have none; the message names them.
+    """
+    missing = [
+        f"{method} {path}"
+        for path, methods in _paths(routes)
+        for method in sorted(methods)
+        if not table.has_entry(method, path)
+    ]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)}: no entry in walle/deploy/cloud/routes.py says who may call this")
+
+
+def _paths(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, frozenset[str]]]:
+    """Return path and methods of each route, those of included routers too; of a mounted app, its path and GET."""
+    for route in routes:
+        if isinstance(route, Mount):
+            if route.path:  # the business app is at ""
+                yield f"{route.path}/{{path:path}}", frozenset({"GET"})
+        elif (inner := getattr(route, "original_router", None)) is not None:  # FastAPI's, whose class is private
+            yield from _paths(inner.routes)
+        else:
+            yield vars(route)["path"], frozenset(vars(route)["methods"] or ())
+
+
+class RouteGuard:
+    """ASGI middleware: answers requests that the table does not allow, and lets the others through."""
+
+    def __init__(self, app: ASGIApp, access: Identifier, table: RouteTable) -> None:
+        self._app = app
+        self._access = access
+        self._table = table
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return None
+        rule = self._table.find(scope["method"], scope["path"])
+        if rule is None:
+            methods = self._table.methods(scope["path"])
+            allow = [(b"allow", ", ".join(methods).encode())] if methods else []
+            what = "the method is not for this path" if methods else "there is nothing at this path"
+            return await _refuse(send, 405 if methods else 404, what, allow, is_page=False)
+        if rule.caller is Caller.PERSON:
+            authorization = _authorization(scope)
+            # A browser sends a password that it was once given for /docs with every request, also one that another
+            # site makes it send: only pages and git take a token as a password.
+            is_taken = rule.is_page or authorization[:7].lower() == "bearer "
+            identity = self._access.identify_header(authorization) if is_taken else None
+            if identity is None:
+                challenge = b'Basic realm="walle", charset="UTF-8"' if rule.is_page else b"Bearer"
+                what = "this needs a token: send the header Authorization: Bearer TOKEN"
+                headers = [(b"www-authenticate", challenge)]
+                return await _refuse(send, 401, what, headers, is_page=rule.is_page)
+            if not rule.admits(identity):
+                there = " for all scenarios" if rule.where is Where.ALL else ""
+                what = f"{identity.name} does not have the role {rule.role}{there}"
+                return await _refuse(send, 403, what, [], is_page=rule.is_page)
+        await self._app(scope, receive, send)
+        return None
+
+
+def _authorization(scope: Scope) -> str:
+    found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
+    return found[0].decode("latin-1") if len(found) == 1 else ""  # of two, others may read the other one
+
+
+async def _refuse(send: Send, status: int, what: str, headers: Sequence[tuple[bytes, bytes]], *, is_page: bool) -> None:
+    """Answer with the reason: as text to git and browsers, which show it, and as the API's JSON to others."""
+    text = f"{what}\n" if is_page else json.dumps({"error": what, "type": "AccessError"})
+    kind = b"text/plain; charset=utf-8" if is_page else b"application/json"
+    fields = [(b"content-type", kind), (b"content-length", str(len(text.encode())).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": text.encode(), "more_body": False})
