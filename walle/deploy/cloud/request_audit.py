@@ -19,12 +19,12 @@ class RequestNotes:
     """ASGI middleware: notes the address of the request that is being answered."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+        self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             _address.set(address_of(scope))
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
 
 class RequestAudit:
