@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.livestream.collect_clips import collect
 from apps.livestream.quality import derived, plots, scores
 from apps.livestream.quality import intervals as moments
 from apps.livestream.quality import labels as labelling
@@ -165,6 +166,23 @@ class TestLabels:
 def clip(name: str = "a", file: str = "a.png", content: bytes = b"x", **changed: Any) -> labelling.Clip:
     fields: dict[str, Any] = {"name": name, "file": file, "seconds": 1, "set": "tuning", "passes": (), "source": ""}
     return labelling.Clip(**{**fields, "sha256": hashlib.sha256(content).hexdigest(), **changed})
+
+
+class TestCollect:
+    def test_clips_are_found_by_their_content_and_get_their_labelled_names(self, tmp_path: Path) -> None:
+        package = tmp_path / "unpacked/package/videos"
+        package.mkdir(parents=True)
+        (package / "video.mp4").write_bytes(b"x")
+        (package / "other.mp4").write_bytes(b"not labelled")
+        (package / "c.mp4").write_bytes(b"another content than c's")
+        wanted = [clip("b", "b.mp4", source="package"), clip("c", "c.mp4", content=b"y", source="package")]
+        assert collect(wanted, tmp_path / "unpacked", tmp_path / "clips") == [tmp_path / "clips/b.mp4"]
+        assert (tmp_path / "clips/b.mp4").read_bytes() == b"x"
+        assert [path.name for path in (tmp_path / "clips").iterdir()] == ["b.mp4"]
+
+    def test_a_folder_that_does_not_exist_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="not a folder; unpack"):
+            collect([], tmp_path / "none", tmp_path / "clips")
 
 
 class TestClipFiles:
