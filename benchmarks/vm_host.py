@@ -1,7 +1,7 @@
 """Costs of the VM host: its start, calls into it beside calls within one process, and memory of both processes (§4.3).
 
-- start: from nothing to a host that accepts VMs, also without the kernel's layers, and to the first result of a task that uses `walle.np`; also after a
-  `kill -9`, from the signal to the next result.
+- start: from nothing to a host that accepts VMs, also without the kernel's layers, and to the first result of a task
+  that uses `walle.np`; also after a `kill -9`, from the signal to the next result.
 - warm calls without arguments, and of an array of 1 MB that comes back: in this process, in a host, and in a host
   without the kernel's layers. Rounds alternate, so that other load on the machine affects all of them.
 - a loop in C in one of four tasks, which costs the host a restart: the longest time between two results of another

@@ -62,7 +62,7 @@ def load_secrets(path: Path, passphrase: str) -> dict[str, bytes]:
     """
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
-            raise SecretFilesError(path, f"has more than {_MAX_FILE_BYTES} bytes, and is no file of keys")
+            raise SecretFilesError(path, f"has more than {_MAX_FILE_BYTES} bytes: not a file of keys")
         text, newline, sealed = path.read_bytes().partition(b"\n")
     except OSError as error:
         raise SecretFilesError(path, error.strerror or str(error)) from error
