@@ -12,13 +12,14 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from walle.clock import Clock
 from walle.cloud.backup import MANIFEST, BackupError, BackupFile, Manifest, OnProgress
 from walle.cloud.home import CloudHome
 from walle.cloud.secret_files import load_secrets
+from walle.deploy.cloud.journal import JOURNAL_SCHEMA
 from walle.deploy.cloud.release_table import TaskRow
 from walle.durable_file import make_folders, move_folder, sync_tree, write_all
 
@@ -26,8 +27,8 @@ _CHUNK_BYTES = 1 << 20
 _MINUTE_S = 60
 _SERIAL_MS = 1000
 
-type RaiseEpoch = Callable[[CloudHome, Clock], None]
-"""`raise_epoch(home, clock)` changes a restored cloud's folder so that devices accept what it says next."""
+type RaiseEpoch = Callable[[Path, Clock], object]
+"""`raise_epoch(folder, clock)` changes a restored cloud's folder so that devices accept what it says next."""
 
 
 def restore_backup(
@@ -71,10 +72,12 @@ def restore_backup(
             _write_secret(staging, name, data)
         for database in sorted(staging.glob("*.db")):
             _check_database(database)
+        skip_release_numbers(staging, clock)
+        (raise_epoch or raise_serials)(staging, clock)
         home = CloudHome(staging)
-        (raise_epoch or raise_serials)(home, clock)
         details = {"made_s": manifest.made_s, "sha256": manifest.sha256, "records": manifest.audit_number}
         home.audit.append("cloud.restore", who="operator", subject=str(backup), details=details)
+        home.audit.head()
         sync_tree(staging)
         staging.chmod(0o700)
         move_folder(staging, folder)
@@ -84,31 +87,46 @@ def restore_backup(
     return manifest
 
 
-def raise_serials(home: CloudHome, clock: Clock) -> None:
-    """Raise serials and numbers of releases above all that the lost cloud can have used, and have rows signed again.
+def skip_release_numbers(folder: Path, clock: Clock) -> None:
+    """Have releases numbered above all that the lost cloud can have used, so that no id stands for two releases.
 
-    Serials go on from the time in milliseconds, releases from that in minutes: both grow with each restore, also of the
-    same backup, and faster than a cloud draws them.
+    They go on from the time in minutes, which grows with each restore, and faster than people make releases.
     """
-    if not home.releases_db.exists():
-        return
-    least = {"serial": int(clock.time() * _SERIAL_MS), "release": int(clock.time() // _MINUTE_S)}
-    with contextlib.closing(sqlite3.connect(home.releases_db, isolation_level=None)) as database:
-        database.execute("BEGIN IMMEDIATE")
-        for name, value in least.items():
-            database.execute(
-                "INSERT INTO counters VALUES (?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
-                (name, value),
-            )
+    _raise_counter(folder, "release", int(clock.time() // _MINUTE_S))
+
+
+def raise_serials(folder: Path, clock: Clock) -> None:
+    """Raise serials above all that the lost cloud can have used, and have the release table's rows signed again.
+
+    They go on from the time in milliseconds: it grows with each restore, also of the same backup, and faster than a
+    cloud draws serials.
+    """
+    _raise_counter(folder, "serial", int(clock.time() * _SERIAL_MS))
+    with _journal(folder) as database:
         # A row that has expired is signed again, with new serials, when the cloud starts.
         for name, text in database.execute("SELECT task, task_row FROM table_rows").fetchall():
             row = TaskRow.from_plain(json.loads(text))
             expired = dataclasses.replace(row, removal=dataclasses.replace(row.removal, expires_s=0))
-            database.execute(
-                "UPDATE table_rows SET task_row = ? WHERE task = ?", (json.dumps(expired.to_plain()), name)
-            )
-        database.execute("COMMIT")
+            values = json.dumps(expired.to_plain()), name
+            database.execute("UPDATE table_rows SET task_row = ? WHERE task = ?", values)
+
+
+def _raise_counter(folder: Path, name: str, least: int) -> None:
+    with _journal(folder) as database:
+        database.execute(
+            "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+            (name, least),
+        )
+
+
+@contextlib.contextmanager
+def _journal(folder: Path) -> Iterator[sqlite3.Connection]:
+    """Give the release journal for one transaction; an empty database where the cloud has never started."""
+    path = folder / "releases.db"
+    with contextlib.closing(sqlite3.connect(path if path.exists() else ":memory:")) as database:
+        database.executescript(JOURNAL_SCHEMA)
+        with database:
+            yield database
 
 
 def _refuse_others(backup: Path, manifest: Manifest) -> None:

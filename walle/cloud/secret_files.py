@@ -18,7 +18,7 @@ _COST = {"n": 1 << 15, "r": 8, "p": 1}  # 32 MiB and about 0.1 s for each guess
 _MIN_PASSPHRASE_CHARS = 12
 _MAX_FILE_BYTES = 64 << 20
 _PROBE_BYTES = 4096
-_PATTERNS = ("keys/**", "authority/**", "offline-keys/**", "*.token", "join.json", "*.pem", "*.key")
+_PATTERNS = ("keys/**", "authority/**", "offline-keys/**", "identity/**", "*.token", "join.json", "*.pem", "*.key")
 
 
 class SecretFilesError(ConfigError):
