@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-most test-rest test-pipeline-and-apps test-cpp test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-most test-rest test-pipeline-and-apps test-cpp test-security test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,13 @@ test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them
 	  -DWALLE_MODULE=OFF -DWALLE_TESTS=ON -DWALLE_SANITIZE=address,undefined > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
 	@MAKEFLAGS= nice -n 10 $(BIN)/cmake --build build/sanitize > build/sanitize.log 2>&1 || { cat build/sanitize.log; exit 1; }
 	@nice -n 10 $(BIN)/ctest --test-dir build/sanitize --output-on-failure --parallel $(CMAKE_BUILD_PARALLEL_LEVEL)
+
+# What takes longer than `make test` allows. Each program ends with an error where an attack gets through.
+test-security: $(STAMP)  ## attack a real cloud, then VMs by hostile tasks and the tunnel by malformed frames (about ten minutes)
+	@$(PYTEST) -o cache_dir=.pytest_cache/security tests/security tests/engine_ext/vm/test_hostile.py tests/engine_ext/vm/test_host_sandbox.py
+	@$(BIN)/python -m tests.sim.hostile
+	@$(BIN)/python -m tests.sim.hostile --seconds 120 --host
+	@$(BIN)/python -m tests.fuzz.frames --seconds 120 --seed 1
 
 test-neon: $(STAMP)  ## build the C++ tests for 64-bit ARM and run them under QEMU
 	@$(BIN)/cmake -S . -B build/neon -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Release \

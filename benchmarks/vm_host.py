@@ -1,7 +1,7 @@
 """Costs of the VM host: its start, calls into it beside calls within one process, and memory of both processes (§4.3).
 
-- start: from nothing to a host that accepts VMs, and to the first result of a task that uses `walle.np`; also after a
-  `kill -9`, from the signal to the next result.
+- start: from nothing to a host that accepts VMs, also without the kernel's layers, and to the first result of a task
+  that uses `walle.np`; also after a `kill -9`, from the signal to the next result.
 - warm calls without arguments, and of an array of 1 MB that comes back: in this process, in a host, and in a host
   without the kernel's layers. Rounds alternate, so that other load on the machine affects all of them.
 - a loop in C in one of four tasks, which costs the host a restart: the longest time between two results of another
@@ -59,8 +59,14 @@ def middle(values: list[float], digits: int = 1) -> float:
 
 async def starts(folder: Path) -> dict[str, float]:
     """Return milliseconds of starts of hosts, and of the time without VMs after one was killed."""
-    ready_ms, first_ms, again_ms = [], [], []
+    ready_ms, bare_ms, first_ms, again_ms = [], [], [], []
     for _ in range(STARTS):
+        with mock.patch.object(host_module, "_readable", list):
+            host = VmHost()
+            begin = time.perf_counter()
+            host.wait_ready()
+            bare_ms.append((time.perf_counter() - begin) * 1e3)
+        await asyncio.to_thread(host.close)
         host = VmHost()
         begin = time.perf_counter()
         host.wait_ready()
@@ -85,6 +91,7 @@ async def starts(folder: Path) -> dict[str, float]:
     return {
         "start_ms_p50": middle(ready_ms),
         "start_ms_max": round(max(ready_ms), 1),
+        "start_without_layers_ms_p50": middle(bare_ms),
         "until_first_result_ms_p50": middle(first_ms),
         "killed_until_next_result_ms_p50": middle(again_ms),
         "killed_until_next_result_ms_max": round(max(again_ms), 1),

@@ -99,6 +99,12 @@ def execute(ctx, trigger):
             worked.append(name + "=" + value)
     raise ValueError("tried " + str(len(ATTEMPTS)) + ", worked: " + repr(worked))
 """
+GREEDY = {
+    "loops": "def execute(ctx, trigger):\n    while True: pass\n",
+    "loops-in-c": "import itertools\ndef execute(ctx, trigger):\n    return any(itertools.repeat(0))\n",
+    "memory": "def execute(ctx, trigger):\n    kept = []\n    while True: kept.append(bytearray(1 << 20))\n",
+    "giant-error": 'def execute(ctx, trigger):\n    raise ValueError("\\x1b[2J\\u202e\\r\\n" + "x" * 10_000_000)\n',
+}
 HONEST = "def execute(ctx, trigger):\n    return 1\n"
 
 
@@ -195,19 +201,11 @@ def test_simulation_and_inference_have_a_process_each_with_nothing_of_the_cloud(
 
 @pytest.mark.system
 @pytest.mark.vm_host
-@pytest.mark.parametrize(
-    ("task", "main"),
-    {
-        "loops": "def execute(ctx, trigger):\n    while True: pass\n",
-        "loops-in-c": "import itertools\ndef execute(ctx, trigger):\n    return any(itertools.repeat(0))\n",
-        "memory": "def execute(ctx, trigger):\n    kept = []\n    while True: kept.append(bytearray(1 << 20))\n",
-        "giant-error": 'def execute(ctx, trigger):\n    raise ValueError("\\x1b[2J\\u202e\\r\\n" + "x" * 10_000_000)\n',
-    }.items(),
-)
+@pytest.mark.parametrize("task", GREEDY)
 def test_a_task_that_takes_all_it_can_is_stopped_and_the_cloud_goes_on(
-    attacked_cloud: AttackedCloud, task: str, main: str
+    attacked_cloud: AttackedCloud, task: str
 ) -> None:
-    release = attacked_cloud.release(task, main)
+    release = attacked_cloud.release(task, GREEDY[task])
     assert release["state"] == "failed"
     assert len(release["reason"]) <= MAX_REASON_CHARS
     assert release["reason"].isprintable()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli import event_loop
+from walle.cli import backup, event_loop
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console, working
 from walle.errors import ConfigError
@@ -360,11 +360,12 @@ def _announce(
 
 
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Run a cloud.", no_args_is_help=True)
+    group = typer.Typer(help="Run, back up and restore a cloud.", no_args_is_help=True)
 
     @group.callback()
     def cloud() -> None:
-        """Run a cloud."""
+        """Run, back up and restore a cloud."""
 
     group.command(epilog="Example: walle cloud up shop-cloud --scenario shop")(up)
+    backup.register(group)
     app.add_typer(group, name="cloud")

@@ -76,7 +76,11 @@ class CloudHome:
         """The audit log. Several processes may append to it at once."""
 
         def sign(data: bytes) -> tuple[bytes, bytes]:
-            return Signer.load(self.folder / "keys" / "audit.pem").sign_audit_head(data)
+            path = self.folder / "keys" / "audit.pem"
+            if not path.exists():  # a cloud that was restored without keys, and not started yet; the log's lock is held
+                make_folders(path.parent, mode=0o700)
+                Signer.generate().save(path)
+            return Signer.load(path).sign_audit_head(data)
 
         return AuditLog(self.folder / "audit", SystemClock(), sign)
 

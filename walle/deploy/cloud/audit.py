@@ -37,7 +37,7 @@ from walle.protocol import printable
 HEAD_DOMAIN = b"walle audit head 1\0"
 SEGMENT_BYTES = 4 << 20
 MAX_SEGMENTS = 64  # with SEGMENT_BYTES: 256 MiB
-HEAD_EVERY = 100  # records between two signed heads in the folder
+HEAD_EVERY = 10  # records between two signed heads in the folder
 MAX_TEXT_CHARS = 500  # of each text in a record
 MAX_DETAILS_BYTES = 16 << 10
 MAX_OWED = 1_000
@@ -472,7 +472,15 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
     removed for their age.
     """
     faults: list[AuditFault] = []
-    hashes: dict[int, str] = {}
+    named = [(f"head of {head.at_s:.0f}", head) for head in heads]
+    if (folder / _HEAD_FILE).exists():
+        try:
+            named.append((_HEAD_FILE, AuditHead.load(folder / _HEAD_FILE)))
+        except AuditError as error:
+            faults.append(AuditFault(_HEAD_FILE, 0, str(error)))
+    wanted = {head.number for _, head in named}
+    hashes: dict[int, str] = {}  # of the records that heads name
+    records = 0
     removed: dict[int, str] = {}  # last number of a removed segment → its hash
     number, before = 0, ""
     segments = segments_of(folder)
@@ -505,27 +513,23 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
             if _hash(record.body()) != record.hash:
                 faults.append(AuditFault(segment.name, line_number, f"record {record.number} was changed"))
             number, before = record.number, record.hash
-            hashes[number] = before
+            records += 1
+            if number in wanted:
+                hashes[number] = before
             if record.action == "audit.remove" and record.who == "audit":
                 removed[record.details.get("last", 0)] = str(record.details.get("hash", ""))
     if segments and first_before != _FIRST and removed.get(first - 1) != first_before:
         faults.append(AuditFault(segments[0].name, 0, f"the records before {first} are missing, and none says why"))
-    faults += _check_heads(folder, heads, public_key, hashes, number)
-    return Verification(len(hashes), first, number, before, tuple(faults))
+    if number >= first - 1 + HEAD_EVERY and not (folder / _HEAD_FILE).exists():
+        faults.append(AuditFault(_HEAD_FILE, 0, "is missing"))
+    faults += _check_heads(named, public_key, hashes, number)
+    return Verification(records, first, number, before, tuple(faults))
 
 
 def _check_heads(
-    folder: Path, heads: tuple[AuditHead, ...], public_key: bytes | None, hashes: Mapping[int, str], last: int
+    named: list[tuple[str, AuditHead]], public_key: bytes | None, hashes: Mapping[int, str], last: int
 ) -> list[AuditFault]:
     faults: list[AuditFault] = []
-    named = [(f"head of {head.at_s:.0f}", head) for head in heads]
-    if (folder / _HEAD_FILE).exists():
-        try:
-            named.append((_HEAD_FILE, AuditHead.load(folder / _HEAD_FILE)))
-        except AuditError as error:
-            faults.append(AuditFault(_HEAD_FILE, 0, str(error)))
-    elif last >= HEAD_EVERY:
-        faults.append(AuditFault(_HEAD_FILE, 0, "is missing"))
     if public_key is None and named:
         with contextlib.suppress(ValueError):
             public_key = base64.b64decode(named[0][1].public_key, validate=True)

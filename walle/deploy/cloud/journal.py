@@ -20,7 +20,7 @@ from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
 from walle.errors import DeployError
 
-_SCHEMA = """
+JOURNAL_SCHEMA = """
 CREATE TABLE IF NOT EXISTS releases (id TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, release TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS transitions (
     number INTEGER PRIMARY KEY AUTOINCREMENT, release_id TEXT NOT NULL, at_s REAL NOT NULL,
@@ -99,7 +99,7 @@ class Journal:
                 await db.execute("PRAGMA journal_mode = WAL")
                 await db.execute("PRAGMA synchronous = FULL")  # a transition must survive a power cut
                 await db.execute("PRAGMA busy_timeout = 5000")
-                await db.executescript(_SCHEMA)
+                await db.executescript(JOURNAL_SCHEMA)
             except BaseException:
                 await db.close()
                 raise

@@ -231,12 +231,13 @@ void drop_capabilities() {
 constexpr rlim_t kMaxOpenFiles = 4'096;  // a task has 1,000 resources, whose descriptors are closed once they are mapped
 constexpr rlim_t kMaxFileBytes = rlim_t{1} << 30;  // of a result that crosses as memory: the only files that a host makes
 
-// Lowers a limit; never raises it.
-bool limit(int resource, rlim_t most) {
+// Lowers a limit; never raises it. The type of a resource is the C library's own.
+template <class Resource>
+bool limit(Resource resource, rlim_t most) {
   rlimit found{};
-  if (getrlimit(static_cast<__rlimit_resource_t>(resource), &found) != 0) return false;
+  if (getrlimit(resource, &found) != 0) return false;
   const rlimit lower{std::min(found.rlim_cur, most), std::min(found.rlim_max, most)};
-  return setrlimit(static_cast<__rlimit_resource_t>(resource), &lower) == 0;
+  return setrlimit(resource, &lower) == 0;
 }
 
 // Calls of programs that read, write, duplicate and close files, by their descriptor.
