@@ -23,7 +23,7 @@ def main() -> None:
             honest = HonestDevices(gateway.target)
             gateway.reset()
             if name:
-                seen = dict(attack(name, gateway.target, arguments.seconds))
+                seen = dict(attack([name], gateway.target, arguments.seconds)[name])
             else:
                 seen = {}
                 time.sleep(arguments.seconds)

@@ -1,6 +1,6 @@
 """Attacks on a gateway's HTTP server, each a coroutine that runs for some seconds, from 127.0.0.2.
 
-python -m tests.security.gateway_attacks NAME SECONDS < TARGET_JSON
+python -m tests.security.gateway_attacks NAME,NAME... SECONDS < TARGET_JSON
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from tests.security.attacked_gateway import ROOT, Target
 from walle.cli import event_loop
@@ -231,21 +231,23 @@ async def run(name: str, target: Target, seconds: float) -> Counter[str]:
     return seen
 
 
-def attack(name: str, target: Target, seconds: float) -> Counter[str]:
-    """Run an attack from a process of its own."""
-    command = [sys.executable, "-m", "tests.security.gateway_attacks", name, str(seconds)]
+def attack(names: Iterable[str], target: Target, seconds: float) -> dict[str, Counter[str]]:
+    """Run attacks one after the other from a process of its own; return what the attacker saw in each."""
+    command = [sys.executable, "-m", "tests.security.gateway_attacks", ",".join(names), str(seconds)]
     given = json.dumps(dataclasses.asdict(target))
-    done = subprocess.run(
-        command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=seconds + 60, check=True
-    )
-    return Counter(json.loads(done.stdout))
+    done = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=300, check=True)
+    return {name: Counter(seen) for name, seen in json.loads(done.stdout).items()}
 
 
-def main(name: str, seconds: str) -> None:
+async def _run_all(names: Sequence[str], target: Target, seconds: float) -> dict[str, Counter[str]]:
+    return {name: await run(name, target, seconds) for name in names}
+
+
+def main(names: str, seconds: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard >= 0 else soft, hard))
     target = Target(**json.loads(sys.stdin.readline()))
-    sys.stdout.write(json.dumps(event_loop.run(run(name, target, float(seconds)))))
+    sys.stdout.write(json.dumps(event_loop.run(_run_all(names.split(","), target, float(seconds)))))
 
 
 if __name__ == "__main__":

@@ -87,6 +87,7 @@ class GatewayNode:
         self._config = config
         self._clock = clock or SystemClock()
         self._home = CloudHome(config.folder)
+        self._space = DiskSpace(config.folder)
         self._answerer = Answerer()
         self._tables = TablePublisher(self._answerer, self._clock)
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
@@ -137,7 +138,7 @@ class GatewayNode:
                 "inference": inference,
             }
             pushing = WallePush(app, self._answerer)
-            front = HttpFront(pushing, config.http_limits, self._knows, config.trusted_proxies)
+            front = HttpFront(pushing, config.http_limits, self._knows, config.trusted_proxies, self._space)
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
@@ -213,7 +214,7 @@ class GatewayNode:
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))
         app.mount("/cdn", cdn_app(self._home.files))
-        app.mount("/git", git_app(self._home.repos, access, space=DiskSpace(self._home.folder)))
+        app.mount("/git", git_app(self._home.repos, access, space=self._space))
         return app
 
     def _knows(self, authorization: str) -> bool:

@@ -58,6 +58,7 @@ class _Parser(h11.Connection):
 
     def __init__(self, max_header_bytes: int, max_headers: int) -> None:
         super().__init__(h11.SERVER, max_header_bytes)
+        self._max_header_bytes = max_header_bytes
         self._max_headers = max_headers
         self._chunks = 0
         self._body_bytes = 0
@@ -76,9 +77,10 @@ class _Parser(h11.Connection):
                 raise h11.RemoteProtocolError("the body comes in tiny chunks")
         elif isinstance(event, h11.Request):
             self._chunks = self._body_bytes = 0
-            if len(event.headers) > self._max_headers:
+            size_bytes = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if len(event.headers) > self._max_headers or size_bytes > self._max_header_bytes:
                 self.refused_status = 431
-                raise h11.RemoteProtocolError("too many headers")
+                raise h11.RemoteProtocolError("the header is too large")
         return event
 
 

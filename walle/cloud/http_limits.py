@@ -58,6 +58,7 @@ _RULES = (
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
     BodyRule(re.compile(r"/(cdn|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
 )
+_NEW_WORK = re.compile(r"/v1/releases(/[^/]*/(start|resume))?")
 _STREAM = re.compile(r"/v1/releases/[^/]*/stream")
 
 type Knows = Callable[[str], bool]
@@ -70,6 +71,11 @@ def body_rule(path: str, limits: HttpLimits) -> BodyRule:
         if rule.paths.fullmatch(path):
             return rule
     return BodyRule(re.compile(""), limits.business_body_bytes, known_only=False)
+
+
+def is_new_work(method: str, path: str) -> bool:
+    """Return whether a request begins work that a full disk would break off: a release, but not its rollback."""
+    return method == "POST" and _NEW_WORK.fullmatch(path) is not None
 
 
 def is_stream(path: str) -> bool:

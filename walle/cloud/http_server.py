@@ -28,8 +28,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
 from walle.cloud.http_connection import READ_BYTES, HttpConnection, Phase, refusal
-from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_stream
+from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_new_work, is_stream
 from walle.cloud.turns import Turns
+from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace
 from walle.pipeline.tunnel.listener import send_at_once
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ _FAREWELL_S = 3.0  # for requests under way when the gateway closes
 _SPARE_FILES = 512  # file descriptors for all but HTTP
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _TLS_BUFFER_BYTES = 4 * (16 * 1024 + 64)
+_RETRY = [(b"retry-after", str(RETRY_AFTER_S).encode())]
 _CONNECTION = "walle.connection"  # in a scope
 
 
@@ -53,10 +55,18 @@ class HttpFront:
     """The connections of a server, what they have in common, and counts of refusals by kind.
 
     `knows` is asked before the body of a request is read, where the path is not for everybody. Connections of
-    `proxies` are not limited by address; their X-Forwarded-For names the client.
+    `proxies` are not limited by address; their X-Forwarded-For names the client. While `space` is low, no release
+    begins.
     """
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits, knows: Knows, proxies: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: HttpLimits,
+        knows: Knows,
+        proxies: tuple[str, ...] = (),
+        space: DiskSpace | None = None,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
         self.turns = Turns(self.loop)
@@ -66,6 +76,7 @@ class HttpFront:
         self.state: ServerState
         self._app = app
         self._knows = knows
+        self._space = space
         self._proxies = [ipaddress.ip_network(one) for one in proxies]
         self._chain: ASGIApp = (
             ProxyHeadersMiddleware(self._guard, trusted_hosts=list(proxies))  # type: ignore[arg-type,assignment]
@@ -201,6 +212,13 @@ class HttpFront:
             self.refused["body"] += 1
             await _refuse(send, 413, _too_large(rule.max_bytes))
             return
+        if self._space is not None and is_new_work(scope["method"], path):
+            try:
+                self._space.check()
+            except DiskFullError as error:
+                self.refused["disk"] += 1
+                await _refuse(send, 507, str(error), _RETRY)
+                return
         if connection.requests >= self.limits.requests_each:
             send = _closing(send)
         if scope["method"] == "GET" and is_stream(path):
@@ -216,9 +234,8 @@ class HttpFront:
         if own or self._streams.total() >= self.limits.streams:
             self.refused["streams"] += 1
             whose = "your address has" if own else "there are"
-            retry = [(b"retry-after", str(RETRY_AFTER_S).encode())]
             message = f"{whose} as many streams as the gateway serves; ask for the release itself in intervals"
-            await _refuse(send, 429 if own else 503, message, retry)
+            await _refuse(send, 429 if own else 503, message, _RETRY)
             return
         self._streams[address] += 1
         try:

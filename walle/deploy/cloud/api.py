@@ -19,8 +19,9 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.deploy.cloud.access import Access, Identity, Role
 from walle.deploy.cloud.device_registry import UnknownDeviceError
+from walle.deploy.cloud.disk_space import DiskFullError
 from walle.deploy.cloud.failure_groups import FailureGroup
-from walle.deploy.cloud.journal import Transition
+from walle.deploy.cloud.journal import JournalError, Transition
 from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.pages import Page
@@ -385,6 +386,8 @@ def error_status(error: Exception) -> int:
             return 404
         case TransitionError() | TaskBusyError():
             return 409
+        case DiskFullError() | JournalError(is_full=True):
+            return 507
         case DeployError() | ConfigError() | ProtocolError():
             return 422
         case _:
