@@ -13,7 +13,11 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
+import httpx
+
+from tests.security import packs
 from tests.security.attacked_gateway import ROOT, Target
+from tests.sim.tasks import FILES
 from walle.cli import event_loop
 from walle.protocol import PROFILE_HEADER, Profile
 
@@ -22,6 +26,8 @@ _OF_A_PROFILE = Profile("attacker", "10.1", {}, {}).to_header()
 CHECK_IN = (
     f"POST /v1/checkin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{PROFILE_HEADER}: {_OF_A_PROFILE}\r\n\r\n".encode()
 )
+
+RELEASE = "ipv-v1-1"
 
 type Attack = Callable[[Target, Counter[str]], Awaitable[None]]
 
@@ -38,6 +44,16 @@ async def connected(target: Target) -> AsyncIterator[tuple[asyncio.StreamReader,
 async def _answer(reader: asyncio.StreamReader, seen: Counter[str]) -> None:
     line = await reader.readline()
     seen[line.split()[1].decode() if line else "closed"] += 1
+
+
+def make_release(target: Target) -> None:
+    """Push a version, and make the release whose events the attackers ask for."""
+    packed, commit = packs.version(FILES)
+    assert b"ok refs/tags/ipv/v1" in packs.push(target, packed, new=commit, ref="refs/tags/ipv/v1").content
+    body = {"scenario": "shop", "task": "ipv", "version": "v1"}
+    headers = {"authorization": f"Bearer {target.token}"}
+    made = httpx.post(f"{target.url}/v1/releases", json=body, headers=headers, verify=False, timeout=60)
+    assert made.json()["id"] == RELEASE
 
 
 def _many(count: int, one: Attack) -> Attack:
@@ -130,9 +146,8 @@ async def slow_reader(target: Target, seen: Counter[str]) -> None:
 async def streams(target: Target, seen: Counter[str]) -> None:
     """Ask for the events of a release."""
     async with connected(target) as (reader, writer):
-        writer.write(
-            f"GET /v1/releases/r1/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {target.token}\r\n\r\n".encode()
-        )
+        known = f"host: x\r\nauthorization: Bearer {target.token}"
+        writer.write(f"GET /v1/releases/{RELEASE}/stream HTTP/1.1\r\n{known}\r\n\r\n".encode())
         await _answer(reader, seen)
         while await reader.read(1 << 16):
             pass

@@ -3,6 +3,7 @@
 import hashlib
 import struct
 import zlib
+from collections.abc import Mapping
 
 import httpx
 
@@ -72,6 +73,16 @@ def _number(value: int) -> bytes:
         value >>= 7
     found.append(value)
     return bytes(found)
+
+
+def version(files: Mapping[str, bytes]) -> tuple[bytes, str]:
+    """Return a pack with one commit of these files, and the commit."""
+    blobs = {name: object_id(b"blob", data) for name, data in files.items()}
+    tree = b"".join(b"100644 %s\0" % name.encode() + sha for name, sha in sorted(blobs.items()))
+    commit = commit_of(object_id(b"tree", tree))
+    objects = [(COMMIT, commit), (TREE, tree), *((BLOB, data) for data in files.values())]
+    packed = pack(*(entry(kind, len(data), zlib.compress(data)) for kind, data in objects))
+    return packed, object_id(b"commit", commit).hex()
 
 
 def push(target: Target, pushed: bytes, *, new: str = "1" * 40, ref: str = "refs/heads/x") -> httpx.Response:

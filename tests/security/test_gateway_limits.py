@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.security.attacked_gateway import AttackedGateway, HonestDevices
-from tests.security.gateway_attacks import ATTACKS, CHECK_IN, attack, connected
+from tests.security.gateway_attacks import ATTACKS, CHECK_IN, attack, connected, make_release
 
 MAX_BYTES = 400_000_000
 
@@ -29,6 +29,7 @@ def refused(gateway: AttackedGateway) -> dict[str, int]:
 
 
 def test_honest_devices_are_served_and_memory_is_bounded(gateway: AttackedGateway) -> None:
+    make_release(gateway.target)
     honest = HonestDevices(gateway.target)
     gateway.reset()
     attack(ATTACKS, gateway.target, 0.4)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import importlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
@@ -217,8 +217,9 @@ class GatewayNode:
         app.mount("/git", git_app(self._home.repos, access, space=self._space))
         return app
 
-    def _knows(self, authorization: str) -> bool:
-        """Say whether a request's Authorization header is of somebody who may send bodies."""
+    def _knows(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Say whether a request's headers have a valid token: of a person, a program or a device."""
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
         if self._home.access.identify_header(authorization) is not None:
             return True
         scheme, _, token = authorization.partition(" ")

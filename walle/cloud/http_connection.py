@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 READ_BYTES = 16 << 10
 _DISCARD_BYTES = 1 << 20  # of a body after its refusal: a client that sends it all before it reads sees the answer
 _DISCARD_S = 3.0
+_FLUSH_S = 1.0  # for the client to take a refusal
 _CHUNKS = 256  # of a body, from which on their mean size counts
 _CHUNK_BYTES = 64  # which it must have: each chunk costs as much as a small request
 _REASONS = {
@@ -271,24 +272,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         if cycle is None or cycle.response_complete or not cycle.response_started:
             transport.write(refusal(status, message))
         self.front.refused[kind] += 1
-        self._end(transport)
+        self.front.forget(self)
+        self._data = b""
+        transport.close()
+        self.front.loop.call_later(_FLUSH_S, transport.abort)
 
     def close(self, kind: str) -> None:
         """Close without an answer."""
         self.front.refused[kind] += 1
-        if self.transport is not None:
-            self._end(self.transport)
-        else:
-            self.front.forget(self)
-            if self.handshake is not None:
-                self.handshake.cancel()
-
-    def _end(self, transport: asyncio.Transport) -> None:
-        """Close; what the client did not take within a moment is dropped."""
-        self._data = b""
         self.front.forget(self)
-        if transport.get_write_buffer_size() > 4096 or self.stalled_s is not None:
-            transport.abort()
-        else:
-            transport.close()
-            self.front.loop.call_later(1.0, transport.abort)
+        self._data = b""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()

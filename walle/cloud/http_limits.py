@@ -8,7 +8,7 @@ says why these limits, and why most of them are not by address.
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
@@ -55,14 +55,15 @@ _RULES = (
     BodyRule(re.compile(r"/git/.*"), MAX_REQUEST_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/outcomes"), MAX_OUTCOMES_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),
+    BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),  # of new devices
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
     BodyRule(re.compile(r"/(cdn|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
 )
 _NEW_WORK = re.compile(r"/v1/releases(/[^/]*/(start|resume))?")
 _STREAM = re.compile(r"/v1/releases/[^/]*/stream")
 
-type Knows = Callable[[str], bool]
-"""`knows(authorization)` says whether an Authorization header holds a token, or another credential, that is valid."""
+type Knows = Callable[[Mapping[bytes, bytes]], bool]
+"""`knows(headers)` says whether a request's headers, by names in lower case, hold a token that is valid."""
 
 
 def body_rule(path: str, limits: HttpLimits) -> BodyRule:

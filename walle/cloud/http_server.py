@@ -18,6 +18,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from time import perf_counter
 from typing import Any
 
 import uvicorn
@@ -36,7 +37,9 @@ from walle.pipeline.tunnel.listener import send_at_once
 _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_ACCEPTS = 32  # in one pass of the event loop
+_ACCEPTS = 64  # in one pass of the event loop, and none after
+_ACCEPT_S = 0.002
+_LARGE_BYTES = 64 << 10  # of a body
 _RETRY_S = 0.2  # after the process ran out of file descriptors
 _SWEEP_S = 0.5
 _FAREWELL_S = 3.0  # for requests under way when the gateway closes
@@ -202,7 +205,7 @@ class HttpFront:
         rule = body_rule(path, self.limits)
         length = headers.get(b"content-length", b"0")
         has_body = b"transfer-encoding" in headers or length != b"0"
-        if has_body and rule.known_only and not self._knows(headers.get(b"authorization", b"").decode("latin-1")):
+        if has_body and rule.known_only and not self._knows(headers):
             self.refused["unknown"] += 1
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
             message = "a valid token is needed before a body is read; send it in the header Authorization"
@@ -224,7 +227,7 @@ class HttpFront:
         if scope["method"] == "GET" and is_stream(path):
             await self._stream(scope, receive, send)
         elif has_body:
-            await self._with_body(rule.max_bytes, scope, receive, send)
+            await self._with_body(connection, rule.max_bytes, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -245,7 +248,9 @@ class HttpFront:
             if not self._streams[address]:
                 del self._streams[address]
 
-    async def _with_body(self, max_bytes: int, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _with_body(
+        self, connection: HttpConnection, max_bytes: int, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Run the app; answer 413 in its place once the body turns out to be too large."""
         size_bytes = 0
         has_begun = is_refused = False
@@ -256,6 +261,8 @@ class HttpFront:
                 return {"type": "http.disconnect"}
             message = await receive()
             if message["type"] == "http.request":
+                if size_bytes > _LARGE_BYTES and not message.get("more_body"):
+                    await self.turns.wait(connection.address)  # what the app does with all of it takes its time
                 size_bytes += len(message.get("body", b""))
                 if size_bytes > max_bytes:
                     is_refused = True
@@ -329,7 +336,10 @@ class _Acceptor:
         """Return at once: connections under way are the server's."""
 
     def _accept(self) -> None:
+        end_s = perf_counter() + _ACCEPT_S
         for _ in range(_ACCEPTS):
+            if perf_counter() >= end_s:
+                return
             try:
                 accepted, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -36,6 +36,12 @@ class Turns:
             self._dealt_s = perf_counter()
             self._loop.call_soon(self._deal)
 
+    async def wait(self, address: str) -> None:
+        """Return in a turn."""
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self.take(address, lambda: None if turn.done() else turn.set_result(None))
+        await turn
+
     def _deal(self) -> None:
         began_s = perf_counter()
         # What a turn starts takes its time later in the pass: a request may take 100 us, and another 20 ms.
