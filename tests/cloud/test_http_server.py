@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import re
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -298,6 +299,24 @@ async def test_turns_are_dealt_to_addresses_in_a_circle() -> None:
     assert dealt[:3] == ["a1", "b1", "c1"]
     assert sorted(dealt) == ["a1", "a2", "a3", "b1", "c1", "c2", "c3"]
     assert [name for name in dealt if name[0] == "a"] == ["a1", "a2", "a3"]
+
+
+@pytest.mark.asyncio
+async def test_between_turns_that_rest_others_have_the_loop() -> None:
+    turns, passes = Turns(asyncio.get_running_loop(), most=1, rest=2.0), list[int]()
+    count = 0
+
+    async def heavy() -> None:
+        await turns.wait("a")
+        passes.append(count)
+        time.sleep(0.02)  # noqa: ASYNC251 - it holds the loop
+
+    work = [asyncio.create_task(heavy()) for _ in range(3)]
+    while len(passes) < 3:
+        await asyncio.sleep(0.001)
+        count += 1
+    await asyncio.gather(*work)
+    assert passes[0] < passes[1] < passes[2]
 
 
 def test_addresses() -> None:

@@ -73,6 +73,7 @@ class HttpFront:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
         self.turns = Turns(self.loop)
+        self._large = Turns(self.loop, most=1, rest=2.0)  # for what an app does with a large body: 30 ms and more
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.refused = Counter[str]()
         self.config: uvicorn.Config
@@ -262,7 +263,7 @@ class HttpFront:
             message = await receive()
             if message["type"] == "http.request":
                 if size_bytes > _LARGE_BYTES and not message.get("more_body"):
-                    await self.turns.wait(connection.address)  # what the app does with all of it takes its time
+                    await self._large.wait(connection.address)
                 size_bytes += len(message.get("body", b""))
                 if size_bytes > max_bytes:
                     is_refused = True
