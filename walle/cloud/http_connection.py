@@ -6,6 +6,7 @@ app asks for it.
 
 import asyncio
 import enum
+import socket
 from typing import TYPE_CHECKING, Any, cast
 
 import h11
@@ -127,6 +128,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.has_turn = False
         self.requests = 0
         self.stalled_s: float | None = None  # since when the client takes nothing of an answer
+        self.accepted: socket.socket | None = None
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self._protocol: _Protocol | None = None
@@ -286,3 +288,5 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.abort()
         elif self.handshake is not None:
             self.handshake.cancel()
+        elif self.accepted is not None:
+            self.accepted.close()

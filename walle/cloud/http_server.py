@@ -37,7 +37,7 @@ from walle.pipeline.tunnel.listener import send_at_once
 _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_ACCEPTS = 64  # in one pass of the event loop, and none after
+_ACCEPTS = 128  # in one pass of the event loop, and none after
 _ACCEPT_S = 0.002
 _LARGE_BYTES = 64 << 10  # of a body
 _RETRY_S = 0.2  # after the process ran out of file descriptors
@@ -113,7 +113,13 @@ class HttpFront:
         connection = HttpConnection(self, address)
         self._connections[connection] = None
         self._unfinished.setdefault(address, {})[connection] = None
-        connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect))
+        connection.accepted = accepted
+        # In turns too: connections that come faster than they can be served wait behind those of their own address.
+        self.turns.take(address, lambda: self._start(connection, accepted, connect))
+
+    def _start(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
+        if connection in self._connections:  # else it was ended while it waited
+            connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect))
 
     async def _connect(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
         try:
