@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.security.attacked_gateway import AttackedGateway, HonestDevices
-from tests.security.gateway_attacks import ATTACKS, attack
+from tests.security.gateway_attacks import ATTACKS, attack, make_release
 
 
 def main() -> None:
@@ -20,10 +20,11 @@ def main() -> None:
     print(f"{'attack':24} {'peak MB':>8} {'p50 ms':>8} {'p99 ms':>8} {'max ms':>8} {'failed':>7}  the attacker saw")
     for name in arguments.names:
         with tempfile.TemporaryDirectory() as folder, AttackedGateway.started(Path(folder) / "cloud") as gateway:
+            make_release(gateway.target)
             honest = HonestDevices(gateway.target)
             gateway.reset()
             if name:
-                seen = dict(attack(name, gateway.target, arguments.seconds))
+                seen = dict(attack([name], gateway.target, arguments.seconds)[name])
             else:
                 seen = {}
                 time.sleep(arguments.seconds)

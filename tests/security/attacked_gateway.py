@@ -1,13 +1,12 @@
 """A gateway in a process of its own, an honest client of it, and its memory: for attacks on it.
 
-As a program it is the gateway's process: python -m tests.security.attacked_gateway FOLDER
+As a program it is the gateway's process: python -m tests.security.attacked_gateway FOLDER [--small-disk]
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import select
 import signal
 import ssl
@@ -16,12 +15,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from tests.sim.device_session import session_headers
+from tests.sim.fault_disk import SmallDisk, enter_mount_namespace
 from walle.cli import event_loop
-from walle.cloud import Cloud, CloudConfig
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 
 ROOT = Path(__file__).parents[2]
@@ -71,8 +70,9 @@ class AttackedGateway:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, folder: Path) -> Iterator[Self]:
-        command = [sys.executable, "-m", "tests.security.attacked_gateway", str(folder)]
+    def started(cls, folder: Path, *options: str) -> Iterator[Self]:
+        """Start the gateway; with --small-disk the parent of its folder is a disk of 96 MiB, if the kernel lets it."""
+        command = [sys.executable, "-m", "tests.security.attacked_gateway", str(folder), *options]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             try:
@@ -157,7 +157,7 @@ async def check_in(target: Target, device: str) -> int:
         writer.transport.abort()
 
 
-async def _check_in_until_told(target: Target, period_s: float) -> CheckIns:
+async def _check_in_until_stopped(target: Target, period_s: float) -> CheckIns:
     found = CheckIns([], [])
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -192,8 +192,9 @@ async def _check_in_until_told(target: Target, period_s: float) -> CheckIns:
 
 
 async def _serve(folder: Path) -> None:
-    options: dict[str, Any] = json.loads(os.environ.get("WALLE_TEST_CLOUD", "{}"))
-    async with Cloud(CloudConfig(folder=folder, scenarios=("shop",), **options)) as cloud:
+    from walle.cloud import Cloud, CloudConfig  # in the gateway's process only: it takes a second
+
+    async with Cloud(CloudConfig(folder=folder, scenarios=("shop",))) as cloud:
         devices = [ATTACKER, *(f"honest-{number}" for number in range(HONEST_DEVICES))]
         sessions = {device: session_headers(cloud.home, device)[DEVICE_HEADER] for device in devices}
         target = Target(cloud.address.url, cloud.home.admin_token, sessions)
@@ -206,10 +207,16 @@ async def _serve(folder: Path) -> None:
 def main() -> None:
     if sys.argv[1] == "--check-in":
         fields, period_s = json.loads(sys.stdin.readline())
-        found = event_loop.run(_check_in_until_told(Target(**fields), period_s))
+        found = event_loop.run(_check_in_until_stopped(Target(**fields), period_s))
         _say(json.dumps(dataclasses.asdict(found)))
         return
-    event_loop.run(_serve(Path(sys.argv[1])))
+    folder = Path(sys.argv[1])
+    with contextlib.ExitStack() as undo:
+        if "--small-disk" in sys.argv:
+            if not enter_mount_namespace():
+                sys.exit("no mount namespace")
+            undo.enter_context(SmallDisk(folder.parent, can_mount=True))
+        event_loop.run(_serve(folder))
 
 
 def _say(line: str) -> None:

@@ -29,9 +29,9 @@ class AttackedCloud:
 
     def __init__(self, start: Programs, folder: Path, *options: str) -> None:
         scenarios = (part for name in SCENARIOS for part in ("--scenario", name))
-        ports = ("--http-port", "0", "--tunnel-port", "0")
+        ports = ("--http-port", "0", "--tunnel-port", "0", "--plain-http")
         self.folder = folder / "cloud"
-        self.program: Program = start("cloud", "up", str(self.folder), *ports, *scenarios, *options, "--plain-http", "--json")
+        self.program: Program = start("cloud", "up", str(self.folder), *ports, *scenarios, *options, "--json")
         self.said = self.program.wait_for(lambda line: "url" in line)
         self.url: str = self.said["url"]
         self.token = (self.folder / "admin.token").read_text().strip()

@@ -1,6 +1,6 @@
 """Attacks on a gateway's HTTP server, each a coroutine that runs for some seconds, from 127.0.0.2.
 
-python -m tests.security.gateway_attacks NAME SECONDS < TARGET_JSON
+python -m tests.security.gateway_attacks NAME,NAME... SECONDS < TARGET_JSON
 """
 
 import asyncio
@@ -11,9 +11,13 @@ import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
+import httpx
+
+from tests.security import packs
 from tests.security.attacked_gateway import ATTACKER, ROOT, Target
+from tests.sim.tasks import FILES
 from walle.cli import event_loop
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 
@@ -22,6 +26,8 @@ _OF_A_PROFILE = Profile("attacker", "10.1", {}, {}).to_header()
 CHECK_IN = (
     f"POST /v1/checkin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{PROFILE_HEADER}: {_OF_A_PROFILE}\r\n\r\n".encode()
 )
+
+RELEASE = "ipv-v1-1"
 
 type Attack = Callable[[Target, Counter[str]], Awaitable[None]]
 
@@ -38,6 +44,16 @@ async def connected(target: Target) -> AsyncIterator[tuple[asyncio.StreamReader,
 async def _answer(reader: asyncio.StreamReader, seen: Counter[str]) -> None:
     line = await reader.readline()
     seen[line.split()[1].decode() if line else "closed"] += 1
+
+
+def make_release(target: Target) -> None:
+    """Push a version, and make the release whose events the attackers ask for."""
+    packed, commit = packs.version(FILES)
+    assert b"ok refs/tags/ipv/v1" in packs.push(target, packed, new=commit, ref="refs/tags/ipv/v1").content
+    body = {"scenario": "shop", "task": "ipv", "version": "v1"}
+    headers = {"authorization": f"Bearer {target.token}"}
+    made = httpx.post(f"{target.url}/v1/releases", json=body, headers=headers, verify=False, timeout=60)
+    assert made.json()["id"] == RELEASE
 
 
 def _many(count: int, one: Attack) -> Attack:
@@ -134,9 +150,8 @@ async def slow_reader(target: Target, seen: Counter[str]) -> None:
 async def streams(target: Target, seen: Counter[str]) -> None:
     """Ask for the events of a release."""
     async with connected(target) as (reader, writer):
-        writer.write(
-            f"GET /v1/releases/r1/stream HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {target.token}\r\n\r\n".encode()
-        )
+        known = f"host: x\r\nauthorization: Bearer {target.token}"
+        writer.write(f"GET /v1/releases/{RELEASE}/stream HTTP/1.1\r\n{known}\r\n\r\n".encode())
         await _answer(reader, seen)
         while await reader.read(1 << 16):
             pass
@@ -235,21 +250,23 @@ async def run(name: str, target: Target, seconds: float) -> Counter[str]:
     return seen
 
 
-def attack(name: str, target: Target, seconds: float) -> Counter[str]:
-    """Run an attack from a process of its own."""
-    command = [sys.executable, "-m", "tests.security.gateway_attacks", name, str(seconds)]
+def attack(names: Iterable[str], target: Target, seconds: float) -> dict[str, Counter[str]]:
+    """Run attacks one after the other from a process of its own; return what the attacker saw in each."""
+    command = [sys.executable, "-m", "tests.security.gateway_attacks", ",".join(names), str(seconds)]
     given = json.dumps(dataclasses.asdict(target))
-    done = subprocess.run(
-        command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=seconds + 60, check=True
-    )
-    return Counter(json.loads(done.stdout))
+    done = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=300, check=True)
+    return {name: Counter(seen) for name, seen in json.loads(done.stdout).items()}
 
 
-def main(name: str, seconds: str) -> None:
+async def _run_all(names: Sequence[str], target: Target, seconds: float) -> dict[str, Counter[str]]:
+    return {name: await run(name, target, seconds) for name in names}
+
+
+def main(names: str, seconds: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard >= 0 else soft, hard))
     target = Target(**json.loads(sys.stdin.readline()))
-    sys.stdout.write(json.dumps(event_loop.run(run(name, target, float(seconds)))))
+    sys.stdout.write(json.dumps(event_loop.run(_run_all(names.split(","), target, float(seconds)))))
 
 
 if __name__ == "__main__":

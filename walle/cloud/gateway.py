@@ -8,7 +8,7 @@ import functools
 import importlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
@@ -60,7 +60,7 @@ from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
-from walle.protocol import MAX_DICTIONARY_BYTES
+from walle.protocol import DEVICE_HEADER, MAX_DICTIONARY_BYTES
 
 _LOG = logging.getLogger(__name__)
 
@@ -98,6 +98,7 @@ class GatewayNode:
         self._config = config
         self._clock = clock or SystemClock()
         self._home = CloudHome(config.folder)
+        self._space = DiskSpace(config.folder)
         self._answerer = Answerer()
         self._tables = TablePublisher(self._answerer, self._clock)
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
@@ -160,7 +161,7 @@ class GatewayNode:
             table = RouteTable(has_business=business is not None)
             pushing = WallePush(RequestNotes(app), self._answerer, self._identity.verifier.device_id)
             guarded = RouteGuard(pushing, access, table)
-            front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies)
+            front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies, self._space)
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, access, parts))
             if business is not None:  # after walle's own routes, since it takes every other path
@@ -257,12 +258,14 @@ class GatewayNode:
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
         app.mount("/cdn", signed_files(cdn_app(self._home.files), self._home.file_addresses))
-        app.mount("/git", git_app(self._home.repos, access, space=DiskSpace(self._home.folder), audit=log))
+        app.mount("/git", git_app(self._home.repos, access, space=self._space, audit=log))
         return app
 
-    def _knows(self, authorization: str, session: bytes | None) -> bool:
-        """Say whether a request is of somebody who may send bodies: a person, or a device."""
+    def _knows(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Say whether a request's headers have a valid token of a person, or a session of a device."""
+        session = headers.get(DEVICE_HEADER.lower().encode())
         if session is None:
+            authorization = headers.get(b"authorization", b"").decode("latin-1")
             return self._home.access.identify_header(authorization) is not None
         try:
             self._identity.verifier.device_id(session)

@@ -6,6 +6,7 @@ app asks for it.
 
 import asyncio
 import enum
+import socket
 from typing import TYPE_CHECKING, Any, cast
 
 import h11
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 READ_BYTES = 16 << 10
 _DISCARD_BYTES = 1 << 20  # of a body after its refusal: a client that sends it all before it reads sees the answer
 _DISCARD_S = 3.0
+_FLUSH_S = 1.0  # for the client to take a refusal
 _CHUNKS = 256  # of a body, from which on their mean size counts
 _CHUNK_BYTES = 64  # which it must have: each chunk costs as much as a small request
 _REASONS = {
@@ -58,6 +60,7 @@ class _Parser(h11.Connection):
 
     def __init__(self, max_header_bytes: int, max_headers: int) -> None:
         super().__init__(h11.SERVER, max_header_bytes)
+        self._max_header_bytes = max_header_bytes
         self._max_headers = max_headers
         self._chunks = 0
         self._body_bytes = 0
@@ -76,9 +79,10 @@ class _Parser(h11.Connection):
                 raise h11.RemoteProtocolError("the body comes in tiny chunks")
         elif isinstance(event, h11.Request):
             self._chunks = self._body_bytes = 0
-            if len(event.headers) > self._max_headers:
+            size_bytes = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if len(event.headers) > self._max_headers or size_bytes > self._max_header_bytes:
                 self.refused_status = 431
-                raise h11.RemoteProtocolError("too many headers")
+                raise h11.RemoteProtocolError("the header is too large")
         return event
 
 
@@ -124,6 +128,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.has_turn = False
         self.requests = 0
         self.stalled_s: float | None = None  # since when the client takes nothing of an answer
+        self.accepted: socket.socket | None = None
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self._protocol: _Protocol | None = None
@@ -269,24 +274,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         if cycle is None or cycle.response_complete or not cycle.response_started:
             transport.write(refusal(status, message))
         self.front.refused[kind] += 1
-        self._end(transport)
+        self.front.forget(self)
+        self._data = b""
+        transport.close()
+        self.front.loop.call_later(_FLUSH_S, transport.abort)
 
     def close(self, kind: str) -> None:
         """Close without an answer."""
         self.front.refused[kind] += 1
-        if self.transport is not None:
-            self._end(self.transport)
-        else:
-            self.front.forget(self)
-            if self.handshake is not None:
-                self.handshake.cancel()
-
-    def _end(self, transport: asyncio.Transport) -> None:
-        """Close; what the client did not take within a moment is dropped."""
-        self._data = b""
         self.front.forget(self)
-        if transport.get_write_buffer_size() > 4096 or self.stalled_s is not None:
-            transport.abort()
-        else:
-            transport.close()
-            self.front.loop.call_later(1.0, transport.abort)
+        self._data = b""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
+        elif self.accepted is not None:
+            self.accepted.close()

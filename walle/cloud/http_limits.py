@@ -8,7 +8,7 @@ says why these limits, and why most of them are not by address.
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
@@ -55,14 +55,15 @@ _RULES = (
     BodyRule(re.compile(r"/git/.*"), MAX_REQUEST_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/outcomes"), MAX_OUTCOMES_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),
-    BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),
+    BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),  # of new devices
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
     BodyRule(re.compile(r"/(cdn|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
 )
+_NEW_WORK = re.compile(r"/v1/releases(/[^/]*/(start|resume))?")
 _STREAM = re.compile(r"/v1/releases/[^/]*/stream")
 
-type Knows = Callable[[str, bytes | None], bool]
-"""`knows(authorization, session)` says whether these headers, of a person or a device, hold a valid token."""
+type Knows = Callable[[Mapping[bytes, bytes]], bool]
+"""`knows(headers)` says whether a request's headers, by names in lower case, hold a token that is valid."""
 
 
 def body_rule(path: str, limits: HttpLimits) -> BodyRule:
@@ -71,6 +72,11 @@ def body_rule(path: str, limits: HttpLimits) -> BodyRule:
         if rule.paths.fullmatch(path):
             return rule
     return BodyRule(re.compile(""), limits.business_body_bytes, known_only=False)
+
+
+def is_new_work(method: str, path: str) -> bool:
+    """Return whether a request begins work that a full disk would break off: a release, but not its rollback."""
+    return method == "POST" and _NEW_WORK.fullmatch(path) is not None
 
 
 def is_stream(path: str) -> bool:

@@ -18,6 +18,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from time import perf_counter
 from typing import Any
 
 import uvicorn
@@ -28,23 +29,26 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
 from walle.cloud.http_connection import READ_BYTES, HttpConnection, Phase, refusal
-from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_stream
+from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_new_work, is_stream
 from walle.cloud.turns import Turns
+from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace
 from walle.pipeline.tunnel.listener import send_at_once
 from walle.protocol import DEVICE_HEADER
 
 _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_ACCEPTS = 32  # in one pass of the event loop
+_ACCEPTS = 128  # in one pass of the event loop, and none after
+_ACCEPT_S = 0.002
+_LARGE_BYTES = 64 << 10  # of a body
 _RETRY_S = 0.2  # after the process ran out of file descriptors
 _SWEEP_S = 0.5
 _FAREWELL_S = 3.0  # for requests under way when the gateway closes
 _SPARE_FILES = 512  # file descriptors for all but HTTP
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _TLS_BUFFER_BYTES = 4 * (16 * 1024 + 64)
+_RETRY = [(b"retry-after", str(RETRY_AFTER_S).encode())]
 _CONNECTION = "walle.connection"  # in a scope
-_DEVICE = DEVICE_HEADER.lower().encode()
 
 
 type Connect = Callable[[Callable[[], asyncio.BaseProtocol], socket.socket], Awaitable[object]]
@@ -55,19 +59,29 @@ class HttpFront:
     """The connections of a server, what they have in common, and counts of refusals by kind.
 
     `knows` is asked before the body of a request is read, where the path is not for everybody. Connections of
-    `proxies` are not limited by address; their X-Forwarded-For names the client.
+    `proxies` are not limited by address; their X-Forwarded-For names the client. While `space` is low, no release
+    begins.
     """
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits, knows: Knows, proxies: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: HttpLimits,
+        knows: Knows,
+        proxies: tuple[str, ...] = (),
+        space: DiskSpace | None = None,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
         self.turns = Turns(self.loop)
+        self._large = Turns(self.loop, most=1, rest=2.0)  # for what an app does with a large body: 30 ms and more
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.refused = Counter[str]()
         self.config: uvicorn.Config
         self.state: ServerState
         self._app = app
         self._knows = knows
+        self._space = space
         self._proxies = [ipaddress.ip_network(one) for one in proxies]
         self._chain: ASGIApp = (
             ProxyHeadersMiddleware(self._guard, trusted_hosts=list(proxies))  # type: ignore[arg-type,assignment]
@@ -100,7 +114,13 @@ class HttpFront:
         connection = HttpConnection(self, address)
         self._connections[connection] = None
         self._unfinished.setdefault(address, {})[connection] = None
-        connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect))
+        connection.accepted = accepted
+        # In turns too: connections that come faster than they can be served wait behind those of their own address.
+        self.turns.take(address, lambda: self._start(connection, accepted, connect))
+
+    def _start(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
+        if connection in self._connections:  # else it was ended while it waited
+            connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect))
 
     async def _connect(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
         try:
@@ -193,8 +213,7 @@ class HttpFront:
         rule = body_rule(path, self.limits)
         length = headers.get(b"content-length", b"0")
         has_body = b"transfer-encoding" in headers or length != b"0"
-        authorization = headers.get(b"authorization", b"").decode("latin-1")
-        if has_body and rule.known_only and not self._knows(authorization, headers.get(_DEVICE)):
+        if has_body and rule.known_only and not self._knows(headers):
             self.refused["unknown"] += 1
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
             message = "a valid token is needed before a body is read; send it in the header Authorization, a device its"
@@ -205,12 +224,19 @@ class HttpFront:
             self.refused["body"] += 1
             await _refuse(send, 413, _too_large(rule.max_bytes))
             return
+        if self._space is not None and is_new_work(scope["method"], path):
+            try:
+                self._space.check()
+            except DiskFullError as error:
+                self.refused["disk"] += 1
+                await _refuse(send, 507, str(error), _RETRY)
+                return
         if connection.requests >= self.limits.requests_each:
             send = _closing(send)
         if scope["method"] == "GET" and is_stream(path):
             await self._stream(scope, receive, send)
         elif has_body:
-            await self._with_body(rule.max_bytes, scope, receive, send)
+            await self._with_body(connection, rule.max_bytes, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -220,9 +246,8 @@ class HttpFront:
         if own or self._streams.total() >= self.limits.streams:
             self.refused["streams"] += 1
             whose = "your address has" if own else "there are"
-            retry = [(b"retry-after", str(RETRY_AFTER_S).encode())]
             message = f"{whose} as many streams as the gateway serves; ask for the release itself in intervals"
-            await _refuse(send, 429 if own else 503, message, retry)
+            await _refuse(send, 429 if own else 503, message, _RETRY)
             return
         self._streams[address] += 1
         try:
@@ -232,7 +257,9 @@ class HttpFront:
             if not self._streams[address]:
                 del self._streams[address]
 
-    async def _with_body(self, max_bytes: int, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _with_body(
+        self, connection: HttpConnection, max_bytes: int, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """Run the app; answer 413 in its place once the body turns out to be too large."""
         size_bytes = 0
         has_begun = is_refused = False
@@ -243,6 +270,8 @@ class HttpFront:
                 return {"type": "http.disconnect"}
             message = await receive()
             if message["type"] == "http.request":
+                if size_bytes > _LARGE_BYTES and not message.get("more_body"):
+                    await self._large.wait(connection.address)
                 size_bytes += len(message.get("body", b""))
                 if size_bytes > max_bytes:
                     is_refused = True
@@ -316,7 +345,10 @@ class _Acceptor:
         """Return at once: connections under way are the server's."""
 
     def _accept(self) -> None:
+        end_s = perf_counter() + _ACCEPT_S
         for _ in range(_ACCEPTS):
+            if perf_counter() >= end_s:
+                return
             try:
                 accepted, peer = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

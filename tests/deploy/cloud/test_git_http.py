@@ -21,7 +21,7 @@ from tests.sim.git_host import address, git
 from tests.sim.tasks import CONFIG, FILES
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
-from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES, git_app
+from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES, MAX_REQUESTS_EACH, git_app
 from walle.deploy.cloud.repo import TaskRepos
 
 UPLOAD = {"content-type": "application/x-git-upload-pack-request"}
@@ -223,6 +223,61 @@ def test_roles(host: Host, tmp_path: Path) -> None:
     missing = git(copy, "ls-remote", host.remote(scenario="shoe"), check=False)
     assert "remote: scenario 'shoe': does not exist; the cloud" in missing.stderr
     assert host.repos.tasks("shop") == []
+
+
+def test_only_releasers_take_commits_away(host: Host, tmp_path: Path) -> None:
+    copy = work(tmp_path / "work")
+    git(copy, "push", host.remote("write"), "ipv", "ipv:other")
+    first = git(copy, "rev-parse", "HEAD").stdout.strip()
+    git(copy, "commit", "-q", "--amend", "-m", "rewritten")
+    forced = git(copy, "push", "-f", host.remote("write"), "ipv", check=False)
+    assert (
+        "! [remote rejected] ipv -> ipv (a forced push takes commits away, which the role release may" in forced.stderr
+    )
+    deleted = git(copy, "push", host.remote("write"), ":other", check=False)
+    assert "! [remote rejected] other (branches are deleted by the role release, and this token has" in deleted.stderr
+    assert git(copy, "ls-remote", "--heads", host.remote()).stdout.split() == [
+        first,
+        "refs/heads/ipv",
+        first,
+        "refs/heads/other",
+    ]
+    git(copy, "reset", "-q", "--hard", first)
+    commit(copy, {"more": b"1"})
+    git(copy, "push", host.remote("write"), "ipv")  # it adds to the branch
+    git(copy, "commit", "-q", "--amend", "-m", "rewritten")
+    git(copy, "push", "-f", host.remote(), "ipv", ":other")
+
+
+def test_a_refused_push_leaves_nothing(host: Host, tmp_path: Path) -> None:
+    objects = host.repos._folder / "shop.git/objects"
+    before = sorted(objects.rglob("*"))
+    copy = work(tmp_path / "work", {"main.py": b"import os\n"})
+    git(copy, "tag", "ipv/v1")
+    assert git(copy, "push", host.remote(), "ipv/v1", check=False).returncode != 0
+    assert sorted(objects.rglob("*")) == before
+
+
+def test_a_token_has_a_number_of_requests_under_way(host: Host) -> None:
+    async def hold(count: int) -> list[bytes]:
+        head = "POST /git/shop.git/git-upload-pack HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n"
+        head += f"authorization: Bearer {host.tokens['read']}\r\n"
+        head += "content-type: application/x-git-upload-pack-request\r\nexpect: 100-continue\r\n\r\n"
+        writers, answers = [], []
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(host.url.rpartition(":")[2]))
+            writer.write(head.encode())
+            answers.append((await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")[0])
+            writers.append(writer)
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
+        return answers
+
+    answers = asyncio.run(hold(MAX_REQUESTS_EACH + 1))
+    assert set(answers[:-1]) == {b"HTTP/1.1 100 Continue"}
+    assert answers[-1] == b"HTTP/1.1 429 Too Many Requests"
+    assert "refs" not in git(host.repos._folder, "ls-remote", host.remote()).stdout  # others are served
 
 
 def test_concurrent_pushes_all_arrive(host: Host, tmp_path: Path) -> None:

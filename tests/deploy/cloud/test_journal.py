@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.sim.release_world import table_of
+from walle.deploy.cloud.api import error_status
 from walle.deploy.cloud.journal import Journal, JournalError, PendingEffect
 from walle.deploy.cloud.release import Effect, Release, ReleaseRequest, ReleaseState, Rollback, Start, advance
 
@@ -25,7 +26,7 @@ def _release(number: int = 1) -> Release:
 
 @pytest_asyncio.fixture
 async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
-    async with Journal(tmp_path / "journal.sqlite") as opened:
+    async with Journal(tmp_path / "journal.sqlite", reserve_bytes=0) as opened:
         yield opened
 
 
@@ -99,12 +100,30 @@ async def test_a_full_disk_is_an_error_that_passes(journal: Journal) -> None:
     await journal.record(_release(1), None, ())
     (pages,) = await journal._read("PRAGMA page_count")
     await journal._read(f"PRAGMA max_page_count = {pages[0]}")
-    with pytest.raises(JournalError, match="full"):
+    with pytest.raises(JournalError, match="full; free some space") as caught:
         await journal.save_evidence({str(number): "x" * 10_000 for number in range(50)})
     assert await journal.evidence() == {}
     await journal._read("PRAGMA max_page_count = 100000")
     await journal.save_evidence({"r": 1})
     assert await journal.evidence() == {"r": 1}
+    assert caught.value.is_full
+    assert error_status(caught.value) == 507
+
+
+@pytest.mark.asyncio
+async def test_the_reserve_holds_transitions_in_the_file_and_its_log_that_the_disk_has_no_room_for(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    for _ in range(2):  # a reserve that is there is used again
+        async with Journal(path, reserve_bytes=1 << 20) as journal:
+            sizes = [file.stat().st_size for file in (path, path.with_name("journal.sqlite-wal"))]
+            assert all(1 << 20 < size < 5 << 19 for size in sizes)
+            (pages,) = await journal._read("PRAGMA page_count")
+            await journal._read(f"PRAGMA max_page_count = {pages[0]}")
+            await journal.save_evidence({str(number): "x" * 10_000 for number in range(50)})
+            await journal.save_evidence({str(number): "" for number in range(50)})
+            assert sizes == [file.stat().st_size for file in (path, path.with_name("journal.sqlite-wal"))]
 
 
 @pytest.mark.asyncio

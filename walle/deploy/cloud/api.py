@@ -21,8 +21,9 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.deploy.cloud.access_file import LastAdminError, TokenExistsError, UnknownTokenError
 from walle.deploy.cloud.audit import Audit, AuditError, NoAudit
 from walle.deploy.cloud.device_registry import UnknownDeviceError
+from walle.deploy.cloud.disk_space import DiskFullError
 from walle.deploy.cloud.failure_groups import FailureGroup
-from walle.deploy.cloud.journal import Transition
+from walle.deploy.cloud.journal import JournalError, Transition
 from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.pages import Page
@@ -462,6 +463,8 @@ def error_status(error: Exception) -> int:
             return 404
         case TransitionError() | TaskBusyError() | TokenExistsError() | LastAdminError():
             return 409
+        case DiskFullError() | JournalError(is_full=True):
+            return 507
         case DeployError() | ConfigError() | ProtocolError():
             return 422
         case _:

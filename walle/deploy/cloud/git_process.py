@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -117,15 +116,22 @@ def run_git(
         stdin.flush()
         os.lseek(stdin.fileno(), stdin.tell(), os.SEEK_SET)  # what was read through a buffer is not read again
         child = subprocess.Popen(
-            command, cwd=repository, env=environment, stdin=stdin, stdout=output, stderr=errors, pass_fds=keep_open
+            _limited(command, limits),
+            cwd=repository,
+            env=environment,
+            stdin=stdin,
+            stdout=output,
+            stderr=errors,
+            pass_fds=keep_open,
+            start_new_session=True,
         )
         try:
-            _limit(child.pid, limits)
             child.wait(limits.wall_s)
         except subprocess.TimeoutExpired:
             raise GitProcessError(arguments[0], f"took more than {limits.wall_s:g} s") from None
         finally:
-            child.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # upload-pack has a child of its own
             child.wait()
         if child.returncode:
             raise GitProcessError(arguments[0], _why(child.returncode, errors, limits))
@@ -140,18 +146,17 @@ def _git() -> str:
     return shutil.which("git") or "git"
 
 
-def _limit(pid: int, limits: GitLimits) -> None:
-    """Set the limits of a child that has just begun: it has read next to nothing of its input yet."""
-    with contextlib.suppress(ProcessLookupError):
-        for kind, value in (
-            (resource.RLIMIT_AS, limits.memory_bytes),
-            (resource.RLIMIT_CPU, limits.cpu_s),
-            (resource.RLIMIT_FSIZE, limits.file_bytes),
-            (resource.RLIMIT_NOFILE, limits.open_files),
-            (resource.RLIMIT_CORE, 0),
-        ):
-            resource.prlimit(pid, kind, (value, value))
-        os.setpriority(os.PRIO_PROCESS, pid, _NICE)
+def _limited(command: Sequence[str], limits: GitLimits) -> list[str]:
+    """Return a command that sets the limits, and then becomes `command`: it never runs without them."""
+    values = {
+        "v": limits.memory_bytes >> 10,
+        "f": -(-limits.file_bytes // 512),
+        "t": limits.cpu_s,
+        "n": limits.open_files,
+        "c": 0,
+    }
+    script = " && ".join(f"ulimit -{option} {value}" for option, value in values.items())
+    return ["/bin/sh", "-c", f'{script} && exec nice -n {_NICE} "$@"', "sh", *command]
 
 
 def _why(status: int, errors: IO[bytes], limits: GitLimits) -> str:
@@ -160,6 +165,9 @@ def _why(status: int, errors: IO[bytes], limits: GitLimits) -> str:
     said = errors.read().decode("utf-8", "replace")
     lines = [line for line in said.splitlines() if line.startswith(("fatal:", "error:"))] or said.splitlines()[-1:]
     text = "; ".join(line.partition(": ")[2] or line for line in lines[:3])
+    died = re.search(r"died of signal (\d+)", said)
+    if died is not None:
+        status = -int(died[1])
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"took more than {limits.cpu_s} s of CPU time"
     if status == -signal.SIGXFSZ:

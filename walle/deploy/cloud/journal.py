@@ -3,12 +3,16 @@
 Each transition is one transaction: the release's new state, the event, and the effects still to run.
 An effect is deleted when it has run; those left after a crash run again. The file also holds the signed rows
 of the release table, monotonic counters (serials, releases, generations), and the monitor's evidence.
+
+A rollback must be written also when the disk is full. So the file and its write-ahead log are made larger than they
+are when they are opened: what is freed within them takes no more of the disk.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,10 +20,14 @@ from typing import Any, Self
 
 import aiosqlite
 
+from walle.deploy.cloud.disk_space import is_full
 from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
 from walle.errors import DeployError
 
+_LOG = logging.getLogger(__name__)
+
+RESERVE_BYTES = 4 << 20  # a rollback takes about 50 KiB
 JOURNAL_SCHEMA = """
 CREATE TABLE IF NOT EXISTS releases (id TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, release TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS transitions (
@@ -35,15 +43,17 @@ CREATE TABLE IF NOT EXISTS evidence (release_id TEXT PRIMARY KEY, evidence TEXT 
 
 
 class JournalError(DeployError):
-    """The journal's file cannot be read or written. `path` names it."""
+    """The journal's file cannot be read or written. `path` names it. `is_full`: the disk is full."""
 
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(path, why)
+    def __init__(self, path: str, why: str, is_full: bool = False) -> None:
+        super().__init__(path, why, is_full)
         self.path = path
         self.why = why
+        self.is_full = is_full
 
     def __str__(self) -> str:
-        return f"release journal {self.path}: {self.why}"
+        advice = "; free some space on the cloud's disk" if self.is_full else ""
+        return f"release journal {self.path}: {self.why}{advice}"
 
 
 @contextlib.contextmanager
@@ -52,7 +62,7 @@ def journal_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise JournalError(str(path), str(error)) from error
+        raise JournalError(str(path), str(error), is_full(error)) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +91,9 @@ class Journal:
         JournalError: SQLite refused, for instance because the disk is full.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, reserve_bytes: int = RESERVE_BYTES) -> None:
         self.path = path
+        self._reserve_bytes = reserve_bytes
         self._db: aiosqlite.Connection | None = None
         self._lock = asyncio.Lock()
 
@@ -100,11 +111,24 @@ class Journal:
                 await db.execute("PRAGMA synchronous = FULL")  # a transition must survive a power cut
                 await db.execute("PRAGMA busy_timeout = 5000")
                 await db.executescript(JOURNAL_SCHEMA)
+                await self._reserve(db)
             except BaseException:
                 await db.close()
                 raise
         self._db = db
         return self
+
+    async def _reserve(self, db: aiosqlite.Connection) -> None:
+        """Make the file and its log larger by the reserve: pages that are written and deleted stay theirs."""
+        try:
+            await db.execute("CREATE TABLE IF NOT EXISTS reserve (bytes BLOB NOT NULL) STRICT")
+            await db.execute("INSERT INTO reserve VALUES (zeroblob(?))", (self._reserve_bytes,))
+            await db.execute("DROP TABLE reserve")
+            await db.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.OperationalError as error:
+            if not is_full(error):
+                raise
+            _LOG.error("release journal %s has no reserve: the disk is full. Free some space, and restart", self.path)
 
     async def _connect(self) -> aiosqlite.Connection:
         return await aiosqlite.connect(self.path, isolation_level=None)

@@ -49,8 +49,10 @@ class Quarantine:
         with contextlib.ExitStack() as undo:
             self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._repository / "objects"))
             undo.callback(shutil.rmtree, self._folder, ignore_errors=True)
-            lock = undo.enter_context((self._folder / _LOCK).open("wb"))
+            # The lock gets its name once it is held: a sweep leaves a folder without one alone.
+            lock = undo.enter_context((self._folder / "new").open("wb"))
             fcntl.flock(lock, fcntl.LOCK_EX)
+            (self._folder / "new").rename(self._folder / _LOCK)
             self._lock = lock.fileno()
             (self._folder / "pack").mkdir()
             self.store = undo.enter_context(contextlib.closing(DiskObjectStore(str(self._folder))))

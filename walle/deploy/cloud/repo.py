@@ -190,7 +190,14 @@ class TaskRepos:
 
 def sweep(path: Path) -> None:
     """Remove a killed writer's leftovers in the repository at `path`; the caller holds the lock."""
-    for pattern in ("refs/**/*.lock", "objects/**/*.lock", "objects/tmp_pack_*", "packed-refs.lock", "HEAD.lock"):
+    for pattern in (
+        "refs/**/*.lock",
+        "objects/info/*.lock",
+        "objects/pack/*.lock",
+        "objects/tmp_pack_*",
+        "packed-refs.lock",
+        "HEAD.lock",
+    ):
         for leftover in path.glob(pattern):
             leftover.unlink(missing_ok=True)
     sweep_quarantines(path)

@@ -1,0 +1,326 @@
+"""Limits of the HTTP server, one by one, on an app of a few lines."""
+
+import asyncio
+import contextlib
+import dataclasses
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from walle.cloud.authority import Authority
+from walle.cloud.http_limits import HttpLimits, address_key
+from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.turns import Turns
+from walle.deploy.cloud.asgi import Receive, Scope, Send
+
+LIMIT_S = 20
+GET = b"GET /%s HTTP/1.1\r\nhost: x\r\n\r\n"
+SHORT = HttpLimits(header_s=0.1, grace_s=0.1, body_rate=10**9, stalled_s=0.1)
+
+
+class App:
+    """An app: /hold answers when it is told, /large sends 64 MB, /echo the length of the body; else the client."""
+
+    def __init__(self) -> None:
+        self.held = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.disconnects = self.holding = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self.ended.set()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, body = scope["path"], str(scope["client"][0]).encode()
+        if path == "/echo":
+            size_bytes = 0
+            while (message := await receive())["type"] == "http.request":
+                size_bytes += len(message["body"])
+                if not message.get("more_body"):
+                    break
+            else:
+                self.disconnects += 1
+            body = str(size_bytes).encode()
+        elif path == "/hold" or path.endswith("/stream"):
+            self.holding += 1
+            await self.held.wait()
+        size_bytes = (64 << 20) if path == "/large" else len(body)
+        headers = [(b"content-length", str(size_bytes).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for _ in range(1024 if path == "/large" else 0):
+            await send({"type": "http.response.body", "body": bytes(64 << 10), "more_body": True})
+        await send({"type": "http.response.body", "body": b"" if path == "/large" else body})
+
+
+@dataclasses.dataclass
+class Client:
+    """A connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, sent: bytes) -> tuple[int, bytes]:
+        """Send a request; return the status and the body of the answer."""
+        self.writer.write(sent)
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(LIMIT_S):
+            self.head = await self.reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", self.head)
+            assert length
+            return int(self.head.split()[1]), await self.reader.readexactly(int(length[1]))
+
+    async def closed(self) -> bytes:
+        """Return what comes until the server closes."""
+        async with asyncio.timeout(LIMIT_S):
+            with contextlib.suppress(ConnectionResetError):
+                return await self.reader.read()
+            return b""
+
+
+class Server:
+    """A server of `App`, and its clients."""
+
+    def __init__(self, front: HttpFront, app: App, port: int, undo: contextlib.AsyncExitStack) -> None:
+        self.front = front
+        self.app = app
+        self._port = port
+        self._undo = undo
+        self._clients = list[Client]()
+
+    async def client(self, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Client:
+        name = "localhost" if tls else None
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, ssl=tls, server_hostname=name, local_addr=(host, 0)
+        )
+        self._undo.callback(writer.transport.abort)
+        client = Client(reader, writer)
+        self._clients.append(client)  # one that is collected closes
+        return client
+
+    async def counted(self, count: int) -> None:
+        """Return once the server has that many connections."""
+        async with asyncio.timeout(LIMIT_S):
+            while self.front.count != count:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    limits: HttpLimits, *, proxies: tuple[str, ...] = (), tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Server]:
+    app = App()
+    front = HttpFront(app, limits, lambda headers: headers.get(b"authorization") == b"yes", proxies)
+    async with contextlib.AsyncExitStack() as undo:
+        url = await undo.enter_async_context(serving(front, "127.0.0.1", 0, tls=tls))
+        undo.callback(app.held.set)
+        yield Server(front, app, int(url.rpartition(":")[2]), undo)
+
+
+@pytest.mark.asyncio
+async def test_a_header_that_does_not_end_is_answered_with_408() -> None:
+    async with served(SHORT) as server:
+        for begun in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\na: b"):
+            client = await server.client()
+            client.writer.write(begun)
+            assert (await client.closed()).startswith(b"HTTP/1.1 408 ")
+        assert server.front.refused["slow_header"] == 3
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_comes_too_slowly_is_answered_with_408_and_the_app_is_told() -> None:
+    async with served(SHORT) as server:
+        client = await server.client()
+        client.writer.write(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\nhalf")
+        assert (await client.closed()).startswith(b"HTTP/1.1 408 ")
+        await server.app.ended.wait()
+        assert server.app.disconnects == 1
+        whole = await server.client()
+        assert await whole.ask(b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nfour") == (200, b"4")
+
+
+@pytest.mark.asyncio
+async def test_the_time_in_which_the_app_does_not_read_is_not_the_clients() -> None:
+    async with served(SHORT) as server:
+        client = await server.client()
+        client.writer.write(b"POST /hold HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n")
+        await asyncio.sleep(1.2)  # two looks at all connections
+        server.app.held.set()
+        assert (await client.answer())[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_does_not_read_its_answer_is_disconnected() -> None:
+    async with served(SHORT) as server:
+        client = await server.client()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.writer.write(GET % b"large")
+        async with asyncio.timeout(LIMIT_S):
+            await server.app.ended.wait()
+        assert server.front.refused["slow_reader"] == 1
+        assert server.front.count == 0
+
+
+@pytest.mark.asyncio
+async def test_a_full_server_ends_what_keeps_it_waiting_first() -> None:
+    async with served(HttpLimits(connections=3)) as server:
+        idle = await server.client()
+        assert (await idle.ask(GET % b""))[0] == 200
+        lone = await server.client(host="127.0.0.3")
+        await server.counted(2)
+        silent = await server.client(host="127.0.0.2")
+        await server.counted(3)
+        other = await server.client(host="127.0.0.2")
+        assert await lone.closed() == b""  # of addresses with one each, the oldest
+        assert (await other.ask(GET % b""))[0] == 200
+        for _ in range(2):
+            assert (await (await server.client()).ask(GET % b""))[0] == 200
+        assert await silent.closed() == b""  # the only one without a finished request
+        assert await idle.closed() == b""  # the one that was idle for longest
+        busy = list[Client]()
+        for count in range(1, 4):
+            busy.append(await server.client())
+            busy[-1].writer.write(GET % b"hold")
+            async with asyncio.timeout(LIMIT_S):
+                while server.app.holding < count:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+        refused = await server.client()
+        status, said = await refused.answer()
+        assert (status, b"the gateway is full" in said, b"retry-after: 5" in refused.head) == (503, True, True)
+        server.app.held.set()
+        assert [(await one.answer())[0] for one in busy] == [200, 200, 200]
+
+
+@pytest.mark.asyncio
+async def test_an_address_has_a_number_of_connections_without_a_request() -> None:
+    async with served(HttpLimits(unfinished_each=2)) as server:
+        first, second = await server.client(), await server.client()
+        await server.counted(2)
+        elsewhere = await server.client(host="127.0.0.2")
+        await server.counted(3)
+        third = await server.client()
+        assert await first.closed() == b""
+        for one in (second, third, elsewhere):
+            assert (await one.ask(GET % b""))[0] == 200
+        for _ in range(5):  # those that have finished one do not count
+            assert (await (await server.client()).ask(GET % b""))[0] == 200
+        assert server.front.refused == {"address": 1}
+
+
+@pytest.mark.asyncio
+async def test_streams_are_bounded_by_address_and_in_all() -> None:
+    stream = GET % b"v1/releases/r/stream"
+    async with served(HttpLimits(streams=3, streams_each=2)) as server:
+        for host in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
+            (await server.client(host=host)).writer.write(stream)
+        async with asyncio.timeout(LIMIT_S):
+            while server.app.holding < 3:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        assert (await (await server.client()).ask(stream))[0] == 429
+        assert (await (await server.client(host="127.0.0.2")).ask(stream))[0] == 503
+        server.app.held.set()
+        async with asyncio.timeout(LIMIT_S):
+            while server.front.health()["streams"]:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        assert (await (await server.client()).ask(stream))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_a_connection_ends_after_a_number_of_requests() -> None:
+    async with served(HttpLimits(requests_each=3)) as server:
+        client = await server.client()
+        client.writer.write((GET % b"") * 5)
+        answers = await client.closed()
+        assert answers.count(b"HTTP/1.1 200 OK") == 3
+        assert answers.count(b"connection: close") == 1
+
+
+@pytest.mark.asyncio
+async def test_a_body_is_not_read_before_the_token_is_known() -> None:
+    async with served(HttpLimits()) as server:
+        head = b"POST /v1/x HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n"
+        assert (await (await server.client()).ask(head + b"\r\n"))[0] == 401
+        assert (await (await server.client()).ask(head + b"authorization: yes\r\n\r\nfour"))[0] == 200
+        large = head.replace(b"4", b"262145") + b"authorization: yes\r\n\r\n"
+        assert (await (await server.client()).ask(large))[0] == 413
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("proxies", "client"), [((), b"127.0.0.1"), (("127.0.0.0/8",), b"203.0.113.9")])
+async def test_only_proxies_are_believed_who_their_clients_are(proxies: tuple[str, ...], client: bytes) -> None:
+    async with served(HttpLimits(unfinished_each=1), proxies=proxies) as server:
+        sent = b"GET / HTTP/1.1\r\nhost: x\r\nx-forwarded-for: 203.0.113.9\r\n\r\n"
+        assert await (await server.client()).ask(sent) == (200, client)
+        first = await server.client()
+        await server.counted(2)
+        assert (await (await server.client()).ask(GET % b""))[0] == 200
+        assert server.front.refused["address"] == (0 if proxies else 1)
+        if proxies:
+            assert (await first.ask(GET % b""))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_tls_and_its_handshakes_are_within_the_limits(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    context = authority.server_context()
+    trusting = ssl.create_default_context(cafile=str(authority.ca_path))
+    async with served(HttpLimits(connections=2, handshake_s=60), tls=context) as server:
+        silent = [await server.client(), await server.client()]
+        await server.counted(2)
+        client = await server.client(tls=trusting)
+        assert (await client.ask(GET % b"echo"))[0] == 200
+        assert await silent[0].closed() == b""
+        assert server.front.refused["evicted"] == 1
+        large = await server.client(tls=trusting)
+        large.writer.write(GET % b"large")
+        async with asyncio.timeout(LIMIT_S):
+            await large.reader.readuntil(b"\r\n\r\n")
+            assert not any(await large.reader.readexactly(64 << 20))
+
+
+@pytest.mark.asyncio
+async def test_turns_are_dealt_to_addresses_in_a_circle() -> None:
+    turns, dealt = Turns(asyncio.get_running_loop()), list[str]()
+    for name in ("a1", "a2", "a3", "b1", "c1", "c2"):
+        turns.take(name[0], lambda name=name: dealt.append(name))  # type: ignore[misc]
+    assert not dealt
+    await turns.wait("d")
+    turns.take("c", lambda: dealt.append("c3"))
+    await turns.wait("e")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert dealt[:3] == ["a1", "b1", "c1"]
+    assert sorted(dealt) == ["a1", "a2", "a3", "b1", "c1", "c2", "c3"]
+    assert [name for name in dealt if name[0] == "a"] == ["a1", "a2", "a3"]
+
+
+@pytest.mark.asyncio
+async def test_between_turns_that_rest_others_have_the_loop() -> None:
+    turns, passes = Turns(asyncio.get_running_loop(), most=1, rest=2.0), list[int]()
+    count = 0
+
+    async def heavy() -> None:
+        await turns.wait("a")
+        passes.append(count)
+        time.sleep(0.02)  # noqa: ASYNC251 - it holds the loop
+
+    work = [asyncio.create_task(heavy()) for _ in range(3)]
+    while len(passes) < 3:
+        await asyncio.sleep(0.001)
+        count += 1
+    await asyncio.gather(*work)
+    assert passes[0] < passes[1] < passes[2]
+
+
+def test_addresses() -> None:
+    assert address_key("192.0.2.1") == "192.0.2.1"
+    assert address_key("::ffff:192.0.2.1") == "192.0.2.1"
+    assert address_key("2001:db8::1") == address_key("2001:db8::2:3") != address_key("2001:db8:0:1::1")
+    assert address_key("fe80::1%eth0") == "fe80::/64"
