@@ -75,6 +75,11 @@ class Revocations:
         """Return whether this key of the device is not revoked."""
         return identity.generation >= self._lowest.get(identity.device_id, 0)
 
+    def supersede(self, identity: DeviceIdentity) -> None:
+        """Refuse the earlier keys of a device that has shown this one: the news of it may be on the way."""
+        if identity.generation > 1:
+            self.update(0, {identity.device_id: identity.generation})
+
     def update(self, version: int, lowest: Mapping[str, int]) -> None:
         """Add changes. An older one changes nothing: a generation never becomes valid again."""
         self.version = max(self.version, version)

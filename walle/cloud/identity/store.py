@@ -96,6 +96,10 @@ class IdentityStore:
 
     def open(self) -> Self:
         """Make what is absent, and remove what nothing needs any more."""
+        try:
+            self.path.touch(mode=0o600)  # before SQLite makes it; its other files get the same permissions
+        except OSError as error:
+            raise IdentityStoreError(self.path, str(error)) from error
         with self._reading() as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(_SCHEMA)
