@@ -42,7 +42,7 @@ class CertifiedDevice(NamedTuple):
 
 
 def certified_device(certificate: Mapping[str, Any] | None) -> CertifiedDevice | None:
-    """Return the device of a certificate that `ssl.SSLObject.getpeercert` gave, None if it is no device's.
+    """Return the device of a certificate that `ssl.SSLObject.getpeercert` gave, None if it has another name.
 
     TLS has checked the certificate's authority. A resumed session shows the certificate with which it began, whose
     end TLS does not check again.

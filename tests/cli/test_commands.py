@@ -13,7 +13,10 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
-    "cloud up", "demo", "demo livestream", "device doctor", "device list", "device logs", "device run", "device show",
+    "cloud up", "demo", "demo livestream", "device doctor",
+    "device enrol",
+    "device identities",
+    "device revoke", "device list", "device logs", "device run", "device show",
     "features export", "features tail", "figures",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",

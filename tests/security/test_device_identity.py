@@ -220,7 +220,7 @@ async def test_an_id_belongs_to_its_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_no_request_for_a_certificate_is_refused_by_name(tmp_path: Path) -> None:
+async def test_anything_but_a_request_for_a_certificate_is_refused_by_name(tmp_path: Path) -> None:
     async with attacked(tmp_path) as attacker:
         token = attacker.token(uses=9)
         wrong_curve = _request(ec.generate_private_key(ec.SECP384R1()))

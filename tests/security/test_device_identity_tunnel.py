@@ -167,7 +167,7 @@ async def test_a_resumed_session_is_the_device_that_began_it(authority: TunnelAu
 
 
 @pytest.mark.asyncio
-async def test_a_revoked_key_is_cut_and_comes_back_neither_anew_nor_resumed(authority: TunnelAuthority) -> None:
+async def test_a_revoked_key_is_cut_and_comes_back_neither_resumed_nor_otherwise(authority: TunnelAuthority) -> None:
     context = authority.device_context(0)
     async with (
         bare_server(authority) as server,

@@ -240,7 +240,7 @@ class DeviceCredentials:
         try:
             answer = response.json()
             if not isinstance(answer, dict):
-                raise ValueError(type(answer).__name__)  # noqa: TRY301, TRY004 - as one that is no JSON
+                raise ValueError(type(answer).__name__)  # noqa: TRY301, TRY004 - as text that is not JSON
         except ValueError:
             answer = {}
         if response.is_error:

@@ -209,7 +209,7 @@ class IdentityStore:
     # --- revocation ---------------------------------------------------------------------------------------------------
 
     def revoke(self, device_id: str, reason: str) -> IdentityRecord:
-        """Revoke the key of a device, for good; a second time changes nothing.
+        """Revoke the key of a device permanently; a second time changes nothing.
 
         Raises:
             UnknownIdentityError: no such device is enrolled.
