@@ -21,8 +21,10 @@ from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.clock import Clock, ManualClock, SystemClock
 from walle.cloud import Cloud, CloudConfig
+from walle.cloud.authority import Authority
 from walle.cloud.identity.node import IdentityNode
 from walle.cloud.identity.sessions import SessionRefusedError, SessionSigner, SessionVerifier
+from walle.deploy.http_roots import http_tls
 from walle.device import credentials as credentials_module
 from walle.device.credentials import CloudRefusalError, DeviceCredentials
 from walle.identity import DeviceIdentity, Revocations
@@ -99,11 +101,11 @@ async def attacked(folder: Path, *, clock: Clock | None = None, **config: Any) -
         yield Attacker(cloud, http)
 
 
-def credentials(attacker: Attacker, folder: Path, token: str, clock: Clock | None = None) -> DeviceCredentials:
+def credentials(http: httpx.AsyncClient, folder: Path, token: str, clock: Clock | None = None) -> DeviceCredentials:
     return DeviceCredentials(
         folder.name,
         folder,
-        attacker.http,
+        http,
         clock or SystemClock(),
         random.Random(1),
         token=token,
@@ -285,18 +287,18 @@ async def test_a_device_that_dies_before_it_has_its_certificate_finishes_with_th
 
     async with attacked(tmp_path / "cloud") as attacker:
         token, folder = attacker.token(), tmp_path / "phone"
-        first = credentials(attacker, folder, token)
+        first = credentials(attacker.http, folder, token)
         await first.start()
         with monkeypatch.context() as patch:
             patch.setattr(credentials_module, "write_file", die)
             with pytest.raises(KilledError):
                 await first.session()
         assert not (folder / "identity" / "certificate.pem").exists()
-        other = credentials(attacker, tmp_path / "other", token)
+        other = credentials(attacker.http, tmp_path / "other", token)
         await other.start()
         with pytest.raises(CloudRefusalError, match="used up"):  # it was used by the one that died
             await other.session()
-        again = credentials(attacker, folder, token)
+        again = credentials(attacker.http, folder, token)
         await again.start()
         assert await again.session()
         files = {path.name: path.stat().st_mode & 0o777 for path in (folder / "identity").iterdir()}
@@ -307,7 +309,7 @@ async def test_a_device_that_dies_before_it_has_its_certificate_finishes_with_th
 @pytest.mark.parametrize("now_s", [0.0, 4e9])
 async def test_a_device_whose_clock_is_wrong_is_served(tmp_path: Path, now_s: float) -> None:
     async with attacked(tmp_path / "cloud") as attacker:
-        device = credentials(attacker, tmp_path / "phone", attacker.token(), ManualClock(now_s))
+        device = credentials(attacker.http, tmp_path / "phone", attacker.token(), ManualClock(now_s))
         await device.start()
         assert (await attacker.report("phone", {DEVICE_HEADER: await device.session()})).status_code == 204
 
@@ -316,7 +318,7 @@ async def test_a_device_whose_clock_is_wrong_is_served(tmp_path: Path, now_s: fl
 async def test_a_certificate_is_renewed_before_it_ends_and_after(tmp_path: Path) -> None:
     cloud_clock, device_clock = ManualClock(time.time()), ManualClock()
     async with attacked(tmp_path / "cloud", clock=cloud_clock) as attacker:
-        device = credentials(attacker, tmp_path / "phone", attacker.token(), device_clock)
+        device = credentials(attacker.http, tmp_path / "phone", attacker.token(), device_clock)
         await device.start()
         path = tmp_path / "phone" / "identity" / "certificate.pem"
         sessions, certificates = [await device.session()], [path.read_text()]
@@ -374,7 +376,7 @@ async def _revoke_on_the_folder(shop: ShopCloud, device_id: str) -> None:
 async def test_a_revocation_survives_a_restart_and_a_token_for_the_id_admits_a_new_key(tmp_path: Path) -> None:
     folder = tmp_path / "cloud"
     async with attacked(folder) as attacker:
-        device = credentials(attacker, tmp_path / "phone", attacker.token())
+        device = credentials(attacker.http, tmp_path / "phone", attacker.token())
         await device.start()
         headers = {DEVICE_HEADER: await device.session()}
         attacker.cloud.home.identities().revoke("phone", "lost")
@@ -383,7 +385,7 @@ async def test_a_revocation_survives_a_restart_and_a_token_for_the_id_admits_a_n
         assert (refused.status_code, "revoked" in refused.json()["error"]) == (401, True)
         before = (tmp_path / "phone" / "identity" / "key.pem").read_bytes()
         for token, error in (("", "revoked"), (attacker.token(), "another key"), (attacker.token("phone"), "")):
-            again = credentials(attacker, tmp_path / "phone", token)
+            again = credentials(attacker.http, tmp_path / "phone", token)
             await again.start()
             if error:
                 with pytest.raises(CloudRefusalError, match=error):
@@ -405,3 +407,58 @@ async def test_a_gateway_that_hears_nothing_of_revocations_says_so_and_forgets_n
         health = identity.health()
         assert (health["ok"], health["revocations"]) == (False, 1)
         assert (await attacker.report("a", headers)).status_code == 401
+
+
+# --- where keys are, and whom a device trusts -------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_serves_without_the_keys_that_make_identities(tmp_path: Path) -> None:
+    """The identity node has another folder, as on another machine: the gateway's has no key of devices at all."""
+    cloud = Cloud(CloudConfig(folder=tmp_path / "gateway", vm_host=False))
+    cloud._identity_node = IdentityNode(CloudConfig(folder=tmp_path / "identities"))
+    (tmp_path / "identities").mkdir()
+    async with cloud, httpx.AsyncClient(base_url=cloud.address.url) as http:
+        attacker = Attacker(cloud, http)
+        token = await cloud.identities.make_token("a", 1, 60.0)
+        device = credentials(attacker.http, tmp_path / "a", token)
+        await device.start()
+        assert (await attacker.report("a", {DEVICE_HEADER: await device.session()})).status_code == 204
+        assert sorted(path.name for path in (tmp_path / "identities" / "identity").iterdir()) == [
+            "devices.pem",
+            "sessions.pem",
+        ]
+        assert not (tmp_path / "gateway" / "identity").exists()
+        assert not (tmp_path / "gateway" / "identities.db").exists()
+
+
+@pytest.mark.asyncio
+async def test_a_device_gives_its_token_to_no_server_of_another_authority(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        body = b'{"error": "heard", "type": "X"}'
+        writer.write(
+            b"HTTP/1.1 401 X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
+        await writer.drain()
+        writer.close()
+
+    real, impostor = Authority(tmp_path / "real"), Authority(tmp_path / "impostor")
+    heard = {}
+    for name, authority in (("real", real), ("impostor", impostor)):
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=authority.server_context())
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = httpx.AsyncClient(base_url=url, verify=http_tls(real.ca_path.read_text()))
+        async with server, client as http:
+            device = credentials(http, tmp_path / name / "a", "secret")
+            await device.start()
+            with pytest.raises(httpx.HTTPError) as raised:
+                await device.session()
+            heard[name] = (type(raised.value), str(raised.value))
+    assert heard["real"] == (CloudRefusalError, "certificate: heard")
+    assert heard["impostor"][0] is httpx.ConnectError
+    assert "CERTIFICATE_VERIFY_FAILED" in heard["impostor"][1]
+    assert all(b"POST /v1/identity/certificate" in request for request in asked)
+    assert not any(b"secret" in request for request in asked)  # neither in the address nor in a header

@@ -111,8 +111,7 @@ class GatewayNode:
         config = self._config
         self._identity = IdentityWatch(identities, self._clock)
         await self._identity.start()
-        app = self._app(releases, monitor)
-        app.include_router(identity_router(identities, authorize_by(self._home.access)))
+        app = self._app(releases, monitor, identities)
         business = _load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
             rules = dict(parse_rule(rule) for rule in config.retention)
@@ -205,7 +204,7 @@ class GatewayNode:
         """
         await self._undo.aclose()
 
-    def _app(self, releases: ReleasesPeer, monitor: MonitorPeer) -> FastAPI:
+    def _app(self, releases: ReleasesPeer, monitor: MonitorPeer, identities: IdentityPeer) -> FastAPI:
         app = FastAPIOffline(
             title="Walle",
             description="Releases, task repositories and devices of a Walle cloud.",
@@ -216,8 +215,9 @@ class GatewayNode:
         access = self._home.access
         app.include_router(release_router(releases, monitor, authorize_by(access)))
         app.include_router(device_router(monitor, self._identity.verifier.device_id))
+        app.include_router(identity_router(identities, authorize_by(access)))
         app.include_router(feature_router(lambda: self._uploads, access))
-        app.include_router(registry_router(monitor, access))
+        app.include_router(registry_router(monitor, access, identities.states))
         app.mount("/cdn", cdn_app(self._home.files))
         app.mount("/git", git_app(self._home.repos, access))
         return app
