@@ -141,7 +141,7 @@ def _api() -> FastAPI:
         release_router(nothing, nothing, nothing),
         device_router(nothing, nothing),
         identity_router(nothing, nothing),
-        registry_router(nothing, nothing),
+        registry_router(nothing, nothing, nothing),
         feature_router(nothing, nothing),
         token_router(nothing, ""),
         watch_router(nothing, nothing, Answerer(), nothing),

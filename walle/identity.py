@@ -42,7 +42,7 @@ class CertifiedDevice(NamedTuple):
 
 
 def certified_device(certificate: Mapping[str, Any] | None) -> CertifiedDevice | None:
-    """Return the device of a certificate that `ssl.SSLObject.getpeercert` gave, None if it is no device's.
+    """Return the device of a certificate that `ssl.SSLObject.getpeercert` gave, None if it has another name.
 
     TLS has checked the certificate's authority. A resumed session shows the certificate with which it began, whose
     end TLS does not check again.
@@ -74,6 +74,11 @@ class Revocations:
     def allows(self, identity: DeviceIdentity) -> bool:
         """Return whether this key of the device is not revoked."""
         return identity.generation >= self._lowest.get(identity.device_id, 0)
+
+    def supersede(self, identity: DeviceIdentity) -> None:
+        """Refuse the earlier keys of a device that has shown this one: the news of it may be on the way."""
+        if identity.generation > 1:
+            self.update(0, {identity.device_id: identity.generation})
 
     def update(self, version: int, lowest: Mapping[str, int]) -> None:
         """Add changes. An older one changes nothing: a generation never becomes valid again."""

@@ -15,7 +15,9 @@ from walle.cli import app
 COMMANDS = {
     "audit head", "audit show", "audit verify",
     "cloud backup", "cloud restore", "cloud up",
-    "demo", "demo livestream", "device doctor", "device list", "device logs", "device run", "device show",
+    "demo", "demo livestream",
+    "device doctor", "device enrol", "device identities", "device revoke",
+    "device list", "device logs", "device run", "device show",
     "features export", "features tail", "figures", "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",

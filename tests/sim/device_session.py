@@ -1,4 +1,4 @@
-"""What a device of a cloud in this process would get: session headers, and a TLS context with a certificate."""
+"""Session headers and TLS contexts of devices of a cloud in this process, as its identity node makes them."""
 
 import time
 

@@ -117,7 +117,8 @@ async def nothing_acked(hello: protocol.Hello) -> ResumePoint:
 def bare_server(authority: TunnelAuthority, **options: Any) -> TunnelServer:
     """Return a server whose uploads nobody stores and which answers requests with an echo, unless `options` differ."""
     settings: dict[str, Any] = {"resume": nothing_acked, "on_request": echo}
-    return TunnelServer(ssl_context=authority.server_context(), **{**settings, **options})
+    options.setdefault("ssl_context", authority.server_context())
+    return TunnelServer(**{**settings, **options})
 
 
 class GatedHandler:

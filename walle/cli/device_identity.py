@@ -99,9 +99,10 @@ def enrol(
         if not re.fullmatch(r"[\w.-]+", device_id):
             raise typer.BadParameter("name the file to write", param_hint="--output")
         output = Path(f"{device_id}.join.json")
+    store = None if cloud is None else _store(cloud)
     base = Join.load(join if join is not None else (cloud or Path()) / JOIN_FILE)
-    if cloud is not None:
-        made = _store(cloud).make_token(device_id, uses=uses, life_s=life_s)
+    if store is not None:
+        made = store.make_token(device_id, uses=uses, life_s=life_s)
     else:
         made = _ask(base.url, token, lambda client: client.make_token(device_id, uses=uses, life_s=life_s), base.ca_pem)
     dataclasses.replace(base, enrolment_token=made).save(output)

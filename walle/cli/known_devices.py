@@ -49,7 +49,7 @@ def list_devices(
     after: Annotated[str, typer.Option(help="List the devices after this id: the next page.")] = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """List devices that the cloud has heard of, by id: app version, when they were seen, and their tasks.
+    """List devices that the cloud has heard of, by id: app version, key, when they were seen, tasks.
 
     The cloud keeps 50,000 devices; it forgets those first that never reported an outcome, then those seen longest ago.
     """
@@ -89,6 +89,7 @@ def show(device_id: DeviceId, url: UrlOption, token: TokenOption = "", as_json: 
         f"{device['device_id']}: app {device['app_version'] or 'unknown'}",
         f"seen from {_time(device['first_seen_s'])} to {_time(device['last_seen_s'])}",
         f"last report: {_time(device['reported_s'])}",
+        f"key: {device['key'] or 'none'}, certificate until {_time(device['certificate_until_s'])}",
         *(f"{name} = {value}" for name, value in device["attributes"].items()),
     ]
     emit(device, as_json=False, text=escape("\n".join(lines)))
@@ -134,6 +135,8 @@ def _row(device: DeviceJson) -> dict[str, Any]:
     return {
         "device": device["device_id"],
         "app": device["app_version"] or "unknown",
+        "key": device["key"] or "none",
+        "certificate until": _time(device["certificate_until_s"]),
         "last seen": _time(device["last_seen_s"]),
         "failed": sum(task["failed"] for task in device["tasks"]),
         "tasks": ", ".join(tasks) or "none",

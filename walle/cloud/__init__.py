@@ -1,7 +1,7 @@
-"""Nodes of the cloud, without Ray: gateway, releases, monitor, fallback inference.
+"""Nodes of the cloud, without Ray: gateway, releases, monitor, identities, fallback inference.
 
 A node has `start(peers...)` and `close()`, and its service has async methods whose arguments and results are plain
-values or frozen dataclasses. `Cloud` holds all four nodes in one process. `walle.actors` puts each into an actor and
+values or frozen dataclasses. `Cloud` holds all five nodes in one process. `walle.actors` puts each into an actor and
 passes handles with the same methods (docs/adr/0005-four-cloud-nodes.md).
 
 Names are loaded on first use: `walle task simulate` needs the simulation, and not the packages of a cloud.

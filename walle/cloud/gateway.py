@@ -254,7 +254,7 @@ class GatewayNode:
         app.include_router(identity_router(identities, access, audit))
         app.include_router(device_router(monitor, self._identity.verifier.device_id))
         app.include_router(feature_router(lambda: self._uploads, access))
-        app.include_router(registry_router(monitor, access))
+        app.include_router(registry_router(monitor, access, identities.states))
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
         app.mount("/cdn", signed_files(cdn_app(self._home.files), self._home.file_addresses))

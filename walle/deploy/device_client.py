@@ -23,7 +23,10 @@ class DeviceTaskJson(TypedDict):
 
 
 class DeviceJson(TypedDict):
-    """A device that the cloud has heard of. Times are in seconds since the epoch."""
+    """A device that the cloud has heard of. Times are in seconds since the epoch.
+
+    `key` is "enrolled", "revoked" or "" for none.
+    """
 
     device_id: str
     app_version: str
@@ -32,6 +35,8 @@ class DeviceJson(TypedDict):
     last_seen_s: float
     reported_s: float | None
     tasks: list[DeviceTaskJson]
+    key: str
+    certificate_until_s: float | None
 
 
 class DevicePageJson(TypedDict):

@@ -8,7 +8,6 @@ import httpx
 from walle.errors import ConfigError
 
 
-@functools.lru_cache(maxsize=8)
 def http_tls(ca_pem: str = "") -> ssl.SSLContext:
     """Return the context for `httpx.AsyncClient(verify=)`, the one that httpx makes itself for each client.
 
@@ -20,6 +19,11 @@ def http_tls(ca_pem: str = "") -> ssl.SSLContext:
     Raises:
         ConfigError: `ca_pem` is not a certificate.
     """
+    return _context(ca_pem)
+
+
+@functools.lru_cache(maxsize=8)
+def _context(ca_pem: str) -> ssl.SSLContext:
     context = httpx.create_ssl_context()
     if ca_pem:
         try:

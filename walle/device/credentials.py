@@ -34,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
 _LONGEST_RETRY_S = 300.0
+_RENEWAL_RETRY_S = 60.0
 _RENEW_LEFT_S = 10 * 86_400.0  # of a certificate's 30 days
 _REVOKED = "KeyRevokedError"  # as the cloud names the error
 
@@ -170,20 +171,20 @@ class DeviceCredentials:
         try:
             await self._ask_certificate()
         except CloudRefusalError as error:
-            if error.kind != _REVOKED or not self._token:
-                raise
-            _LOG.warning("%s: %s; trying the enrolment token with another key", self._device_id, error)
-            await self._replace_key()
+            await self._replace_key(error)
 
-    async def _replace_key(self) -> None:
+    async def _replace_key(self, refusal: CloudRefusalError) -> None:
+        """Get a certificate for a new key with the token, where the cloud has revoked the present one; else raise."""
+        if refusal.kind != _REVOKED or not self._token:
+            raise refusal
+        _LOG.warning("%s: %s; trying the enrolment token with another key", self._device_id, refusal)
         self._has_certificate = False
-        self._session = ""
         self._key = await asyncio.to_thread(self._make_key)
         try:
             await self._ask_certificate()
-        except CloudRefusalError:
+        except CloudRefusalError as error:
             self._token = ""  # it admits nobody: once is enough
-            raise
+            raise CloudRefusalError(f"{refusal}; and {error}", _REVOKED, error.response) from error
 
     async def _ask_certificate(self) -> None:
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Walle device")])  # the cloud names the device
@@ -206,20 +207,32 @@ class DeviceCredentials:
         self._certified.set()
 
     async def _ask_session(self) -> None:
-        challenge = str((await self._post("challenge", {}))["challenge"])
-        signature = self._key.sign(session_proof(self._device_id, challenge), ec.ECDSA(hashes.SHA256()))
-        body = {"device_id": self._device_id, "challenge": challenge, "signature": base64.b64encode(signature).decode()}
         try:
-            answer = await self._post("session", body)
+            left_s = await self._prove()
         except CloudRefusalError as error:
             self._session = ""
-            if error.kind == _REVOKED and self._token:
-                await self._replace_key()
-            raise
+            await self._replace_key(error)
+            left_s = await self._prove()
+        if left_s < _RENEW_LEFT_S:
+            try:
+                await self._ask_certificate()
+            except httpx.HTTPError as error:  # the session is good all the same
+                _LOG.warning("%s: the certificate was not renewed, trying again: %s", self._device_id, error)
+                self._session_s = self._clock.monotonic() + _RENEWAL_RETRY_S
+
+    async def _prove(self) -> float:
+        """Get a session by a proof of the key; return the seconds that are left of the certificate."""
+        challenge = str((await self._post("challenge", {}))["challenge"])
+        signature = self._key.sign(session_proof(self._device_id, challenge), ec.ECDSA(hashes.SHA256()))
+        body = {
+            "device_id": self._device_id,
+            "challenge": challenge,
+            "signature": base64.b64encode(signature).decode(),
+        }
+        answer = await self._post("session", body)
         self._session = str(answer["token"])
         self._session_s = self._clock.monotonic() + float(answer["life_s"]) / 2
-        if float(answer["certificate_left_s"]) < _RENEW_LEFT_S:
-            await self._ask_certificate()
+        return float(answer["certificate_left_s"])
 
     async def _post(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of a route of /v1/identity."""
@@ -227,7 +240,7 @@ class DeviceCredentials:
         try:
             answer = response.json()
             if not isinstance(answer, dict):
-                raise ValueError(type(answer).__name__)  # noqa: TRY301, TRY004 - as one that is no JSON
+                raise ValueError(type(answer).__name__)  # noqa: TRY301, TRY004 - as text that is not JSON
         except ValueError:
             answer = {}
         if response.is_error:

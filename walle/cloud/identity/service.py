@@ -7,6 +7,7 @@ import hmac
 import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -137,6 +138,11 @@ class IdentityService:
     async def records(self, after: str, limit: int, search: str) -> list[IdentityRecord]:
         """Return identities in the order of their ids: see `IdentityStore.records`."""
         return await self._blocking(lambda: self._store.records(after=after, limit=limit, search=search))
+
+    async def states(self, device_ids: list[str]) -> dict[str, dict[str, Any]]:
+        """Return the state of the key of each of these devices that is enrolled, as JSON."""
+        found = await self._blocking(lambda: self._store.states(device_ids))
+        return {device_id: record.state() for device_id, record in found.items()}
 
     def _tag(self, body: str) -> str:
         return hmac.new(self._challenge_key, body.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()

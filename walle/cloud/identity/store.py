@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,6 +83,10 @@ class IdentityRecord:
     def to_plain(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def state(self) -> dict[str, Any]:
+        """Return what the list of known devices shows."""
+        return {"key": "enrolled" if self.revoked_s is None else "revoked", "certificate_until_s": self.expires_s}
+
 
 class IdentityStore:
     """The file at `path`, from `open` to `close`. Calls block; several processes may have it open.
@@ -96,6 +100,10 @@ class IdentityStore:
 
     def open(self) -> Self:
         """Make what is absent, and remove what nothing needs any more."""
+        try:
+            self.path.touch(mode=0o600)  # before SQLite makes it; its other files get the same permissions
+        except OSError as error:
+            raise IdentityStoreError(self.path, str(error)) from error
         with self._reading() as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(_SCHEMA)
@@ -205,7 +213,7 @@ class IdentityStore:
     # --- revocation ---------------------------------------------------------------------------------------------------
 
     def revoke(self, device_id: str, reason: str) -> IdentityRecord:
-        """Revoke the key of a device, for good; a second time changes nothing.
+        """Revoke the key of a device permanently; a second time changes nothing.
 
         Raises:
             UnknownIdentityError: no such device is enrolled.
@@ -248,6 +256,13 @@ class IdentityStore:
                 (after, search, max(1, min(limit, MAX_PAGE))),
             ).fetchall()
         return [_record(row) for row in rows]
+
+    def states(self, device_ids: Sequence[str]) -> dict[str, IdentityRecord]:
+        """Return those of these devices that are enrolled, revoked ones too."""
+        with self._reading() as db:
+            query = "SELECT * FROM identities WHERE device_id = ?"
+            rows = [db.execute(query, (device_id,)).fetchone() for device_id in device_ids]
+        return {row["device_id"]: _record(row) for row in rows if row is not None}
 
     # --- internals ----------------------------------------------------------------------------------------------------
 

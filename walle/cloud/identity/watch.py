@@ -1,4 +1,4 @@
-"""What a gateway knows of identities: the public keys, and the revoked set, which it asks for each second."""
+"""A gateway's knowledge of identities: the public keys, and the revoked set, which it asks for each second."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping

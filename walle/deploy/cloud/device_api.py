@@ -1,5 +1,6 @@
 """Devices over HTTP: those that the cloud has heard of, each with its tasks and failures, and a page."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Header, Query
@@ -19,6 +20,9 @@ from walle.deploy.cloud.pages import Page
 from walle.protocol import MAX_ID_CHARS, OutcomeKind
 
 type Scenarios = frozenset[str] | None
+type KeyStates = Callable[[list[str]], Awaitable[Mapping[str, Mapping[str, Any]]]]
+"""`await key_states(ids)` returns `key` (enrolled, revoked) and `certificate_until_s` of those that have a key."""
+_NO_KEY: Mapping[str, Any] = {"key": "", "certificate_until_s": None}
 
 
 class Devices(Protocol):
@@ -35,7 +39,7 @@ Text = Annotated[str, Query(max_length=MAX_ID_CHARS)]
 Authorization = Annotated[str, Header()]
 
 
-def registry_router(devices: Devices, access: Identifier) -> APIRouter:
+def registry_router(devices: Devices, access: Identifier, key_states: KeyStates) -> APIRouter:
     """Return /v1/devices, /v1/device-log and the page /dashboard/devices.
 
     A device's id may have slashes and end in any word, so that it is the rest of a path, and nothing follows it.
@@ -85,8 +89,9 @@ def registry_router(devices: Devices, access: Identifier) -> APIRouter:
             seen_within_s=seen_within_s,
         )
         found = await devices.devices(query)
+        states = await key_states([device.device_id for device in found.devices])
         return {
-            "devices": [device.to_plain() for device in found.devices],
+            "devices": [{**device.to_plain(), **states.get(device.device_id, _NO_KEY)} for device in found.devices],
             "after": found.after,
             "total": found.total,
             "unlisted": found.unlisted,
@@ -110,7 +115,8 @@ def registry_router(devices: Devices, access: Identifier) -> APIRouter:
 
     @router.get("/v1/devices/{device_id:path}")
     async def show_device(device_id: str, authorization: Authorization = "") -> dict[str, Any]:
-        """Show one device: profile, tasks with active version, latest outcome and counts of runs."""
-        return (await devices.device(device_id, readable(authorization))).to_plain()
+        """Show one device: profile, state of its key, tasks with active version, latest outcome and counts of runs."""
+        device = await devices.device(device_id, readable(authorization))
+        return {**device.to_plain(), **(await key_states([device_id])).get(device_id, _NO_KEY)}
 
     return router

@@ -433,6 +433,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
                 found = {number: await server.dictionaries.get(digest) for number, digest in enumerate(digests, 1)}
                 point = await server.resume(hello)
                 if self._state is _ConnectionState.CHECKING and self.check_identity():
+                    server.revocations.supersede(self._certified.identity)
                     known = {number: dictionary for number, dictionary in found.items() if dictionary is not None}
                     self._open(hello, point, known)
         except protocol.ProtocolError as error:

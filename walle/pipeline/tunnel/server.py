@@ -458,7 +458,7 @@ class TunnelServer:
 
     def admit(self, connection: Connection) -> None:
         """Make `connection` the current one of its device."""
-        older = self._by_device.get(connection.device_id)  # of the same key: an earlier one is revoked
+        older = self._by_device.get(connection.device_id)
         self._by_device[connection.device_id] = connection
         if older is not None:
             older.refuse("replaced", f"device {connection.device_id!r} has connected again", -1.0)
