@@ -154,7 +154,8 @@ async def test_devices_of_a_cloud_pull_by_the_addresses_of_their_directives(tmp_
         user = User(device)
         await user.until(lambda: user.has("v1"))
         (blob, *_) = (path.name for path in (tmp_path / "cloud" / "files").glob("*/*"))
-        assert (await shop.http.get(f"/cdn/{blob}")).status_code == 403  # an admin's token is none for files
+        for headers in ({}, {"Authorization": f"Bearer {shop.cloud.home.device_token}"}):
+            assert (await shop.http.get(f"/cdn/{blob}", headers=headers)).status_code == 403
         prefix = shop.cloud.home.file_addresses.prefix()
         assert (await shop.http.get(f"{prefix}/{blob}", headers={"Authorization": ""})).status_code == 200
 
