@@ -1,6 +1,7 @@
 """Addresses of shared files: signed, expiring, with keys that rotate, and still good for caches."""
 
 import asyncio
+import functools
 import json
 import stat
 from collections.abc import AsyncIterator
@@ -11,11 +12,15 @@ import pytest
 import pytest_asyncio
 
 from tests.sim.device_session import session_headers
+from tests.sim.release_world import ReleaseWorld
 from tests.sim.shop_cloud import User, shop_cloud
 from walle.clock import ManualClock
 from walle.deploy.cloud.file_address import FileAddresses, signed_files
 from walle.deploy.cloud.files import FileStore, cdn_app
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.release import ReleaseRequest
 from walle.errors import ConfigError
+from walle.protocol import Directive
 
 DAY_S = 86_400
 CONTENT = b"0123456789" * 100
@@ -154,3 +159,28 @@ async def test_devices_of_a_cloud_pull_by_the_addresses_of_their_directives(tmp_
             assert (await shop.http.get(f"/cdn/{blob}", headers=headers)).status_code == 403
         prefix = shop.cloud.home.file_addresses.prefix()
         assert (await shop.http.get(f"{prefix}/{blob}", headers={"Authorization": ""})).status_code == 200
+
+
+@pytest.mark.asyncio
+async def test_directives_of_an_earlier_address_are_signed_again_at_start(tmp_path: Path) -> None:
+    """A cloud that is upgraded has directives without a permission, and one whose keys were removed, dead ones."""
+    clock = ManualClock()
+    directives = list[Directive]()
+    async with Journal(tmp_path / "journal.sqlite") as journal:
+        for url in ("/cdn", "/cdn/permission", "/cdn/permission"):
+            world = ReleaseWorld(tmp_path, clock, journal)
+            world.service._cdn_url = functools.partial(str, url)
+            async with world.service:
+                if not directives:
+                    request = ReleaseRequest(scenario="shop", task="ipv", version="v1", beta=("d1",))
+                    release = await world.service.create(request)
+                    await world.service.start(release.id)
+                    await world.reached(release.id, "beta")
+                await world.service.settled()
+                candidate = world.answerer.table.rows["shop/ipv"].candidate
+                assert candidate is not None
+                directives.append(candidate.directive)
+    first, second, third = directives
+    assert (first.url, second.url) == ("/cdn", "/cdn/permission")
+    assert second.serial > first.serial
+    assert third == second

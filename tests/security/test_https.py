@@ -56,9 +56,9 @@ def test_a_cloud_speaks_https_by_its_own_authority(cloud: tuple[Path, dict[str, 
     _, said = cloud
     assert said["url"].startswith("https://127.0.0.1:")
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(f"{said['url']}/healthz")
+        httpx.get(f"{said['url']}/healthz", timeout=LIMIT_S)
     context = ssl.create_default_context(cafile=said["ca_file"])
-    answer = httpx.get(f"{said['url']}/healthz", verify=context)
+    answer = httpx.get(f"{said['url']}/healthz", verify=context, timeout=LIMIT_S)
     assert (answer.json(), answer.http_version) == ({"ok": True}, "HTTP/1.1")
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"{said['url'].replace('https', 'http')}/healthz")
@@ -162,7 +162,7 @@ async def test_a_certificate_in_files_is_shown_and_renewed_without_a_restart(tmp
     cloud.gateway._clock = clock
     async with cloud:
         context = ssl.create_default_context(cafile=ca_path)
-        async with httpx.AsyncClient(base_url=cloud.address.url, verify=context) as http:
+        async with httpx.AsyncClient(base_url=cloud.address.url, verify=context, timeout=LIMIT_S) as http:
             assert (await http.get("/healthz")).json() == {"ok": True}
         port = httpx.URL(cloud.address.url).port
         assert port is not None
@@ -216,7 +216,7 @@ async def test_a_client_is_believed_only_from_named_proxies(
     tmp_path: Path, proxies: tuple[str, ...], seen: str
 ) -> None:
     config = CloudConfig(folder=tmp_path, business_app="asking_app:make", trusted_proxies=proxies)
-    async with Cloud(config) as cloud, httpx.AsyncClient(base_url=cloud.address.url) as http:
+    async with Cloud(config) as cloud, httpx.AsyncClient(base_url=cloud.address.url, timeout=LIMIT_S) as http:
         headers = {"X-Forwarded-For": "9.9.9.9", "X-Forwarded-Proto": "https"}
         found = (await http.get("/client", headers=headers)).json()
     assert found == {"client": seen, "scheme": "https" if seen == "9.9.9.9" else "http"}
@@ -286,7 +286,7 @@ def test_the_manuals_nginx_ends_tls_and_keeps_files_by_their_sha256(tmp_path: Pa
             sha256 = home.files.put(content)
             prefix = home.file_addresses.prefix()
             keys = json.loads((tmp_path / "cloud" / "keys" / "files.json").read_text())["keys"]
-            with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=ca_file)) as http:
+            with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=ca_file), timeout=LIMIT_S) as http:
                 assert http.get(f"{prefix}/{sha256}").content == content
                 home.files.path(sha256).unlink()  # from here on it is nginx that has it
                 assert http.get(f"{prefix}/{sha256}").content == content

@@ -270,7 +270,7 @@ def test_no_option_of_any_command_takes_a_token_itself() -> None:
 def test_the_answer_with_a_new_token_is_not_kept_by_caches(cloud: tuple[Path, str]) -> None:
     folder, url = cloud
     headers = {"Authorization": f"Bearer {(folder / 'admin.token').read_text().strip()}"}
-    with httpx.Client(base_url=url, headers=headers) as http:
+    with httpx.Client(base_url=url, headers=headers, timeout=60) as http:
         body = {"name": "a b/ü", "roles": {"shop": "reader"}}
         made = http.post("/v1/tokens", json=body)
         assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")

@@ -16,6 +16,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli import backup, event_loop
+from walle.cli.credentials import is_loopback
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console, working
 from walle.errors import ConfigError
@@ -211,13 +212,6 @@ def _is_network(text: str) -> bool:
     return True
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _is_unspecified(host: str) -> bool:
     try:
         return not host or ipaddress.ip_address(host).is_unspecified
@@ -336,7 +330,7 @@ def _announce(
         "ca_fingerprint": join.fingerprint,
         "pid": os.getpid(),
     }
-    if not config.https and not _is_loopback(config.host):
+    if not config.https and not is_loopback(config.host):
         what = f"HTTP at {config.host} has no TLS, so that tokens and task files can be read and changed on the way"
         progress_console.print(f"[yellow]warning:[/] {what}; leave --plain-http out, or put a proxy with TLS before it")
     if as_json:

@@ -8,8 +8,10 @@ They are in `~/.config/walle/credentials.toml` (or below XDG_CONFIG_HOME), which
 """
 
 import hashlib
+import ipaddress
 import json
 import os
+import re
 import ssl
 import tomllib
 import urllib.parse
@@ -97,7 +99,7 @@ class Credentials:
         if ca_pem is not None:
             ca_file = ""
             if ca_pem:
-                name = origin_of(url).partition("://")[2].replace(":", "-").strip("[]") + ".pem"
+                name = re.sub(r"[^\w.]+", "-", origin_of(url).partition("://")[2]) + ".pem"
                 write_file(self._path.parent / name, ca_pem, mode=0o600)
                 ca_file = str(self._path.parent / name)
         self._clouds[origin_of(url)] = KnownCloud(token, ca_file)
@@ -146,6 +148,14 @@ def origin_of(url: str) -> str:
     """Return scheme, host and port of an address, by which its token is kept."""
     parts = urllib.parse.urlsplit(url)
     return f"{parts.scheme.lower()}://{parts.netloc.rpartition('@')[2].lower()}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def read_token(path: Path) -> str:

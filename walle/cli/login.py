@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import urllib.parse
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import Credentials, check_token, fingerprint_of, origin_of, read_token
+from walle.cli.credentials import Credentials, check_token, fingerprint_of, is_loopback, origin_of, read_token
 from walle.cli.output import JsonFlag, emit
 from walle.deploy.cloud_client import CloudAddressError, CloudCertificateError, CloudRefusedError
 from walle.deploy.token_client import TokenClient, TokenJson, fetch_authority
@@ -70,6 +71,8 @@ def login(
 def _authority(url: str, credentials: Credentials, ca_file: Path | None, fingerprint: str) -> str:
     """Return the authority to trust the cloud by, "" for those of the system."""
     if not url.startswith("https://"):
+        if not is_loopback(urllib.parse.urlsplit(url).hostname or ""):
+            print(f"warning: {url} has no TLS: the token can be read on the way", file=sys.stderr)
         return ""
     if ca_file is not None:
         try:
