@@ -49,7 +49,7 @@ def walle(
 
 # Each module registers its commands on `app`. A command imports what it needs when it runs, so that
 # `walle device run` works with the device's packages only.
-for _name in ("demo", "task", "release", "cloud", "device", "features", "model", "figures"):
+for _name in ("demo", "task", "release", "sign", "trust", "cloud", "device", "features", "model", "figures"):
     importlib.import_module(f"walle.cli.{_name}").register(app)
 
 

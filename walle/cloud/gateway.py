@@ -42,6 +42,7 @@ from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
+from walle.deploy.cloud.signature_api import signature_router
 from walle.errors import ConfigError
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
@@ -207,6 +208,7 @@ class GatewayNode:
         install_error_handlers(app)
         access = self._home.access
         app.include_router(release_router(releases, monitor, authorize_by(access)))
+        app.include_router(signature_router(releases, authorize_by(access)))
         app.include_router(device_router(monitor, self._home.lets_in))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access))

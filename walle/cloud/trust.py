@@ -102,7 +102,7 @@ def trust_router(folder: TrustFolder) -> APIRouter:
         """Return root or scenarios metadata of one version, `1.root.json` or `1.scenarios.json`."""
         path = folder.file(name)
         if path is None:
-            raise HTTPException(404, "there is no such metadata; ask for /trust/VERSION.root.json or .scenarios.json")
+            raise HTTPException(404, "unknown metadata; ask for /trust/VERSION.root.json or .scenarios.json")
         data = await asyncio.to_thread(path.read_bytes)
         return Response(data, media_type="application/json", headers={"Cache-Control": "public, max-age=86400"})
 

@@ -72,8 +72,8 @@ class _Meter:
     def profile_header(self) -> str:
         return self._device.profile_header()
 
-    async def handle_answer(self, header: str) -> None:
-        await self._device.handle_answer(header)
+    async def handle_answer(self, header: str | None, trust: str | None = None) -> None:
+        await self._device.handle_answer(header, trust)
 
 
 class LogEvents:

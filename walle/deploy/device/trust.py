@@ -44,7 +44,7 @@ class TrustError(DeployError):
 
 
 class DeviceTrust:
-    """What one device trusts. `pinned` is the root metadata in its join file, which came over a trusted path."""
+    """Trust of one device. `pinned` is the root metadata in its join file, which came over a trusted path."""
 
     def __init__(self, pinned: Mapping[str, Any], clock: Clock) -> None:
         """Raises ConfigError where `pinned` is not valid root metadata."""
