@@ -177,7 +177,7 @@ class DeviceTrust:
 
     def _expired(self, what: str, expires_s: int) -> str:
         return (
-            f"{what} expired at {self._text(expires_s)}, and this device's clock says {self._text(self._clock.time())}:"
+            f"{what} expired at {self._text(expires_s)}, and it is {self._text(self.now_s())} on this device:"
             " answers are frozen, or the clock is ahead"
         )
 
