@@ -13,12 +13,17 @@ from typer.testing import CliRunner
 
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from walle.cli import app
-from walle.clock import SystemClock
+from walle.clock import ManualClock, SystemClock
+from walle.cloud import CloudHome
 from walle.cloud.epoch import raise_epoch, read_epoch
+from walle.cloud.trust import OnlineRoles
+from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.release_client import ReleaseJson
 from walle.deploy.signing import MANIFEST_DOMAIN, Signer
+from walle.deploy.trust import RoleKeys
 from walle.device import Device
 from walle.errors import ConfigError
+from walle.protocol import Timestamp
 
 TASK = "shop/count"
 SIGNER = """\
@@ -248,3 +253,50 @@ def test_walle_trust_shows_delegates_and_revokes(tmp_path: Path) -> None:
     (tmp_path / "offline-keys" / "scenarios.pem").unlink()
     result = CliRunner().invoke(app, ["trust", "delegate", folder, "toys", "--new"])
     assert "run this where the offline keys are kept" in str(result.exception)
+
+
+def test_a_clouds_folder_from_before_metadata_keeps_its_keys(tmp_path: Path) -> None:
+    """What its bundle key signed stays valid for the scenarios that it had; a new scenario gets a key of its own."""
+    bundle, release = Signer.generate(), Signer.generate()
+    (tmp_path / "keys").mkdir()
+    bundle.save(tmp_path / "keys" / "bundle.pem")
+    release.save(tmp_path / "keys" / "release.pem")
+    CloudHome(tmp_path).repos.create("shop")
+    CloudHome(tmp_path).prepare()
+    home = CloudHome(tmp_path)
+    root, scenarios = home.trust.root(), home.trust.scenarios()
+    assert set(scenarios.delegations["shop"].keys) == {bundle.key_id}
+    assert set(root.roles["snapshot"].keys) == {release.key_id}
+    assert not (tmp_path / "keys" / "bundle.pem").exists()
+    home.prepare(("toys",))
+    assert home.trust.root().data == root.data
+    again = home.trust.scenarios()
+    assert (again.version, set(again.delegations)) == (2, {"shop", "toys"})
+    assert bundle.key_id not in again.delegations["toys"].keys
+    (tmp_path / "offline-keys").rename(tmp_path / "away")
+    home.prepare(("books",))
+    assert set(home.trust.scenarios().delegations) == {"shop", "toys"}
+
+
+@pytest.mark.asyncio
+async def test_an_online_key_without_its_role_does_not_start_a_cloud(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path):
+        pass
+    Signer.generate().save(tmp_path / "cloud" / "keys" / "release.pem")
+    with pytest.raises(ConfigError, match="does not have the role snapshot in root version 1; copy keys/ and trust/"):
+        async with shop_cloud(tmp_path):
+            pass
+
+
+@pytest.mark.asyncio
+async def test_a_timestamp_names_metadata_that_were_added_a_moment_before(tmp_path: Path) -> None:
+    """Else the first devices of a version would refuse it for good: its key is in the newer metadata alone."""
+    home = CloudHome(tmp_path)
+    home.prepare(("shop",))
+    roles = OnlineRoles(home.trust, 1, ManualClock(), timestamp_life_s=60)
+    home.trust.delegate("shop", RoleKeys.of([Signer.generate().public_key]).keys, 1, SystemClock())
+    stamp = Timestamp.from_header(await roles.stamp(ReleaseTable(1)))
+    assert stamp.scenarios == 2
+    home.trust.root().verify_timestamp(stamp)
+    (home.trust.public / "3.scenarios.json").write_text("{")  # half a copy
+    assert Timestamp.from_header(await roles.stamp(ReleaseTable(2))).scenarios == 2
