@@ -122,6 +122,9 @@ async def test_freeze_a_frozen_answer_keeps_what_is_installed_refuses_new_and_ra
     await scene.device.clock.advance(HOUR_S + 1)
     assert "expired" in await scene.refused(publish(scene.cloud, "v3"), stamp="")
     assert scene.alarms() == ["frozen"], "also where the timestamp is left out"
+    await scene.restart()
+    scene.device.agent.watch_freshness()
+    assert scene.alarms() == ["frozen"], "and where the whole answer is"
 
 
 @pytest.mark.asyncio

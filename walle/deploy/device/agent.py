@@ -224,8 +224,7 @@ class Agent:
         if not self._is_started:
             raise RuntimeError("the agent is not started, or is closed: it does not know what is installed; call start")
         refused = await self._renew(timestamp) if timestamp and timestamp != self._last_header else None
-        if directives or timestamp or self._trust.timestamp is not None:
-            self._watch_freshness()
+        self.watch_freshness(is_needed=bool(directives or timestamp))
         async with asyncio.TaskGroup() as group:
             handling = [group.create_task(self._handle_one(directive, refused)) for directive in directives]
         return [error for error in (refused, *(task.result() for task in handling)) if error is not None]
@@ -293,7 +292,13 @@ class Agent:
                 self._last_header = ""
                 await on_disk(self._trust_file.write, self._trust)
 
-    def _watch_freshness(self) -> None:
+    def watch_freshness(self, *, is_needed: bool = False) -> None:
+        """Raise an alarm where no fresh timestamp has come; call it at each answer without directives or a timestamp.
+
+        A device that never had a timestamp does so only where one `is_needed`.
+        """
+        if self._trust.timestamp is None and not is_needed:
+            return
         if reason := self._trust.stale():
             self._alarm("frozen", reason)
         if fault := self._trust.clock_fault():
