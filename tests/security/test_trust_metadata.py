@@ -108,7 +108,7 @@ CHAINS: dict[str, tuple[list[bytes], bool]] = {
     "targets in place of root": ([_edited(FIRST, lambda body: body.update(_type="targets"), [0])], False),
     "specification 2": ([_edited(FIRST, lambda body: body.update(spec_version="2.0.0"), [0])], False),
     "a later 1.x specification": ([_edited(FIRST, lambda body: body.update(spec_version="1.99.0"), [0])], True),
-    "an expiry that is no date": ([_edited(FIRST, lambda body: body.update(expires="soon"), [0])], False),
+    "an expiry that is not a date": ([_edited(FIRST, lambda body: body.update(expires="soon"), [0])], False),
     "an unknown field": ([_edited(FIRST, lambda body: body.update(note="kept"), [0])], True),
     "not JSON": ([b"{"], False),
     "no object": ([b"[]"], False),

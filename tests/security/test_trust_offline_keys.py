@@ -256,7 +256,7 @@ def test_walle_trust_shows_delegates_and_revokes(tmp_path: Path) -> None:
 
 
 def test_a_clouds_folder_from_before_metadata_keeps_its_keys(tmp_path: Path) -> None:
-    """What its bundle key signed stays valid for the scenarios that it had; a new scenario gets a key of its own."""
+    """Keep its bundle key for the scenarios that it had; give a new scenario a key of its own."""
     bundle, release = Signer.generate(), Signer.generate()
     (tmp_path / "keys").mkdir()
     bundle.save(tmp_path / "keys" / "bundle.pem")
@@ -290,7 +290,7 @@ async def test_an_online_key_without_its_role_does_not_start_a_cloud(tmp_path: P
 
 @pytest.mark.asyncio
 async def test_a_timestamp_names_metadata_that_were_added_a_moment_before(tmp_path: Path) -> None:
-    """Else the first devices of a version would refuse it for good: its key is in the newer metadata alone."""
+    """Else the first devices of a version would refuse it permanently: its key is in the newer metadata alone."""
     home = CloudHome(tmp_path)
     home.prepare(("shop",))
     roles = OnlineRoles(home.trust, 1, ManualClock(), timestamp_life_s=60)
