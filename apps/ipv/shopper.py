@@ -14,7 +14,7 @@ import httpx
 
 from walle.clock import Clock
 from walle.pipeline.events import CLICK, PAGE_ENTER, PAGE_EXIT, Event, EventError
-from walle.protocol import TASKS_HEADER
+from walle.protocol import TASKS_HEADER, TRUST_HEADER
 
 WAITING_REQUESTS = 8  # an app with more open requests makes its user wait
 LONGEST_WAIT_S = 1.0  # pauses between sessions last hours
@@ -33,8 +33,8 @@ class ShopperDevice(Protocol):
     def request_headers(self) -> dict[str, str]:
         """Return the headers with which the device rides on a request."""
 
-    async def handle_answer(self, header: str) -> object:
-        """Act on the tasks header of an answer."""
+    async def handle_answer(self, header: str | None, trust: str | None = None) -> object:
+        """Act on the tasks and trust headers of an answer."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -161,5 +161,6 @@ class Shopper:
                 self.counts.failed += 1
                 continue
             self.counts.failed += response.is_server_error  # an item that the shop does not have is an answer
-            if TASKS_HEADER in response.headers:
-                await self._device.handle_answer(response.headers[TASKS_HEADER])
+            tasks, trust = response.headers.get(TASKS_HEADER), response.headers.get(TRUST_HEADER)
+            if tasks or trust:
+                await self._device.handle_answer(tasks, trust)

@@ -14,7 +14,7 @@ import pytest
 from walle.clock import ManualClock
 from walle.cloud import CloudHome
 from walle.cloud.backup import MANIFEST, BackupError, Manifest, make_backup
-from walle.cloud.restore import raise_serials, restore_backup, skip_release_numbers
+from walle.cloud.restore import restore_backup, skip_release_numbers
 from walle.cloud.secret_files import SecretFilesError, is_secret, load_secrets, save_secrets
 from walle.deploy.cloud.audit import read_records, verify
 from walle.deploy.signing import Signer
@@ -273,25 +273,20 @@ def test_the_epoch_is_raised_by_the_function_that_is_given(home: CloudHome, tmp_
     assert raised[0][0] != home.folder
 
 
-def test_serials_go_on_above_all_that_the_lost_cloud_can_have_used(home: CloudHome) -> None:
+def test_releases_are_numbered_above_all_that_the_lost_cloud_can_have_used(home: CloudHome) -> None:
     def counters() -> dict[str, int]:
         with contextlib.closing(sqlite3.connect(home.releases_db)) as database:
             return dict(database.execute("SELECT name, value FROM counters").fetchall())
 
     clock = ManualClock()
-    raise_serials(home.folder, clock)
     skip_release_numbers(home.folder, clock)
     first = counters()
-    assert first["serial"] == int(clock.time() * 1000)
     assert first["release"] > 3
-    later = ManualClock(clock.time() + 3600)
-    raise_serials(home.folder, later)  # of the same backup again
+    later = ManualClock(clock.time() + 3600)  # of the same backup again
     skip_release_numbers(home.folder, later)
     second = counters()
-    assert second["serial"] > first["serial"] + 1_000_000
     assert second["release"] == first["release"] + 60
-    raise_serials(home.folder, ManualClock(1.0))  # a clock that is off takes nothing back
-    skip_release_numbers(home.folder, ManualClock(1.0))
+    skip_release_numbers(home.folder, ManualClock(1.0))  # a clock that is off takes nothing back
     assert counters() == second
 
 

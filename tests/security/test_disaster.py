@@ -168,8 +168,8 @@ def _head(cloud: RunningCloud) -> dict[str, Any]:
     return found
 
 
-def _serial(device: Device) -> int:
-    return max(state.serial for state in device.agent._states.values())
+def _serial(device: Device) -> tuple[int, int]:
+    return max((state.epoch, state.serial) for state in device.agent._states.values())
 
 
 @pytest.mark.system

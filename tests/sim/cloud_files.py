@@ -88,7 +88,7 @@ class CloudFiles:
         body = scenarios_body(version, delegations, self.clock)
         self.trust[f"{version}.scenarios.json"] = sign_metadata(body, [signer or self.roles["targets"]])
 
-    def timestamp(self, time_s: float = 1_699_000_000.0, *, signer: Signer | None = None, **changes: Any) -> str:
+    def timestamp(self, now_s: float = 1_699_000_000.0, *, signer: Signer | None = None, **changes: Any) -> str:
         """Return X-Walle-Trust as the timestamp role signs it."""
         fields: dict[str, Any] = {
             "fleet": self.fleet,
@@ -98,8 +98,8 @@ class CloudFiles:
             "root": self.root_version,
             "scenarios": self.scenarios_version,
             "scenarios_sha256": sha256_of(self.trust[f"{self.scenarios_version}.scenarios.json"]),
-            "time_s": int(time_s),
-            "expires_s": int(min(time_s + self.timestamp_life_s, NEVER_S)),
+            "time_s": int(now_s),
+            "expires_s": int(min(now_s + self.timestamp_life_s, NEVER_S)),
         }
         made = Timestamp(**{**fields, **changes})
         return (signer or self.roles["timestamp"]).sign_timestamp(made).to_header()

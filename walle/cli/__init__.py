@@ -49,7 +49,11 @@ def walle(
 
 # Each module registers its commands on `app`. A command imports what it needs when it runs, so that
 # `walle device run` works with the device's packages only.
-for _name in ("demo", "task", "release", "cloud", "login", "token", "device", "features", "model", "audit", "figures"):
+_COMMANDS = (
+    "demo", "task", "release", "sign", "trust", "cloud", "login",
+    "token", "device", "features", "model", "audit", "figures",
+)  # fmt: skip
+for _name in _COMMANDS:
     importlib.import_module(f"walle.cli.{_name}").register(app)
 
 

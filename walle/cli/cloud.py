@@ -129,6 +129,10 @@ def up(
     address: Annotated[
         str, typer.Option(help="With --ray: the cluster to join; a local Ray is started if empty.")
     ] = "",
+    timestamp_life: Annotated[
+        int,
+        typer.Option(min=60, max=604_800, help="Seconds after which devices install nothing new from a frozen answer."),
+    ] = 3600,
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Run a cloud until Ctrl-C; a second one ends it without waiting for its devices to move.
@@ -197,6 +201,7 @@ def up(
             business_app=business_app,
             pythons=tuple(python or ()),
             untrusted_authors=untrusted_authors,
+            timestamp_life_s=timestamp_life,
         )
         try:
             event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
@@ -340,6 +345,7 @@ def _announce(
     lines = [
         f"[green]the cloud is up[/]: {join.url} (dashboard; the API is at /docs), tunnel {said['tunnel']}",
         *(f"task repository: {one}" for one in git),
+        *_offline_lines(home),
         f"admin token: in {escape(said['admin_token_file'])}",
         f"a device joins with: walle device run DEVICE_FOLDER --join {escape(str(path))}",
         f"[yellow]task code runs without {', '.join(missing)}[/]: only for authors that you trust"
@@ -351,6 +357,14 @@ def _announce(
     ]
     for line in lines:
         emit(said, as_json=False, text=line)
+
+
+def _offline_lines(home: "CloudHome") -> list[str]:
+    """Say that the offline keys are here, where they are."""
+    if not any(home.trust.offline.glob("*.pem")):
+        return []
+    where = escape(str(home.trust.offline))
+    return [f"offline keys: in {where}; move them away, then sign versions with walle sign (docs/how-to/sign.md)"]
 
 
 def register(app: typer.Typer) -> None:

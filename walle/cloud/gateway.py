@@ -51,6 +51,7 @@ from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.request_audit import RequestAudit, RequestNotes
 from walle.deploy.cloud.routes import RouteGuard, RouteTable, check_routes
+from walle.deploy.cloud.signature_api import signature_router
 from walle.deploy.cloud.token_api import token_router
 from walle.errors import ConfigError
 from walle.identity import Revocations
@@ -250,6 +251,7 @@ class GatewayNode:
         access, log = self._home.access, self._home.audit
         audit = RequestAudit(log)
         app.include_router(release_router(releases, monitor, access, audit))
+        app.include_router(signature_router(releases, access, audit))
         app.include_router(audit_router(log, access))
         app.include_router(identity_router(identities, access, audit))
         app.include_router(device_router(monitor, self._identity.verifier.device_id))

@@ -9,6 +9,7 @@ from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
+from walle.deploy.cloud.signature_api import SignedVersions
 
 
 class GatewayPeer(Protocol):
@@ -26,7 +27,7 @@ class MonitorPeer(Outcomes, Devices, Protocol):
     async def note_profiles(self, profiles: Mapping[str, bytes]) -> None: ...
 
 
-class ReleasesPeer(Releases, Protocol):
+class ReleasesPeer(Releases, SignedVersions, Protocol):
     """Methods of the release service that the gateway, the monitor and fallback inference call."""
 
     async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None: ...

@@ -5,9 +5,7 @@ as replays. `raise_epoch` makes what it says next newer than all that the lost c
 """
 
 import contextlib
-import dataclasses
 import hashlib
-import json
 import os
 import shutil
 import sqlite3
@@ -17,15 +15,14 @@ from pathlib import Path
 
 from walle.clock import Clock
 from walle.cloud.backup import MANIFEST, BackupError, BackupFile, Manifest, OnProgress
+from walle.cloud.epoch import raise_epoch
 from walle.cloud.home import CloudHome
 from walle.cloud.secret_files import load_secrets
 from walle.deploy.cloud.journal import JOURNAL_SCHEMA
-from walle.deploy.cloud.release_table import TaskRow
 from walle.durable_file import make_folders, move_folder, sync_tree, write_all
 
 _CHUNK_BYTES = 1 << 20
 _MINUTE_S = 60
-_SERIAL_MS = 1000
 
 type RaiseEpoch = Callable[[Path, Clock], object]
 """`raise_epoch(folder, clock)` changes a restored cloud's folder so that devices accept what it says next."""
@@ -39,7 +36,7 @@ def restore_backup(
     keys: Path | None = None,
     passphrase: str = "",
     sha256: str = "",
-    raise_epoch: RaiseEpoch | None = None,
+    raise_epoch: RaiseEpoch = raise_epoch,
     on_progress: OnProgress | None = None,
 ) -> Manifest:
     """Make `folder` from a backup, and return its list. `folder` must not exist, or be empty.
@@ -73,7 +70,7 @@ def restore_backup(
         for database in sorted(staging.glob("*.db")):
             _check_database(database)
         skip_release_numbers(staging, clock)
-        (raise_epoch or raise_serials)(staging, clock)
+        raise_epoch(staging, clock)
         home = CloudHome(staging)
         details = {"made_s": manifest.made_s, "sha256": manifest.sha256, "records": manifest.audit_number}
         home.audit.append("cloud.restore", who="operator", subject=str(backup), details=details)
@@ -93,22 +90,6 @@ def skip_release_numbers(folder: Path, clock: Clock) -> None:
     They go on from the time in minutes, which grows with each restore, and faster than people make releases.
     """
     _raise_counter(folder, "release", int(clock.time() // _MINUTE_S))
-
-
-def raise_serials(folder: Path, clock: Clock) -> None:
-    """Raise serials above all that the lost cloud can have used, and have the release table's rows signed again.
-
-    They go on from the time in milliseconds: it grows with each restore, also of the same backup, and faster than a
-    cloud draws serials.
-    """
-    _raise_counter(folder, "serial", int(clock.time() * _SERIAL_MS))
-    with _journal(folder) as database:
-        # A row that has expired is signed again, with new serials, when the cloud starts.
-        for name, text in database.execute("SELECT task, task_row FROM table_rows").fetchall():
-            row = TaskRow.from_plain(json.loads(text))
-            expired = dataclasses.replace(row, removal=dataclasses.replace(row.removal, expires_s=0))
-            values = json.dumps(expired.to_plain()), name
-            database.execute("UPDATE table_rows SET task_row = ? WHERE task = ?", values)
 
 
 def _raise_counter(folder: Path, name: str, least: int) -> None:

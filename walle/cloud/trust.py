@@ -56,7 +56,11 @@ class OnlineRoles:
         return self._release.sign_directive(dataclasses.replace(directive, epoch=self._epoch), self._root.fleet)
 
     async def stamp(self, table: ReleaseTable) -> str:
-        """Return the value of X-Walle-Trust for answers from `table`, signed now by the timestamp role."""
+        """Return the value of X-Walle-Trust for answers from `table`, signed now by the timestamp role.
+
+        It names the newest metadata: a version in `table` may have been signed by a key that these delegate.
+        """
+        await asyncio.to_thread(self._reload)
         now_s = int(self._clock.time())
         timestamp = Timestamp(
             fleet=self._root.fleet,
@@ -74,23 +78,25 @@ class OnlineRoles:
 
     async def watch(self, changed: Callable[[], Awaitable[None]]) -> None:
         """Call `changed` when newer metadata were put into the folder, until cancelled."""
+        known = self._names
         while True:
             await self._clock.sleep(_WATCH_S)
-            if await asyncio.to_thread(self._reload):
+            await asyncio.to_thread(self._reload)
+            if self._names != known:
+                known = self._names
                 await changed()
 
-    def _reload(self) -> bool:
+    def _reload(self) -> None:
         names = self._folder.names()
         if names == self._names:
-            return False
+            return
         try:
             self._root, self._scenarios = self._load()
         except (ConfigError, OSError) as error:  # also while files are being copied: looked at again
             _LOG.error("new metadata are not used: %s", error)
-            return False
+            return
         self._names = names
         _LOG.info("root version %d, scenarios version %d", self._root.version, self._scenarios.version)
-        return True
 
 
 def trust_router(folder: TrustFolder) -> APIRouter:
@@ -102,7 +108,7 @@ def trust_router(folder: TrustFolder) -> APIRouter:
         """Return root or scenarios metadata of one version, `1.root.json` or `1.scenarios.json`."""
         path = folder.file(name)
         if path is None:
-            raise HTTPException(404, "there is no such metadata; ask for /trust/VERSION.root.json or .scenarios.json")
+            raise HTTPException(404, "unknown metadata; ask for /trust/VERSION.root.json or .scenarios.json")
         data = await asyncio.to_thread(path.read_bytes)
         return Response(data, media_type="application/json", headers={"Cache-Control": "public, max-age=86400"})
 

@@ -191,6 +191,8 @@ class Device:
         directives = self._requests.directives(header)
         if self._is_open and (directives or trust):
             self._background.spawn(self.agent.handle(directives, trust), "directives")
+        elif self._is_open:
+            self.agent.watch_freshness()
 
     async def checkin(self) -> None:
         """Send a heartbeat to the cloud and act on its answer.

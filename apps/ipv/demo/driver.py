@@ -72,8 +72,8 @@ class _Meter:
     def request_headers(self) -> dict[str, str]:
         return self._device.request_headers()
 
-    async def handle_answer(self, header: str) -> None:
-        await self._device.handle_answer(header)
+    async def handle_answer(self, header: str | None, trust: str | None = None) -> None:
+        await self._device.handle_answer(header, trust)
 
 
 class LogEvents:

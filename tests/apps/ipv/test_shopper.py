@@ -22,7 +22,7 @@ class RecordingDevice:
 
     def __init__(self) -> None:
         self.events: list[tuple[int, Event]] = []
-        self.answers: list[str] = []
+        self.answers: list[str | None] = []
         self.fails_at: int | None = None
         self.failure: Exception = RuntimeError("the device is broken")
         self.taken = asyncio.Event()
@@ -36,7 +36,7 @@ class RecordingDevice:
     def request_headers(self) -> dict[str, str]:
         return {PROFILE_HEADER: '{"d":"device"}'}
 
-    async def handle_answer(self, header: str) -> None:
+    async def handle_answer(self, header: str | None, trust: str | None = None) -> None:
         self.answers.append(header)
 
 

@@ -15,7 +15,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import ERROR_HEADER, MAX_SEEN, MAX_SEEN_BYTES, Answerer, Headers, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.errors import DeployError
-from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, TASKS_HEADER, TRUST_HEADER, Profile, directives_from_header
 
 
 def _profile(device_id: str = "d1", **tasks: str) -> bytes:
@@ -245,3 +245,19 @@ async def test_the_devices_that_sent_profiles_are_handed_over_once_within_bounds
     for number in range(3000):
         _ask(answerer, Profile(f"f{number}", "1" * 8000).to_header().encode())
     assert sum(map(len, answerer.take_seen().values())) <= MAX_SEEN_BYTES
+
+
+@pytest.mark.asyncio
+async def test_every_answer_to_a_profile_has_the_timestamp_and_a_renewal_keeps_the_cache() -> None:
+    table = table_of(ipv="v2")
+    answerer = Answerer(ReleaseTable(1, list(table.rows.values()), "first"))
+    for profile in (_profile(ipv="v1"), _profile(ipv="v2")):
+        assert (await _get(answerer, profile=profile)).headers[TRUST_HEADER] == "first"
+    assert TRUST_HEADER not in (await _get(answerer)).headers
+    answerer.swap(ReleaseTable(2, list(table.rows.values()), "second"))
+    response = await _get(answerer, profile=_profile(ipv="v1"))
+    assert (response.headers[TRUST_HEADER], answerer.table.generation) == ("second", 2)
+    assert TASKS_HEADER in response.headers
+    assert (answerer.repeated, answerer.fresh) == (1, 2)
+    answerer.swap(ReleaseTable(1, [], "older"))
+    assert (await _get(answerer, profile=_profile(ipv="v1"))).headers[TRUST_HEADER] == "second"

@@ -434,3 +434,52 @@ async def test_a_cancelled_caller_leaves_journal_and_memory_equal(tmp_path: Path
         async with world.service._changing:  # what was begun is through
             pass
         assert list(reversed(await world.service.all())) == await world.journal.releases()
+
+
+async def _says_why(world: ReleaseWorld, release_id: str) -> Release:
+    """Return the release once it has a reason."""
+    async for release in world.service.watch(release_id):
+        if release.reason:
+            return release
+    raise AssertionError(f"{release_id} ended without a reason")
+
+
+@pytest.mark.asyncio
+async def test_a_version_without_signatures_waits_says_why_and_goes_on_also_after_a_restart(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        world.unsigned = True
+        release = await world.service.create(_request(beta=0))
+        await world.service.start(release.id)
+        shown = await _says_why(world, release.id)
+        assert (shown.state, shown.reason) == (
+            ReleaseState.SIMULATING,
+            "shop/ipv v1 waits for a signature: sign it with: walle sign",
+        )
+        world.service.look_again()  # nothing came: it says so once
+        await world.service.settled()
+        assert [one.event for one in await world.service.history(release.id)] == ["Create", "Start", "SignatureAwaited"]
+    async with _world(tmp_path) as world:  # the effect was journalled
+        reached = await world.reached(release.id, "gray 0.25")
+        assert reached.reason == ""
+    async with _world(tmp_path) as world:
+        world.unsigned = True
+        await world.service.rollback(release.id, "anna", "")
+        again = await world.service.create(_request("v2", beta=0))
+        await world.service.start(again.id)
+        await _says_why(world, again.id)
+        await world.service.add_signatures("shop", "ipv", "v2", {"a": b"signature"})
+        await world.reached(again.id, "gray 0.25")
+
+
+@pytest.mark.asyncio
+async def test_the_timestamp_is_renewed_without_a_new_table(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with _world(tmp_path, clock) as world:
+        await _fully(world, "v1")
+        before = world.answerer.table
+        world.published.clear()
+        await clock.advance(901)
+        await world.published.wait()
+        after = world.answerer.table
+        assert (after.generation, after.rows) == (before.generation, before.rows)
+        assert after.timestamp == f"{after.generation}:{after.floor}"

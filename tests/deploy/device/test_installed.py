@@ -17,7 +17,7 @@ from walle.deploy.device.installed import (
     VersionRef,
     verify_files,
 )
-from walle.protocol import FileEntry, OutcomeKind
+from walle.protocol import FileEntry, OutcomeKind, canonical_json
 
 TASK = "shop/ipv"
 DATA = b"data" * 1000
@@ -229,3 +229,16 @@ def test_a_state_can_be_read_by_programs_that_know_no_failures_of_an_outcome() -
     stored = json.loads(state.to_bytes())["state"]["outcome"]
     assert stored.keys() == {"task", "version", "release", "kind", "ok", "failed", "error", "place", "log"}
     assert TaskState.from_bytes(state.to_bytes()) == state
+
+
+def test_a_state_of_an_older_walle_is_read_and_follows_the_first_era() -> None:
+    body = json.loads(TaskState(task=TASK).activate(70, _ref(1)).to_bytes())["state"]
+    del body["epoch"], body["era"]
+    old = canonical_json({"format": 1, "state": body, "sha256": sha256_of(canonical_json(body))})
+    state = TaskState.from_bytes(old)
+    assert (state.serial, state.epoch, state.era, state.active) == (70, 0, "", _ref(1))
+    first = state.within("fleet/1", 1)
+    assert (first.serial, first.active) == (0, _ref(1))
+    assert first.begin(5).within("fleet/1", 1).serial == 5
+    assert TaskState.from_bytes(first.begin(5).to_bytes()) == first.begin(5)
+    assert first.begin(5).remove(6, "r").within("fleet/1", 1).serial == 6

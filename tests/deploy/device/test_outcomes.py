@@ -1,12 +1,13 @@
 import itertools
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.device.outcomes import OutcomeReport
-from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol import Alarm, Failure, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
 
 
 def _report(max_keys: int = 1000) -> OutcomeReport:
@@ -148,3 +149,33 @@ def test_every_run_is_reported_exactly_once(steps: list[str]) -> None:
     assert sum(outcome.ok for outcome in outcomes) == counted["ok"]
     assert sum(outcome.failed for outcome in outcomes) == counted["failed"]
     assert report.take_batch() is None
+
+
+def test_alarms_travel_with_outcomes_the_last_of_each_kind() -> None:
+    report = OutcomeReport("d1", new_id=lambda: "b1")
+    report.alarm(Alarm("frozen", "first", 1.0))
+    report.alarm(Alarm("frozen", "x" * 900, 2.0))
+    report.alarm(Alarm("clock", "late", 3.0))
+    batch = report.take_batch()
+    assert batch is not None
+    read = OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json())))
+    assert read.alarms == (Alarm("frozen", "x" * Alarm.MAX_TEXT_CHARS, 2.0), Alarm("clock", "late", 3.0))
+    assert report.take_batch() is batch
+    report.confirm("b1")
+    assert report.take_batch() is None
+
+
+@pytest.mark.parametrize(
+    ("alarms", "field"),
+    [
+        ([1], "must be an object"),
+        ([{"kind": "fire", "text": "", "time_s": 1}], "is not one of frozen, clock, metadata"),
+        ([{"kind": "clock", "text": 1, "time_s": 1}], "text: must be str"),
+        ([{"kind": "clock", "text": "", "time_s": "now"}], "time_s: must be a number"),
+        ([{"kind": "clock", "text": "", "time_s": float("nan")}], "time_s: must be a number"),
+        ([{"kind": "clock", "text": "", "time_s": 1}] * 11, "11 alarms, more than 10"),
+    ],
+)
+def test_wrong_alarms_are_refused(alarms: list[object], field: str) -> None:
+    with pytest.raises(ProtocolError, match=field):
+        OutcomeBatch.from_json({"device_id": "d1", "batch_id": "b", "outcomes": [], "alarms": alarms})

@@ -59,7 +59,7 @@ class Answerer:
         recent_devices: int = 4096,
     ) -> None:
         self.table = table or ReleaseTable()
-        self.stamp: Headers = ()  # the table's timestamp, for every answer to a profile
+        self.stamp = _stamp(self.table)  # for every answer to a profile
         self.repeated = 0  # profiles answered from the cache
         self.fresh = 0  # profiles that were parsed
         self.broken = 0
@@ -81,7 +81,7 @@ class Answerer:
         """Set the table for answers; one that is older than the current table is ignored."""
         if table.generation < self.table.generation:
             return
-        self.stamp = ((_TRUST, table.timestamp.encode()),) if table.timestamp else ()
+        self.stamp = _stamp(table)
         if table.rows == self.table.rows:  # only a later timestamp: the cached answers hold
             self.table = ReleaseTable(table.generation, tuple(self.table.rows.values()), table.timestamp)
             return
@@ -225,6 +225,10 @@ class WallePush:
         except Exception:  # noqa: BLE001 - an error here must not fail the business request
             _LOG.exception("a profile could not be answered")
             return ((_ERROR, b"the profile could not be answered"),)
+
+
+def _stamp(table: ReleaseTable) -> Headers:
+    return ((_TRUST, table.timestamp.encode()),) if table.timestamp else ()
 
 
 def _header_text(text: str) -> bytes:

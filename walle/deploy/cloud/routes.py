@@ -78,6 +78,8 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("POST", "/v1/releases/{release_id}/pause", Role.RELEASER, Where.ITS),
     _person("POST", "/v1/releases/{release_id}/resume", Role.RELEASER, Where.ITS),
     _person("POST", "/v1/releases/{release_id}/rollback", Role.RELEASER, Where.ITS),
+    _person("GET", "/v1/versions/{scenario}/{task}/{version}/manifest", Role.READER, Where.ITS),
+    _person("POST", "/v1/versions/{scenario}/{task}/{version}/signatures", Role.AUTHOR, Where.ITS),
     _person("GET", "/v1/audit", Role.ADMIN, Where.ALL),
     _person("GET", "/v1/audit/head", Role.ADMIN, Where.ALL),
     _person("GET", "/v1/audit/verify", Role.ADMIN, Where.ALL),

@@ -215,7 +215,7 @@ class Agent:
         """Carry out `directives`; return an error for each that failed, and one for `timestamp` if it was refused.
 
         `timestamp` is X-Walle-Trust of the same answer, None if it had none: then the last one counts as long as it is
-        fresh. What is wrong with it becomes an alarm in the next report of outcomes.
+        fresh. What is wrong with it becomes an alarm in the next report of outcomes, and `directives` are refused.
 
         A refused version is reported to the cloud as REJECTED. A refused directive (unsigned, expired or old) is not
         reported: anybody could have sent it, and it must not fail a release. Cancellation leaves each task at its old
@@ -224,10 +224,9 @@ class Agent:
         if not self._is_started:
             raise RuntimeError("the agent is not started, or is closed: it does not know what is installed; call start")
         refused = await self._renew(timestamp) if timestamp and timestamp != self._last_header else None
-        if directives or timestamp or self._trust.timestamp is not None:
-            self._watch_freshness()
+        self.watch_freshness(is_needed=bool(directives or timestamp))
         async with asyncio.TaskGroup() as group:
-            handling = [group.create_task(self._handle_one(directive)) for directive in directives]
+            handling = [group.create_task(self._handle_one(directive, refused)) for directive in directives]
         return [error for error in (refused, *(task.result() for task in handling)) if error is not None]
 
     async def revert(self, task: str, reason: str, *, version: str = "") -> bool:
@@ -293,7 +292,13 @@ class Agent:
                 self._last_header = ""
                 await on_disk(self._trust_file.write, self._trust)
 
-    def _watch_freshness(self) -> None:
+    def watch_freshness(self, *, is_needed: bool = False) -> None:
+        """Raise an alarm where no fresh timestamp has come; call it at each answer without directives or a timestamp.
+
+        A device that never had a timestamp does so only where one `is_needed`.
+        """
+        if self._trust.timestamp is None and not is_needed:
+            return
         if reason := self._trust.stale():
             self._alarm("frozen", reason)
         if fault := self._trust.clock_fault():
@@ -312,8 +317,10 @@ class Agent:
 
     # --- one directive -----------------------------------------------------------------------------------------------
 
-    async def _handle_one(self, directive: Directive) -> DeployError | None:
+    async def _handle_one(self, directive: Directive, refused: DeployError | None) -> DeployError | None:
         try:
+            if refused is not None:
+                raise DirectiveRefusedError(directive, f"the timestamp of its answer was refused: {refused}")
             self._admit(directive)
             await self._in_turn(directive)
         except DeployError as error:

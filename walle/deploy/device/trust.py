@@ -44,7 +44,7 @@ class TrustError(DeployError):
 
 
 class DeviceTrust:
-    """What one device trusts. `pinned` is the root metadata in its join file, which came over a trusted path."""
+    """Trust of one device. `pinned` is the root metadata in its join file, which came over a trusted path."""
 
     def __init__(self, pinned: Mapping[str, Any], clock: Clock) -> None:
         """Raises ConfigError where `pinned` is not valid root metadata."""
@@ -177,7 +177,7 @@ class DeviceTrust:
 
     def _expired(self, what: str, expires_s: int) -> str:
         return (
-            f"{what} expired at {self._text(expires_s)}, and this device's clock says {self._text(self._clock.time())}:"
+            f"{what} expired at {self._text(expires_s)}, and it is {self._text(self.now_s())} on this device:"
             " answers are frozen, or the clock is ahead"
         )
 

@@ -1,0 +1,173 @@
+"""`walle trust`: keys and metadata that say what the devices of a fleet may run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from walle.cli.output import JsonFlag, emit
+from walle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from walle.deploy.trust_folder import TrustFolder
+
+Folder = Annotated[
+    Path, typer.Argument(help="A folder with offline-keys/, keys/ and trust/: your own, or the cloud's.")
+]
+_ROLES = {"root": "root", "scenarios": "targets", "release": "snapshot", "timestamp": "timestamp"}
+
+
+def init(
+    folder: Folder,
+    scenario: Annotated[list[str] | None, typer.Option(help="Scenario to make a key for; once for each.")] = None,
+    fleet: Annotated[str, typer.Option(help="Id of the fleet; a random one if empty.")] = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Make the keys and the first metadata of a fleet, away from its cloud.
+
+    Copy keys/ and trust/ into the folder of the cloud before its first start; offline-keys/ stays where it is.
+    """
+    import secrets
+
+    from walle.clock import SystemClock
+    from walle.deploy.trust_folder import TrustFolder
+
+    trust = TrustFolder(folder)
+    trust.make(fleet or f"fleet-{secrets.token_hex(8)}", scenario or [], SystemClock())
+    _say(trust, as_json=as_json)
+
+
+def delegate(
+    folder: Folder,
+    scenario: Annotated[str, typer.Argument(help="The scenario.")],
+    public_key: Annotated[
+        list[str] | None, typer.Option(help="A public key that signs its versions, in hex; once for each.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Make a key in offline-keys/.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the keys that it has, beside these.")] = False,
+    threshold: Annotated[int, typer.Option(min=1, help="How many of its keys must sign a version.")] = 1,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say which keys sign the versions of a scenario, in place of those before. Needs offline-keys/scenarios.pem."""
+    from walle.clock import SystemClock
+    from walle.deploy.signing import Signer
+    from walle.deploy.trust import RoleKeys
+    from walle.deploy.trust_folder import TrustFolder
+
+    trust = TrustFolder(folder)
+    keys: list[bytes] = []
+    for text in public_key or ():
+        try:
+            keys.append(bytes.fromhex(text))
+        except ValueError:
+            keys.append(b"")
+        if len(keys[-1]) != 32:
+            raise typer.BadParameter(f"{text[:80]!r} is not a public key: 64 hex digits", param_hint="--public-key")
+    if not keys and not new:
+        raise typer.BadParameter("give a --public-key, or --new; walle trust revoke takes keys away")
+    held = trust.scenarios().delegations.get(scenario)
+    if keep and held is not None:
+        keys.extend(held.keys.values())
+    if new:
+        signer = Signer.generate()
+        path = trust.offline / f"scenario-{scenario}.pem"
+        if path.exists():
+            path.rename(path.with_name(f"scenario-{scenario}.{Signer.load(path).key_id}.pem"))
+        signer.save(path)
+        keys.append(signer.public_key)
+    trust.delegate(scenario, RoleKeys.of(keys).keys, threshold, SystemClock())
+    _say(trust, as_json=as_json)
+
+
+def revoke(
+    folder: Folder,
+    scenario: Annotated[str, typer.Argument(help="The scenario.")],
+    key_id: Annotated[str, typer.Argument(help="The id of the key, as walle trust show gives it.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Take a key from a scenario: devices install nothing more that it signed. Needs offline-keys/scenarios.pem."""
+    from walle.clock import SystemClock
+    from walle.deploy.trust_folder import TrustFolder
+
+    trust = TrustFolder(folder)
+    held = trust.scenarios().delegations.get(scenario)
+    if held is None or key_id not in held.keys:
+        raise ConfigError(f"key {key_id!r} does not sign scenario {scenario}; see: walle trust show {folder}")
+    keys = {name: key for name, key in held.keys.items() if name != key_id}
+    trust.delegate(scenario, keys, min(held.threshold, max(1, len(keys))), SystemClock())
+    _say(trust, as_json=as_json)
+
+
+def rotate(
+    folder: Folder,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="root, scenarios, release or timestamp; once for each. None: a later expiry."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give roles new keys in place of the old ones. Needs offline-keys/root.pem.
+
+    Copy keys/ and trust/ to the cloud together, and start it again where release or timestamp have a new key.
+    """
+    from walle.clock import SystemClock
+    from walle.deploy.trust_folder import TrustFolder
+
+    if unknown := [name for name in role or () if name not in _ROLES]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(_ROLES)}", param_hint="--role")
+    trust = TrustFolder(folder)
+    trust.rotate([_ROLES[name] for name in role or ()], SystemClock())
+    _say(trust, as_json=as_json)
+
+
+def show(folder: Folder, as_json: JsonFlag = False) -> None:
+    """Show who may sign what."""
+    from walle.deploy.trust_folder import TrustFolder
+
+    _say(TrustFolder(folder), as_json=as_json)
+
+
+def _say(trust: "TrustFolder", *, as_json: bool) -> None:
+    from walle.deploy.trust import expires_text
+
+    root = trust.root()
+    scenarios = trust.scenarios(root)
+    names = {theirs: ours for ours, theirs in _ROLES.items()}
+    shown: dict[str, Any] = {
+        "fleet": root.fleet,
+        "root_version": root.version,
+        "root_expires": expires_text(root.expires_s),
+        "roles": {
+            names[role]: {"keys": sorted(keys.keys), "threshold": keys.threshold} for role, keys in root.roles.items()
+        },
+        "scenarios_version": scenarios.version,
+        "scenarios_expires": expires_text(scenarios.expires_s),
+        "scenarios": {
+            name: {"keys": {one: key.hex() for one, key in sorted(keys.keys.items())}, "threshold": keys.threshold}
+            for name, keys in sorted(scenarios.delegations.items())
+        },
+        "offline_keys_here": sorted(path.name for path in trust.offline.glob("*.pem")),
+    }
+    newest = f"scenarios version {scenarios.version} until {shown['scenarios_expires']}"
+    lines = [f"fleet {root.fleet}: root version {root.version} until {shown['root_expires']}, {newest}"]
+    lines += [f"  role {name}: {', '.join(one['keys'])}" for name, one in shown["roles"].items()]
+    for name, one in shown["scenarios"].items():
+        needed = f" ({one['threshold']} must sign)" if one["threshold"] > 1 else ""
+        lines += [f"  scenario {name}{needed}:", *(f"    {key} {public}" for key, public in one["keys"].items())]
+    emit(shown, as_json=as_json, text=escape("\n".join(lines)))
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(help="Keys and metadata that say what devices may run.", no_args_is_help=True)
+
+    @group.callback()
+    def trust() -> None:
+        """Keys and metadata that say what devices may run."""
+
+    group.command(epilog="Example: walle trust init shop-keys --scenario shop")(init)
+    group.command(epilog="Example: walle trust show shop-keys")(show)
+    group.command(epilog="Example: walle trust delegate shop-keys shop --new")(delegate)
+    group.command(epilog="Example: walle trust revoke shop-keys shop 9f86d081884c7d65")(revoke)
+    group.command(epilog="Example: walle trust rotate shop-keys --role release --role timestamp")(rotate)
+    app.add_typer(group, name="trust")

@@ -1,0 +1,74 @@
+"""Routes with which authors sign versions: the manifest that the cloud built, and signatures of it."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Header
+from pydantic import BaseModel, ConfigDict, Field
+
+from walle.deploy.cloud.access import Identifier, Role
+from walle.deploy.cloud.api import check_role, identify
+from walle.deploy.cloud.audit import Audit, NoAudit
+from walle.deploy.cloud.signatures import SigningState
+from walle.protocol import ProtocolError
+
+
+class SignedVersions(Protocol):
+    """Methods of `walle.deploy.cloud.release_service.ReleaseService` that the routes call."""
+
+    async def signing(self, scenario: str, task: str, version: str) -> SigningState: ...
+    async def add_signatures(
+        self, scenario: str, task: str, version: str, signatures: Mapping[str, bytes]
+    ) -> SigningState: ...
+
+
+class SignaturesBody(BaseModel):
+    """Signatures of a version's manifest."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    signatures: dict[str, Annotated[str, Field(max_length=200)]] = Field(
+        max_length=16, description="key id to Ed25519 signature in base64"
+    )
+
+
+def signature_router(versions: SignedVersions, access: Identifier, audit: Audit | None = None) -> APIRouter:
+    """Return the routes below /v1/versions."""
+    log = audit or NoAudit()
+    router = APIRouter(prefix="/v1/versions/{scenario}/{task}/{version}", tags=["releases"])
+
+    @router.get("/manifest")
+    async def manifest(
+        scenario: str, task: str, version: str, authorization: Annotated[str, Header()] = ""
+    ) -> dict[str, Any]:
+        """Return the manifest of a version as this cloud built it, and the keys that sign its scenario."""
+        check_role(identify(access, authorization), scenario, Role.READER)
+        return _shown(await versions.signing(scenario, task, version))
+
+    @router.post("/signatures")
+    async def add(
+        scenario: str, task: str, version: str, body: SignaturesBody, authorization: Annotated[str, Header()] = ""
+    ) -> dict[str, Any]:
+        """Keep signatures of a version's manifest; a release that waits for them goes on."""
+        identity = identify(access, authorization)
+        check_role(identity, scenario, Role.AUTHOR)
+        try:
+            signatures = {name: base64.b64decode(text, validate=True) for name, text in body.signatures.items()}
+        except (ValueError, binascii.Error) as error:
+            raise ProtocolError("signatures", f"not base64 ({error})") from error
+        details = {"version": version, "keys": sorted(signatures)}
+        await log.record("version.sign", who=identity.name, subject=f"{scenario}/{task}", details=details)
+        return _shown(await versions.add_signatures(scenario, task, version, signatures))
+
+    return router
+
+
+def _shown(state: SigningState) -> dict[str, Any]:
+    return {
+        "payload": base64.b64encode(state.payload).decode(),
+        "threshold": state.threshold,
+        "keys": {name: key.hex() for name, key in sorted(state.keys.items())},
+        "signed_by": sorted(state.signed_by),
+    }
