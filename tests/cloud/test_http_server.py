@@ -23,7 +23,7 @@ SHORT = HttpLimits(header_s=0.1, grace_s=0.1, body_rate=10**9, stalled_s=0.1)
 
 
 class App:
-    """An app: /hold answers when it is told, /large sends 64 MB, /echo the length of the body; else the client."""
+    """An app: /hold answers when it is told, /large sends 16 MB, /echo the length of the body; else the client."""
 
     def __init__(self) -> None:
         self.held = asyncio.Event()
@@ -50,10 +50,10 @@ class App:
         elif path == "/hold" or path.endswith("/stream"):
             self.holding += 1
             await self.held.wait()
-        size_bytes = (64 << 20) if path == "/large" else len(body)
+        size_bytes = (16 << 20) if path == "/large" else len(body)
         headers = [(b"content-length", str(size_bytes).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for _ in range(1024 if path == "/large" else 0):
+        for _ in range(256 if path == "/large" else 0):
             await send({"type": "http.response.body", "body": bytes(64 << 10), "more_body": True})
         await send({"type": "http.response.body", "body": b"" if path == "/large" else body})
 
@@ -282,7 +282,7 @@ async def test_tls_and_its_handshakes_are_within_the_limits(tmp_path: Path) -> N
         large.writer.write(GET % b"large")
         async with asyncio.timeout(LIMIT_S):
             await large.reader.readuntil(b"\r\n\r\n")
-            assert not any(await large.reader.readexactly(64 << 20))
+            assert not any(await large.reader.readexactly(16 << 20))
 
 
 @pytest.mark.asyncio

@@ -20,14 +20,15 @@ from typing import Any, Self
 
 import aiosqlite
 
-from walle.deploy.cloud.disk_space import is_full
+from walle.deploy.cloud.disk_space import free_bytes, is_full
 from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
 from walle.errors import DeployError
 
 _LOG = logging.getLogger(__name__)
 
-RESERVE_BYTES = 4 << 20  # a rollback takes about 50 KiB
+RESERVE_BYTES = 2 << 20  # a rollback takes about 50 KiB
+_RESERVE_SHARE = 8  # of the free space: a smaller disk has better uses for it
 JOURNAL_SCHEMA = """
 CREATE TABLE IF NOT EXISTS releases (id TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, release TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS transitions (
@@ -120,6 +121,9 @@ class Journal:
 
     async def _reserve(self, db: aiosqlite.Connection) -> None:
         """Make the file and its log larger by the reserve: pages that are written and deleted stay theirs."""
+        if free_bytes(self.path.parent) < _RESERVE_SHARE * self._reserve_bytes:
+            _LOG.error("release journal %s has no reserve: the disk is nearly full. Free some, and restart", self.path)
+            return
         try:
             await db.execute("CREATE TABLE IF NOT EXISTS reserve (bytes BLOB NOT NULL) STRICT")
             await db.execute("INSERT INTO reserve VALUES (zeroblob(?))", (self._reserve_bytes,))
