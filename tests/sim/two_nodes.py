@@ -13,9 +13,10 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 LIMIT_S = 60.0
@@ -57,6 +58,7 @@ async def main(folder: Path) -> dict[str, Any]:
 
     from tests.sim.shop_cloud import device_config, push, until
     from walle import plain
+    from walle.actors import wiring
     from walle.actors.node import Remote, ask
     from walle.actors.wiring import ActorCloud, close_ray, start_ray
     from walle.cloud import CloudConfig
@@ -82,23 +84,21 @@ async def main(folder: Path) -> dict[str, Any]:
         config = CloudConfig(
             folder=folder / "cloud",
             scenarios=("shop",),
-            inference_processes=2,
+            inference_processes=3,  # there is room for two
             inference_vms=1,
             inference_resources=("inference=1",),
         )
-        cloud = await ActorCloud.start(config)
+        with mock.patch.object(wiring, "_REPLICAS_S", 5.0):
+            cloud = await ActorCloud.start(config)
         undo.push_async_callback(cloud.close)
         found["start_s"] = time.monotonic() - begin_s
 
         async def nodes_of_replicas() -> list[str]:
-            """Return the Ray nodes of the replica processes, of those that can be asked."""
+            """Return the Ray nodes of the replica processes that have one."""
             replicas = [actor for name, actor in cloud.actors.items() if name.startswith("inference-")]
-            nodes = []
-            for replica in replicas:
-                with contextlib.suppress(Exception):
-                    async with asyncio.timeout(5):
-                        nodes.append(await ask(replica, "ray_node"))
-            return nodes
+            asked = [asyncio.wait_for(ask(replica, "ray_node"), 5) for replica in replicas]
+            nodes = await asyncio.gather(*asked, return_exceptions=True)
+            return [node for node in nodes if isinstance(node, str)]
 
         first = ray.get_runtime_context().get_node_id()
         found["spread"] = sorted(await nodes_of_replicas()) == sorted([first, second.node_id])
@@ -127,13 +127,13 @@ async def main(folder: Path) -> dict[str, Any]:
                 end = "answered" if answer == [BIG_BYTES, number] else f"wrong: {answer}"
             return end if time.monotonic() - asked_s < DEADLINE_S + 2 else f"{end}, late"
 
-        def up() -> Awaitable[bool]:
-            return processes_up(cloud.address.url, 2)
+        def up(count: int) -> Callable[[], Awaitable[bool]]:
+            return lambda: processes_up(cloud.address.url, count)
 
         async def answers() -> bool:
             return await asyncio.gather(*(request(number, 0.05) for number in range(4))) == ["answered"] * 4
 
-        await until(up, LIMIT_S)
+        await until(up(2), LIMIT_S)
         await until(answers, LIMIT_S)
         found["ready_s"] = time.monotonic() - begin_s
 
@@ -144,11 +144,10 @@ async def main(folder: Path) -> dict[str, Any]:
         ends = await asyncio.gather(*asked)
         found["in_mid_request"] = {end: ends.count(end) for end in ends}
         found["alone"] = [await request(100, 0)]
-        cluster.add_node(**node)
-        await until(up, LIMIT_S)
+        third = cluster.add_node(**{**node, "resources": {"inference": 2}})
+        await until(up(3), LIMIT_S)
         found["back_s"] = time.monotonic() - killed_s
-        nodes = await nodes_of_replicas()
-        found["spread_again"] = len(set(nodes)) == 2 and second.node_id not in nodes
+        found["spread_again"] = sorted(await nodes_of_replicas()) == sorted([first, third.node_id, third.node_id])
         found["after"] = await asyncio.gather(*(request(number, 0.2) for number in range(6)))
         found["inference"] = await health(cloud.address.url)
         found["repeated"] = await repeated(cloud.address.url)

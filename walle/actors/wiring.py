@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
 _STOP_S = 15.0
+_REPLICA = "inference-"  # begins the names of replica processes
 _REPLICAS_S = 30.0  # for the start of replica processes
 
 
@@ -150,12 +151,12 @@ class ActorCloud:
         sockets = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="walle-"))
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
-            undo.push_async_callback(_end_in_turn, actors.values())
+            undo.push_async_callback(_end_all, actors)
             await ask(monitor, "start", releases)
             await ask(releases, "start", gateway, monitor)
             for number, replica in enumerate(_spawn_replicas(config, sockets, await ask(gateway, "ray_node"))):
-                actors[f"inference-{number}"] = replica
-            replicas = [actor for name, actor in actors.items() if name not in kinds]
+                actors[f"{_REPLICA}{number}"] = replica
+            replicas = [actor for name, actor in actors.items() if name.startswith(_REPLICA)]
             await _start_replicas(replicas)
             address = await ask(gateway, "start", releases, monitor, replicas)
             undo.pop_all()
@@ -168,7 +169,7 @@ class ActorCloud:
     async def close(self) -> None:
         """Close the nodes, the gateway first, and end their processes."""
         try:
-            await _end_in_turn(self.actors.values())
+            await _end_all(self.actors)
         finally:
             await asyncio.to_thread(shutil.rmtree, self.sockets, ignore_errors=True)
 
@@ -237,11 +238,21 @@ class Fleet:
         self.replaced += 1
 
 
-async def _end_in_turn(actors: Iterable[Any]) -> None:
-    """End one actor after the other; where this is cancelled, it ends the others' processes all the same."""
+async def _end_all(actors: Mapping[str, Any]) -> None:
+    """End the nodes one after the other, then the replicas; all processes end also where this is cancelled.
+
+    Replicas end together: each that Ray has not placed takes _STOP_S.
+    """
+    replicas = [actor for name, actor in actors.items() if name.startswith(_REPLICA)]
     async with contextlib.AsyncExitStack() as undo:
-        for actor in reversed(list(actors)):
-            undo.push_async_callback(_end, actor)
+        undo.push_async_callback(_end_together, replicas)
+        for name, actor in reversed(list(actors.items())):
+            if not name.startswith(_REPLICA):
+                undo.push_async_callback(_end, actor)
+
+
+async def _end_together(actors: Iterable[Any]) -> None:
+    await asyncio.gather(*(_end(actor) for actor in actors))
 
 
 async def _end(actor: Any) -> None:
