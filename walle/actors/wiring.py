@@ -99,6 +99,8 @@ def _spawn(kind: type, *arguments: Any, **options: Any) -> Any:
 def _spawn_replicas(config: CloudConfig, folder: Path, scheduler_node: str) -> list[Any]:
     """Return the actors of fallback inference; one that ends is started again, on another node if need be."""
     options, name = of_replicas(config, scheduler_node), cloud_name(config)
+    if not config.features:  # then another node need not know how to reach the uploads
+        config = dataclasses.replace(config, uploads="")
     return [
         _spawn(InferenceActor, config, number, folder / f"{number}", scheduler_node, name, **options)
         for number in range(config.inference_processes)
