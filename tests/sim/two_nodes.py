@@ -58,7 +58,7 @@ async def main(folder: Path) -> dict[str, Any]:
 
     from tests.sim.shop_cloud import device_config, push, until
     from walle import plain
-    from walle.actors import wiring
+    from walle.actors import process, replicas
     from walle.actors.node import Remote, ask
     from walle.actors.wiring import ActorCloud, close_ray, start_ray
     from walle.cloud import CloudConfig
@@ -84,19 +84,19 @@ async def main(folder: Path) -> dict[str, Any]:
         config = CloudConfig(
             folder=folder / "cloud",
             scenarios=("shop",),
-            inference_processes=3,  # there is room for two
+            inference_processes=4,  # there is room for two, later for three
             inference_vms=1,
             inference_resources=("inference=1",),
         )
-        with mock.patch.object(wiring, "_REPLICAS_S", 5.0):
+        undo.enter_context(mock.patch.object(process, "_STOP_S", 600.0))  # nothing waits for a process without a node
+        with mock.patch.object(replicas, "_START_S", 5.0):
             cloud = await ActorCloud.start(config)
         undo.push_async_callback(cloud.close)
         found["start_s"] = time.monotonic() - begin_s
 
         async def nodes_of_replicas() -> list[str]:
             """Return the Ray nodes of the replica processes that have one."""
-            replicas = [actor for name, actor in cloud.actors.items() if name.startswith("inference-")]
-            asked = [asyncio.wait_for(ask(replica, "ray_node"), 5) for replica in replicas]
+            asked = [asyncio.wait_for(ask(replica, "ray_node"), 5) for replica in cloud.replicas.actors.values()]
             nodes = await asyncio.gather(*asked, return_exceptions=True)
             return [node for node in nodes if isinstance(node, str)]
 
@@ -137,7 +137,7 @@ async def main(folder: Path) -> dict[str, Any]:
         await until(answers, LIMIT_S)
         found["ready_s"] = time.monotonic() - begin_s
 
-        asked = [asyncio.create_task(request(number, 0.3)) for number in range(24)]
+        asked = [asyncio.create_task(request(number, 0.2)) for number in range(24)]
         await asyncio.sleep(0.5)  # both nodes run batches
         cluster.remove_node(second, allow_graceful=False)
         killed_s = time.monotonic()

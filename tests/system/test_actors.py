@@ -18,7 +18,8 @@ from tests.sim.shop_cloud import GATE, device_config, push, until
 from walle import plain
 from walle.actors.inference import InferenceActor
 from walle.actors.node import NodeLostError, Remote, ask
-from walle.actors.wiring import ActorCloud, Fleet, _spawn, close_ray, start_ray
+from walle.actors.process import spawn
+from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import ReleaseRequest, TransitionError
@@ -227,7 +228,7 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path) -> None:
     here, socket = ray.get_runtime_context().get_node_id(), tmp_path / "absent" / "socket"
-    actor = _spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"), 0, socket, here, "name")
+    actor = spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"), 0, socket, here, "name")
     node = Remote(actor)
     with pytest.raises(FileNotFoundError):
         await ask(actor, "start")
