@@ -58,7 +58,7 @@ async def main(folder: Path) -> dict[str, Any]:
 
     from tests.sim.shop_cloud import device_config, push, until
     from walle import plain
-    from walle.actors import process, replicas
+    from walle.actors import replicas
     from walle.actors.node import Remote, ask
     from walle.actors.wiring import ActorCloud, close_ray, start_ray
     from walle.cloud import CloudConfig
@@ -84,11 +84,10 @@ async def main(folder: Path) -> dict[str, Any]:
         config = CloudConfig(
             folder=folder / "cloud",
             scenarios=("shop",),
-            inference_processes=4,  # there is room for two, later for three
+            inference_processes=3,  # there is room for two
             inference_vms=1,
             inference_resources=("inference=1",),
         )
-        undo.enter_context(mock.patch.object(process, "_STOP_S", 600.0))  # nothing waits for a process without a node
         with mock.patch.object(replicas, "_START_S", 5.0):
             cloud = await ActorCloud.start(config)
         undo.push_async_callback(cloud.close)
