@@ -18,7 +18,7 @@ from tests.sim.two_nodes import BIG_BYTES
 ROOT = Path(__file__).parents[2]
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net"]
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(320)]
 
 
 def why_no_namespace() -> str:
@@ -39,7 +39,7 @@ def test_a_node_that_dies_with_its_replica_loses_no_request_and_another_takes_it
         env={**os.environ, MARKER: marker, "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
-        timeout=160,
+        timeout=290,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-4000:]
