@@ -1,6 +1,11 @@
-"""A process with replicas of fallback inference: `python -m tests.sim.replica_process FOLDER NUMBER SOCKET [VMS]`."""
+"""A process with replicas of fallback inference: `python -m tests.sim.replica_process FOLDER NUMBER SOCKET [VMS]`.
+
+With - for SOCKET it is one as on another node: for each line with a certificate (JSON) it prints where it listens.
+"""
 
 import asyncio
+import dataclasses
+import json
 import sys
 from pathlib import Path
 
@@ -8,14 +13,22 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.inference.replica_server import ReplicaServer
 
 
-async def main(folder: str, number: str, socket: str, vms: str = "2") -> None:
-    server = ReplicaServer(CloudConfig(folder=Path(folder), inference_vms=int(vms)), int(number))
-    await server.start()
-    await server.listen(Path(socket))
-    sys.stdout.write("ready\n")
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+async def main(folder: str, number: str, socket: str, vms: str = "2") -> None:
+    is_far = socket == "-"
+    config = CloudConfig(folder=Path(folder, "absent") if is_far else Path(folder), inference_vms=int(vms))
+    server = ReplicaServer(config, int(number), cache=Path(folder, "cache") if is_far else None)
+    await server.start()
+    if not is_far:
+        await server.listen(Path(socket))
+    say("ready")
     try:
-        await asyncio.to_thread(sys.stdin.read)  # until its parent ends
+        while line := await asyncio.to_thread(sys.stdin.readline):  # until its parent ends
+            say(json.dumps(dataclasses.astuple(await server.listen_tls("127.0.0.1", json.loads(line)))))
     finally:
         await server.close()
 

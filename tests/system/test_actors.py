@@ -16,9 +16,13 @@ import ray
 from tests.sim.processes import MARKER, processes_with, wait_until_gone
 from tests.sim.shop_cloud import GATE, device_config, push, until
 from walle import plain
+from walle.actors import process as process_module
+from walle.actors import replicas as replicas_module
 from walle.actors.inference import InferenceActor
 from walle.actors.node import NodeLostError, Remote, ask
-from walle.actors.wiring import ActorCloud, Fleet, _spawn, close_ray, start_ray
+from walle.actors.process import spawn
+from walle.actors.replicas import Replicas
+from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import ReleaseRequest, TransitionError
@@ -228,7 +232,7 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path) -> None:
     here, socket = ray.get_runtime_context().get_node_id(), tmp_path / "absent" / "socket"
-    actor = _spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"), 0, socket, here, "name")
+    actor = spawn(InferenceActor, CloudConfig(folder=tmp_path / "cloud"), 0, socket, here, "name")
     node = Remote(actor)
     with pytest.raises(FileNotFoundError):
         await ask(actor, "start")
@@ -243,6 +247,20 @@ async def test_a_node_that_died_is_named_as_such(ray_marker: str, tmp_path: Path
         return False
 
     await until(is_gone, LIMIT_S)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_replicas_that_find_no_node_are_named_and_end_without_being_asked(
+    ray_marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(replicas_module, "_START_S", 0.1)
+    monkeypatch.setattr(process_module, "_STOP_S", 600.0)
+    config = CloudConfig(folder=tmp_path / "cloud", inference_processes=2, inference_resources=("absent=1",))
+    replicas = Replicas(config, tmp_path, ray.get_runtime_context().get_node_id())
+    await replicas.start()
+    assert "2 of 2 processes of fallback inference wait for a node of Ray with absent=1" in caplog.text
+    async with asyncio.timeout(LIMIT_S):
+        await replicas.close()
 
 
 @pytest.mark.asyncio(loop_scope="module")

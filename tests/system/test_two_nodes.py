@@ -1,4 +1,7 @@
-"""Fallback inference with replicas on two nodes of a Ray cluster, one of which is killed while it runs requests."""
+"""Fallback inference with replicas on two nodes of a Ray cluster, one of which is killed while it runs requests.
+
+Three replicas are wanted; the third one finds room on the node that comes after the killed one.
+"""
 
 import json
 import os
@@ -15,7 +18,7 @@ from tests.sim.two_nodes import BIG_BYTES
 ROOT = Path(__file__).parents[2]
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net"]
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(320)]
 
 
 def why_no_namespace() -> str:
@@ -36,7 +39,7 @@ def test_a_node_that_dies_with_its_replica_loses_no_request_and_another_takes_it
         env={**os.environ, MARKER: marker, "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
-        timeout=160,
+        timeout=290,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-4000:]
@@ -51,5 +54,5 @@ def test_a_node_that_dies_with_its_replica_loses_no_request_and_another_takes_it
     assert found["alone"] == ["answered"]
     assert found["spread_again"]
     assert found["after"] == ["answered"] * 6
-    assert found["inference"]["replicas"] == {"running": 2, "wanted": 2, "lost": 1}
+    assert found["inference"]["replicas"] == {"running": 3, "wanted": 3, "lost": 1}
     assert wait_until_gone(marker) == []

@@ -17,11 +17,12 @@ import ray
 from walle.actors.device import DeviceActor
 from walle.actors.gateway import GatewayActor
 from walle.actors.identity import IdentityActor
-from walle.actors.inference import InferenceActor
 from walle.actors.monitor import MonitorActor
 from walle.actors.node import NodeLostError, Remote, ask
-from walle.actors.placement import beside_driver, cloud_name, of_replicas
+from walle.actors.placement import beside_driver
+from walle.actors.process import end, end_together, spawn
 from walle.actors.release import ReleaseActor
+from walle.actors.replicas import Replicas
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
@@ -29,8 +30,6 @@ from walle.errors import ConfigError
 _LOG = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
-_STOP_S = 15.0
-_REPLICAS_S = 30.0  # for the start of replica processes
 
 
 def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
@@ -90,49 +89,18 @@ def close_ray() -> None:
     ray.shutdown()
 
 
-def _spawn(kind: type, *arguments: Any, **options: Any) -> Any:
-    """Return an actor of `kind` in a process of its own. It reserves no core: actors wait more than they compute."""
-    remote: Any = ray.remote(**{"num_cpus": 0, **options})
-    return remote(kind).remote(*arguments)
-
-
-def _spawn_replicas(config: CloudConfig, folder: Path, scheduler_node: str) -> list[Any]:
-    """Return the actors of fallback inference; one that ends is started again, on another node if need be."""
-    options, name = of_replicas(config, scheduler_node), cloud_name(config)
-    return [
-        _spawn(InferenceActor, config, number, folder / f"{number}", scheduler_node, name, **options)
-        for number in range(config.inference_processes)
-    ]
-
-
-async def _start_replicas(replicas: Sequence[Any]) -> None:
-    """Start replica processes; those that Ray cannot place in _REPLICAS_S join when it can.
-
-    Raises:
-        ConfigError, IngestError, OSError: as `InferenceActor.start`.
-    """
-    starting = [asyncio.ensure_future(ask(replica, "start")) for replica in replicas]
-    _, waiting = await asyncio.wait(starting, timeout=_REPLICAS_S, return_when=asyncio.FIRST_EXCEPTION)
-    for one in waiting:
-        one.cancel()
-    for one in starting:
-        if one not in waiting:
-            one.result()
-    if waiting:
-        _LOG.warning("%d of %d replica processes have no node with room for them yet", len(waiting), len(replicas))
-
-
 @dataclasses.dataclass(frozen=True)
 class ActorCloud:
-    """A cloud of actors: gateway, releases, monitor, identities, and fallback inference (`inference-0` and so on).
+    """A cloud of actors: gateway, releases, monitor, identities, and one or more of fallback inference.
 
-    `start` makes it, `close` ends it. `sockets` is the folder of the inference actors' sockets: its path is short, as a
+    `start` makes it, `close` ends it. `sockets` is the folder of the replicas' sockets: its path is short, as a
     socket's must be, and only this user may enter it.
     """
 
     home: CloudHome
     address: GatewayAddress
-    actors: dict[str, Any]
+    nodes: dict[str, Any]
+    replicas: Replicas
     sockets: Path
 
     @classmethod
@@ -151,22 +119,28 @@ class ActorCloud:
             "identities": IdentityActor,
         }
         place = beside_driver()
-        actors = {name: _spawn(kind, config, **place) for name, kind in kinds.items()}
-        gateway, releases, monitor, identities = actors.values()
+        nodes = {name: spawn(kind, config, **place) for name, kind in kinds.items()}
+        gateway, releases, monitor, identities = nodes.values()
         sockets = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="walle-"))
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
-            undo.push_async_callback(_end_in_turn, actors.values())
+            replicas_undo = await undo.enter_async_context(contextlib.AsyncExitStack())
+            undo.push_async_callback(_end_in_turn, nodes.values())
             await ask(identities, "start")
             await ask(monitor, "start", releases)
             await ask(releases, "start", gateway, monitor)
-            for number, replica in enumerate(_spawn_replicas(config, sockets, await ask(gateway, "ray_node"))):
-                actors[f"inference-{number}"] = replica
-            replicas = [actor for name, actor in actors.items() if name not in kinds]
-            await _start_replicas(replicas)
-            address = await ask(gateway, "start", releases, monitor, identities, replicas)
+            replicas = Replicas(config, sockets, await ask(gateway, "ray_node"))
+            replicas_undo.push_async_callback(replicas.close)  # after the gateway, which asks them
+            await replicas.start()
+            address = await ask(gateway, "start", releases, monitor, identities, list(replicas.actors.values()))
+            replicas_undo.pop_all()
             undo.pop_all()
-        return cls(home, address, actors, sockets)
+        return cls(home, address, nodes, replicas, sockets)
+
+    @property
+    def actors(self) -> dict[str, Any]:
+        """The actors by name."""
+        return {**self.nodes, **self.replicas.actors}
 
     @property
     def gateway(self) -> Remote:
@@ -174,10 +148,10 @@ class ActorCloud:
 
     async def close(self) -> None:
         """Close the nodes, the gateway first, and end their processes."""
-        try:
-            await _end_in_turn(self.actors.values())
-        finally:
-            await asyncio.to_thread(shutil.rmtree, self.sockets, ignore_errors=True)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.callback(shutil.rmtree, self.sockets, ignore_errors=True)
+            undo.push_async_callback(self.replicas.close)
+            undo.push_async_callback(_end_in_turn, self.nodes.values())
 
 
 class Fleet:
@@ -195,7 +169,7 @@ class Fleet:
         self._play = driver, options
         self._replacing = asyncio.Lock()
         self._is_closed = False
-        self.actors: list[Any] = [_spawn(DeviceActor, group, *self._play) for group in self._groups]
+        self.actors: list[Any] = [spawn(DeviceActor, group, *self._play) for group in self._groups]
 
     async def start(self) -> list[int]:
         """Start every device; return the ids of their processes."""
@@ -220,7 +194,7 @@ class Fleet:
     async def close(self) -> None:
         """Close the devices and end their processes."""
         self._is_closed = True
-        await asyncio.gather(*(_end(actor) for actor in self.actors))
+        await end_together(self.actors)
 
     async def _ask_all(self, method: str) -> list[Any]:
         return list(await asyncio.gather(*(self._ask(number, method) for number in range(len(self.actors)))))
@@ -239,7 +213,7 @@ class Fleet:
             return await ask(self.actors[number], method)
 
     async def _replace(self, number: int) -> None:
-        actor = self.actors[number] = _spawn(DeviceActor, self._groups[number], *self._play)
+        actor = self.actors[number] = spawn(DeviceActor, self._groups[number], *self._play)
         await ask(actor, "start")
         self.replaced += 1
 
@@ -248,17 +222,4 @@ async def _end_in_turn(actors: Iterable[Any]) -> None:
     """End one actor after the other; where this is cancelled, it ends the others' processes all the same."""
     async with contextlib.AsyncExitStack() as undo:
         for actor in reversed(list(actors)):
-            undo.push_async_callback(_end, actor)
-
-
-async def _end(actor: Any) -> None:
-    """Close what an actor holds, then end its process; one that does not answer is ended all the same."""
-    try:
-        async with asyncio.timeout(_STOP_S):
-            await ask(actor, "close")
-    except NodeLostError:
-        pass  # its process has ended
-    except Exception as error:  # noqa: BLE001 - it ends, whatever it says
-        _LOG.warning("an actor did not close well: %r", error)
-    finally:
-        ray.kill(actor)
+            undo.push_async_callback(end, actor)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ from walle.cloud.home import CloudHome
 from walle.cloud.inference import InferenceError, InferenceLateError, NoRoomError, ReplicaLostError
 from walle.cloud.inference import process_engine as process_engine_module
 from walle.cloud.inference.process_engine import ProcessEngine
-from walle.cloud.inference.replica_address import Connection
+from walle.cloud.inference.replica_address import Connection, PeerKey, TlsAddress, connect
 from walle.cloud.inference.replica_server import ReplicaServer
 from walle.cloud.inference.scheduler import Scheduler
 from walle.cloud.inference.version_source import HomeSource
@@ -42,23 +43,30 @@ def execute_batch(ctx, payloads):
 
 
 class Replicas:
-    """Processes with replicas, started by the test, in a folder whose path is short."""
+    """Processes with replicas, started by the test, in a folder whose path is short; with `tls` as on other nodes."""
 
-    def __init__(self, home: CloudHome, folder: Path) -> None:
+    def __init__(self, home: CloudHome, folder: Path, *, tls: bool = False) -> None:
         self.home = home
         self.folder = folder
+        self.tls = tls
         self.processes: dict[int, asyncio.subprocess.Process] = {}
 
     def socket(self, number: int) -> Path:
         return self.folder / str(number)
 
     async def connect(self, number: int) -> Connection:
-        return await asyncio.open_unix_connection(self.socket(number))
+        if not self.tls:
+            return await asyncio.open_unix_connection(self.socket(number))
+        key, process = PeerKey(), self.processes[number]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{json.dumps(key.certificate)}\n".encode())
+        return await connect(TlsAddress(*json.loads(await process.stdout.readline())), key)
 
     async def start(self, number: int) -> None:
-        process = self.processes[number] = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.sim.replica_process"),
-            *(str(self.home.folder), str(number), str(self.socket(number)), "1"),
+            *(str(self.home.folder), str(number), "-" if self.tls else str(self.socket(number)), "1"),
             cwd=ROOT,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -66,6 +74,7 @@ class Replicas:
         assert process.stdout is not None
         async with asyncio.timeout(30):
             assert await process.stdout.readline() == b"ready\n"
+        self.processes[number] = process  # from now on `connect` talks to it
 
     def signal(self, number: int, what: int) -> None:
         os.kill(self.processes[number].pid, what)
@@ -78,8 +87,8 @@ class Replicas:
 
 
 @contextlib.asynccontextmanager
-async def engine_of(tmp_path: Path, count: int) -> AsyncIterator[tuple[ProcessEngine, Replicas]]:
-    replicas = Replicas(home_in(tmp_path), tmp_path)
+async def engine_of(tmp_path: Path, count: int, *, tls: bool = False) -> AsyncIterator[tuple[ProcessEngine, Replicas]]:
+    replicas = Replicas(home_in(tmp_path), tmp_path, tls=tls)
     engine = ProcessEngine(count, replicas.connect, HomeSource(replicas.home))
     try:
         await asyncio.gather(*(replicas.start(number) for number in range(count)))
@@ -126,8 +135,11 @@ async def test_a_version_without_execute_batch_is_known_after_its_first_batch(tm
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_a_replica_killed_in_mid_batch_loses_nothing_and_answers_nothing_twice(tmp_path: Path) -> None:
-    async with engine_of(tmp_path, 2) as (engine, replicas):
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_replica_killed_in_mid_batch_loses_nothing_and_answers_nothing_twice(
+    tmp_path: Path, *, tls: bool
+) -> None:
+    async with engine_of(tmp_path, 2, tls=tls) as (engine, replicas):
         version = released(home_in(tmp_path), MAIN, BATCHES)
         scheduler = Scheduler(engine, SystemClock())
         for _ in range(2):  # both have the version loaded
@@ -187,11 +199,14 @@ async def test_a_load_in_a_process_that_ends_at_that_moment_fails(tmp_path: Path
 
 @pytest.mark.vm_host
 @pytest.mark.asyncio
-async def test_a_replica_that_hangs_is_left_and_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tls", [False, True])
+async def test_a_replica_that_hangs_is_left_and_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool
+) -> None:
     monkeypatch.setattr(process_engine_module, "_PING_S", 0.05)
     monkeypatch.setattr(process_engine_module, "_SILENT_S", 0.5)
     monkeypatch.setattr(process_engine_module, "_HELLO_S", 0.5)
-    async with engine_of(tmp_path, 2) as (engine, replicas):
+    async with engine_of(tmp_path, 2, tls=tls) as (engine, replicas):
         version = released(home_in(tmp_path), MAIN, BATCHES)
         scheduler = Scheduler(engine, SystemClock())
         replicas.signal(1, signal.SIGSTOP)
@@ -203,6 +218,27 @@ async def test_a_replica_that_hangs_is_left_and_taken_back(tmp_path: Path, monke
             replicas.signal(1, signal.SIGCONT)
         await until(lambda: engine.capacity == 2)
         await scheduler.close()
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_replica_that_hangs_gets_no_request_that_another_can_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_engine_module, "_PING_S", 0.05)
+    monkeypatch.setattr(process_engine_module, "_SUSPECT_S", 0.1)
+    async with engine_of(tmp_path, 2) as (engine, replicas):
+        version = released(home_in(tmp_path), MAIN, BATCHES)
+        await asyncio.gather(*(engine.run(version, [request({"sleep": 0.1})]) for _ in range(2)))
+        replicas.signal(0, signal.SIGSTOP)
+        try:
+            await until(lambda: engine._links[0].quiet_s >= 0.1)
+            for n in range(4):  # one after the other: the first process looks as free as the second
+                async with asyncio.timeout(5):
+                    assert decoded(await engine.run(version, [request(n)])) == [n]
+            assert engine.capacity == 2
+        finally:
+            replicas.signal(0, signal.SIGCONT)
 
 
 @pytest.mark.vm_host

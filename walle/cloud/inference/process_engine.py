@@ -26,7 +26,8 @@ from walle.errors import WalleError
 
 _LOG = logging.getLogger(__name__)
 
-_PING_S = 2.0
+_PING_S = 1.0
+_SUSPECT_S = 2.0  # without a frame: the process gets no batch that another one can take
 _SILENT_S = 10.0  # without a frame: the process hangs
 _HELLO_S = 5.0
 _BACKOFF_S = 0.05  # before the next connection; doubled up to _BACKOFF_MAX_S while none is made
@@ -195,7 +196,7 @@ class ProcessEngine:
                 self._take(link, *frame)
         finally:
             pinging.cancel()
-            stream.close()
+            stream.abort()
 
     def _restore(self, link: _Link, stream: FrameStream) -> None:
         """Have a process that joins load what devices may ask for, what was asked for last first."""
@@ -224,7 +225,7 @@ class ProcessEngine:
             await self._clock.sleep(_PING_S)
             link.quiet_s += _PING_S  # in steps of this task's own: while this process is stopped, no other is late
         _LOG.error("replica process %d has been silent for %.0f s", link.number + 1, _SILENT_S)
-        stream.close()
+        stream.abort()
 
     def _take(self, link: _Link, head: list[Any], body: memoryview) -> None:
         match head:
@@ -282,9 +283,13 @@ class ProcessEngine:
         self.on_change()
 
 
-def _cost(link: _Link, sha256: str) -> tuple[bool, bool, float]:
-    """Return the order of processes for a batch: first those that have a free VM and the version loaded."""
-    return len(link.running) >= link.vms, sha256 not in link.loaded, len(link.running) / link.vms
+def _cost(link: _Link, sha256: str) -> tuple[bool, bool, bool, float]:
+    """Return the order of processes for a batch: first those that answer, have a free VM and the version loaded.
+
+    One that hangs looks free: devices that stop waiting take their requests back.
+    """
+    is_full, is_suspect = len(link.running) >= link.vms, link.quiet_s >= _SUSPECT_S
+    return is_suspect, is_full, sha256 not in link.loaded, len(link.running) / link.vms
 
 
 def _unreachable() -> ReplicaLostError:

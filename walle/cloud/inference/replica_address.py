@@ -100,7 +100,7 @@ async def connect(address: UnixAddress | TlsAddress, key: PeerKey) -> Connection
         return await asyncio.open_unix_connection(address.path)
     context = key.client_context(address.certificate)
     async with asyncio.timeout(CONNECT_S):
-        return await asyncio.open_connection(address.host, address.port, ssl=context)
+        return await asyncio.open_connection(address.host, address.port, ssl=context, ssl_shutdown_timeout=CONNECT_S)
 
 
 class TlsListener:
@@ -121,7 +121,13 @@ class TlsListener:
         key = PeerKey()
         context = key.server_context(peer)
         self._server = await asyncio.start_server(
-            self._accept, host, 0, ssl=context, ssl_handshake_timeout=CONNECT_S, backlog=8
+            self._accept,
+            host,
+            0,
+            ssl=context,
+            backlog=8,
+            ssl_handshake_timeout=CONNECT_S,
+            ssl_shutdown_timeout=CONNECT_S,
         )
         asyncio.get_running_loop().call_later(2 * CONNECT_S, self._server.close)
         port: int = self._server.sockets[0].getsockname()[1]

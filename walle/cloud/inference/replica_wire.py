@@ -79,7 +79,12 @@ class FrameStream:
             await self._writer.drain()
 
     def close(self) -> None:
+        """Close after what was sent; with TLS the other end must say that it has read it, for some seconds."""
         self._writer.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent yet is dropped, and the other end is not asked."""
+        self._writer.transport.abort()
 
 
 def parts(body: memoryview, lengths: Sequence[int]) -> list[memoryview]:

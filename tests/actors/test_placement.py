@@ -1,0 +1,39 @@
+"""Placement of replica processes: the options that Ray gets."""
+
+from pathlib import Path
+
+import pytest
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from walle.actors.placement import cloud_name, of_replicas
+from walle.cloud import CloudConfig
+from walle.errors import ConfigError
+
+HERE = "a" * 56
+VIEW = ("shop/last=shop/count/visit:user",)
+
+
+def test_replicas_are_spread_and_take_what_is_asked_for() -> None:
+    options = of_replicas(CloudConfig(folder=Path("cloud")), HERE)
+    assert options["scheduling_strategy"] == "SPREAD"
+    assert options["max_restarts"] == -1
+    assert 0 < options["num_cpus"] < 0.01
+    config = CloudConfig(folder=Path("cloud"), inference_resources=("CPU=2", "GPU=0.5", "fast=1"))
+    options = of_replicas(config, HERE)
+    assert (options["num_cpus"], options["num_gpus"], options["resources"]) == (2, 0.5, {"fast": 1})
+    with pytest.raises(ConfigError, match="NAME=AMOUNT"):
+        of_replicas(CloudConfig(folder=Path("cloud"), inference_resources=("fast",)), HERE)
+
+
+def test_replicas_whose_tasks_read_features_stay_where_the_file_is() -> None:
+    place = of_replicas(CloudConfig(folder=Path("cloud"), features=VIEW), HERE)["scheduling_strategy"]
+    assert isinstance(place, NodeAffinitySchedulingStrategy)
+    assert (place.node_id, place.soft) == (HERE, False)
+    elsewhere = CloudConfig(folder=Path("cloud"), features=VIEW, uploads="postgresql://u@h/d")
+    assert of_replicas(elsewhere, HERE)["scheduling_strategy"] == "SPREAD"
+
+
+def test_clouds_on_a_node_have_names_of_their_own() -> None:
+    names = {cloud_name(CloudConfig(folder=Path(folder))) for folder in ("/a", "/b")}
+    assert len(names) == 2
+    assert all(name.isalnum() for name in names)
