@@ -15,6 +15,7 @@ again.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import secrets
 import sqlite3
@@ -33,6 +34,7 @@ from walle.pipeline.ingest import (
     sqlite_streams,
 )
 from walle.pipeline.ingest.commit_pace import CommitPace
+from walle.pipeline.ingest.packed_payload import DamagedPayloadError
 from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.quota import PART_QUERY, StoredPart, stored_part
 from walle.pipeline.ingest.receipt import (
@@ -260,8 +262,9 @@ class SqliteUploadStore(UploadStore):
         self, *, device_id: str | None = None, topic: str | None = None, after: int = 0, limit: int = 1000
     ) -> list[tuple[int, Received]]:
         if device_id is None and topic is None:
-            return await self._read(lambda database: sqlite_groups.after(database, after, limit))
-        return await self._read_indexed(
+            return await self._read_uploads(lambda database: sqlite_groups.after(database, after, limit))
+        await self._run(_bring_up_to_date)
+        return await self._read_uploads(
             lambda database: sqlite_groups.matching(database, device_id, topic, after, limit)
         )
 
@@ -291,7 +294,9 @@ class SqliteUploadStore(UploadStore):
     async def read(
         self, partitions: Collection[int], topics: Collection[str] | None, after: int, upto: int, limit: int
     ) -> list[tuple[int, Received]]:
-        return await self._read(lambda database: sqlite_groups.read(database, partitions, topics, after, upto, limit))
+        return await self._read_uploads(
+            lambda database: sqlite_groups.read(database, partitions, topics, after, upto, limit)
+        )
 
     @override
     async def commit(self, group: str, member: str, positions: Mapping[int, int], generation: int) -> set[int]:
@@ -385,6 +390,19 @@ class SqliteUploadStore(UploadStore):
         except _ReplacedError:
             raise IngestError(self.path, "is being replaced by another file", may_pass=True) from None
 
+    async def _read_uploads[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query of uploads. One that is damaged is set aside, so that it keeps nobody from those behind it."""
+        set_aside = set[int]()
+        while True:
+            try:
+                return await self._read(work)
+            except IngestError as error:
+                damaged = error.__cause__
+                if not isinstance(damaged, DamagedPayloadError) or damaged.position in set_aside:
+                    raise
+            set_aside.add(damaged.position)
+            await self._run(functools.partial(self._set_damaged_aside, damaged))
+
     async def _read_indexed[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a query that uses the index: it finds all uploads that are stored now."""
         await self._run(_bring_up_to_date)
@@ -467,6 +485,16 @@ class SqliteUploadStore(UploadStore):
                 self._record(database, RecordedLoss(received.device_id, loss, now_ms))
             sqlite_streams.move_on(database, streams.values())
         return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.rows or found.losses))
+
+    def _set_damaged_aside(self, damaged: DamagedPayloadError, database: sqlite3.Connection) -> None:
+        with transaction(database):
+            self._forget_if_changed(database)
+            loss = sqlite_quarantine.set_damaged_aside(database, damaged.position, int(self.clock.time() * 1000))
+            if loss is not None:
+                self._record(database, loss)
+        if loss is not None:
+            what = "received uploads in %s: device %r: %s; it is set aside, and those behind it are read"
+            _LOG.error(what, self.path, loss.device_id, damaged)
 
     def _forget(self) -> None:
         self._streams.clear()
