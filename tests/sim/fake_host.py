@@ -48,11 +48,14 @@ ONE_CALLBACK = struct.pack("<BI", TUPLE, 2) + b"\6" + text(b"double") + struct.p
 
 
 class FakeHost(VmHost):
-    """A host whose other end is this test. What is to run alone runs in processes of a real one."""
+    """A host whose other end is this test. What is to run alone runs in processes of a real one.
 
-    def __init__(self, real: VmHost | None = None, *, close_s: float = 60.0) -> None:
+    `times` are close_s, reply_s and retire_s (`HostTimes` in src/vm/host_client.h).
+    """
+
+    def __init__(self, real: VmHost | None = None, **times: float) -> None:
         ours, self.socket = socket.socketpair()
-        self.client = _core.HostClient(ours.detach(), close_s)
+        self.client = _core.HostClient(ours.detach(), **times)
         self.real = real
         self.alone = 0  # VMs in the real one
 

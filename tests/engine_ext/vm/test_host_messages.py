@@ -209,7 +209,7 @@ async def test_an_encoded_value_is_read_by_the_device_before_it_is_taken(tmp_pat
 @pytest.mark.asyncio
 async def test_a_host_that_runs_has_the_time_to_load(tmp_path: Path) -> None:
     """A reply may be overdue while the host loads a model: it is asked whether it runs, and goes on."""
-    fake = FakeHost()
+    fake = FakeHost(reply_s=2.0)
     vm = VM(write_task(tmp_path, HONEST), host=fake, grace_s=0.1)
     fake.socket.sendall(message(CHANGE, change(0)))  # the VM has started
     call = asyncio.create_task(vm.call("add", 1, 2, deadline=0.1))
@@ -217,7 +217,7 @@ async def test_a_host_that_runs_has_the_time_to_load(tmp_path: Path) -> None:
     call_id = struct.unpack_from("<QQ", fake.receive(SUBMIT))[1]
     await asyncio.to_thread(fake.receive, PING)
     fake.socket.sendall(message(PONG, b""))
-    await asyncio.sleep(5.5)  # longer than a host may leave a ping without an answer
+    await asyncio.sleep(2.2)  # longer than a host may leave a ping without an answer
     fake.socket.sendall(message(REPLY, reply(b"\3" + struct.pack("<q", 3), call=call_id)))
     assert await asyncio.wait_for(call, 10) == 3
     fake.close()

@@ -61,8 +61,8 @@ class CommitThreads:
     def __init__(self, store: SqliteUploadStore) -> None:
         self._here = threading.get_ident()
         self._on_loop: list[bool] = []
-        assert store._database is not None
-        store._database.set_trace_callback(self._note)
+        assert store._connection.database is not None
+        store._connection.database.set_trace_callback(self._note)
 
     def _note(self, statement: str) -> None:
         if statement.startswith("COMMIT"):
@@ -135,8 +135,8 @@ async def test_a_store_on_a_slow_disk_or_after_a_slow_commit_uses_its_thread(tmp
         def stall(_statement: str) -> None:
             clock.monotonic_s += 0.01  # at each statement: a commit that takes more than 20 ms
 
-        assert store._database is not None
-        store._database.set_trace_callback(stall)
+        assert store._connection.database is not None
+        store._connection.database.set_trace_callback(stall)
         await accept(store, [received(seq + 1)])
         threads = CommitThreads(store)
         await accept(store, [received(seq + 2)])
@@ -152,16 +152,16 @@ async def test_the_event_loop_waits_for_one_commit_of_a_disk_that_takes_long_to_
     clock = SetClock(0.0)
     async with quick(SqliteUploadStore(tmp_path / "u.db", clock=clock)) as store:
         await accept(store, [received(1)])
-        assert store._database is not None
+        assert store._connection.database is not None
 
         def stall(_statement: str) -> None:
             clock.monotonic_s += 10.0
 
-        store._database.execute(
+        store._connection.database.execute(
             "CREATE TEMP TRIGGER fault BEFORE INSERT ON uploads WHEN NEW.topic = 'bad'"
             " BEGIN SELECT RAISE(ABORT, 'fault'); END"
         )
-        store._database.set_trace_callback(stall)
+        store._connection.database.set_trace_callback(stall)
         with pytest.raises(IngestError):
             await accept(store, [received(2, topic="bad")])
         threads = CommitThreads(store)
@@ -282,7 +282,7 @@ class WrittenMeanwhile:
 async def test_the_log_begins_again_although_other_processes_write_without_a_pause(tmp_path: Path) -> None:
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         await accept(store, [large(1)])
-        first, database, log = salts(store.path), store._database, store._log
+        first, database, log = salts(store.path), store._connection.database, store._connection.log
         assert database is not None
         assert log is not None
         with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
@@ -301,15 +301,15 @@ async def test_a_reader_that_keeps_the_log_from_beginning_again_does_not_cause_a
     monkeypatch.setattr(sqlite_log, "_CHECKPOINT_PAGES", 300)
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         begun = 0
-        assert store._log is not None
-        checkpoint = store._log.checkpoint
+        assert store._connection.log is not None
+        checkpoint = store._connection.log.checkpoint
 
         def counted() -> None:
             nonlocal begun
             begun += 1
             checkpoint()
 
-        monkeypatch.setattr(store._log, "checkpoint", counted)
+        monkeypatch.setattr(store._connection.log, "checkpoint", counted)
         await accept(store, [large(1)])
         with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
@@ -336,13 +336,13 @@ async def test_a_checkpoint_that_fails_is_reported_and_commits_go_on(
     monkeypatch.setattr(sqlite_log, "_CHECKPOINT_PAGES", 300)
     async with quick(SqliteUploadStore(tmp_path / "u.db")) as store:
         await accept(store, [large(1)])
-        assert store._database is not None
+        assert store._connection.database is not None
 
         def refuse(action: int, name: str | None, *_: object) -> int:
             is_checkpoint = action == sqlite3.SQLITE_PRAGMA and name == "wal_checkpoint"
             return sqlite3.SQLITE_DENY if is_checkpoint else sqlite3.SQLITE_OK
 
-        store._database.set_authorizer(refuse)
+        store._connection.database.set_authorizer(refuse)
         for seq in range(2, 61):
             assert (await accept(store, [large(seq)])).fresh
             await asyncio.sleep(0)

@@ -147,13 +147,13 @@ async def test_an_index_that_cannot_follow_is_reported_and_uploads_are_stored(
     monkeypatch.setattr(sqlite_store, "_INDEX_UPLOADS", 2)
     async with SqliteUploadStore(tmp_path / "u.db") as store:
         await store.accept([received(1)])
-        assert store._database is not None
+        assert store._connection.database is not None
         fault = "CREATE TEMP TRIGGER fault BEFORE INSERT ON places BEGIN SELECT RAISE(ABORT, 'fault'); END"
-        store._database.execute(fault)
+        store._connection.database.execute(fault)
         for seq in range(2, 6):
             assert (await store.accept([received(seq)])).highest == {("d", "e"): seq}
             await asyncio.sleep(0)
         await until(lambda: store._thread.is_idle)
         assert "the index does not follow: fault" in caplog.text
-        store._database.execute("DROP TRIGGER fault")
+        store._connection.database.execute("DROP TRIGGER fault")
         assert await store.topics() == {"t": TopicSize(5, 5)}

@@ -11,6 +11,7 @@ from tests.pipeline.ingest.test_feature_view import visit
 from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, received
 from tests.pipeline.ingest.upload_store_contract import UploadStoreContract
 from walle.pipeline.ingest.feature_view import FeatureView, ViewConfig
+from walle.pipeline.ingest.sqlite_connection import SqliteConnection
 from walle.pipeline.ingest.sqlite_store import SqliteUploadStore
 from walle.pipeline.ingest.upload_store import IngestError
 from walle.pipeline.tunnel.server import Received
@@ -177,14 +178,14 @@ async def test_a_file_that_is_replaced_while_it_is_opened_is_not_used(
         await store.accept([received(1)])
         copy = backup(path)
         await store.accept([received(2)])
-    check = SqliteUploadStore._check_format
+    check = SqliteConnection._check_format
 
-    def replace_first(store: SqliteUploadStore, database: sqlite3.Connection) -> int:
+    def replace_first(connection: SqliteConnection, database: sqlite3.Connection) -> int:
         if copy.exists():
             restore(copy, path)
-        return check(store, database)
+        return check(connection, database)
 
-    monkeypatch.setattr(SqliteUploadStore, "_check_format", replace_first)
+    monkeypatch.setattr(SqliteConnection, "_check_format", replace_first)
     store = SqliteUploadStore(path)
     with pytest.raises(IngestError, match="was replaced while it was opened") as raised:
         await store.start()

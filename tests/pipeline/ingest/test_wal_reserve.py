@@ -50,8 +50,8 @@ async def test_stores_that_want_a_longer_log_at_once_make_it_longer_once(tmp_pat
                 database.execute("INSERT INTO t VALUES (randomblob(30000))")
         before = os.stat(f"{path}-wal").st_size  # noqa: PTH116 - nothing else runs
         for each in (store, other):
-            assert each._log is not None
-            each._thread.post(each._log.grow_reserve)
+            assert each._connection.log is not None
+            each._thread.post(each._connection.log.grow_reserve)
         await store.head()
         await asyncio.gather(*(each.acked("d", "e") for each in (store, other)))  # after the posted calls
         assert os.stat(f"{path}-wal").st_size == max(4 * before, 1 << 20)  # noqa: PTH116 - nothing else runs

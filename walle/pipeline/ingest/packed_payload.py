@@ -2,7 +2,8 @@
 
 A commit is synced before its uploads are acknowledged, and takes the longer the more pages it writes. A large upload
 comes compressed, so its row has the body of the frame in place of the payload: the zstd frame of an `Upload` (kind 3 of
-docs/protocol.md), which no dictionary is needed to read. The column `packed` says which rows are so.
+docs/protocol.md), which no dictionary is needed to read. The column `packed` says which rows are so: 1; it is 2 where
+the body was damaged and is set aside (`sqlite_quarantine`).
 """
 
 import sqlite3
@@ -16,7 +17,11 @@ MOST_TIMES_PACKED = 16  # a payload's size in that of its body, rounded down
 
 
 class DamagedPayloadError(sqlite3.DatabaseError):
-    """A stored body from which no payload can be read."""
+    """A stored body, of the upload at `position`, from which no payload can be read."""
+
+    def __init__(self, position: int, what: str) -> None:
+        super().__init__(f"the compressed payload of the upload at position {position} is damaged: {what}")
+        self.position = position
 
 
 def unpack_payload(position: int, body: bytes) -> bytes:
@@ -33,4 +38,4 @@ def unpack_payload(position: int, body: bytes) -> bytes:
         what = f"it states {size_bytes} bytes, of at most {MAX_BODY_BYTES}"
     except (zstandard.ZstdError, FrameError) as error:
         what = str(error)
-    raise DamagedPayloadError(f"the compressed payload of the upload at position {position} is damaged: {what}")
+    raise DamagedPayloadError(position, what)

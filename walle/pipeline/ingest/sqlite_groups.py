@@ -1,5 +1,6 @@
 """Consumer groups and retention in the SQLite store: the statements of one short transaction or query each."""
 
+import contextlib
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -69,15 +70,19 @@ def read(
 ) -> list[tuple[int, Received]]:
     of_topics = "" if topics is None else f" AND topic IN ({_marks(topics)})"
     of_parts = f" AND part IN ({_marks(partitions)})" if len(partitions) < PARTITIONS else ""
-    query = f"{_SELECT} WHERE position > ? AND position <= ?{of_topics}{of_parts} ORDER BY position LIMIT ?"
+    query = (
+        f"{_SELECT} WHERE packed < 2 AND position > ? AND position <= ?{of_topics}{of_parts} ORDER BY position LIMIT ?"
+    )
     values = [after, upto, *(topics or ()), *(partitions if of_parts else ()), limit]
-    return bounded(database.execute(query, values))
+    with contextlib.closing(database.execute(query, values)) as rows:
+        return bounded(rows)
 
 
 def after(database: sqlite3.Connection, position: int, limit: int) -> list[tuple[int, Received]]:
     """Return the uploads after a position."""
-    query = f"{_SELECT} WHERE position > ? ORDER BY position LIMIT ?"
-    return bounded(database.execute(query, (position, limit)))
+    query = f"{_SELECT} WHERE packed < 2 AND position > ? ORDER BY position LIMIT ?"
+    with contextlib.closing(database.execute(query, (position, limit))) as rows:
+        return bounded(rows)
 
 
 def matching(
@@ -94,14 +99,23 @@ def matching(
             "SELECT position FROM places WHERE stream IN (SELECT stream FROM streams WHERE device_id = ?2)"  # noqa: S608 - constants
             f" AND position > ?3{has_topic * (topic is not None)} ORDER BY position LIMIT ?4"
         )
-    positions = database.execute(query, (topic, device_id, after, limit))
-    # One upload after the other: in a join, SQLite might sort rows with their payloads.
-    found = (database.execute(f"{_SELECT} WHERE position = ?", position).fetchone() for position in positions)
-    return bounded(row for row in found if row is not None)
+    with contextlib.closing(database.execute(query, (topic, device_id, after, limit))) as positions:
+        # One upload after the other: in a join, SQLite might sort rows with their payloads.
+        found = (
+            database.execute(f"{_SELECT} WHERE packed < 2 AND position = ?", position).fetchone()
+            for position in positions
+        )
+        return bounded(row for row in found if row is not None)
 
 
 def bounded(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, Received]]:
-    """Return positions and uploads until the payloads have MAX_READ_BYTES: a device sends 8 MiB at once."""
+    """Return positions and uploads until the payloads have MAX_READ_BYTES: a device sends 8 MiB at once.
+
+    The caller closes the cursor of `rows`: an error keeps it alive, and with it the state of the file that it reads.
+
+    Raises:
+        DamagedPayloadError: one of them is damaged.
+    """
     found, size_bytes = list[tuple[int, Received]](), 0
     for row in rows:
         received = Received(*row[2:])

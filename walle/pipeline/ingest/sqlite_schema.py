@@ -21,8 +21,9 @@ _TRIES = 12  # of _BUSY_S each, while another process holds the lock and moves n
 _BUSY_S = 5.0  # that a transaction waits for those of other processes
 _BUSY_POLL_S = 0.001
 
-# `packed` is 0 or 1, which SQLite keeps in the head of a row: it is read without the payload before it. Up to format 5
-# the payload's column was `payload`: a process of an older walle that still reads must not mistake a compressed one.
+# `packed` is 0, 1 or (set aside) 2. SQLite reads it without the payload before it; 0 and 1 are in the head of a row. Up
+# to format 5 the payload's column was `payload`: a process of an older walle that still reads must not mistake a
+# compressed one.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS streams (
     stream INTEGER PRIMARY KEY, device_id TEXT NOT NULL, epoch TEXT NOT NULL, highest INTEGER NOT NULL,

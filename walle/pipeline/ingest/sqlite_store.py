@@ -15,10 +15,11 @@ again.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast, override
 
@@ -33,6 +34,7 @@ from walle.pipeline.ingest import (
     sqlite_streams,
 )
 from walle.pipeline.ingest.commit_pace import CommitPace
+from walle.pipeline.ingest.packed_payload import DamagedPayloadError
 from walle.pipeline.ingest.quarantine import refused_upload
 from walle.pipeline.ingest.quota import PART_QUERY, StoredPart, stored_part
 from walle.pipeline.ingest.receipt import (
@@ -49,16 +51,9 @@ from walle.pipeline.ingest.receipt import (
     sort_batch,
 )
 from walle.pipeline.ingest.row_statements import RowStatements
+from walle.pipeline.ingest.sqlite_connection import SqliteConnection
 from walle.pipeline.ingest.sqlite_file import OpenedFile
-from walle.pipeline.ingest.sqlite_log import UploadLog
-from walle.pipeline.ingest.sqlite_schema import (
-    FORMAT,
-    data_version,
-    execute_when_free,
-    finish_schema,
-    make_schema,
-    transaction,
-)
+from walle.pipeline.ingest.sqlite_schema import data_version, transaction
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, Start, TopicSize, Trimmed, UploadStore
 from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.store_thread import StoreThread
@@ -70,7 +65,6 @@ _LOG = logging.getLogger(__name__)
 _INSERT = RowStatements(
     "INSERT INTO uploads (stream, seq, chain, sent_ms, received_ms, topic, stored_payload, packed) VALUES {rows}", 8
 )
-_SQLITE_VERSION = (3, 33, 0)  # the first with UPDATE ... FROM
 _STREAMS_KEPT = 50_000  # in memory
 _INDEX_UPLOADS = 1000  # that are stored before the index follows: it delays commits by 2 ms
 _LOG_CHECK_BYTES = 64 << 10  # of payloads, after which the log's length is looked at
@@ -98,11 +92,9 @@ class SqliteUploadStore(UploadStore):
         self.clock = clock or SystemClock()
         self._owner = secrets.token_hex(8)  # of the devices that resumed here
         self._thread = StoreThread("walle-ingest")  # SQLite requires that one thread uses a connection
-        self._database: sqlite3.Connection | None = None
-        self._log: UploadLog | None = None
+        self._connection = SqliteConnection(path, self._thread, self._note_open)
         self._reader_thread = StoreThread("walle-ingest-reader")
         self._reader: sqlite3.Connection | None = None  # made by the first query
-        self._opened: OpenedFile | None = None  # the file of `_database`
         self._reader_of: OpenedFile | None = None  # the file of `_reader`
         self._pace = CommitPace(self.clock)
         self._is_turn_due = False  # a batch was stored, and other tasks have had no turn since
@@ -118,7 +110,7 @@ class SqliteUploadStore(UploadStore):
     @override
     async def start(self) -> None:
         """Open the file. Raises IngestError if it cannot be opened or has another format."""
-        await self._in_thread(self._open)
+        await self._in_thread(self._connection.open)
 
     @override
     async def close(self) -> None:
@@ -131,7 +123,7 @@ class SqliteUploadStore(UploadStore):
     async def reopen(self) -> None:
         with contextlib.suppress(IngestError):
             await self.close()
-        await self._in_thread(self._open_again)
+        await self._in_thread(self._connection.open_again)
 
     # --- receipt ---
 
@@ -162,16 +154,16 @@ class SqliteUploadStore(UploadStore):
         if self._unindexed >= _INDEX_UPLOADS:
             self._unindexed = 0
             self._thread.post(self._index)
-        if self._unchecked_bytes >= _LOG_CHECK_BYTES and self._log is not None:
+        if self._unchecked_bytes >= _LOG_CHECK_BYTES and (log := self._connection.log) is not None:
             self._unchecked_bytes = 0
-            self._log.check()
+            log.check()
 
     def _accept_here(self, batch: Sequence[Received]) -> Accepted | None:
         """Store a small batch on the event loop; return None if that may take long, which changes nothing.
 
         That is if its devices' streams are not in memory, or if another process writes.
         """
-        database, opened, streams = self._database, self._opened, self._streams
+        database, opened, streams = self._connection.database, self._connection.opened, self._streams
         if database is None or opened is None or len(batch) > _LOOP_UPLOADS:
             return None
         lone: StoredStream | None = None
@@ -270,8 +262,9 @@ class SqliteUploadStore(UploadStore):
         self, *, device_id: str | None = None, topic: str | None = None, after: int = 0, limit: int = 1000
     ) -> list[tuple[int, Received]]:
         if device_id is None and topic is None:
-            return await self._read(lambda database: sqlite_groups.after(database, after, limit))
-        return await self._read_indexed(
+            return await self._read_uploads(lambda database: sqlite_groups.after(database, after, limit))
+        await self._run(_bring_up_to_date)
+        return await self._read_uploads(
             lambda database: sqlite_groups.matching(database, device_id, topic, after, limit)
         )
 
@@ -301,7 +294,9 @@ class SqliteUploadStore(UploadStore):
     async def read(
         self, partitions: Collection[int], topics: Collection[str] | None, after: int, upto: int, limit: int
     ) -> list[tuple[int, Received]]:
-        return await self._read(lambda database: sqlite_groups.read(database, partitions, topics, after, upto, limit))
+        return await self._read_uploads(
+            lambda database: sqlite_groups.read(database, partitions, topics, after, upto, limit)
+        )
 
     @override
     async def commit(self, group: str, member: str, positions: Mapping[int, int], generation: int) -> set[int]:
@@ -355,8 +350,8 @@ class SqliteUploadStore(UploadStore):
 
     async def _run[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_open_database() -> T:
-            database = self._current()
-            with self._of_own_format(database):
+            database = self._connection.current()
+            with self._connection.of_own_format(database):
                 return work(database)
 
         return await self._in_thread(on_open_database)
@@ -366,15 +361,15 @@ class SqliteUploadStore(UploadStore):
 
         def in_transaction(database: sqlite3.Connection) -> T:
             with transaction(database, durable=False):
-                self._check_not_migrated(database)
+                self._connection.check_not_migrated(database)
                 return work(database)
 
         return await self._run(in_transaction)
 
     async def _read[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         def on_reader() -> T:
-            opened = self._opened
-            if self._database is None or opened is None:
+            opened = self._connection.opened
+            if self._connection.database is None or opened is None:
                 raise IngestError(self.path, "is not open")
             if not opened.is_current:
                 raise _ReplacedError
@@ -383,17 +378,30 @@ class SqliteUploadStore(UploadStore):
                 self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=5.0)
                 self._reader.execute("PRAGMA query_only = ON")
                 self._reader_of = opened
-            with self._of_own_format(self._reader):
+            with self._connection.of_own_format(self._reader):
                 return work(self._reader)
 
         try:
             return await self._in_thread(on_reader, self._reader_thread)
         except _ReplacedError:
-            await self._in_thread(self._current)
+            await self._in_thread(self._connection.current)
         try:
             return await self._in_thread(on_reader, self._reader_thread)
         except _ReplacedError:
             raise IngestError(self.path, "is being replaced by another file", may_pass=True) from None
+
+    async def _read_uploads[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run a query of uploads. One that is damaged is set aside, so that it keeps nobody from those behind it."""
+        set_aside = set[int]()
+        while True:
+            try:
+                return await self._read(work)
+            except IngestError as error:
+                damaged = error.__cause__
+                if not isinstance(damaged, DamagedPayloadError) or damaged.position in set_aside:
+                    raise
+            set_aside.add(damaged.position)
+            await self._run(functools.partial(self._set_damaged_aside, damaged))
 
     async def _read_indexed[T](self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a query that uses the index: it finds all uploads that are stored now."""
@@ -415,113 +423,12 @@ class SqliteUploadStore(UploadStore):
         is_of_folder = isinstance(error, OSError)
         return IngestError(self.path, str(error), may_pass=is_of_folder, of_contents=not is_of_folder)
 
-    def _current(self) -> sqlite3.Connection:
-        """Return the connection to the file that is at the path now."""
-        if self._database is None or self._opened is None:
-            raise IngestError(self.path, "is not open")
-        if not self._opened.is_current:
-            self._replace()
-        return self._database
-
-    def _replace(self) -> None:
-        """Open the file that has taken the place of the open one, which does not change.
-
-        Raises:
-            IngestError: no file is there, or the replaced one's log is, which does not belong to the new one.
-        """
-        self._check_place()
-        before = self._database
-        self._open()
-        assert before is not None
-        before.close()
-        self.generation += 1
-        _LOG.warning("received uploads in %s: the file was replaced, and the new one is used from now on", self.path)
-
-    def _check_place(self) -> None:
-        """Raise IngestError if no file is at the path, or the log of the file that was open, which is another's."""
-        if self._opened is None or self._opened.is_current:
-            return
-        if self._opened.is_removed:
-            what = "was removed while it was in use; put it back, or restart the cloud to begin with an empty one"
-            raise IngestError(self.path, what, may_pass=True)
-        if logs := self._opened.logs_left():
-            what = f"was replaced, but {' and '.join(logs)} of the file before it are still there; remove them"
-            raise IngestError(self.path, what, may_pass=True)
-
-    def _open_again(self) -> None:
-        self._check_place()
-        is_replaced = self._opened is not None and not self._opened.is_current
-        self._open()
+    def _note_open(self, is_replaced: bool) -> None:
+        self._forget()
         self.generation += is_replaced
 
-    def _open(self) -> None:
-        if sqlite3.sqlite_version_info < _SQLITE_VERSION:
-            needed = ".".join(map(str, _SQLITE_VERSION))
-            what = f"need SQLite {needed}, and this Python has {sqlite3.sqlite_version}; use another, or PostgreSQL"
-            raise IngestError(self.path, what)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # The event loop uses it too, while no call is in the thread.
-        database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0, check_same_thread=False)
-        try:
-            connected = OpenedFile(self.path)
-            execute_when_free(database, "PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            if self._check_format(database) < FORMAT:
-                make_schema(database)
-            database.execute("PRAGMA busy_timeout = 0")  # `transaction` waits by itself
-            finish_schema(database, self.path)
-            sqlite_index.prepare(database)
-            opened = OpenedFile(self.path)  # with the logs, which exist now
-            if not connected.is_current:  # reading a long log takes a while
-                what = "was replaced while it was opened"
-                raise IngestError(self.path, what, may_pass=True)  # noqa: TRY301 - closed as after other errors
-        except BaseException:
-            database.close()
-            raise
-        self._database, self._opened = database, opened
-        if self._log is not None:
-            self._log.close()
-        self._log = UploadLog(self.path, database, self._thread)
-        self._forget()
-
-    def _check_format(self, database: sqlite3.Connection) -> int:
-        found = cast("int", database.execute("PRAGMA user_version").fetchone()[0])
-        if not 0 <= found <= FORMAT:
-            raise IngestError(self.path, f"has format {found}, this version of walle reads 1 to {FORMAT}")
-        return found
-
-    def _check_not_migrated(self, database: sqlite3.Connection) -> None:
-        """Raise IngestError where a newer walle has changed the format of the open file: this one must not write it."""
-        found = cast("int", database.execute("PRAGMA user_version").fetchone()[0])
-        if found != FORMAT:
-            what = (
-                f"was brought to format {found} by another version of walle while this process had it open,"
-                f" which uses format {FORMAT}; stop this process, or start it again with that version"
-            )
-            raise IngestError(self.path, what)
-
-    @contextlib.contextmanager
-    def _of_own_format(self, database: sqlite3.Connection) -> Iterator[None]:
-        """Run the block; where SQLite refuses its statements because the file has another format now, say that."""
-        try:
-            yield
-        except sqlite3.Error:
-            with contextlib.suppress(sqlite3.Error):
-                self._check_not_migrated(database)
-            raise
-
     def _close(self) -> None:
-        database, self._database = self._database, None
-        if database is None:
-            return
-        if self._log is not None:
-            self._log.close()
-        try:
-            if self._opened is not None and self._opened.is_current:
-                with contextlib.suppress(sqlite3.Error), transaction(database, durable=False):
-                    database.execute("DELETE FROM owners WHERE owner = ?", (self._owner,))
-        finally:
-            database.close()
+        self._connection.close("DELETE FROM owners WHERE owner = ?", self._owner)
 
     def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
@@ -553,10 +460,11 @@ class SqliteUploadStore(UploadStore):
 
     def _index(self) -> None:
         """Let the index follow the uploads, or log why it cannot."""
-        if self._database is None:
+        database = self._connection.database
+        if database is None:
             return
         try:
-            _bring_up_to_date(self._database)
+            _bring_up_to_date(database)
         except sqlite3.Error as error:
             _LOG.warning("received uploads in %s: the index does not follow: %s", self.path, error)
 
@@ -578,6 +486,16 @@ class SqliteUploadStore(UploadStore):
             sqlite_streams.move_on(database, streams.values())
         return Accepted({key: streams[key].highest}, [], is_set_aside=bool(found.rows or found.losses))
 
+    def _set_damaged_aside(self, damaged: DamagedPayloadError, database: sqlite3.Connection) -> None:
+        with transaction(database):
+            self._forget_if_changed(database)
+            loss = sqlite_quarantine.set_damaged_aside(database, damaged.position, int(self.clock.time() * 1000))
+            if loss is not None:
+                self._record(database, loss)
+        if loss is not None:
+            what = "received uploads in %s: device %r: %s; it is set aside, and those behind it are read"
+            _LOG.error(what, self.path, loss.device_id, damaged)
+
     def _forget(self) -> None:
         self._streams.clear()
         self._owned.clear()
@@ -587,7 +505,7 @@ class SqliteUploadStore(UploadStore):
         version = data_version(database)
         if version == self._data_version:
             return False
-        self._check_not_migrated(database)
+        self._connection.check_not_migrated(database)
         self._data_version = version
         self._forget()
         return True

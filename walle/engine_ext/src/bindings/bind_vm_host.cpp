@@ -47,10 +47,11 @@ py::dict enter_sandbox(const std::vector<std::string>& readable, const std::vect
 
 void bind_vm_host(py::module_& module) {
   py::class_<vm::HostClient, Client>(module, "HostClient", "The device's end of the socket to its VM host.")
-      .def(py::init([](int fd, double close_s) {
-             return vm::HostClient::start(vm::Descriptor(fd), kArrayPort, nanoseconds(close_s));
+      .def(py::init([](int fd, double close_s, double reply_s, double retire_s) {
+             const vm::HostTimes times{nanoseconds(close_s), nanoseconds(reply_s), nanoseconds(retire_s)};
+             return vm::HostClient::start(vm::Descriptor(fd), kArrayPort, times);
            }),
-           py::arg("fd"), py::arg("close_s") = 60.0)
+           py::arg("fd"), py::arg("close_s") = 60.0, py::arg("reply_s") = 5.0, py::arg("retire_s") = 5.0)
       .def("send_config", [](vm::HostClient& self,
                              py::handle config) { translate_not_plain([&] { self.send_config(read_value(config, "config")); }); })
       .def("send_modules",

@@ -39,13 +39,13 @@ Descriptor open_file(const TaskFile& file) {
 
 }  // namespace
 
-HostClient::HostClient(Descriptor socket, const ArrayPort& port, std::chrono::nanoseconds close_time)
-    : socket_(std::move(socket)), port_(port), close_time_(close_time), owner_(getpid()) {}
+HostClient::HostClient(Descriptor socket, const ArrayPort& port, const HostTimes& times)
+    : socket_(std::move(socket)), port_(port), times_(times), owner_(getpid()) {}
 
 HostClient::~HostClient() = default;
 
-std::shared_ptr<HostClient> HostClient::start(Descriptor socket, const ArrayPort& port, std::chrono::nanoseconds close_time) {
-  auto client = std::shared_ptr<HostClient>(new HostClient(std::move(socket), port, close_time));
+std::shared_ptr<HostClient> HostClient::start(Descriptor socket, const ArrayPort& port, const HostTimes& times) {
+  auto client = std::shared_ptr<HostClient>(new HostClient(std::move(socket), port, times));
   add_buffer_listener(client);
   std::thread([client] { guard_thread([&] { client->run(); }); }).detach();
   return client;
@@ -401,13 +401,13 @@ std::optional<HostClient::Clock::time_point> HostClient::next_check() const {
   std::optional<Clock::time_point> next;
   const auto consider = [&](Clock::time_point when) { next = next ? std::min(*next, when) : when; };
   bool is_busy = false;
-  if (asked_at_) consider(*asked_at_ + kReplyTime);
+  if (asked_at_) consider(*asked_at_ + times_.reply);
   for (const auto& [id, vm] : vms_) {
     if (const auto due = vm->reply_due()) consider(*due);
     if (const auto due = vm->retire_due(); due && !retired_at_) consider(*due);
     is_busy = is_busy || vm->is_needed();
   }
-  if (retired_at_) consider(is_busy ? *retired_at_ + kRetireTime : Clock::now());
+  if (retired_at_) consider(is_busy ? *retired_at_ + times_.retire : Clock::now());
   if (process_ && process_.handle() < 0) consider(Clock::now() + kLookTime);
   return next;
 }
@@ -419,7 +419,7 @@ void HostClient::kill_unresponsive() {
 
 void HostClient::check_times(Clock::time_point now) {
   if (!kill_reason_.empty()) return;
-  if (asked_at_ && now >= *asked_at_ + kReplyTime) return kill_unresponsive();
+  if (asked_at_ && now >= *asked_at_ + times_.reply) return kill_unresponsive();
   bool is_busy = false;
   for (const auto& [id, vm] : vms_) {
     is_busy = is_busy || vm->is_needed();
@@ -435,7 +435,7 @@ void HostClient::check_times(Clock::time_point now) {
       changed_.notify_all();
     }
   }
-  if (retired_at_ && (!is_busy || now >= *retired_at_ + kRetireTime))
+  if (retired_at_ && (!is_busy || now >= *retired_at_ + times_.retire))
     kill_reason_ = "was ended, because a call in it could not be stopped, or tasks leaked too much memory";
 }
 

@@ -29,6 +29,17 @@ namespace walle::vm {
 
 class HostedVm;
 
+// The times that a host has, after which it is retired or killed.
+struct HostTimes {
+  // For a VM that was closed to end. Then the host is retired: it may have been taken over.
+  std::chrono::nanoseconds close = std::chrono::minutes{1};
+  // A call's reply is due after its deadline and grace period. Once it is overdue the host is asked whether it runs at all, and
+  // is killed where it does not say so within this time, or sends no reply within this time and that of loading.
+  std::chrono::nanoseconds reply = std::chrono::seconds{5};
+  // For the running calls of a host that is retired.
+  std::chrono::nanoseconds retire = std::chrono::seconds{5};
+};
+
 // How a host has ended.
 struct HostEnd {
   std::string reason;
@@ -47,9 +58,8 @@ class HostClient : public std::enable_shared_from_this<HostClient>, public Buffe
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Starts the thread that reads the socket. A VM that was closed and has not ended within `close_time` retires the host, which
-  // may have been taken over. Throws std::system_error.
-  static std::shared_ptr<HostClient> start(Descriptor socket, const ArrayPort& port, std::chrono::nanoseconds close_time);
+  // Starts the thread that reads the socket. Throws std::system_error.
+  static std::shared_ptr<HostClient> start(Descriptor socket, const ArrayPort& port, const HostTimes& times);
   ~HostClient() override;
 
   // Has the host unmap a buffer that has ended.
@@ -66,7 +76,7 @@ class HostClient : public std::enable_shared_from_this<HostClient>, public Buffe
 
   // Whether new VMs should be started in this host: it has neither ended nor been retired.
   bool is_usable() const;
-  // Ends the host once its running calls have ended, or kRetireTime has passed. Its VMs are no longer alive. A host is also
+  // Ends the host once its running calls have ended, or HostTimes::retire has passed. Its VMs are no longer alive. A host is also
   // retired when a call has not stopped within kStuckTime after its VM was abandoned.
   void retire();
   // Ends the host now.
@@ -83,19 +93,15 @@ class HostClient : public std::enable_shared_from_this<HostClient>, public Buffe
   std::vector<std::string> ran_at_end() const;
 
   static constexpr std::chrono::seconds kStuckTime{1};
-  static constexpr std::chrono::seconds kRetireTime{5};
   static constexpr std::int64_t kMaxLeakedBytes = std::int64_t{128} << 20;
-  // A call's reply is due after its deadline and grace period. Once it is overdue the host is asked whether it runs at all, and
-  // is killed where it does not say so within this time, or sends no reply within this time and that of loading.
-  static constexpr std::chrono::seconds kReplyTime{5};
-  // Added where the VM has not started: the time limit for creating an interpreter.
+  // Added to when a reply is due where the VM has not started: the time limit for creating an interpreter.
   static constexpr std::chrono::seconds kStartTime{20};
   // The kill reason of a host that its owner has no more use for.
   static constexpr const char* kWasClosed = "was closed";
 
  private:
   friend class HostedVm;
-  HostClient(Descriptor socket, const ArrayPort& port, std::chrono::nanoseconds close_time);
+  HostClient(Descriptor socket, const ArrayPort& port, const HostTimes& times);
 
   static constexpr const char* kForked = "the process was forked; its VMs stayed with the parent";
 
@@ -126,7 +132,7 @@ class HostClient : public std::enable_shared_from_this<HostClient>, public Buffe
 
   MessageSocket socket_;
   const ArrayPort& port_;
-  const std::chrono::nanoseconds close_time_;
+  const HostTimes times_;
   const pid_t owner_;                        // the process that created this object
   std::mutex buffers_mutex_;                 // taken after mutex_, or alone
   std::set<std::uint64_t> buffers_in_host_;  // that were sent and have not ended

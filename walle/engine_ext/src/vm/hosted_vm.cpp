@@ -76,12 +76,12 @@ std::optional<HostClient::Clock::time_point> HostedVm::reply_due() const {
   const auto start_time = state_ == State::starting ? HostClient::kStartTime : 0s;
   const Waiting& first = calls_waiting_.front();
   const auto due = first.began_at + *first.deadline + grace_ + start_time;
-  return first.is_overdue ? due + kLoadTime + kImportTime + HostClient::kReplyTime : due;
+  return first.is_overdue ? due + kLoadTime + kImportTime + host_->times_.reply : due;
 }
 
 std::optional<HostClient::Clock::time_point> HostedVm::retire_due() const {
   if (abandoned_at_) return *abandoned_at_ + HostClient::kStuckTime;
-  if (closed_at_ && !host_->waits_for_turn()) return *closed_at_ + host_->close_time_;
+  if (closed_at_ && !host_->waits_for_turn()) return *closed_at_ + host_->times_.close;
   return std::nullopt;
 }
 
