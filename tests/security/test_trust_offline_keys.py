@@ -21,6 +21,7 @@ from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.release_client import ReleaseJson
 from walle.deploy.signing import MANIFEST_DOMAIN, Signer
 from walle.deploy.trust import RoleKeys
+from walle.deploy.trust_folder import prepare_trust
 from walle.device import Device
 from walle.errors import ConfigError
 from walle.protocol import Timestamp
@@ -233,7 +234,9 @@ def test_walle_trust_shows_delegates_and_revokes(tmp_path: Path) -> None:
     both = run("delegate", folder, "shop", f"--public-key={second.public_key.hex()}", "--keep", "--threshold=2")
     assert both["scenarios"]["shop"]["threshold"] == 2
     assert set(both["scenarios"]["shop"]["keys"]) == {first, second.key_id}
-    left = run("revoke", folder, "shop", first)
+    kept = CliRunner().invoke(app, ["trust", "revoke", folder, "shop", first])
+    assert "2 keys must sign scenario shop, and 1 would be left" in str(kept.exception)  # not one alone, in silence
+    left = run("delegate", folder, "shop", f"--public-key={second.public_key.hex()}")
     assert left["scenarios"]["shop"] == {"keys": {second.key_id: second.public_key.hex()}, "threshold": 1}
     assert run("revoke", folder, "shop", second.key_id)["scenarios"] == {}
     rotated = run("rotate", folder, "--role=root", "--role=scenarios")
@@ -300,3 +303,59 @@ async def test_a_timestamp_names_metadata_that_were_added_a_moment_before(tmp_pa
     home.trust.root().verify_timestamp(stamp)
     (home.trust.public / "3.scenarios.json").write_text("{")  # half a copy
     assert Timestamp.from_header(await roles.stamp(ReleaseTable(2))).scenarios == 2
+
+
+def test_a_revoked_key_is_not_delegated_again_when_the_cloud_starts(tmp_path: Path) -> None:
+    """A cloud with its offline keys makes a key for a scenario that has none: never the stolen one again."""
+    home = CloudHome(tmp_path)
+    home.prepare(("shop",))
+    (stolen,) = home.trust.scenarios().delegations["shop"].keys
+    assert CliRunner().invoke(app, ["trust", "revoke", str(tmp_path), "shop", stolen]).exit_code == 0
+    home.prepare(("shop",))
+    (new,) = home.trust.scenarios().delegations["shop"].keys
+    assert new != stolen
+    signer = home.trust.scenario_signer("shop")
+    assert signer is not None
+    assert signer.key_id == new
+
+
+@pytest.mark.parametrize("roles", [["root"], ["targets"], ["root", "targets", "snapshot", "timestamp"]])
+def test_a_rotation_that_is_killed_at_any_write_is_finished_or_undone(
+    tmp_path: Path, roles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    replace, left = Path.replace, 0
+
+    def dying(path: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        return replace(path, target)
+
+    killed = 0
+    for writes in range(30):
+        trust = CloudHome(tmp_path / str(writes)).trust
+        trust.make("kiosks", ["shop"], SystemClock())
+        before = trust.root()
+        left = writes
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", dying)
+            try:
+                trust.rotate(roles, SystemClock())
+            except Killed:
+                killed += 1
+        prepare_trust(trust, ["shop"], SystemClock())  # as the cloud does when it starts
+        root = trust.root()
+        assert root.version in (before.version, before.version + 1)
+        for role in ("snapshot", "timestamp"):
+            assert trust.online_signer(role).key_id in root.roles[role].keys
+        assert set(trust.scenarios().delegations) == {"shop"}
+        trust.rotate(roles, SystemClock())  # every key that it needs is there
+        assert trust.root().version == root.version + 1
+        assert "shop" in trust.scenarios().delegations
+        if killed <= writes:  # it had all its writes
+            break
+    assert 2 <= killed < 30

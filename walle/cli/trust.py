@@ -95,7 +95,12 @@ def revoke(
     if held is None or key_id not in held.keys:
         raise ConfigError(f"key {key_id!r} does not sign scenario {scenario}; see: walle trust show {folder}")
     keys = {name: key for name, key in held.keys.items() if name != key_id}
-    trust.delegate(scenario, keys, min(held.threshold, max(1, len(keys))), SystemClock())
+    if 0 < len(keys) < held.threshold:
+        what = f"{held.threshold} keys must sign scenario {scenario}, and {len(keys)} would be left"
+        raise ConfigError(
+            f"{what}; say which keys sign, and how many: walle trust delegate {folder} {scenario} --threshold N"
+        )
+    trust.delegate(scenario, keys, held.threshold, SystemClock())
     _say(trust, as_json=as_json)
 
 

@@ -9,12 +9,15 @@
         timestamp.pem     signs what is newest
     trust/                signed metadata, public: 1.root.json, 2.root.json, ... and 1.scenarios.json, ...
 
-A cloud's own folder has this layout. Version N of metadata never changes once written; the newest counts.
+A cloud's own folder has this layout. Version N of metadata never changes once written; the newest counts. A rotation
+changes several files: they are made in `offline-keys/rotation`, and put in their places from there, also by the next
+command after a kill.
 """
 
 import json
 import re
 import secrets
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,7 @@ from walle.deploy.trust import (
     canonical_metadata,
     expires_text,
 )
-from walle.durable_file import make_folders, remove_unfinished, write_file
+from walle.durable_file import make_folders, move_folder, remove_unfinished, sync_tree, write_file
 from walle.errors import ConfigError
 
 OFFLINE = "offline-keys"
@@ -156,6 +159,8 @@ class TrustFolder:
         new = [name for name in dict.fromkeys(names) if name not in current.delegations]
         if new:
             signer = self._offline_signer("scenarios")
+            for name in new:
+                self._put_away_revoked(name)
             added = {name: RoleKeys(1, _public(self._made_scenario(name, None))) for name in new}
             self._delegate({**current.delegations, **added}, current.version + 1, [signer], clock)
         return new
@@ -166,6 +171,7 @@ class TrustFolder:
         Raises:
             TrustFolderError: the threshold cannot be met, or the key of the scenarios role is not here.
         """
+        self.finish_rotation()
         if keys and not 1 <= threshold <= len(keys):
             raise TrustFolderError(self.public, f"a threshold of {threshold} cannot be met by {len(keys)} keys")
         current = self.scenarios()
@@ -184,33 +190,69 @@ class TrustFolder:
         Raises:
             TrustFolderError: the key of the root role is not here, or more than one signature is needed.
         """
+        self.finish_rotation()
         current = self.root()
         old = self._offline_signer("root")
         if current.roles[ROOT].threshold != 1:
             raise TrustFolderError(self.public, "root metadata need several signatures: use a tool for TUF metadata")
-        held = {role: current.roles[role] for role in ROLES}
-        paths = {
+        new = {role: Signer.generate() for role in roles}
+        held = {role: RoleKeys(1, _public(new[role])) if role in new else current.roles[role] for role in ROLES}
+        number = current.version + 1
+        body = root_body(number, current.fleet, held, clock)
+        data = self._signed("root", body, [old, *[new[role] for role in new if role == ROOT]])
+        try:
+            root = current.next(data)
+        except SignatureError as error:
+            raise TrustFolderError(self.offline / "root.pem", f"cannot sign the next root metadata: {error}") from error
+        metadata = {self._path("root", number): data}
+        if SCENARIOS in new:
+            scenarios = self.scenarios(current)
+            body = scenarios_body(scenarios.version + 1, scenarios.delegations, clock)
+            metadata[self._path("scenarios", scenarios.version + 1)] = self._signed("scenarios", body, [new[SCENARIOS]])
+        keys = {
             ROOT: self.offline / "root.pem",
             SCENARIOS: self.offline / "scenarios.pem",
             RELEASE: self.online / "release.pem",
             TIMESTAMP: self.online / "timestamp.pem",
         }
-        new = {role: Signer.generate() for role in roles}
-        for role, signer in new.items():
-            held[role] = RoleKeys(1, _public(signer))
-        number = current.version + 1
-        for role, signer in new.items():
-            make_folders(paths[role].parent, mode=0o700)
-            if role == ROOT:
-                old.save(self.offline / f"root.{current.version}.pem")
-            signer.save(paths[role])
-        body = root_body(number, current.fleet, held, clock)
-        self._write("root", number, body, [old, *[new[role] for role in new if role == ROOT]])
-        root = self.root()
-        if SCENARIOS in new:
-            scenarios = Scenarios.verified(self._path("scenarios", self._newest("scenarios")).read_bytes(), current)
-            self._delegate(scenarios.delegations, scenarios.version + 1, [new[SCENARIOS]], clock)
+        signers = {keys[role]: signer for role, signer in new.items()}
+        if ROOT in new:
+            signers[self.offline / f"root.{current.version}.pem"] = old
+        self._replace(signers, metadata)
         return root
+
+    def finish_rotation(self) -> None:
+        """Put the files of a rotation in their places, if one was made and ended before it had done that."""
+        made, done = self._rotation, self.offline / ".rotation.done"
+        shutil.rmtree(done, ignore_errors=True)
+        if not made.exists():
+            return
+        for path in sorted(made.rglob("*")):
+            if path.is_file():
+                target = self.folder / path.relative_to(made)
+                make_folders(target.parent, mode=0o700)
+                write_file(target, path.read_bytes(), mode=0o644 if target.suffix == ".json" else 0o600)
+        made.rename(done)
+        shutil.rmtree(done)
+
+    @property
+    def _rotation(self) -> Path:
+        return self.offline / "rotation"
+
+    def _replace(self, signers: Mapping[Path, Signer], metadata: Mapping[Path, bytes]) -> None:
+        """Write keys and metadata that are only valid together: all of them, or none."""
+        staging = self.offline / ".rotation.new"
+        shutil.rmtree(staging, ignore_errors=True)  # of a killed command
+        for path in (*signers, *metadata):
+            make_folders(staging / path.relative_to(self.folder).parent, mode=0o700)
+        staging.chmod(0o700)
+        for path, signer in signers.items():
+            signer.save(staging / path.relative_to(self.folder))
+        for path, data in metadata.items():
+            write_file(staging / path.relative_to(self.folder), data)
+        sync_tree(staging)
+        move_folder(staging, self._rotation)
+        self.finish_rotation()
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -220,10 +262,13 @@ class TrustFolder:
         self._write("scenarios", version, scenarios_body(version, delegations, clock), signers)
 
     def _write(self, kind: str, number: int, body: Mapping[str, Any], signers: Sequence[Signer]) -> None:
+        write_file(self._path(kind, number), self._signed(kind, body, signers), mode=0o644)
+
+    def _signed(self, kind: str, body: Mapping[str, Any], signers: Sequence[Signer]) -> bytes:
         data = sign_metadata(body, signers)
         if len(data) > (MAX_ROOT_BYTES if kind == "root" else MAX_SCENARIOS_BYTES):
             raise TrustFolderError(self.public, f"{kind} metadata of {len(data)} bytes, more than a device takes")
-        write_file(self._path(kind, number), data, mode=0o644)
+        return data
 
     def _newest(self, kind: str) -> int:
         found = [_NAME.fullmatch(path.name) for path in self.public.glob(f"*.{kind}.json")]
@@ -241,6 +286,16 @@ class TrustFolder:
             signer.save(path)
         return _made(path)
 
+    def _put_away_revoked(self, scenario: str) -> None:
+        """Rename the key of a scenario that metadata once named and no longer do: it is never delegated again."""
+        path = self._scenario_key(scenario)
+        if not path.exists():
+            return
+        signer = Signer.load(path)
+        public = signer.public_key.hex().encode()
+        if any(public in earlier.read_bytes() for earlier in self.public.glob("*.scenarios.json")):
+            path.rename(path.with_name(f"scenario-{scenario}.{signer.key_id}.pem"))
+
     def _offline_signer(self, name: str) -> Signer:
         path = self.offline / f"{name}.pem"
         if not path.exists():
@@ -256,6 +311,7 @@ def prepare_trust(trust: TrustFolder, scenarios: Sequence[str], clock: Clock) ->
     """
     for folder in (trust.folder / ONLINE, trust.offline, trust.public):
         remove_unfinished(folder)
+    trust.finish_rotation()
     if not trust.exists:
         bundle_key = trust.online / "bundle.pem"
         old = Signer.load(bundle_key) if bundle_key.exists() else None
