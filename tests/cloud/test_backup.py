@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from walle.clock import ManualClock
+from walle.clock import ManualClock, SystemClock
 from walle.cloud import CloudHome
 from walle.cloud.backup import MANIFEST, BackupError, Manifest, make_backup
+from walle.cloud.identity.store import IdentityRefusedError
 from walle.cloud.restore import restore_backup, skip_release_numbers
 from walle.cloud.secret_files import SecretFilesError, is_secret, load_secrets, save_secrets
 from walle.deploy.cloud.audit import read_records, verify
@@ -300,3 +301,17 @@ def test_each_branch_is_in_a_backup_whatever_its_name(home: CloudHome) -> None:
     _, manifest = backup_of(home)
     found = {file.path.partition("/heads/")[2] for file in manifest.files if "/heads/" in file.path}
     assert found == set(names)
+
+
+def test_a_restored_cloud_takes_no_enrolment_token_from_before(home: CloudHome, tmp_path: Path) -> None:
+    token = home.identities().make_token(uses=1, life_s=3600.0)
+    out, _ = backup_of(home)
+    home.identities().certify("phone", b"key", token, expires_s=4e9)
+    restore_backup(out, tmp_path / "restored", SystemClock())
+    restored = CloudHome(tmp_path / "restored")
+    with pytest.raises(IdentityRefusedError, match="not known"):
+        restored.identities().certify("thief", b"another key", token, expires_s=4e9)
+    generation = restored.identities().certify(
+        "phone", b"key", restored.identities().make_token(life_s=3600.0), expires_s=4e9
+    )
+    assert generation > 1

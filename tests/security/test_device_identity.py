@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import random
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -338,6 +339,33 @@ async def test_a_certificate_is_renewed_before_it_ends_and_after(tmp_path: Path)
         ends = [x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc for text in certificates]
         assert (ends[2] - ends[0]).days == 21
         assert (ends[3] - ends[0]).days == 81
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("lost", ["its identity", "its latest key"])
+async def test_a_token_readmits_a_device_that_a_restored_cloud_does_not_know(tmp_path: Path, lost: str) -> None:
+    """It enrolled after the backup: it has a certificate already, and must use its token all the same."""
+    async with attacked(tmp_path / "cloud") as attacker:
+        if lost == "its latest key":
+            await attacker.enrolled("phone")
+        database = attacker.cloud.home.identities_db
+        with (
+            contextlib.closing(sqlite3.connect(database)) as source,
+            contextlib.closing(sqlite3.connect(":memory:")) as copy,
+        ):
+            source.backup(copy)
+            device = credentials(attacker.http, tmp_path / "phone", attacker.token("phone"))
+            await device.start()
+            await device.session()
+            copy.backup(source)
+        attacker.cloud.home.identities().follow_restore()
+        again = credentials(attacker.http, tmp_path / "phone", "")
+        await again.start()
+        with pytest.raises(CloudRefusalError):
+            await again.session()
+        again = credentials(attacker.http, tmp_path / "phone", attacker.token("phone"))
+        await again.start()
+        assert (await attacker.report("phone", {DEVICE_HEADER: await again.session()})).status_code == 204
 
 
 # --- revocation -------------------------------------------------------------------------------------------------------

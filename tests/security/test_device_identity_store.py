@@ -16,6 +16,7 @@ from walle.cloud.identity.store import (
     UnknownIdentityError,
 )
 from walle.errors import ConfigError
+from walle.identity import DeviceIdentity, Revocations
 
 _DAY_S = 86_400.0
 
@@ -130,6 +131,41 @@ def test_a_device_renews_until_it_was_away_for_too_long(identities: Identities) 
     identities.clock._now_s += 30 * _DAY_S + RENEWAL_GRACE_S + 1
     with pytest.raises(IdentityRefusedError, match="180 days"):
         identities.enrol("a", b"key a")
+    token = identities.token("a")  # what the error asks for
+    assert identities.enrol("a", b"key a", token) == 1
+    with pytest.raises(IdentityRefusedError, match="used up"):
+        identities.enrol("a", b"another", token)
+
+
+def test_what_the_lost_cloud_decided_is_ended_by_the_restored_one(identities: Identities) -> None:
+    """Keys, tokens and revocations of the time after the backup: certificates of that time are still valid for TLS."""
+    before, store = identities.token(uses=2), identities.store
+    identities.enrol("a", b"key a", identities.token("a"))
+    identities.enrol("b", b"key b", identities.token("b"))
+    identities.clock._now_s += 1e9
+    store.follow_restore()
+    with pytest.raises(IdentityRefusedError, match="not known"):
+        identities.enrol("thief", b"key", before)  # it was used up after the backup
+    lost = DeviceIdentity("a", 7)  # its key of the lost time
+    generation = identities.enrol("a", b"another key", identities.token("a"))
+    store.revoke("b", "stolen")
+    store.revoke("enrolled after the backup", "stolen")
+    fresh = DeviceIdentity("c", identities.enrol("c", b"key c", identities.token("c")))
+    revocations = Revocations(*store.revocations(0))
+    assert not revocations.allows(lost)
+    assert revocations.allows(DeviceIdentity("a", generation))
+    assert not revocations.allows(DeviceIdentity("b", 7))
+    assert not revocations.allows(DeviceIdentity("enrolled after the backup", 1))
+    assert revocations.allows(fresh)
+    with pytest.raises(KeyRevokedError):
+        store.proven_key("enrolled after the backup")
+    back = identities.enrol("b", b"new key b", identities.token("b"))
+    revocations.update(*store.revocations(revocations.version))
+    assert revocations.allows(DeviceIdentity("b", back))
+    store.follow_restore()  # of the same backup again, at the same time
+    assert identities.enrol("d", b"key d", identities.token("d")) > generation
+    with pytest.raises(ConfigError):
+        store.revoke("\n", "")
 
 
 def test_two_enrolments_at_once_with_one_token_are_one(identities: Identities) -> None:

@@ -36,7 +36,8 @@ _RETRY_S = 1.0
 _LONGEST_RETRY_S = 300.0
 _RENEWAL_RETRY_S = 60.0
 _RENEW_LEFT_S = 10 * 86_400.0  # of a certificate's 30 days
-_REVOKED = "KeyRevokedError"  # as the cloud names the error
+_REVOKED = "KeyRevokedError"  # as the cloud names its errors
+_UNKNOWN = "IdentityRefusedError"
 
 
 class CloudRefusalError(httpx.HTTPStatusError):
@@ -211,7 +212,10 @@ class DeviceCredentials:
             left_s = await self._prove()
         except CloudRefusalError as error:
             self._session = ""
-            await self._replace_key(error)
+            if error.kind == _UNKNOWN and self._token:  # enrolled after the backup that the cloud was restored from
+                await self._certify()
+            else:
+                await self._replace_key(error)
             left_s = await self._prove()
         if left_s < _RENEW_LEFT_S:
             try:

@@ -22,6 +22,7 @@ MAX_USES = 100_000
 MAX_LIFE_S = 366 * 86_400.0
 MAX_PAGE = 1_000
 RENEWAL_GRACE_S = 180 * 86_400.0  # after the end of its certificate, in which a device may still renew it
+LOST_CERTIFICATE_S = 31 * 86_400.0  # above the life of a certificate
 _BUSY_S = 5.0
 _MAX_REASON_CHARS = 500
 
@@ -156,24 +157,27 @@ class IdentityStore:
                 if known["revoked_s"] is not None:
                     raise KeyRevokedError(device_id)
                 if now_s > known["expires_s"] + RENEWAL_GRACE_S:
-                    days = RENEWAL_GRACE_S / 86_400
-                    what = f"the certificate of device {device_id[:100]!r} expired more than {days:.0f} days ago"
-                    raise IdentityRefusedError(403, f"{what}; enrol it again: walle device enrol")
+                    if not token:
+                        days = RENEWAL_GRACE_S / 86_400
+                        what = f"the certificate of device {device_id[:100]!r} expired more than {days:.0f} days ago"
+                        raise IdentityRefusedError(403, f"{what}; enrol it again: walle device enrol")
+                    self._use_token(db, token, device_id, now_s, is_other=False)
                 db.execute(
                     "UPDATE identities SET expires_s = ?, seen_s = ? WHERE device_id = ?", (expires_s, now_s, device_id)
                 )
                 return int(known["generation"])
-            self._use_token(db, token, device_id, now_s, is_known=known is not None)
-            generation = 1 if known is None else known["generation"] + 1
+            self._use_token(db, token, device_id, now_s, is_other=known is not None)
+            least = _least_generation(db)
+            generation = max(1 if known is None else known["generation"] + 1, least)
             db.execute(
                 "INSERT OR REPLACE INTO identities VALUES (?, ?, ?, ?, ?, ?, NULL, '')",
                 (device_id, generation, public_key, now_s, expires_s, now_s),
             )
-            if known is not None:
-                self._refuse_below(db, device_id, generation, max(known["expires_s"], now_s))
+            if known is not None or least:
+                self._refuse_below(db, device_id, generation, now_s if known is None else known["expires_s"], now_s)
             return generation
 
-    def _use_token(self, db: sqlite3.Connection, token: str, device_id: str, now_s: float, *, is_known: bool) -> None:
+    def _use_token(self, db: sqlite3.Connection, token: str, device_id: str, now_s: float, *, is_other: bool) -> None:
         digest = _hash(token)
         found = db.execute("SELECT * FROM tokens WHERE hash = ?", (digest,)).fetchone() if token else None
         make = "make another: walle device enrol"
@@ -186,7 +190,7 @@ class IdentityStore:
             raise IdentityRefusedError(401, f"the enrolment token is used up; {make}")
         if found["device_id"] not in ("", device_id):
             raise IdentityRefusedError(403, f"the enrolment token is for another device than {device_id[:100]!r}")
-        if is_known and not found["device_id"]:
+        if is_other and not found["device_id"]:
             what = f"device {device_id[:100]!r} is enrolled with another key"
             raise IdentityRefusedError(403, f"{what}; a token for this id replaces it: walle device enrol, with the id")
         db.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE hash = ?", (digest,))
@@ -221,15 +225,21 @@ class IdentityStore:
         now_s = self._clock.time()
         with self._writing() as db:
             known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
+            least = _least_generation(db)
             if known is None:
-                raise UnknownIdentityError(device_id)
+                if not least:
+                    raise UnknownIdentityError(device_id)
+                check_device_id(device_id)  # it may have enrolled in the time that a restore lost
+                row = (device_id, least, b"", now_s, now_s + LOST_CERTIFICATE_S, now_s)
+                db.execute("INSERT INTO identities VALUES (?, ?, ?, ?, ?, ?, NULL, '')", row)
+                known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
             if known["revoked_s"] is None:
                 db.execute(
                     "UPDATE identities SET revoked_s = ?, reason = ? WHERE device_id = ?",
                     (now_s, whole_characters(reason[:_MAX_REASON_CHARS]), device_id),
                 )
                 db.execute("DELETE FROM tokens WHERE device_id = ?", (device_id,))
-                self._refuse_below(db, device_id, known["generation"] + 1, max(known["expires_s"], now_s))
+                self._refuse_below(db, device_id, max(known["generation"] + 1, least), known["expires_s"], now_s)
             return _record(db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone())
 
     def revocations(self, after: int) -> tuple[int, dict[str, int]]:
@@ -241,10 +251,22 @@ class IdentityStore:
         return (rows[-1]["version"] if rows else after), {row["device_id"]: row["lowest"] for row in rows}
 
     @staticmethod
-    def _refuse_below(db: sqlite3.Connection, device_id: str, lowest: int, expires_s: float) -> None:
+    def _refuse_below(db: sqlite3.Connection, device_id: str, lowest: int, expires_s: float, now_s: float) -> None:
+        if _least_generation(db):  # certificates of the time that a restore lost may be later than those here
+            expires_s = max(expires_s, now_s + LOST_CERTIFICATE_S)
         # Two days more: sessions that were given at the last moment, and clocks that differ.
-        row = (device_id, lowest, expires_s + 2 * 86_400)
+        row = (device_id, lowest, max(expires_s, now_s) + 2 * 86_400)
         db.execute("INSERT INTO revocations (device_id, lowest, until_s) VALUES (?, ?, ?)", row)
+
+    def follow_restore(self) -> None:
+        """Begin again after a restore from a backup: what was decided after it is not known here.
+
+        Keys get generations above all that the lost cloud can have given, so that a device's next key, or its
+        revocation, ends those. Enrolment tokens end: they may have been used since.
+        """
+        with self._writing() as db:
+            db.execute("DELETE FROM tokens")
+            db.execute(f"PRAGMA user_version = {max(_least_generation(db) + 1, int(self._clock.time() // 60))}")
 
     # --- reads --------------------------------------------------------------------------------------------------------
 
@@ -310,6 +332,11 @@ def check_device_id(device_id: str) -> None:
     if not device_id or len(device_id) > MAX_ID_CHARS or not device_id.isprintable():
         what = "an id of a device is 1 to"
         raise ConfigError(f"{device_id[:100]!r}: {what} {MAX_ID_CHARS} printable characters")
+
+
+def _least_generation(db: sqlite3.Connection) -> int:
+    """Return the least generation of a new key: above 0 where the file was restored from a backup."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _hash(token: str) -> str:
