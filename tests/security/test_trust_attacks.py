@@ -358,6 +358,42 @@ async def test_fast_forward_is_recovered_from_by_new_online_keys(tmp_path: Path,
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("replaced", [("targets", "snapshot", "timestamp"), ("targets",)])
+async def test_fast_forward_of_the_scenarios_is_recovered_from_by_a_new_key(
+    tmp_path: Path, replaced: tuple[str, ...]
+) -> None:
+    """A stolen scenarios key delegates to its thief, at the highest version; a root that replaces it ends both."""
+    scene = await Scene.begin(tmp_path)
+    cloud, thief, honest = scene.cloud, Signer.generate(), dict(scene.cloud.delegations)
+    cloud.make_scenarios((1 << 53) - 1, {"shop": RoleKeys.of([thief.public_key])})
+    await scene.device.clock.advance(1)
+    assert await scene.answer() == []
+    new = {role: Signer.generate() for role in replaced}
+    cloud.make_root(2, {**cloud.roles, **new}, [cloud.root_signer])
+    cloud.make_scenarios(2, honest)
+    await scene.device.clock.advance(1)
+    await scene.restart()
+    assert scene.device.agent.tasks == {TASK: "v1"}  # its key was retired, and it runs on
+    assert await scene.answer(publish(cloud, "v2")) == []
+    await scene.restart()
+    assert scene.device.agent.tasks == {TASK: "v2"}
+    assert scene.device.running[TASK] == FILES["v2"]
+
+
+@pytest.mark.asyncio
+async def test_a_new_root_is_not_followed_by_metadata_that_its_predecessor_signed(tmp_path: Path) -> None:
+    """A key of the scenarios role that was replaced delegates nothing, also what a device has of it already."""
+    scene = await Scene.begin(tmp_path)
+    cloud, thief = scene.cloud, Signer.generate()
+    cloud.make_scenarios(2, {"shop": RoleKeys.of([thief.public_key])})
+    await scene.device.clock.advance(1)
+    assert await scene.answer() == []
+    cloud.make_root(2, {**cloud.roles, "targets": Signer.generate()}, [cloud.root_signer])
+    await scene.device.clock.advance(1)
+    assert "scenarios metadata: 0 valid signatures" in await scene.refused(publish(cloud, "v2"))
+
+
+@pytest.mark.asyncio
 async def test_fast_forward_of_the_root_version_is_not_followed(tmp_path: Path) -> None:
     scene = await Scene.begin(tmp_path)
     cloud = scene.cloud

@@ -8,6 +8,8 @@ Installed versions are kept whatever comes; what is refused here installs nothin
   the release table nor the metadata go back.
 - Where new root metadata take a role from an online key, the last timestamp is forgotten, and the serials of all tasks
   begin again: whoever had that key may have signed the highest numbers there are.
+- Scenarios metadata that the keys of new root metadata have not signed are forgotten, with their version; what is
+  installed under them stays.
 - Time never goes back: a clock that is behind the last signed time counts from that time on.
 """
 
@@ -76,6 +78,16 @@ class DeviceTrust:
             self.timestamp = None
             self._era = root.version
         self.root = root
+        if self.scenarios is not None and not self._is_scenarios_role_kept(self.scenarios):
+            self._retire({})
+            self.scenarios = None
+
+    def _is_scenarios_role_kept(self, held: Scenarios) -> bool:
+        try:
+            Scenarios.verified(held.data, self.root)
+        except SignatureError:
+            return False
+        return True
 
     def check(self, timestamp: Timestamp) -> bool:
         """Return whether `timestamp` is newer than the last one; an older one is only a slower answer.
@@ -127,15 +139,15 @@ class DeviceTrust:
                 raise TrustError("metadata", str(error)) from error
             if found.version != timestamp.scenarios:
                 raise TrustError("metadata", f"scenarios version {found.version}, {timestamp.scenarios} was announced")
-            self._retire(found)
+            self._retire(found.delegations)
             self.scenarios = found
         self.timestamp = timestamp
         self._known_at_s = self._clock.monotonic()
 
-    def _retire(self, new: Scenarios) -> None:
+    def _retire(self, new: Mapping[str, RoleKeys]) -> None:
         """Remember the keys that lose a scenario: versions that they signed before may stay installed."""
         for scenario, role in self.scenarios.delegations.items() if self.scenarios else ():
-            now = new.delegations.get(scenario, RoleKeys(1, {})).keys
+            now = new.get(scenario, RoleKeys(1, {})).keys
             lost = {name: key for name, key in role.keys.items() if name not in now}
             if lost:
                 kept = {**self._retired.get(scenario, {}), **lost}
@@ -165,7 +177,8 @@ class DeviceTrust:
         """Return why nothing new may be installed now, empty where it may."""
         if self.timestamp is None:
             return "no signed timestamp came with it"
-        assert self.scenarios is not None
+        if self.scenarios is None:
+            return "the keys of the new root metadata have signed no scenarios metadata that came here"
         for what, expires_s in (
             ("the newest signed timestamp", self.timestamp.expires_s),
             ("the root metadata", self.root.expires_s),
