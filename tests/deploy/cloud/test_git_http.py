@@ -394,6 +394,24 @@ def test_bad_requests_are_told_apart(host: Host) -> None:
     assert host.repos.scenarios() == ["shop"]
 
 
+def test_a_name_outside_of_refs_is_refused(host: Host, tmp_path: Path) -> None:
+    """`heads/v1` would pass for the version v1 of a task named heads, and be a file beside the refs."""
+    copy = work(tmp_path / "work", {**FILES, "task.toml": CONFIG.replace(b"ipv", b"heads")})
+    git(copy, "push", host.remote("write"), "ipv")
+    head = git(copy, "rev-parse", "HEAD").stdout.strip()
+    pack = b"PACK\0\0\0\2\0\0\0\0"
+    push = {"content-type": "application/x-git-receive-pack-request"}
+    for old, new in (("0" * 40, head), (head, "0" * 40)):
+        (host.repos._folder / "shop.git" / "heads").mkdir(exist_ok=True)
+        (host.repos._folder / "shop.git" / "heads" / "v2").write_text(f"{head}\n")
+        line = f"{old} {new} heads/{'v1' if new == head else 'v2'}\0report-status"
+        body = f"{len(line) + 4:04x}{line}0000".encode() + pack + hashlib.sha1(pack).digest()
+        with httpx.Client(auth=("dev", host.tokens["release"])) as client:
+            report = client.post(f"{host.url}/git/shop.git/git-receive-pack", content=body, headers=push)
+        assert report.status_code == 200
+        assert b"only branches and tags TASK/vN are kept here" in report.content
+
+
 def test_push_that_has_begun_is_finished_though_its_request_is_cancelled(host: Host, tmp_path: Path) -> None:
     copy = work(tmp_path / "work")
     head = git(copy, "rev-parse", "HEAD").stdout.strip()

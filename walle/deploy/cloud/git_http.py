@@ -353,6 +353,8 @@ def _refuse_early(repo: Repo, command: _Command, request: _Request) -> str:
     """Return the reason to refuse a command by name, role or the ref's current value; empty if none."""
     if not check_ref_format(command.ref) or "\ufffd" in command.name:
         return "not a name that git allows in UTF-8"
+    if not command.ref.startswith(b"refs/"):  # a file of the repository beside its refs
+        return "only branches and tags TASK/vN are kept here"
     kind, _, name = command.name.removeprefix("refs/").partition("/")
     present = repo.refs.read_ref(command.ref) or ZERO_SHA
     if kind == "tags":
