@@ -21,7 +21,13 @@ from walle.deploy.cloud.audit import read_records, verify
 from walle.deploy.signing import Signer
 
 PASSPHRASE = "correct horse battery"
-SECRETS = {"admin.token", "device.token", "keys/audit.pem", "keys/bundle.pem", "keys/release.pem"}
+SECRETS = {
+    "admin.token",
+    "keys/audit.pem",
+    "keys/release.pem",
+    "offline-keys/root.pem",
+    "offline-keys/scenario-shop.pem",
+}
 
 
 @pytest.fixture
@@ -81,7 +87,7 @@ def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> 
     assert after.keys() - {"audit/lock", "audit/head.json"} == before.keys() - left_out - locks
     for name in after.keys() - changed:
         assert after[name] == before[name], name
-    assert (restored / "keys" / "bundle.pem").stat().st_mode & 0o777 == 0o600
+    assert (restored / "keys" / "release.pem").stat().st_mode & 0o777 == 0o600
     assert restored.stat().st_mode & 0o777 == 0o700
     assert CloudHome(restored).trusted_keys == home.trusted_keys
     record = read_records(restored / "audit")[-1]
@@ -107,7 +113,7 @@ def test_a_task_cannot_have_its_files_taken_for_secrets() -> None:
     key = b"-----BEGIN PRIVATE KEY-----"
     for name in ("files/ab/abcd", "cloud-files/ab/abcd", "repos/shop.git/refs/heads/x.pem", "repos/shop.git/keys/y"):
         assert not is_secret(PurePosixPath(name), key)
-    for name in ("keys/bundle.pem", "authority/ca.pem", "join.json", "new.token", "odd"):
+    for name in ("keys/release.pem", "authority/ca.pem", "join.json", "new.token", "odd"):
         assert is_secret(PurePosixPath(name), key)
     assert not is_secret(PurePosixPath("access.toml"), b"[tokens]")
 

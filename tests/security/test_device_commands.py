@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 
 from tests.sim.shop_cloud import ShopCloud, device_config, shop_cloud
 from walle.cli import app
+from walle.cli.credentials import Credentials
 from walle.cli.device_identity import parse_life_s
 from walle.cli.join import Join
+from walle.deploy.cloud.audit import read_records
 from walle.device import Device
 
 
@@ -36,7 +38,7 @@ class Commands:
         join.save(home.folder / "join.json")
         self.where = {
             "folder": ["--cloud", str(home.folder)],
-            "http": ["--token", home.admin_token, "--url", address.url],
+            "http": ["--token-file", str(home.folder / "admin.token"), "--url", address.url],
         }
 
     async def run(self, *arguments: str) -> tuple[int, str]:
@@ -92,6 +94,35 @@ async def test_a_device_is_enrolled_listed_revoked_and_enrolled_again(commands: 
     async with commands.device("kiosk", again) as device:
         await device.checkin()
     assert ((await listed())["generation"], (await listed())["revoked_s"]) == (2, None)
+
+
+@pytest.mark.asyncio
+async def test_commands_on_the_folder_are_in_the_audit_log(commands: Commands) -> None:
+    join = await commands.enrol("folder", "kiosk", "--expires", "90m")
+    async with commands.device("kiosk", join) as device:
+        await device.checkin()
+    assert (await commands.run("revoke", "kiosk", "--reason", "stolen", *commands.where["folder"]))[0] == 0
+    audit = commands.shop.cloud.home.folder / "audit"
+    records = [record for record in read_records(audit) if record.action.startswith("device.")]
+    assert [(one.action, one.who, one.subject, one.details) for one in records] == [
+        ("device.enrolment_token", "operator", "kiosk", {"uses": 1, "life_s": 5400.0}),
+        ("device.revoke", "operator", "kiosk", {"reason": "stolen"}),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_who_has_logged_in_enrols_by_a_join_file(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(commands.folder / "config"))
+    monkeypatch.delenv("WALLE_TOKEN", raising=False)
+    shop = commands.shop.cloud
+    Credentials.load().put(shop.address.url, shop.home.admin_token, shop.address.ca_pem)
+    path = commands.folder / "kiosk.json"
+    join = ("--join", str(shop.home.folder / "join.json"), "--output", str(path))
+    status, output = await commands.run("enrol", "kiosk", *join)
+    assert status == 0, output
+    assert f"--id kiosk --join {path}" in output
+    async with commands.device("kiosk", Join.load(path)) as device:
+        await device.checkin()
 
 
 @pytest.mark.asyncio

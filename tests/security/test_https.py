@@ -93,6 +93,10 @@ def test_people_pin_the_authority_and_commands_and_git_trust_it(
         assert person.json("login", url, token)["name"] == "admin"  # the authority stays pinned
         assert person.json("logout", url)["forgotten"]
         assert person.git("-C", "shop", "fetch").returncode != 0
+    behind = Person(tmp_path / "behind", url)  # a company's proxy, whose authority is all that git is to trust
+    behind.environment |= {"GIT_SSL_CAINFO": "/etc/company.pem"}
+    done = behind.run("login", url, token, f"--ca-file={said['ca_file']}")
+    assert "git trusts the authorities of GIT_SSL_CAINFO alone" in done.stderr
     program = Person(tmp_path / "program", url)  # without a home, such as CI
     program.environment |= {"WALLE_TOKEN": (folder / "admin.token").read_text().strip()}
     program.environment |= {"WALLE_CA_FILE": said["ca_file"]}

@@ -16,6 +16,7 @@ import asyncio
 import collections
 import contextlib
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -107,10 +108,8 @@ def main() -> None:
     found["seed"] = options.seed
     found["seconds"] = round(time.monotonic() - began_s)
     if not found["wrong_worlds"]:
-        for file in (folder / "authority").iterdir():
-            file.unlink()
+        shutil.rmtree(folder / "authority")
         with contextlib.suppress(OSError):
-            (folder / "authority").rmdir()
             folder.rmdir()
     sys.stdout.write((json.dumps(found) if options.json else table(found)) + "\n")
     sys.exit(bool(found["wrong_worlds"]))

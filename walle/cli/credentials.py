@@ -2,7 +2,7 @@
 
 They are in `~/.config/walle/credentials.toml` (or below XDG_CONFIG_HOME), which only its owner can read:
 
-    [clouds."http://127.0.0.1:8470"]
+    [clouds."https://127.0.0.1:8470"]
     token = "walle_..."
     ca_file = "/home/me/.config/walle/127.0.0.1-8470.pem"    # for a cloud with an authority of its own
 """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.credentials import Credentials, TokenOption, UrlOption, ca_of
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.known_devices import DeviceId
 from walle.cli.output import JsonFlag, emit, emit_rows
@@ -22,13 +22,14 @@ from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.identity_client import IdentityClient
 
 if TYPE_CHECKING:
-    from walle.cloud.identity.store import IdentityStore
+    from walle.cloud import CloudHome
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PAGE = 1_000
+_OPERATOR = "operator"  # in the audit log: whoever can write to the cloud's folder
 
 CloudOption = Annotated[
-    Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token.")
+    Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token-file.")
 ]
 
 
@@ -58,7 +59,7 @@ def _ask[T](url: str, token: str, work: Callable[[IdentityClient], Coroutine[Any
     return asyncio.run(within())
 
 
-def _store(cloud: Path) -> "IdentityStore":
+def _home(cloud: Path) -> "CloudHome":
     from walle.cloud import CloudHome
 
     home = CloudHome(cloud)
@@ -68,7 +69,7 @@ def _store(cloud: Path) -> "IdentityStore":
             " `walle cloud up` first",
             param_hint="--cloud",
         )
-    return home.identities()
+    return home
 
 
 def enrol(
@@ -99,16 +100,29 @@ def enrol(
         if not re.fullmatch(r"[\w.-]+", device_id):
             raise typer.BadParameter("name the file to write", param_hint="--output")
         output = Path(f"{device_id}.join.json")
-    store = None if cloud is None else _store(cloud)
+    home = None if cloud is None else _home(cloud)
     base = Join.load(join if join is not None else (cloud or Path()) / JOIN_FILE)
-    if store is not None:
-        made = store.make_token(device_id, uses=uses, life_s=life_s)
+    if home is not None:
+        details = {"uses": uses, "life_s": life_s}
+        home.audit.append("device.enrolment_token", who=_OPERATOR, subject=device_id, details=details)
+        made = home.identities().make_token(device_id, uses=uses, life_s=life_s)
     else:
-        made = _ask(base.url, token, lambda client: client.make_token(device_id, uses=uses, life_s=life_s), base.ca_pem)
+        # a token of `walle login` goes to whom the login trusts: a join file may come from anywhere
+        kept = "" if token else Credentials.load().get(base.url).token
+        ca_pem = ca_of(base.url) if kept else base.ca_pem
+        made = _ask(
+            base.url,
+            token or kept,
+            lambda client: client.make_token(device_id, uses=uses, life_s=life_s),
+            ca_pem,
+        )
     dataclasses.replace(base, enrolment_token=made).save(output)
     admits = f"device {device_id}" if device_id else f"{uses} new device{'s' * (uses > 1)}"
     said = {"join_file": str(output), "device_id": device_id, "uses": uses, "life_s": life_s}
-    emit(said, as_json=as_json, text=escape(f"{output} admits {admits}, for {expires}; it is a secret until then"))
+    lines = [f"{output} admits {admits}, for {expires}; it is a secret until then"]
+    if device_id:
+        lines.append(f"start it with: walle device run FOLDER --id {device_id} --join {output}")
+    emit(said, as_json=as_json, text=escape("\n".join(lines)))
 
 
 def revoke(
@@ -125,7 +139,9 @@ def revoke(
     taken. `walle device enrol` with its id admits it again, with another key.
     """
     if cloud is not None:
-        found: Any = _store(cloud).revoke(device_id, reason).to_plain()
+        home = _home(cloud)
+        found: Any = home.identities().revoke(device_id, reason).to_plain()
+        home.audit.append("device.revoke", who=_OPERATOR, subject=device_id, details={"reason": reason})
     else:
         found = _ask(_checked_url(url), token, lambda client: client.revoke(device_id, reason))
     emit(found, as_json=as_json, text=escape(f"{device_id} is revoked; admit it again with: walle device enrol"))
@@ -142,7 +158,7 @@ def identities(
 ) -> None:
     """List the devices that are enrolled, by id: state, end of the certificate, when they last proved their key."""
     if cloud is not None:
-        store = _store(cloud)
+        store = _home(cloud).identities()
         found: list[Any] = [one.to_plain() for one in store.records(after=after, limit=limit, search=search)]
     else:
         found = list(

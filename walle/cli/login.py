@@ -23,6 +23,7 @@ from walle.errors import ConfigError
 
 _MAX_CHARS = 65_536  # of what git says about a credential
 _USER = "walle"  # a cloud takes any name
+_GIT_CA_FILE = "GIT_SSL_CAINFO"  # goes before what git is told of an address
 
 UrlArgument = Annotated[str, typer.Argument(help="The cloud, as `walle cloud up` prints it.")]
 GitFlag = Annotated[bool, typer.Option("--git/--no-git", help="Let git ask walle for the token of this cloud.")]
@@ -173,6 +174,9 @@ def _tell_git(url: str, ca_file: str) -> None:
     settings = [("--replace-all", key, ""), ("--add", key, helper)]
     if ca_file:
         settings.append(("--replace-all", f"http.{origin_of(url)}.sslCAInfo", ca_file))
+    if ca_file and os.environ.get(_GIT_CA_FILE):
+        what = f"git trusts the authorities of {_GIT_CA_FILE} alone, not that of {origin_of(url)}"
+        print(f"warning: {what}; run: unset {_GIT_CA_FILE}, or add {ca_file} to that file", file=sys.stderr)
     for words in settings:
         done = _git_config(*words)
         if done.returncode:
@@ -184,6 +188,6 @@ def _git_config(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: walle login http://127.0.0.1:8470")(login)
-    app.command(epilog="Example: walle logout http://127.0.0.1:8470")(logout)
+    app.command(epilog="Example: walle login https://127.0.0.1:8470")(login)
+    app.command(epilog="Example: walle logout https://127.0.0.1:8470")(logout)
     app.command("git-credential", epilog="Example: walle git-credential get")(git_credential)

@@ -245,7 +245,7 @@ async def _watch(client: ReleaseClient, release_id: str, *, as_json: bool) -> in
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Release versions to devices, watch them, and take them back.", no_args_is_help=True)
     group.command(epilog="Example: walle release start shop ipv v1 --beta 2 --step 0.25 --step 1 --watch")(start)
-    group.command(epilog="Example: walle release status ipv-v1-1 --url http://127.0.0.1:8470")(status)
+    group.command(epilog="Example: walle release status ipv-v1-1 --url https://127.0.0.1:8470")(status)
     group.command(epilog="Example: walle release pause ipv-v1-1")(pause)
     group.command(epilog="Example: walle release resume ipv-v1-1")(resume)
     group.command(epilog="Example: walle release rollback ipv-v1-1 --reason 'wrong encoder'")(rollback)

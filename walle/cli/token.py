@@ -110,6 +110,6 @@ def _time(at_s: float | None) -> str:
 def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Make, list and revoke tokens of people and programs.", no_args_is_help=True)
     group.command(epilog="Example: walle token add ci --role shop=releaser --days 30 --save-to ci.token")(add)
-    group.command("list", epilog="Example: walle token list --url http://127.0.0.1:8470")(list_tokens)
+    group.command("list", epilog="Example: walle token list --url https://127.0.0.1:8470")(list_tokens)
     group.command(epilog="Example: walle token revoke ci")(revoke)
     app.add_typer(group, name="token")

@@ -223,8 +223,8 @@ class HttpFront:
         if has_body and rule.known_only and not self._knows(headers):
             self.refused["unknown"] += 1
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
-            message = "a valid token is needed before a body is read; send it in the header Authorization, a device its"
-            message = f"{message} session in {DEVICE_HEADER}"
+            message = "this needs a token that is valid: send the header Authorization: Bearer TOKEN,"
+            message = f"{message} a device its session in {DEVICE_HEADER}"
             await _refuse(send, 401, message, challenge)
             return
         if len(length) > 18 or int(length) > rule.max_bytes or (has_body and not rule.max_bytes):

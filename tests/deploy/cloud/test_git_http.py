@@ -232,7 +232,7 @@ def test_only_releasers_take_commits_away(host: Host, tmp_path: Path) -> None:
     git(copy, "commit", "-q", "--amend", "-m", "rewritten")
     forced = git(copy, "push", "-f", host.remote("write"), "ipv", check=False)
     assert (
-        "! [remote rejected] ipv -> ipv (a forced push takes commits away, which the role release may" in forced.stderr
+        "! [remote rejected] ipv -> ipv (a forced push takes commits away, which the role releaser may" in forced.stderr
     )
     deleted = git(copy, "push", host.remote("write"), ":other", check=False)
     assert "! [remote rejected] other (branches are deleted by the role release, and this token has" in deleted.stderr
