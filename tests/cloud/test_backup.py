@@ -25,7 +25,9 @@ SECRETS = {
     "admin.token",
     "keys/audit.pem",
     "keys/release.pem",
+    "keys/timestamp.pem",
     "offline-keys/root.pem",
+    "offline-keys/scenarios.pem",
     "offline-keys/scenario-shop.pem",
 }
 
@@ -83,8 +85,8 @@ def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> 
         "releases.db-wal",
         "releases.db-shm",
     }
-    locks = {"repos/shop.git/walle.lock"}
-    assert after.keys() - {"audit/lock", "audit/head.json"} == before.keys() - left_out - locks
+    locks = {"repos/shop.git/walle.lock", "access.lock"}
+    assert after.keys() - {"audit/lock", "audit/head.json", "epoch"} == before.keys() - left_out - locks
     for name in after.keys() - changed:
         assert after[name] == before[name], name
     assert (restored / "keys" / "release.pem").stat().st_mode & 0o777 == 0o600

@@ -187,8 +187,8 @@ async def test_devices_go_on_after_a_restore_from_a_backup_and_after_new_online_
 @pytest.mark.asyncio
 async def test_a_restore_without_a_new_epoch_is_an_alarm_that_the_cloud_sees(tmp_path: Path) -> None:
     backup, home, phone = tmp_path / "backup", tmp_path / "cloud", tmp_path / "phone"
-    async with shop_cloud(tmp_path):
-        pass
+    async with shop_cloud(tmp_path) as shop, shop.device(phone) as device:
+        await device.checkin()  # enrolled before the backup
     shutil.copytree(home, backup)
     for _ in range(3):  # each start makes a table
         async with shop_cloud(tmp_path) as shop, shop.device(phone) as device:

@@ -155,8 +155,8 @@ async def main(folder: Path) -> dict[str, Any]:
         found["back_s"] = time.monotonic() - killed_s
         found["spread_again"] = await nodes_of_replicas(3) == sorted([first, third.node_id, third.node_id])
         found["after"] = await asyncio.gather(*(request(number, 0.2) for number in range(6)))
-        found["inference"] = await health(cloud.address.url)
-        found["repeated"] = await repeated(cloud.address.url)
+        found["inference"] = await health(cloud.address.url, cloud.home.admin_token)
+        found["repeated"] = await repeated(cloud.address.url, cloud.home.admin_token)
         caches = (folder / "node" / "walle" / "inference").glob("*/*")
         found["fetched_bytes"] = sum(path.stat().st_size for path in caches if path.is_file())
     found["total_s"] = time.monotonic() - begin_s
@@ -167,19 +167,19 @@ def files() -> dict[str, str | bytes]:
     return {"task.toml": TASK, "main.py": MAIN, "resources/big.bin": bytes(BIG_BYTES)}
 
 
-async def health(url: str) -> dict[str, Any]:
+async def health(url: str, token: str) -> dict[str, Any]:
     import httpx
 
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as http:
         inference: dict[str, Any] = (await http.get("/healthz")).json()["inference"]
     return inference
 
 
-async def repeated(url: str) -> float:
+async def repeated(url: str, token: str) -> float:
     """Return how many requests ran again since their replica was lost."""
     import httpx
 
-    async with httpx.AsyncClient(base_url=url) as http:
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {token}"}) as http:
         lines = (await http.get("/metrics")).text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("walle_inference_repeated_total{"))
 

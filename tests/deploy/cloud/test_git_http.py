@@ -235,7 +235,7 @@ def test_only_releasers_take_commits_away(host: Host, tmp_path: Path) -> None:
         "! [remote rejected] ipv -> ipv (a forced push takes commits away, which the role releaser may" in forced.stderr
     )
     deleted = git(copy, "push", host.remote("write"), ":other", check=False)
-    assert "! [remote rejected] other (branches are deleted by the role release, and this token has" in deleted.stderr
+    assert "! [remote rejected] other (branches are deleted by the role releaser, and this token has" in deleted.stderr
     assert git(copy, "ls-remote", "--heads", host.remote()).stdout.split() == [
         first,
         "refs/heads/ipv",
