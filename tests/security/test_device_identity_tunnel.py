@@ -275,7 +275,7 @@ def test_a_server_without_client_certificates_is_not_made(authority: TunnelAutho
 def test_sessions_that_cannot_be_named_are_not_given(
     authority: TunnelAuthority, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a Python keeps its contexts otherwise, no other memory is written, and no connection ends for a session."""
+    """Write no memory of a Python that keeps its contexts otherwise, and have no connection end for a session."""
     named = list[bytes]()
 
     class Library:
