@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import datetime as dt
 import ssl
 import time
@@ -19,6 +20,7 @@ from tests.sim.tunnel_rig import RawDevice, bare_server
 from walle import protocol
 from walle.clock import ManualClock
 from walle.identity import DeviceIdentity, Revocations, certified_device
+from walle.pipeline.tunnel import tls
 from walle.pipeline.tunnel.client import client_context
 from walle.pipeline.tunnel.server import ServerLimits
 from walle.pipeline.tunnel.sessions import ResumingContext
@@ -267,3 +269,31 @@ def test_a_server_without_client_certificates_is_not_made(authority: TunnelAutho
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with pytest.raises(Exception, match="CERT_REQUIRED"):
         bare_server(authority, ssl_context=context)
+
+
+@pytest.mark.parametrize("answer", ["another context", "refused"])
+def test_sessions_that_cannot_be_named_are_not_given(
+    authority: TunnelAuthority, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write no memory of a Python that keeps its contexts otherwise, and have no connection end for a session."""
+    named = list[bytes]()
+
+    class Library:
+        def __init__(self, _path: str) -> None:
+            def options(_pointer: object) -> int:
+                return 0 if answer == "another context" else context.options & (1 << 64) - 1
+
+            def name(_pointer: object, text: bytes, _length: int) -> int:
+                named.append(text)
+                return 0
+
+            self.SSL_CTX_get_options = options
+            self.SSL_CTX_set_session_id_context = name
+
+    context = tls.server_tls(authority.server_path, authority.devices.ca_pem)
+    tls.name_sessions(context)
+    assert context.num_tickets == 1
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    tls.name_sessions(context)
+    assert context.num_tickets == 0
+    assert named == ([] if answer == "another context" else [b"walle tunnel"])

@@ -134,7 +134,7 @@ async def main(folder: Path) -> dict[str, Any]:
             return end if time.monotonic() - asked_s < DEADLINE_S + 2 else f"{end}, late"
 
         def up(count: int) -> Callable[[], Awaitable[bool]]:
-            return lambda: processes_up(cloud.address.url, count)
+            return lambda: processes_up(cloud.address.url, cloud.home.admin_token, count)
 
         async def answers() -> bool:
             return await asyncio.gather(*(request(number, 0.05) for number in range(4))) == ["answered"] * 4
@@ -184,8 +184,8 @@ async def repeated(url: str, token: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith("walle_inference_repeated_total{"))
 
 
-async def processes_up(url: str, count: int) -> bool:
-    return bool((await health(url))["replicas"]["running"] == count)
+async def processes_up(url: str, token: str, count: int) -> bool:
+    return bool((await health(url, token))["replicas"]["running"] == count)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 import _ssl
 import ctypes
+import logging
 import ssl
 from pathlib import Path
 
+_LOG = logging.getLogger(__name__)
+
 _SESSIONS = b"walle tunnel"
+_ALL_BITS = (1 << 64) - 1
 
 
 def server_tls(server_pem: Path | str, client_ca_pem: str = "") -> ssl.SSLContext:
@@ -32,9 +36,14 @@ def name_sessions(context: ssl.SSLContext) -> None:
     aiofastnet takes it from; where OpenSSL is part of the interpreter, aiofastnet makes Python's connections.
     """
     try:
-        name = ctypes.CDLL(_ssl.__file__).SSL_CTX_set_session_id_context
+        library = ctypes.CDLL(_ssl.__file__)
+        name, options = library.SSL_CTX_set_session_id_context, library.SSL_CTX_get_options
     except (AttributeError, OSError):
         return
     name.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint]
+    options.argtypes, options.restype = [ctypes.c_void_p], ctypes.c_uint64
     pointer = ctypes.c_void_p.from_address(id(context) + object.__basicsize__)
-    name(pointer, _SESSIONS, len(_SESSIONS))
+    is_context = bool(pointer) and options(pointer) == context.options & _ALL_BITS
+    if not is_context or not name(pointer, _SESSIONS, len(_SESSIONS)):
+        _LOG.warning("tunnel: sessions of devices cannot be resumed with this Python; each connection proves its key")
+        context.num_tickets = 0  # else each second connection of a device would end
