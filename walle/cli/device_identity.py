@@ -5,6 +5,7 @@ They ask a cloud over HTTP with an administrator's token, or work on the folder 
 
 import asyncio
 import dataclasses
+import getpass
 import re
 from collections.abc import Callable, Coroutine
 from datetime import datetime
@@ -22,13 +23,14 @@ from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.identity_client import IdentityClient
 
 if TYPE_CHECKING:
+    from walle.cloud import CloudHome
     from walle.cloud.identity.store import IdentityStore
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PAGE = 1_000
 
 CloudOption = Annotated[
-    Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token.")
+    Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token-file.")
 ]
 
 
@@ -59,9 +61,7 @@ def _ask[T](url: str, token: str, work: Callable[[IdentityClient], Coroutine[Any
 
 
 def _store(cloud: Path) -> "IdentityStore":
-    from walle.cloud import CloudHome
-
-    home = CloudHome(cloud)
+    home = _home(cloud)
     if not home.identities_db.exists():
         raise typer.BadParameter(
             f"{cloud} is not the folder of a cloud: it has no {home.identities_db.name}; start one with"
@@ -69,6 +69,18 @@ def _store(cloud: Path) -> "IdentityStore":
             param_hint="--cloud",
         )
     return home.identities()
+
+
+def _home(cloud: Path) -> "CloudHome":
+    from walle.cloud import CloudHome
+
+    return CloudHome(cloud)
+
+
+def _record(cloud: Path, action: str, device_id: str, details: dict[str, Any]) -> None:
+    """Write what is about to be done on a cloud's folder into its audit log. Raises AuditError."""
+    who = f"{getpass.getuser()} on the cloud's machine"
+    _home(cloud).audit.append(action, who=who, subject=device_id, details=details)
 
 
 def enrol(
@@ -101,7 +113,8 @@ def enrol(
         output = Path(f"{device_id}.join.json")
     store = None if cloud is None else _store(cloud)
     base = Join.load(join if join is not None else (cloud or Path()) / JOIN_FILE)
-    if store is not None:
+    if cloud is not None and store is not None:
+        _record(cloud, "device.enrolment_token", device_id, {"uses": uses, "life_s": life_s})
         made = store.make_token(device_id, uses=uses, life_s=life_s)
     else:
         made = _ask(base.url, token, lambda client: client.make_token(device_id, uses=uses, life_s=life_s), base.ca_pem)
@@ -125,7 +138,14 @@ def revoke(
     taken. `walle device enrol` with its id admits it again, with another key.
     """
     if cloud is not None:
-        found: Any = _store(cloud).revoke(device_id, reason).to_plain()
+        from walle.deploy.cloud.audit import AuditError
+
+        store = _store(cloud)
+        try:
+            _record(cloud, "device.revoke", device_id, {"reason": reason})
+        except AuditError as error:  # it stops harm
+            typer.echo(f"warning: revoked without a record: {error}", err=True)
+        found: Any = store.revoke(device_id, reason).to_plain()
     else:
         found = _ask(_checked_url(url), token, lambda client: client.revoke(device_id, reason))
     emit(found, as_json=as_json, text=escape(f"{device_id} is revoked; admit it again with: walle device enrol"))
