@@ -319,7 +319,7 @@ def test_a_restored_cloud_takes_no_enrolment_token_from_before(home: CloudHome, 
     restored = CloudHome(tmp_path / "restored")
     with pytest.raises(IdentityRefusedError, match="not known"):
         restored.identities().certify("thief", b"another key", token, expires_s=4e9)
-    generation = restored.identities().certify(
+    bound = restored.identities().certify(
         "phone", b"key", restored.identities().make_token(life_s=3600.0), expires_s=4e9
     )
-    assert generation > 1
+    assert bound.generation > 1

@@ -1,6 +1,7 @@
 """`walle device enrol|revoke|identities` on a running cloud, over HTTP and on its folder."""
 
 import asyncio
+import getpass
 import json
 import stat
 from collections.abc import AsyncIterator
@@ -94,6 +95,14 @@ async def test_a_device_is_enrolled_listed_revoked_and_enrolled_again(commands: 
     async with commands.device("kiosk", again) as device:
         await device.checkin()
     assert ((await listed())["generation"], (await listed())["revoked_s"]) == (2, None)
+    by = {record.action: record for record in read_records(commands.shop.cloud.home.folder / "audit")}
+    assert list(by) == ["device.enrolment_token", "device.enrol", "device.revoke"]
+    assert all(record.subject == "kiosk" for record in by.values())
+    assert by["device.enrol"].details == {"key": 2}
+    assert by["device.enrol"].address == "127.0.0.1"
+    assert by["device.revoke"].details == {"reason": "stolen"}
+    who = "admin" if way == "http" else f"{getpass.getuser()} on the cloud's machine"
+    assert {by[action].who for action in ("device.enrolment_token", "device.revoke")} == {who}
 
 
 @pytest.mark.asyncio
@@ -105,8 +114,13 @@ async def test_commands_on_the_folder_are_in_the_audit_log(commands: Commands) -
     audit = commands.shop.cloud.home.folder / "audit"
     records = [record for record in read_records(audit) if record.action.startswith("device.")]
     assert [(one.action, one.who, one.subject, one.details) for one in records] == [
-        ("device.enrolment_token", "operator", "kiosk", {"uses": 1, "life_s": 5400.0}),
-        ("device.revoke", "operator", "kiosk", {"reason": "stolen"}),
+        (
+            "device.enrolment_token",
+            f"{getpass.getuser()} on the cloud's machine",
+            "kiosk",
+            {"uses": 1, "life_s": 5400.0},
+        ),
+        ("device.revoke", f"{getpass.getuser()} on the cloud's machine", "kiosk", {"reason": "stolen"}),
     ]
 
 
@@ -157,7 +171,7 @@ async def test_wrong_uses_say_what_to_do(commands: Commands, tmp_path: Path) -> 
         "name the file to write": ["enrol", *folder],
         "enrolled once": ["enrol", "a", "--uses", "2", *folder],
         "is not a time": ["enrol", "a", "--expires", "soon", *folder],
-        "needs a token": ["enrol", "a", *join],
+        "a valid token is needed": ["enrol", "a", *join],
     }
     for message, arguments in wrong.items():
         status, output = await commands.run(*arguments)

@@ -15,6 +15,7 @@ from walle.cloud.identity.store import (
     KeyRevokedError,
     UnknownIdentityError,
 )
+from walle.deploy.cloud.api import error_status
 from walle.errors import ConfigError
 from walle.identity import DeviceIdentity, Revocations
 
@@ -32,7 +33,7 @@ class Identities:
         return self.store.make_token(device_id, uses=uses, life_s=_DAY_S)
 
     def enrol(self, device_id: str, key: bytes, token: str = "") -> int:
-        return self.store.certify(device_id, key, token, expires_s=self.clock.time() + 30 * _DAY_S)
+        return self.store.certify(device_id, key, token, expires_s=self.clock.time() + 30 * _DAY_S).generation
 
 
 @pytest.fixture
@@ -213,5 +214,6 @@ def test_a_token_has_bounds(identities: Identities, device_id: str, uses: int, l
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "identities.db"
     path.write_bytes(b"not a database" * 100)
-    with pytest.raises(IdentityStoreError, match=r"identities\.db"):
+    with pytest.raises(IdentityStoreError, match=r"identities\.db") as raised:
         IdentityStore(path).open()
+    assert error_status(raised.value) == 503  # the cloud's fault, and not the device's

@@ -1,7 +1,9 @@
 """Tokens of people and programs: made once, stored as hashes, refused when expired or revoked, and never shown."""
 
 import asyncio
+import errno
 import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +21,9 @@ from walle.clock import ManualClock
 from walle.cloud import CloudHome
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.access_file import AccessFile, LastAdminError, TokenExistsError, UnknownTokenError
+from walle.deploy.cloud.api import error_status
 from walle.deploy.cloud_client import CloudRefusedError
-from walle.errors import ConfigError
+from walle.errors import ConfigError, WalleError
 
 
 @pytest.fixture
@@ -81,6 +84,48 @@ def test_a_file_that_cannot_be_read_leaves_the_tokens_of_before_and_says_so(path
         path.write_bytes(good)
         asyncio.run(clock.advance(1))
         assert access.health() == {"ok": True, "tokens": 2, "error": ""}
+
+
+def test_a_change_on_another_thread_is_not_undone_by_an_earlier_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    here, there = AccessFile(path, clock=clock), AccessFile(path, clock=clock)
+    token = here.add("anna", {"shop": Role.READER})
+    there.add("ci", {"shop": Role.READER})
+    asyncio.run(clock.advance(1))
+    load = Access.load
+
+    def slow(found: Path, *, clock: Any) -> Access:
+        access = load(found, clock=clock)
+        monkeypatch.setattr(Access, "load", load)
+        here.revoke("anna")  # on its thread, between the read and what follows it
+        return access
+
+    monkeypatch.setattr(Access, "load", slow)
+    here.identify("nobody's")
+    asyncio.run(clock.advance(1))
+    assert here.identify(token) is None
+
+
+@pytest.mark.parametrize(("code", "message"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "cannot be written")])
+def test_a_token_that_cannot_be_stored_says_why_and_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, message: str
+) -> None:
+    access = AccessFile(path)
+    token = access.add("anna", {"shop": Role.READER})
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("walle.deploy.cloud.access.write_file", fail)
+    with pytest.raises(WalleError, match=message) as raised:
+        access.revoke("anna")
+    assert error_status(raised.value) == (507 if code == errno.ENOSPC else 422)
+    with pytest.raises(WalleError, match=message):
+        access.add("ci", {"shop": Role.READER})
+    assert access.identify(token) is not None
+    assert [one.name for one in access.identities()] == ["root", "anna"]
 
 
 def test_names_are_taken_once_and_the_last_lasting_admin_stays(path: Path) -> None:

@@ -17,6 +17,7 @@ from walle.clock import ManualClock, SystemClock
 from walle.cloud import CloudHome
 from walle.cloud.epoch import raise_epoch, read_epoch
 from walle.cloud.trust import OnlineRoles
+from walle.deploy.cloud.audit import read_records
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.release_client import ReleaseJson
 from walle.deploy.signing import MANIFEST_DOMAIN, Signer
@@ -136,6 +137,7 @@ async def test_the_cloud_keeps_no_signature_that_does_not_count(tmp_path: Path) 
         many = {"signatures": {str(number): "AA==" for number in range(17)}}
         assert (await shop.http.post(f"{path}/signatures", json=many)).status_code == 422
         assert not (home.folder / "signatures").exists()
+        assert not [one for one in read_records(home.folder / "audit") if one.action == "version.sign"]
         for method, part in (("GET", "manifest"), ("POST", "signatures")):
             answer = await shop.http.request(
                 method, f"{path}/{part}", json={"signatures": {}}, headers={"Authorization": ""}

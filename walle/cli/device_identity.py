@@ -5,6 +5,7 @@ They ask a cloud over HTTP with an administrator's token, or work on the folder 
 
 import asyncio
 import dataclasses
+import getpass
 import re
 from collections.abc import Callable, Coroutine
 from datetime import datetime
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PAGE = 1_000
-_OPERATOR = "operator"  # in the audit log: whoever can write to the cloud's folder
 
 CloudOption = Annotated[
     Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token-file.")
@@ -72,6 +72,11 @@ def _home(cloud: Path) -> "CloudHome":
     return home
 
 
+def _operator() -> str:
+    """Return who changes a cloud's folder, for the audit log."""
+    return f"{getpass.getuser()} on the cloud's machine"
+
+
 def enrol(
     device_id: Annotated[str, typer.Argument(help="The device's id; none: any new device.")] = "",
     output: Annotated[
@@ -104,7 +109,7 @@ def enrol(
     base = Join.load(join if join is not None else (cloud or Path()) / JOIN_FILE)
     if home is not None:
         details = {"uses": uses, "life_s": life_s}
-        home.audit.append("device.enrolment_token", who=_OPERATOR, subject=device_id, details=details)
+        home.audit.append("device.enrolment_token", who=_operator(), subject=device_id, details=details)
         made = home.identities().make_token(device_id, uses=uses, life_s=life_s)
     else:
         # a token of `walle login` goes to whom the login trusts: a join file may come from anywhere
@@ -141,7 +146,7 @@ def revoke(
     if cloud is not None:
         home = _home(cloud)
         found: Any = home.identities().revoke(device_id, reason).to_plain()
-        home.audit.append("device.revoke", who=_OPERATOR, subject=device_id, details={"reason": reason})
+        home.audit.append("device.revoke", who=_operator(), subject=device_id, details={"reason": reason})
     else:
         found = _ask(_checked_url(url), token, lambda client: client.revoke(device_id, reason))
     emit(found, as_json=as_json, text=escape(f"{device_id} is revoked; admit it again with: walle device enrol"))

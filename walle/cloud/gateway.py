@@ -24,7 +24,6 @@ from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.routes import identity_router
-from walle.cloud.identity.sessions import SessionRefusedError
 from walle.cloud.identity.watch import IdentityWatch
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
@@ -264,15 +263,16 @@ class GatewayNode:
         return app
 
     def _knows(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Say whether a request's headers have a valid token of a person, or a session of a device."""
+        """Say whether a request's headers have a valid token of a person, or a session of a device.
+
+        Raises:
+            SessionRefusedError: the session is not valid; the device is told why.
+        """
         session = headers.get(DEVICE_HEADER.lower().encode())
         if session is None:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
             return self._home.access.identify_header(authorization) is not None
-        try:
-            self._identity.verifier.device_id(session)
-        except SessionRefusedError:
-            return False
+        self._identity.verifier.device_id(session)
         return True
 
     async def _revoke(self, revocations: Revocations) -> None:

@@ -63,7 +63,10 @@ _NEW_WORK = re.compile(r"/v1/releases(/[^/]*/(start|resume))?")
 _STREAM = re.compile(r"/v1/releases/[^/]*/stream")
 
 type Knows = Callable[[Mapping[bytes, bytes]], bool]
-"""`knows(headers)` says whether a request's headers, by names in lower case, hold a token that is valid."""
+"""`knows(headers)` says whether a request's headers, by names in lower case, hold a token that is valid.
+
+It may raise DeployError instead, with what the client is told: that its key was revoked, for instance.
+"""
 
 
 def body_rule(path: str, limits: HttpLimits) -> BodyRule:

@@ -18,7 +18,7 @@ import resource
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -33,6 +33,7 @@ from walle.cloud.http_connection import READ_BYTES, HttpConnection, Phase, refus
 from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_new_work, is_stream
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace
+from walle.errors import DeployError
 from walle.pipeline.tunnel.listener import send_at_once
 from walle.protocol import DEVICE_HEADER
 
@@ -220,12 +221,11 @@ class HttpFront:
         rule = body_rule(path, self.limits)
         length = headers.get(b"content-length", b"0")
         has_body = b"transfer-encoding" in headers or length != b"0"
-        if has_body and rule.known_only and not self._knows(headers):
+        unknown = self._why_unknown(headers) if has_body and rule.known_only else ""
+        if unknown:
             self.refused["unknown"] += 1
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
-            message = "this needs a token that is valid: send the header Authorization: Bearer TOKEN,"
-            message = f"{message} a device its session in {DEVICE_HEADER}"
-            await _refuse(send, 401, message, challenge)
+            await _refuse(send, 401, unknown, challenge)
             return
         if len(length) > 18 or int(length) > rule.max_bytes or (has_body and not rule.max_bytes):
             self.refused["body"] += 1
@@ -246,6 +246,16 @@ class HttpFront:
             await self._with_body(connection, rule.max_bytes, scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _why_unknown(self, headers: Mapping[bytes, bytes]) -> str:
+        """Return why nothing of a client's body is read, "" where the client is known."""
+        try:
+            if self._knows(headers):
+                return ""
+        except DeployError as error:
+            return str(error)
+        what = "a valid token is needed before a body is read; send it in the header Authorization, a device its"
+        return f"{what} session in {DEVICE_HEADER}"
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         address = address_key((scope.get("client") or ("",))[0])

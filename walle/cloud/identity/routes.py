@@ -87,6 +87,11 @@ def identity_router(identities: Identities, access: Identifier, audit: Audit | N
         """
         body = await _parsed(request, CertificateBody)
         issued = await identities.certify(body.device_id, body.request, body.token)
+        if issued.is_enrolment:
+            # Afterwards, in contrast to what people do: before, nobody knows whether the token is one, and strangers
+            # could fill the log. There are as many records as the tokens of administrators admit devices.
+            details = {"key": issued.generation}
+            await log.record("device.enrol", who="enrolment token", subject=body.device_id, details=details, must=False)
         return {"certificate": issued.certificate, "life_s": issued.life_s}
 
     @router.post("/challenge")

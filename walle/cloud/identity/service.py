@@ -35,10 +35,15 @@ class IdentityKeys:
 
 @dataclasses.dataclass(frozen=True)
 class DeviceCertificate:
-    """A certificate for a device, as PEM, and for how many seconds it is valid."""
+    """A certificate for a device, as PEM, for how many seconds it is valid, and the generation of its key.
+
+    `is_enrolment`: it used up a token, by which the key became the device's.
+    """
 
     certificate: str
     life_s: float
+    generation: int
+    is_enrolment: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +93,9 @@ class IdentityService:
         def work() -> DeviceCertificate:
             key = _requested_key(request)
             expires_s = self._clock.time() + CERTIFICATE_LIFE_S
-            generation = self._store.certify(device_id, _der(key), token, expires_s=expires_s)
-            identity = DeviceIdentity(device_id, generation)
-            return DeviceCertificate(self._authority.issue(identity, key), CERTIFICATE_LIFE_S)
+            bound = self._store.certify(device_id, _der(key), token, expires_s=expires_s)
+            issued = self._authority.issue(DeviceIdentity(device_id, bound.generation), key)
+            return DeviceCertificate(issued, CERTIFICATE_LIFE_S, bound.generation, bound.is_new)
 
         return await self._blocking(work)
 

@@ -11,10 +11,11 @@ import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.api import AccessError
+from walle.deploy.cloud.disk_space import is_full
 from walle.errors import ConfigError, DeployError
 from walle.protocol import MAX_ID_CHARS, whole_characters
 
@@ -40,12 +41,13 @@ CREATE TABLE IF NOT EXISTS revocations (
 
 
 class IdentityStoreError(DeployError):
-    """The file of identities cannot be read or written. `path` names it."""
+    """The file of identities cannot be read or written. `path` names it. Over HTTP: 503, on a full disk 507."""
 
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(path, why)
+    def __init__(self, path: Path, why: str, status: int = 503) -> None:
+        super().__init__(path, why, status)
         self.path = path
         self.why = why
+        self.status = status
 
     def __str__(self) -> str:
         return f"identities of devices, {self.path}: {self.why}"
@@ -64,6 +66,13 @@ class KeyRevokedError(IdentityRefusedError):
             f"the key of device {device_id[:100]!r} was revoked; to admit it again with a new key:"
             " walle device enrol, for this id",
         )
+
+
+class BoundKey(NamedTuple):
+    """Generation of a device's key; `is_new`: a token was used up to bind it, else it was the device's already."""
+
+    generation: int
+    is_new: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,8 +148,8 @@ class IdentityStore:
 
     # --- certificates -------------------------------------------------------------------------------------------------
 
-    def certify(self, device_id: str, public_key: bytes, token: str, *, expires_s: float) -> int:
-        """Bind a key (DER), whose owner has proven it, to a device; return the key's generation.
+    def certify(self, device_id: str, public_key: bytes, token: str, *, expires_s: float) -> BoundKey:
+        """Bind a key (DER), whose owner has proven it, to a device.
 
         The key that the device has may be certified again without a token: to renew its certificate, or because an
         answer was lost. Any other needs a token, and revokes the one before.
@@ -165,7 +174,7 @@ class IdentityStore:
                 db.execute(
                     "UPDATE identities SET expires_s = ?, seen_s = ? WHERE device_id = ?", (expires_s, now_s, device_id)
                 )
-                return int(known["generation"])
+                return BoundKey(known["generation"], is_new=False)
             self._use_token(db, token, device_id, now_s, is_other=known is not None)
             least = _least_generation(db)
             generation = max(1 if known is None else known["generation"] + 1, least)
@@ -175,7 +184,7 @@ class IdentityStore:
             )
             if known is not None or least:
                 self._refuse_below(db, device_id, generation, now_s if known is None else known["expires_s"], now_s)
-            return generation
+            return BoundKey(generation, is_new=True)
 
     def _use_token(self, db: sqlite3.Connection, token: str, device_id: str, now_s: float, *, is_other: bool) -> None:
         digest = _hash(token)
@@ -295,7 +304,7 @@ class IdentityStore:
             with contextlib.closing(self._connect()) as db:
                 yield db
         except (sqlite3.Error, OSError) as error:
-            raise IdentityStoreError(self.path, str(error)) from error
+            raise IdentityStoreError(self.path, str(error), 507 if is_full(error) else 503) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Identity, Role, token_of
+from walle.deploy.cloud.disk_space import DiskFullError, is_full
 from walle.durable_file import write_file
 from walle.errors import ConfigError, DeployError
 
@@ -51,6 +52,8 @@ class AccessFile:
 
     Raises:
         ConfigError: the file cannot be read.
+
+    A change raises ConfigError where the file cannot be written, DiskFullError where the disk has no room.
     """
 
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
@@ -178,11 +181,11 @@ class AccessFile:
         state = self._state_of_file()
         if state == self._state:
             return
-        self._state = state
         try:
-            self._access = Access.load(self._path, clock=self._clock)
-            self._error = ""
+            # Together, and after the read: where a change on another thread came between, the next look finds it.
+            self._access, self._state, self._error = Access.load(self._path, clock=self._clock), state, ""
         except ConfigError as error:
+            self._state = state
             self._error = f"the tokens of before are in force: {error}"
             _LOG.error("%s", self._error)
 
@@ -197,7 +200,12 @@ class AccessFile:
         with self._locked():
             access = Access.load(self._path, clock=self._clock)
             result = change(access)
-            access.save(self._path)
+            try:
+                access.save(self._path)
+            except OSError as error:
+                if is_full(error):
+                    raise DiskFullError.of(error, self._path.parent) from error
+                raise ConfigError(f"access file {self._path} cannot be written: {error.strerror}") from error
             self._access, self._state, self._error = access, self._state_of_file(), ""
         return result
 

@@ -455,8 +455,8 @@ def install_error_handlers(app: FastAPI) -> None:
 def error_status(error: Exception) -> int:
     """Return the HTTP status for an error of walle's."""
     match error:
-        case AccessError():
-            return error.status
+        case DeployError() if isinstance(status := getattr(error, "status", None), int):
+            return status
         case AuditError():
             return 507 if error.is_full else 503
         case UnknownReleaseError() | UnknownDeviceError() | UnknownTokenError():

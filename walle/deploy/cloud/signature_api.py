@@ -58,8 +58,10 @@ def signature_router(versions: SignedVersions, access: Identifier, audit: Audit 
             signatures = {name: base64.b64decode(text, validate=True) for name, text in body.signatures.items()}
         except (ValueError, binascii.Error) as error:
             raise ProtocolError("signatures", f"not base64 ({error})") from error
-        details = {"version": version, "keys": sorted(signatures)}
-        await log.record("version.sign", who=identity.name, subject=f"{scenario}/{task}", details=details)
+        # What does not count is refused below, and leaves no record: an author could fill the log with it.
+        if (await versions.signing(scenario, task, version)).is_news(signatures):
+            details = {"version": version, "keys": sorted(signatures)}
+            await log.record("version.sign", who=identity.name, subject=f"{scenario}/{task}", details=details)
         return _shown(await versions.add_signatures(scenario, task, version, signatures))
 
     return router

@@ -37,6 +37,11 @@ class SigningState:
     keys: Mapping[str, bytes]
     signed_by: tuple[str, ...]
 
+    def is_news(self, signatures: Mapping[str, bytes]) -> bool:
+        """Return whether all of these signatures count, and one is not kept yet."""
+        valid = _valid(self.keys, self.payload, signatures)
+        return len(valid) == len(signatures) and not signatures.keys() <= set(self.signed_by)
+
 
 class Signatures:
     """The signatures of versions, in a folder. Blocks on the disk; single writer."""
@@ -54,7 +59,7 @@ class Signatures:
         """
         role = self._role(manifest)
         payload = manifest.to_bytes()
-        signatures = self._valid(role, payload, self._kept(payload))
+        signatures = _valid(role.keys, payload, self._kept(payload))
         signer = self._trust.scenario_signer(manifest.scenario)
         if signer is not None and signer.key_id in role.keys:
             signatures |= signer.sign_manifest(manifest).signatures
@@ -69,7 +74,7 @@ class Signatures:
         """Return what there is to sign, and who has. Raises SignatureAwaitedError where no key is delegated."""
         role = self._role(manifest)
         payload = manifest.to_bytes()
-        return SigningState(payload, role.threshold, role.keys, tuple(self._valid(role, payload, self._kept(payload))))
+        return SigningState(payload, role.threshold, role.keys, tuple(_valid(role.keys, payload, self._kept(payload))))
 
     def add(self, manifest: Manifest, signatures: Mapping[str, bytes]) -> SigningState:
         """Keep these signatures (key id → signature) of a version, and return the state after.
@@ -84,12 +89,12 @@ class Signatures:
         for name in signatures:
             if name not in role.keys:
                 raise SignatureError(what, f"key {name[:40]!r} is not delegated to scenario {manifest.scenario!r}")
-        valid = self._valid(role, payload, signatures)
+        valid = _valid(role.keys, payload, signatures)
         if len(valid) < len(signatures) or not signatures:
             raise SignatureError(
                 what, "it is not over the manifest that this cloud built; sign with the same walle and Python versions"
             )
-        kept = self._valid(role, payload, self._kept(payload)) | valid
+        kept = _valid(role.keys, payload, self._kept(payload)) | valid
         if len(kept) > _MAX_KEPT:
             raise SignatureError(what, f"{_MAX_KEPT} signatures are kept already")
         make_folders(self._folder)
@@ -103,12 +108,6 @@ class Signatures:
             raise SignatureAwaitedError(manifest.name, manifest.version, f"{what} {manifest.scenario} --new")
         return role
 
-    @staticmethod
-    def _valid(role: RoleKeys, payload: bytes, signatures: Mapping[str, bytes]) -> dict[str, bytes]:
-        data = MANIFEST_DOMAIN + payload
-        one = {name: RoleKeys.of([key]) for name, key in role.keys.items()}
-        return {name: text for name, text in signatures.items() if name in one and one[name].is_met({name: text}, data)}
-
     def _kept(self, payload: bytes) -> Mapping[str, bytes]:
         try:
             return Envelope.from_bytes(self._path(payload).read_bytes()).signatures
@@ -117,3 +116,9 @@ class Signatures:
 
     def _path(self, payload: bytes) -> Path:
         return self._folder / f"{hashlib.sha256(payload).hexdigest()}.json"
+
+
+def _valid(keys: Mapping[str, bytes], payload: bytes, signatures: Mapping[str, bytes]) -> dict[str, bytes]:
+    data = MANIFEST_DOMAIN + payload
+    one = {name: RoleKeys.of([key]) for name, key in keys.items()}
+    return {name: text for name, text in signatures.items() if name in one and one[name].is_met({name: text}, data)}
