@@ -82,6 +82,8 @@ def request_of(rule: RouteRule, release_id: str) -> tuple[str, str, dict[str, An
     """Return method, path and arguments of a well-formed request for the route."""
     method = rule.methods.split()[0]
     path = rule.path.replace("{release_id}", release_id).replace("{scenario}", "shop.git")
+    if path.startswith("/v1/versions/"):
+        path = path.replace("shop.git", "shop").replace("{task}", "count").replace("{version}", "v1")
     path = path.replace("{device_id:path}", "d0").replace("{name:path}", "nobody-has-this-name")
     path = path.replace("/docs/assets/{path:path}", "/docs/assets/swagger-ui.css").replace("{address:path}", "0" * 64)
     more: dict[str, Any] = {}
@@ -91,6 +93,8 @@ def request_of(rule: RouteRule, release_id: str) -> tuple[str, str, dict[str, An
         more = {"headers": {"content-type": f"application/x-{path.rpartition('/')[2]}-request"}, "content": b"0000"}
     if (method, path) == ("POST", "/v1/releases"):
         more = {"json": {"scenario": "shop", "task": "count", "version": "v9"}}
+    if path.endswith("/signatures"):
+        more = {"json": {"signatures": {}}}
     if (method, path) == ("POST", "/v1/tokens"):
         more = {"json": {"name": "again", "roles": {"shop": "nothing"}}}
     return method, path, more
