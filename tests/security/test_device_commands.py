@@ -113,14 +113,11 @@ async def test_commands_on_the_folder_are_in_the_audit_log(commands: Commands) -
     assert (await commands.run("revoke", "kiosk", "--reason", "stolen", *commands.where["folder"]))[0] == 0
     audit = commands.shop.cloud.home.folder / "audit"
     records = [record for record in read_records(audit) if record.action.startswith("device.")]
+    here = f"{getpass.getuser()} on the cloud's machine"
     assert [(one.action, one.who, one.subject, one.details) for one in records] == [
-        (
-            "device.enrolment_token",
-            f"{getpass.getuser()} on the cloud's machine",
-            "kiosk",
-            {"uses": 1, "life_s": 5400.0},
-        ),
-        ("device.revoke", f"{getpass.getuser()} on the cloud's machine", "kiosk", {"reason": "stolen"}),
+        ("device.enrolment_token", here, "kiosk", {"uses": 1, "life_s": 5400.0}),
+        ("device.enrol", "enrolment token", "kiosk", {"key": 1}),
+        ("device.revoke", here, "kiosk", {"reason": "stolen"}),
     ]
 
 

@@ -36,7 +36,7 @@ class RunningCloud:
     def __init__(self, start: Programs, folder: Path, http_port: int = 0, tunnel_port: int = 0) -> None:
         ports = (f"--http-port={http_port}", f"--tunnel-port={tunnel_port}")
         self.home = CloudHome(folder)
-        self.program: Program = start("cloud", "up", str(folder), *ports, "--scenario=shop", "--json")
+        self.program: Program = start("cloud", "up", str(folder), *ports, "--plain-http", "--scenario=shop", "--json")
         said = self.program.wait_for(lambda line: "url" in line)
         self.url: str = said["url"]
         self.http_port = int(self.url.rpartition(":")[2])
