@@ -15,6 +15,7 @@ from tests.sim.shop_cloud import ShopCloud, device_config, shop_cloud
 from walle.cli import app
 from walle.cli.device_identity import parse_life_s
 from walle.cli.join import Join
+from walle.deploy.cloud.audit import read_records
 from walle.device import Device
 
 
@@ -36,7 +37,7 @@ class Commands:
         join.save(home.folder / "join.json")
         self.where = {
             "folder": ["--cloud", str(home.folder)],
-            "http": ["--token", home.admin_token, "--url", address.url],
+            "http": ["--token-file", str(home.folder / "admin.token"), "--url", address.url],
         }
 
     async def run(self, *arguments: str) -> tuple[int, str]:
@@ -92,6 +93,15 @@ async def test_a_device_is_enrolled_listed_revoked_and_enrolled_again(commands: 
     async with commands.device("kiosk", again) as device:
         await device.checkin()
     assert ((await listed())["generation"], (await listed())["revoked_s"]) == (2, None)
+    records = [
+        record for record in read_records(commands.shop.cloud.home.folder / "audit") if record.subject == "kiosk"
+    ]
+    who = {"folder": "operator", "http": "admin"}[way]
+    assert [(record.action, record.who) for record in records] == [
+        ("device.enrolment_token", who),
+        ("device.revoke", who),
+        ("device.enrolment_token", who),
+    ]
 
 
 @pytest.mark.asyncio
@@ -126,7 +136,7 @@ async def test_wrong_uses_say_what_to_do(commands: Commands, tmp_path: Path) -> 
         "name the file to write": ["enrol", *folder],
         "enrolled once": ["enrol", "a", "--uses", "2", *folder],
         "is not a time": ["enrol", "a", "--expires", "soon", *folder],
-        "needs a token": ["enrol", "a", *join],
+        "a valid token is needed": ["enrol", "a", *join],
     }
     for message, arguments in wrong.items():
         status, output = await commands.run(*arguments)

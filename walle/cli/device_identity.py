@@ -22,10 +22,11 @@ from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.identity_client import IdentityClient
 
 if TYPE_CHECKING:
-    from walle.cloud.identity.store import IdentityStore
+    from walle.cloud import CloudHome
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PAGE = 1_000
+_OPERATOR = "operator"  # in the audit log: whoever may write to the cloud's folder
 
 CloudOption = Annotated[
     Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token.")
@@ -58,7 +59,7 @@ def _ask[T](url: str, token: str, work: Callable[[IdentityClient], Coroutine[Any
     return asyncio.run(within())
 
 
-def _store(cloud: Path) -> "IdentityStore":
+def _home(cloud: Path) -> "CloudHome":
     from walle.cloud import CloudHome
 
     home = CloudHome(cloud)
@@ -68,7 +69,7 @@ def _store(cloud: Path) -> "IdentityStore":
             " `walle cloud up` first",
             param_hint="--cloud",
         )
-    return home.identities()
+    return home
 
 
 def enrol(
@@ -99,10 +100,12 @@ def enrol(
         if not re.fullmatch(r"[\w.-]+", device_id):
             raise typer.BadParameter("name the file to write", param_hint="--output")
         output = Path(f"{device_id}.join.json")
-    store = None if cloud is None else _store(cloud)
+    home = None if cloud is None else _home(cloud)
     base = Join.load(join if join is not None else (cloud or Path()) / JOIN_FILE)
-    if store is not None:
-        made = store.make_token(device_id, uses=uses, life_s=life_s)
+    if home is not None:
+        details = {"uses": uses, "life_s": life_s}
+        home.audit.append("device.enrolment_token", who=_OPERATOR, subject=device_id, details=details)
+        made = home.identities().make_token(device_id, uses=uses, life_s=life_s)
     else:
         made = _ask(base.url, token, lambda client: client.make_token(device_id, uses=uses, life_s=life_s), base.ca_pem)
     dataclasses.replace(base, enrolment_token=made).save(output)
@@ -125,7 +128,9 @@ def revoke(
     taken. `walle device enrol` with its id admits it again, with another key.
     """
     if cloud is not None:
-        found: Any = _store(cloud).revoke(device_id, reason).to_plain()
+        home = _home(cloud)
+        found: Any = home.identities().revoke(device_id, reason).to_plain()  # first: it must work on a full disk too
+        home.audit.append("device.revoke", who=_OPERATOR, subject=device_id, details={"reason": reason})
     else:
         found = _ask(_checked_url(url), token, lambda client: client.revoke(device_id, reason))
     emit(found, as_json=as_json, text=escape(f"{device_id} is revoked; admit it again with: walle device enrol"))
@@ -142,7 +147,7 @@ def identities(
 ) -> None:
     """List the devices that are enrolled, by id: state, end of the certificate, when they last proved their key."""
     if cloud is not None:
-        store = _store(cloud)
+        store = _home(cloud).identities()
         found: list[Any] = [one.to_plain() for one in store.records(after=after, limit=limit, search=search)]
     else:
         found = list(
