@@ -216,7 +216,7 @@ class HttpFront:
         if has_body and rule.known_only and not self._knows(headers):
             self.refused["unknown"] += 1
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
-            message = "this needs a token that is valid: send the header Authorization: Bearer TOKEN,"
+            message = "this needs a valid token: send the header Authorization: Bearer TOKEN,"
             message = f"{message} a device its session in {DEVICE_HEADER}"
             await _refuse(send, 401, message, challenge)
             return
