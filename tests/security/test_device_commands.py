@@ -168,7 +168,7 @@ async def test_wrong_uses_say_what_to_do(commands: Commands, tmp_path: Path) -> 
         "name the file to write": ["enrol", *folder],
         "enrolled once": ["enrol", "a", "--uses", "2", *folder],
         "is not a time": ["enrol", "a", "--expires", "soon", *folder],
-        "a valid token is needed": ["enrol", "a", *join],
+        "needs a valid token": ["enrol", "a", *join],
     }
     for message, arguments in wrong.items():
         status, output = await commands.run(*arguments)

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -90,13 +91,21 @@ def test_people_pin_the_authority_and_commands_and_git_trust_it(
         assert person.run("features", "tail").exit_code == 0
         cloned = person.git("clone", "-q", f"{url}/git/shop.git")
         assert cloned.returncode == 0, cloned.stderr
+        (person.home / "shop" / "model").write_bytes(random.Random(name).randbytes(3_000_000))  # more than any buffer
+        for words in (
+            ["add", "."],
+            ["commit", "-q", "-m", "a model"],
+            ["push", "-q", "origin", f"HEAD:refs/heads/{name}"],
+        ):
+            done = person.git("-C", "shop", "-c", "user.name=p", "-c", "user.email=p@example", *words)
+            assert done.returncode == 0, done.stderr
         assert person.json("login", url, token)["name"] == "admin"  # the authority stays pinned
         assert person.json("logout", url)["forgotten"]
         assert person.git("-C", "shop", "fetch").returncode != 0
     behind = Person(tmp_path / "behind", url)  # a company's proxy, whose authority is all that git is to trust
     behind.environment |= {"GIT_SSL_CAINFO": "/etc/company.pem"}
-    done = behind.run("login", url, token, f"--ca-file={said['ca_file']}")
-    assert "git trusts the authorities of GIT_SSL_CAINFO alone" in done.stderr
+    warned = behind.run("login", url, token, f"--ca-file={said['ca_file']}")
+    assert "git trusts the authorities of GIT_SSL_CAINFO alone" in warned.stderr
     program = Person(tmp_path / "program", url)  # without a home, such as CI
     program.environment |= {"WALLE_TOKEN": (folder / "admin.token").read_text().strip()}
     program.environment |= {"WALLE_CA_FILE": said["ca_file"]}

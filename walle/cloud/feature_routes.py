@@ -93,7 +93,7 @@ def may_read(identity: Identity, topic: str) -> bool:
 def _reader(access: Identifier, authorization: str) -> Identity:
     identity = access.identify_header(authorization)
     if identity is None:
-        raise AccessError(401, "this needs a token that is valid: send the header Authorization: Bearer TOKEN")
+        raise AccessError(401, "this needs a valid token: send the header Authorization: Bearer TOKEN")
     if identity.highest_role < Role.READER:
         raise AccessError(403, f"{identity.name} does not have the role reader in any scenario")
     return identity

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import h11
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -86,6 +87,19 @@ class _Parser(h11.Connection):
         return event
 
 
+class _Flow(FlowControl):
+    """Uvicorn's control of what is read, which resumes reading by the connection."""
+
+    def __init__(self, owner: "HttpConnection", transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._owner = owner
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            self.read_paused = False
+            self._owner.resume_reading()
+
+
 class _Protocol(H11Protocol):
     """Uvicorn's protocol, which parses in turns and reports to its connection."""
 
@@ -95,6 +109,10 @@ class _Protocol(H11Protocol):
         self.parser = _Parser(owner.front.limits.header_bytes, owner.front.limits.headers)
         self.conn = self.parser
         self.app = owner.front.app_of(owner)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = _Flow(self._owner, transport)
 
     def handle_events(self) -> None:
         if self._owner.has_turn:
@@ -208,9 +226,30 @@ class HttpConnection(asyncio.BufferedProtocol):
         if _is_closing(transport):
             return
         self._note_request(protocol, len(data))
-        if protocol.flow.read_paused:
+        if not protocol.flow.read_paused:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Read on, first what the transport has decrypted or received already.
+
+        aiofastnet 1.2.0 looks at the socket alone when reading is resumed: the rest of a body that it has received
+        whole would never be read.
+        """
+        transport = self.transport
+        if transport is None or _is_closing(transport):
             return
         transport.resume_reading()
+        if hasattr(transport, "_do_read"):
+            self.front.loop.call_soon(self._read_rest)
+
+    def _read_rest(self) -> None:
+        transport: Any = self.transport
+        if transport is None or _is_closing(transport):
+            return
+        try:
+            transport._do_read()
+        except OSError:  # what came is not TLS
+            transport.abort()
 
     def _note_request(self, protocol: _Protocol, size_bytes: int) -> None:
         cycle = cast("RequestResponseCycle | None", protocol.cycle)  # None until the first request

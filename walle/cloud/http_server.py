@@ -254,7 +254,7 @@ class HttpFront:
                 return ""
         except DeployError as error:
             return str(error)
-        what = "a valid token is needed before a body is read; send it in the header Authorization, a device its"
+        what = "this needs a valid token: send the header Authorization: Bearer TOKEN, a device its"
         return f"{what} session in {DEVICE_HEADER}"
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:

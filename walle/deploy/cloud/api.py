@@ -139,7 +139,7 @@ def identify(access: Identifier, authorization: str) -> Identity:
     """Return the owner of the token in an Authorization header. Raises AccessError."""
     identity = access.identify_header(authorization)
     if identity is None:
-        raise AccessError(401, "this needs a token that is valid: send the header Authorization: Bearer TOKEN")
+        raise AccessError(401, "this needs a valid token: send the header Authorization: Bearer TOKEN")
     return identity
 
 

@@ -203,7 +203,7 @@ class RouteGuard:
             identity = self._access.identify_header(authorization) if is_taken else None
             if identity is None:
                 challenge = b'Basic realm="walle", charset="UTF-8"' if rule.is_page else b"Bearer"
-                what = "this needs a token that is valid: send the header Authorization: Bearer TOKEN"
+                what = "this needs a valid token: send the header Authorization: Bearer TOKEN"
                 headers = [(b"www-authenticate", challenge)]
                 return await _refuse(send, 401, what, headers, is_page=rule.is_page)
             if not rule.admits(identity):
