@@ -80,11 +80,11 @@ def test_a_body_is_refused_before_it_is_sent(gateway: AttackedGateway) -> None:
 def test_no_line_break_in_a_path_leads_around_a_limit(gateway: AttackedGateway) -> None:
     """The router's `$` matches before a line break at the end; the limits are by whole paths."""
     known = f"host: x\r\nauthorization: Bearer {gateway.target.token}\r\ncontent-length: 262145\r\n\r\n"
-    paths = ("/v1/releases%0a", "/v1/versions/shop/x%0Ay/v1/signatures", "/v1/releases/r/start%0A", "/v1/whoami%00")
+    paths = ("/v1/releases%0a", "/v1/versions/shop/x%0Ay/v1/signatures", "/v1/releases/r/start%0A")
     for path in paths:
         answer = raw(gateway, f"POST {path} HTTP/1.1\r\n{known}".encode(), until_closed=False)
         assert answer.startswith(b"HTTP/1.1 400 "), answer
-        assert b"control characters" in answer
+        assert b"line break" in answer
     for path in ("/v1/releases/r/stream%0a", "/healthz%0a"):
         answer = raw(gateway, f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode(), until_closed=False)
         assert answer.startswith(b"HTTP/1.1 400 ")
