@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ LIMIT_S = 60.0  # also on a machine that is busy with other work
 
 
 @contextlib.contextmanager
-def no_task_left(*, besides: str = "") -> Iterator[None]:
-    """Fail if a task of this loop outlives the block in which it was made, except of the coroutine named `besides`."""
+def no_task_left(*, besides: Collection[str] = ()) -> Iterator[None]:
+    """Fail if a task of this loop outlives the block in which it was made, except of the coroutines named `besides`."""
     before = asyncio.all_tasks()
     yield
     made = asyncio.all_tasks() - before - {asyncio.current_task()}
-    left = {task for task in made if getattr(task.get_coro(), "__qualname__", None) != besides}
+    left = {task for task in made if getattr(task.get_coro(), "__qualname__", None) not in besides}
     assert not left, f"left behind: {left}"
 
 

@@ -241,8 +241,9 @@ bool limit(Resource resource, rlim_t most) {
 }
 
 // Calls of programs that read, write, duplicate and close files, by their descriptor.
-constexpr int kReadCalls[] = {SYS_read, SYS_readv, SYS_pread64};
-constexpr int kFileCalls[] = {SYS_write, SYS_writev, SYS_close, SYS_fcntl, SYS_ioctl};
+// A descriptor that is closed would be the number of the next file, which could then not be read.
+constexpr int kCallsBesidesWriting[] = {SYS_read, SYS_readv, SYS_pread64, SYS_close, SYS_fcntl, SYS_ioctl};
+constexpr int kWriteCalls[] = {SYS_write, SYS_writev};
 constexpr std::size_t kMaxReserved = 16;
 
 bool enter_seccomp(const std::vector<int>& reserved, const std::vector<int>& write_only) {
@@ -251,8 +252,8 @@ bool enter_seccomp(const std::vector<int>& reserved, const std::vector<int>& wri
   unreadable.insert(unreadable.end(), write_only.begin(), write_only.end());
   const auto process = static_cast<std::uint32_t>(getpid());
   Filter filter;
-  for (const int call : kReadCalls) filter.refuse_for(call, unreadable);
-  for (const int call : kFileCalls) filter.refuse_for(call, reserved);
+  for (const int call : kCallsBesidesWriting) filter.refuse_for(call, unreadable);
+  for (const int call : kWriteCalls) filter.refuse_for(call, reserved);
   for (const int call : kAllowed) filter.allow(call);
   filter.allow_where(SYS_openat, 2, ~kOpenFlags, {0});
 #ifdef SYS_open
