@@ -147,6 +147,17 @@ async def test_a_body_that_comes_too_slowly_is_answered_with_408_and_the_app_is_
 
 
 @pytest.mark.asyncio
+async def test_a_connection_is_idle_for_its_time_only_also_after_the_rest_of_a_refused_body() -> None:
+    async with served(dataclasses.replace(SHORT, idle_s=1.0)) as server:
+        client = await server.client()
+        status, _ = await client.ask(b"POST /v1/releases HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
+        assert status == 401
+        client.writer.write(bytes(100))
+        assert await client.closed() == b""
+        assert server.front.refused["idle"] == 1
+
+
+@pytest.mark.asyncio
 async def test_the_time_in_which_the_app_does_not_read_is_not_the_clients() -> None:
     async with served(SHORT) as server:
         client = await server.client()

@@ -301,6 +301,9 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._body_wait_s += since_s
             if self._body_wait_s > limits.grace_s + self._body_bytes / limits.body_rate:
                 self.refuse(408, f"the body came at less than {limits.body_rate} bytes a second", "slow_body")
+        elif self.phase is Phase.IDLE and not self.waits and now_s - self.began_s > 2 * limits.idle_s:
+            # uvicorn closes it after `idle_s`, but not once the rest of a refused body has come.
+            self.close("idle")
         elif self.phase is Phase.DISCARD and now_s - self.began_s > _DISCARD_S:
             self.close("discarded")
 
