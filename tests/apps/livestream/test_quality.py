@@ -190,10 +190,10 @@ class TestClipFiles:
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
             (tmp_path / name / "b.mp4").write_bytes(b"x")
-        lacking = clip("c", "c.mp4", source="PyPI thing 1.0: data/c.mp4", seconds=7)
+        lacking = clip("c", "c.mp4", source="Python package thing 1.0: data/c.mp4", seconds=7)
         found = find_clips([clip("b", "b.mp4"), lacking], [tmp_path / "one", tmp_path / "two"])
         assert found.paths == {"b": tmp_path / "one/b.mp4"}
-        assert found.absences() == ["c (tuning, 7 s) is absent: c.mp4, from PyPI thing 1.0: data/c.mp4"]
+        assert found.absences() == ["c (tuning, 7 s) is absent: c.mp4, from Python package thing 1.0: data/c.mp4"]
 
     def test_a_file_of_another_content_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.png").write_bytes(b"other")
