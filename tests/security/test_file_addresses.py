@@ -15,8 +15,9 @@ from tests.sim.device_session import session_headers
 from tests.sim.release_world import ReleaseWorld
 from tests.sim.shop_cloud import User, shop_cloud
 from walle.clock import ManualClock
+from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.file_address import FileAddresses, signed_files
-from walle.deploy.cloud.files import FileStore, cdn_app
+from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release import ReleaseRequest
 from walle.errors import ConfigError

@@ -36,7 +36,9 @@ from walle.cloud import Cloud, CloudConfig, CloudHome
 from walle.cloud.authority import Authority
 from walle.cloud.https import CertificateFiles, CertificateFilesError
 from walle.deploy.cloud_client import CloudCertificateError
+from walle.deploy.file_coding import format_dictionary
 from walle.errors import ConfigError
+from walle.protocol import FileEntry
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 OPERATE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
@@ -272,6 +274,26 @@ def nginx(folder: Path, cloud_port: int) -> Iterator[int]:
             process.terminate()
 
 
+def check_coded_files_behind_a_cache(home: CloudHome, http: httpx.Client, prefix: str) -> None:
+    """A cache keeps each form of a file apart from the others, and gives each caller what it accepts."""
+    old = random.Random(5).randbytes(50_000)
+    new = old + b"and a little more"
+    entries = [FileEntry("model", home.files.put(data), len(data)) for data in (old, new)]
+    home.coded_files.make(entries[1:], [entries[:1]])
+    url = f"{prefix}/{entries[1].sha256}"
+    difference = {"Accept-Encoding": "dcz, zstd", "Available-Dictionary": format_dictionary(entries[0].sha256)}
+    for is_cached in (False, True):
+        if is_cached:
+            shutil.rmtree(home.folder / "coded-files")
+            home.files.path(entries[1].sha256).unlink()
+        with http.stream("GET", url, headers=difference) as answer:
+            coded = b"".join(answer.iter_raw())
+        assert answer.headers["content-encoding"] == "dcz"
+        assert len(coded) < 200
+        whole = http.get(url, headers={"Accept-Encoding": "identity"})
+        assert ("content-encoding" not in whole.headers, whole.content) == (True, new)
+
+
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
 def test_the_manuals_nginx_ends_tls_and_keeps_files_by_their_sha256(tmp_path: Path) -> None:
     with Programs() as start:
@@ -309,4 +331,5 @@ def test_the_manuals_nginx_ends_tls_and_keeps_files_by_their_sha256(tmp_path: Pa
                 for wrong in (f"{forged}/{sha256}", f"/cdn/x/{sha256}"):
                     assert http.get(wrong).status_code == 403, wrong
                 assert http.get(f"/cdn/{sha256}").status_code == 403
+                check_coded_files_behind_a_cache(home, http, prefix)
                 assert len(keys) == 1

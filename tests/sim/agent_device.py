@@ -51,6 +51,7 @@ class Device:
         fetcher: Fetcher | None = None,
         jitter_s: float = 0.0,
         room: int = 10**8,
+        difference_room: int = 10**8,
     ) -> None:
         self.folder = folder
         self.cloud = cloud
@@ -78,6 +79,7 @@ class Device:
             jitter_s=jitter_s,
             random_source=random.Random(1),
             max_bundle_bytes=room,
+            max_difference_bytes=difference_room,
         )
 
     async def _check(self, files: Path, manifest: Manifest) -> None:

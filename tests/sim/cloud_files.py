@@ -1,15 +1,16 @@
 """A cloud in memory: signs versions, hands out directives, and serves files as a `Fetcher` that can be made to fail."""
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from walle.clock import ManualClock
-from walle.deploy.device.fetch import FetchError, WrongLengthError
+from walle.deploy.device.fetch import CodedAnswer, FetchError, HeldPart, WrongLengthError
 from walle.deploy.signing import Signer
 from walle.deploy.trust import ROLES, RoleKeys
 from walle.deploy.trust_folder import root_body, scenarios_body, sign_metadata
@@ -150,6 +151,14 @@ class CloudFiles:
             directive = dataclasses.replace(directive, serial=self._serial)
         directive = dataclasses.replace(directive, epoch=self.epoch)
         return self.roles["snapshot"].sign_directive(directive, self.fleet)
+
+    @contextlib.asynccontextmanager
+    async def fetch_coded(
+        self, url: str, *, dictionary: str, held: HeldPart | None, max_bytes: int
+    ) -> AsyncIterator[CodedAnswer]:
+        """Give the file as it is: a server without coded files."""
+        async with contextlib.aclosing(self.fetch(url, offset=0, size_bytes=max_bytes)) as chunks:
+            yield CodedAnswer("", "", 0, chunks)
 
     async def fetch(self, url: str, *, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
         sha256 = url.removeprefix("/cdn/")

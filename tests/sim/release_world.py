@@ -5,7 +5,7 @@ The test decides the result of a simulation, and whether a gateway answers.
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -87,6 +87,7 @@ class ReleaseWorld:
         self.answerer = Answerer()
         self.simulation = SimulationResult(ok=True, runs=3, failures=0)
         self.simulated: list[str] = []
+        self.coded: list[tuple[str, tuple[str, ...]]] = []  # versions whose files were coded, and against which
         self.simulating = asyncio.Event()  # one has begun
         self.published = asyncio.Event()  # a table has reached the gateway
         self.go_on = asyncio.Event()  # a simulation and a publication wait for it
@@ -102,6 +103,7 @@ class ReleaseWorld:
             build=self._build,
             put=self._put,
             put_cloud_file=self._put,
+            code_files=self._code_files,
             simulate=self._simulate,
             publish=self._publish,
             recent_devices=self._recent,
@@ -130,6 +132,9 @@ class ReleaseWorld:
                 await self.service.settled()
                 return release
         raise AssertionError(f"{release_id} ended before {stage}: {await self.service.get(release_id)}")
+
+    async def _code_files(self, bundle: Bundle, older: Sequence[str]) -> None:
+        self.coded.append((bundle.manifest.version, tuple(older)))
 
     async def _check(self, scenario: str, task: str, version: str) -> None:
         if (scenario, task) != ("shop", "ipv") or version not in VERSIONS:

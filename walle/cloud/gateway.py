@@ -39,10 +39,10 @@ from walle.deploy.cloud.api import (
     watch_router,
 )
 from walle.deploy.cloud.audit_api import audit_router
+from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.file_address import signed_files
-from walle.deploy.cloud.files import cdn_app
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
 from walle.deploy.cloud.policy import Policy
@@ -258,7 +258,8 @@ class GatewayNode:
         app.include_router(registry_router(monitor, access, identities.states))
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
-        app.mount("/cdn", signed_files(cdn_app(self._home.files), self._home.file_addresses))
+        files = cdn_app(self._home.files, self._home.coded_files)
+        app.mount("/cdn", signed_files(files, self._home.file_addresses))
         app.mount("/git", git_app(self._home.repos, access, space=self._space, audit=log))
         return app
 

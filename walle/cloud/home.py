@@ -12,6 +12,7 @@ from walle.cloud.identity.store import IdentityStore
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.access_file import AccessFile
 from walle.deploy.cloud.audit import AuditLog
+from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.file_address import FileAddresses
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
@@ -127,6 +128,11 @@ class CloudHome:
     @functools.cached_property
     def files(self) -> FileStore:
         return FileStore(self.folder / "files")
+
+    @functools.cached_property
+    def coded_files(self) -> CodedFiles:
+        """Smaller forms of `files`, which can be made again."""
+        return CodedFiles(self.folder / "coded-files", self.files)
 
     @functools.cached_property
     def file_addresses(self) -> FileAddresses:

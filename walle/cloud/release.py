@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 
 from walle.clock import SystemClock
 from walle.cloud.background import in_background
@@ -23,6 +24,9 @@ from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError
 from walle.pipeline.event_files import EventFiles
+from walle.protocol import Envelope, Manifest
+
+_LOG = logging.getLogger(__name__)
 
 
 class ReleaseNode:
@@ -75,6 +79,12 @@ class ReleaseNode:
         async def put_cloud_file(data: bytes) -> str:
             return await asyncio.to_thread(home.cloud_files.put, data)
 
+        async def code_files(bundle: Bundle, older: Sequence[str]) -> None:
+            try:
+                await asyncio.to_thread(_code_files, home, bundle, older)
+            except (DeployError, OSError, MemoryError):
+                _LOG.warning("%s: its files travel whole", bundle.manifest.name, exc_info=True)
+
         async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
             try:
                 async with asyncio.timeout(self._config.simulation_s):
@@ -94,6 +104,7 @@ class ReleaseNode:
             build=build,
             put=put,
             put_cloud_file=put_cloud_file,
+            code_files=code_files,
             simulate=simulate,
             publish=gateway.publish,
             recent_devices=gateway.recent_devices,
@@ -126,3 +137,12 @@ class ReleaseNode:
     async def close(self) -> None:
         """Stop the service; effects that have not run stay journalled."""
         await self._undo.aclose()
+
+
+def _code_files(home: CloudHome, bundle: Bundle, older: Sequence[str]) -> None:
+    """Make the smaller forms of a bundle's files; `older` has the manifests of versions that devices have."""
+    manifests = []
+    for sha256 in older:
+        with home.files.open(sha256) as file:
+            manifests.append(Manifest.from_bytes(Envelope.from_bytes(file.read()).payload))
+    home.coded_files.make(bundle.manifest.files, [manifest.files for manifest in manifests])

@@ -14,7 +14,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from tests.sim.git_host import served
-from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, RangeError, cdn_app, parse_range
+from walle.deploy.cloud.cdn import CHUNK_BYTES, RangeError, cdn_app, parse_range
+from walle.deploy.cloud.files import FileStore, FileStoreError
 
 DATA = os.urandom(2 * CHUNK_BYTES + 17)
 
@@ -190,7 +191,7 @@ def test_file_cut_short_on_disk_breaks_the_connection(
         def __init__(self, size_bytes: int) -> None:
             self.st_size = size_bytes
 
-    monkeypatch.setattr("walle.deploy.cloud.files.os.fstat", lambda handle: Longer(real(handle).st_size + 10))
+    monkeypatch.setattr("walle.deploy.cloud.cdn.os.fstat", lambda handle: Longer(real(handle).st_size + 10))
     with pytest.raises(httpx.RemoteProtocolError):
         client.get(f"/cdn/{name}")
 

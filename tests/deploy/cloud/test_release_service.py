@@ -65,6 +65,17 @@ async def _fully(world: ReleaseWorld, version: str) -> Release:
 
 
 @pytest.mark.asyncio
+async def test_files_are_coded_against_the_versions_that_devices_may_have(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        first = await _fully(world, "v1")
+        bad = await _started(world, "v2")
+        await world.service.rollback(bad.id, "tester", "it was bad")
+        await world.service.settled()
+        await _started(world, "v3")
+        assert world.coded == [("v1", ()), ("v2", (first.manifest,)), ("v3", (first.manifest,))]
+
+
+@pytest.mark.asyncio
 async def test_a_release_goes_through_its_stages_on_the_monitor_s_word(tmp_path: Path) -> None:
     async with _world(tmp_path) as world:
         release = await world.service.create(_request())

@@ -25,7 +25,8 @@ from tests.sim.agent_device import (
 )
 from tests.sim.cloud_files import NEVER_S, CloudFiles, sha256_of
 from tests.sim.power_cut import FaultyDisk
-from walle.deploy.cloud.files import FileStore, cdn_app
+from walle.deploy.cloud.cdn import cdn_app
+from walle.deploy.cloud.files import FileStore
 from walle.deploy.device.agent import SupersededError
 from walle.deploy.device.fetch import FetchError, HttpFetcher
 from walle.deploy.device.installed import InstalledTasks

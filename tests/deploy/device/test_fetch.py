@@ -8,7 +8,8 @@ import httpx
 import pytest
 import uvicorn
 
-from walle.deploy.cloud.files import FileStore, cdn_app
+from walle.deploy.cloud.cdn import cdn_app
+from walle.deploy.cloud.files import FileStore
 from walle.deploy.device.fetch import FetchError, HttpFetcher, WrongLengthError
 
 DATA = bytes(range(256)) * 3000

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from walle.clock import Clock
@@ -48,6 +48,7 @@ from walle.protocol import Directive
 
 _LOG = logging.getLogger(__name__)
 _WHO = "release service"  # in the audit log
+_VERSIONS_OF_DEVICES = 3  # of a task, to which differences are made
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
 _RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one is repeated
 
@@ -93,7 +94,8 @@ class World:
 
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
     not exist; `simulate` takes the version's own events, None without any, and the files that they may name; `put`
-    stores one blob that devices fetch, `put_cloud_file` one that they do not; `publish` swaps the table in all
+    stores one blob that devices fetch, `put_cloud_file` one that they do not; `code_files` makes smaller forms of a
+    bundle's files, for devices that have the versions with these manifests (sha256); `publish` swaps the table in all
     gateways; `stamp` returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys
     have signed a version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns
     at most a given number of ids of recently seen devices of a policy. A call that raises is retried, except during a
@@ -106,6 +108,7 @@ class World:
     build: Callable[[TaskVersion], Awaitable[Bundle]]
     put: Callable[[bytes], Awaitable[str]]
     put_cloud_file: Callable[[bytes], Awaitable[str]]
+    code_files: Callable[[Bundle, Sequence[str]], Awaitable[None]]
     simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
@@ -439,11 +442,19 @@ class ReleaseService:
             for blob in bundle.cloud_blobs.values():
                 await self._world.put_cloud_file(blob)
             await self._world.put(bundle.envelope)
+            await self._world.code_files(bundle, self._manifests_of_devices(request))
         except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here
             _LOG.info("%s failed in simulation", request.tag, exc_info=True)
             return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
         reads = tuple(sorted(bundle.manifest.readable_topics))
         return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope), reads)
+
+    def _manifests_of_devices(self, request: ReleaseRequest) -> list[str]:
+        """Return the manifests of the task's latest versions that devices may have, newest first."""
+        of_task = [release for release in self._releases.values() if release.request.name == request.name]
+        newest_first = sorted(of_task, key=lambda release: -release.number)
+        manifests = [one.manifest for one in newest_first if one.manifest and not one.state.terminal]
+        return list(dict.fromkeys(manifests))[:_VERSIONS_OF_DEVICES]
 
     async def _build(self, release_id: str, version: TaskVersion) -> Bundle:
         """Return the signed bundle once enough keys have signed it; the release says meanwhile what it waits for."""

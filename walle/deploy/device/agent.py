@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from walle.clock import Clock
+from walle.deploy.device.coded_file import Base
 from walle.deploy.device.fetch import Fetcher, FetchError
 from walle.deploy.device.installed import (
     CorruptedError,
@@ -33,7 +34,7 @@ from walle.deploy.device.installed import (
     verify_files,
 )
 from walle.deploy.device.outcomes import OutcomeReport
-from walle.deploy.device.pull import BundleRejectedError, Puller, on_disk, to_the_end
+from walle.deploy.device.pull import BundleRejectedError, KeptFiles, Puller, on_disk, to_the_end
 from walle.deploy.device.trust import MAX_ROOTS_AT_ONCE, DeviceTrust, TrustError, TrustFile
 from walle.deploy.signing import SignatureError
 from walle.deploy.trust import MAX_ROOT_BYTES, MAX_SCENARIOS_BYTES
@@ -47,6 +48,7 @@ _LOG = logging.getLogger(__name__)
 
 _PARTIAL_KEEP_S = 86_400.0  # a partly pulled version is kept this long, for a directive that resumes it
 _MAX_BUNDLE_BYTES = 300_000_000  # the limit of a whole app package in §2.2
+_MAX_DIFFERENCE_BYTES = 64 << 20  # of a file and the one that it replaces
 # Why a pull was cancelled.
 _NEWER = "a newer directive came"
 _CLOSED = "the agent was closed"
@@ -140,13 +142,21 @@ class Agent:
         random_source: random.Random | None = None,
         cache_tag: str = sys.implementation.cache_tag or "",
         max_bundle_bytes: int = _MAX_BUNDLE_BYTES,
+        max_difference_bytes: int = _MAX_DIFFERENCE_BYTES,
     ) -> None:
         self.outcomes = outcomes
         self._installed = InstalledTasks(folder)
         self._trust = trust
         self._trust_file = TrustFile(folder)
         self._fetcher = fetcher
-        self._puller = Puller(self._installed, trust, fetcher, cache_tag=cache_tag, max_bundle_bytes=max_bundle_bytes)
+        self._puller = Puller(
+            self._installed,
+            trust,
+            fetcher,
+            cache_tag=cache_tag,
+            max_bundle_bytes=max_bundle_bytes,
+            max_difference_bytes=max_difference_bytes,
+        )
         self._check = check
         self._clock = clock
         self._prepare = prepare
@@ -623,17 +633,20 @@ class Agent:
         verify_files(self._installed.version_files(task, ref), manifest)
         return manifest
 
-    def _kept_files(self, state: TaskState) -> dict[str, list[Path]]:
-        """Return the paths of the installed versions' files by sha256. They are verified when used, not here."""
-        kept: defaultdict[str, list[Path]] = defaultdict(list)
+    def _kept_files(self, state: TaskState) -> KeptFiles:
+        """Return the files of the installed versions. They are verified when used, not here."""
+        by_sha256: defaultdict[str, list[Path]] = defaultdict(list)
+        by_path: dict[str, Base] = {}
         for ref in (state.active, state.previous):
             with contextlib.suppress(CorruptedError, SignatureError):
                 if ref is not None:
                     manifest = self._trust.verify_installed(self._installed.envelope(state.task, ref))
                     folder = self._installed.version_files(state.task, ref)
                     for entry in manifest.files:
-                        kept[entry.sha256].append(folder / entry.path)
-        return dict(kept)
+                        by_sha256[entry.sha256].append(folder / entry.path)
+                        if ref is state.active:
+                            by_path[entry.path] = Base(entry.sha256, folder / entry.path, entry.size_bytes)
+        return KeptFiles(dict(by_sha256), by_path)
 
     async def _write_or_log(self, state: TaskState) -> None:
         """Write `state`; log a disk error instead of raising it: the new state then holds until a restart."""

@@ -9,6 +9,7 @@
           files/...                    what the manifest lists, and nothing else; read-only
         staging/{manifest sha256}/     a version on its way
           blobs/{sha256}               pulled so far, cut short perhaps: a later pull goes on from there
+          blobs/{sha256}.coded         the same in a content coding, with a file .coded.about beside it
           manifest, files/...          the version being put together, in the form it will have
 
 A version is put together in `staging`, synced, and renamed to `versions`, where it is not yet in use. Replacing
@@ -32,6 +33,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
+from walle.deploy.device.coded_file import Base, CodedPart
 from walle.durable_file import (
     NotSyncedError,
     make_folders,
@@ -347,6 +349,15 @@ class Staging:
             write_all(handle, data)
         finally:
             os.close(handle)
+
+    def coded(self, sha256: str) -> CodedPart:
+        """Return what came of a blob in a content coding."""
+        return CodedPart(self.folder / "blobs" / f"{sha256}.coded")
+
+    def decode(self, entry: FileEntry, coding: str, base: Base | None) -> None:
+        """Make a blob from its coded form, which is removed. Raises CodingError; the blob has to be sealed then too."""
+        self.drop(entry.sha256)
+        self.coded(entry.sha256).decode(coding, self._blob(entry.sha256), size_bytes=entry.size_bytes, base=base)
 
     def drop(self, sha256: str) -> None:
         """Delete the received part of a blob."""

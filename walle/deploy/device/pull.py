@@ -6,12 +6,15 @@ envelope's signature covers those of each file; their limits are enforced before
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import hashlib
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from walle.deploy.device.coded_file import Base, CodingError
 from walle.deploy.device.fetch import Fetcher, FetchError, WrongLengthError
 from walle.deploy.device.installed import InstalledTasks, Staging
 from walle.deploy.device.trust import DeviceTrust
@@ -20,6 +23,8 @@ from walle.errors import DeployError
 from walle.protocol import Directive, Failure, FileEntry, Manifest
 
 MAX_MANIFEST_BYTES = 4 << 20
+MIN_CODED_BYTES = 4096  # of a file that is asked for in a content coding
+_LOG = logging.getLogger(__name__)
 _MAX_PATH_BYTES = 1024
 _CONCURRENT_FETCHES = 4
 
@@ -37,6 +42,14 @@ class BundleRejectedError(DeployError):
         self.reason = reason
         self.final = final
         self.failure = failure
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptFiles:
+    """Files of a task's installed versions: all by their sha256, and those of the active version by their paths."""
+
+    by_sha256: Mapping[str, Sequence[Path]] = dataclasses.field(default_factory=dict)
+    by_path: Mapping[str, Base] = dataclasses.field(default_factory=dict)
 
 
 async def to_the_end[T](work: Coroutine[object, object, T]) -> T:
@@ -61,25 +74,35 @@ async def on_disk[**P, T](function: Callable[P, T], *args: P.args, **kwargs: P.k
 
 
 class Puller:
-    """Pulls versions into `InstalledTasks`, at most a few files at a time over all tasks."""
+    """Pulls versions into `InstalledTasks`, at most a few files at a time over all tasks.
+
+    A file is asked for as the difference to the one that it replaces where both together have at most
+    `max_difference_bytes` bytes: so much memory, and the replaced file once more, is what it takes to put it together.
+    """
 
     def __init__(
-        self, installed: InstalledTasks, trust: DeviceTrust, fetcher: Fetcher, *, cache_tag: str, max_bundle_bytes: int
+        self,
+        installed: InstalledTasks,
+        trust: DeviceTrust,
+        fetcher: Fetcher,
+        *,
+        cache_tag: str,
+        max_bundle_bytes: int,
+        max_difference_bytes: int,
     ) -> None:
         self._installed = installed
         self._trust = trust
         self._fetcher = fetcher
         self._cache_tag = cache_tag
         self._max_bundle_bytes = max_bundle_bytes
+        self._max_difference_bytes = max_difference_bytes
         self._slots = asyncio.Semaphore(_CONCURRENT_FETCHES)
 
-    async def pull(
-        self, directive: Directive, staging: Staging, kept: Mapping[str, Sequence[Path]]
-    ) -> tuple[Path, Manifest]:
+    async def pull(self, directive: Directive, staging: Staging, kept: KeptFiles) -> tuple[Path, Manifest]:
         """Return the folder of the files and the manifest of the version that `directive` asks for.
 
-        `kept` maps sha256s to files of the versions on this disk; those files are linked, not pulled. A pull resumes
-        from the blobs that an earlier try left in `staging`; cancellation keeps them.
+        Files that the versions on this disk have too are linked, not pulled. A pull resumes from the blobs that an
+        earlier try left in `staging`; cancellation keeps them.
 
         Raises:
             FetchError: a transport failure; the pieces that came stay in `staging`.
@@ -92,7 +115,7 @@ class Puller:
         entries = {entry.sha256: entry for entry in manifest.files}
         missing_bytes = 0
         for entry in entries.values():
-            if entry.sha256 not in kept:
+            if entry.sha256 not in kept.by_sha256:
                 missing_bytes += max(0, entry.size_bytes - await on_disk(staging.held_bytes, entry.sha256))
         if missing_bytes > await on_disk(self._installed.free_bytes):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -152,14 +175,51 @@ class Puller:
         return manifest
 
     async def _obtain_all(
-        self, directive: Directive, staging: Staging, kept: Mapping[str, Sequence[Path]], entries: Iterator[FileEntry]
+        self, directive: Directive, staging: Staging, kept: KeptFiles, entries: Iterator[FileEntry]
     ) -> None:
         for entry in entries:
-            for source in kept.get(entry.sha256, ()):
+            for source in kept.by_sha256.get(entry.sha256, ()):
                 if await on_disk(staging.take, source, entry):
                     break
             else:
-                await self._obtain(directive, staging, entry)
+                if not await self._obtain_coded(directive, staging, entry, kept.by_path.get(entry.path)):
+                    await self._obtain(directive, staging, entry)
+
+    async def _obtain_coded(self, directive: Directive, staging: Staging, entry: FileEntry, base: Base | None) -> bool:
+        """Return whether the file was had in a smaller form; if not, it is to be pulled as it is.
+
+        Raises:
+            FetchError: a transport failure; what came is kept, and a later pull goes on from there.
+        """
+        if entry.size_bytes < MIN_CODED_BYTES or await on_disk(staging.held_bytes, entry.sha256) > 0:
+            return False
+        if base is not None and base.size_bytes + entry.size_bytes > self._max_difference_bytes:
+            base = None
+        dictionary = base.sha256 if base else ""
+        part = staging.coded(entry.sha256)
+        url = f"{directive.url.rstrip('/')}/{entry.sha256}"
+        held = await on_disk(part.held, dictionary)
+        try:
+            async with (
+                self._slots,
+                self._fetcher.fetch_coded(url, dictionary=dictionary, held=held, max_bytes=entry.size_bytes) as answer,
+            ):
+                if not answer.coding:  # the file itself
+                    await on_disk(part.drop)
+                    async for chunk in answer.chunks:
+                        await on_disk(staging.append, entry.sha256, chunk)
+                    return await on_disk(staging.seal, entry)
+                if not answer.offset:
+                    await on_disk(part.begin, answer.coding, answer.etag, dictionary)
+                async for chunk in answer.chunks:
+                    await on_disk(part.append, chunk)
+            await on_disk(staging.decode, entry, answer.coding, base)
+        except (WrongLengthError, CodingError) as error:
+            _LOG.warning("%s of %s is pulled whole: %s", entry.path, directive.task, error)
+            await on_disk(part.drop)
+            await on_disk(staging.drop, entry.sha256)
+            return False
+        return await on_disk(staging.seal, entry)
 
     async def _obtain(self, directive: Directive, staging: Staging, entry: FileEntry) -> None:
         url = f"{directive.url.rstrip('/')}/{entry.sha256}"
