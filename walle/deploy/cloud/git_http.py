@@ -10,6 +10,7 @@ lock of a repository is held only while refs are set.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -32,6 +33,7 @@ from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
 from walle.deploy.cloud.audit import AuditError, AuditLog
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
+from walle.deploy.cloud.compilers import Compile, compile_apart
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
 from walle.deploy.cloud.places import Places, PlacesTakenError
@@ -118,18 +120,20 @@ def git_app(
     limits: GitLimits | None = None,
     space: DiskSpace | None = None,
     audit: AuditLog | None = None,
+    compile_sources: Compile = compile_apart,
 ) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
 
     `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
     ends between the two: a caller that needs every version must read `TaskRepos.versions` at start. `limits` are those
     of unpacking a push. While `space` is low, pushes are refused. `audit` gets a record of each ref before it changes.
+    `compile_sources` compiles what is pushed.
     """
     reading = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="walle-git")
     writing = ThreadPoolExecutor(_PUSH_THREADS, thread_name_prefix="walle-git-push")
     pushes: set[asyncio.Task[None]] = set()
     places = Places(MAX_REQUESTS, MAX_REQUESTS_EACH)
-    push_limits = limits or GitLimits()
+    receive_push = functools.partial(_receive, repos, limits or GitLimits(), audit, compile_sources)
 
     async def serve(request: _Request, body: IO[bytes], answer: IO[bytes]) -> None:
         loop = asyncio.get_running_loop()
@@ -138,7 +142,7 @@ def git_app(
         elif request.service == "git-upload-pack":
             await loop.run_in_executor(reading, _upload, repos, request.scenario, body, answer)
         else:
-            updated = await loop.run_in_executor(writing, _receive, repos, request, body, answer, push_limits, audit)
+            updated = await loop.run_in_executor(writing, receive_push, request, body, answer)
             for ref, commit in updated:
                 _LOG.info("push to %s: %s is %s", request.scenario, ref, commit)
                 if on_push is None:
@@ -278,11 +282,12 @@ def _upload_pack(repo: Repo, *options: str, stdin: IO[bytes] | bytes = b"", stdo
 
 def _receive(
     repos: TaskRepos,
+    limits: GitLimits,
+    audit: AuditLog | None,
+    compile_sources: Compile,
     request: _Request,
     body: IO[bytes],
     answer: IO[bytes],
-    limits: GitLimits,
-    audit: AuditLog | None,
 ) -> list[tuple[str, str]]:
     """Run a push; write the report to `answer`, and return the refs that were set, with their commits."""
     protocol = ReceivableProtocol(body.read, answer.write)
@@ -306,7 +311,7 @@ def _receive(
             for command in commands:
                 if command.new != ZERO_SHA and not refusals[command.ref]:
                     refusals[command.ref] = (
-                        _refuse_objects(quarantine, command, request)
+                        _refuse_objects(quarantine, command, request, compile_sources)
                         if unpacked == "ok"
                         else f"the pack could not be read: {unpacked}"
                     )
@@ -406,7 +411,7 @@ def _record(audit: AuditLog | None, request: _Request, command: _Command) -> Non
         )
 
 
-def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request) -> str:
+def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request, compile_sources: Compile) -> str:
     """Return the reason to refuse what the ref is to point at; empty if none."""
     store = quarantine.store
     try:
@@ -418,7 +423,8 @@ def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request
                 return ""
             return rewrite_refusal(request.role, lambda: quarantine.is_descendant(command.old, command.new))
         task, _, version = command.name.removeprefix("refs/tags/").partition("/")
-        compile_version(TaskVersion.parse(read_tree(store, command.new, request.scenario, task, version)))
+        tree = read_tree(store, command.new, request.scenario, task, version)
+        compile_version(TaskVersion.parse(tree), compile_sources=compile_sources)
     except DeployError as error:
         return str(error)
     except (KeyError, FileFormatException, AssertionError) as error:

@@ -129,7 +129,7 @@ class VmHost:
     """
 
     def __init__(self, *, python: str = "", max_memory_bytes: int = 0) -> None:
-        self._python = python or _python()
+        self._python = python or this_python()
         self._max_memory_bytes = max_memory_bytes
         self._init_state()
         self._starts = 0
@@ -434,7 +434,7 @@ def _resources(folder: str, name: str) -> list[tuple[str, str]]:
     return [(path.relative_to(folder).as_posix(), str(path)) for path in paths]
 
 
-def _python() -> str:
+def this_python() -> str:
     """Return the program that runs this Python.
 
     Raises:
