@@ -29,6 +29,7 @@ from dulwich.protocol import ReceivableProtocol, extract_capabilities, pkt_line
 from dulwich.refs import HEADREF, Ref, check_ref_format
 from dulwich.repo import Repo
 
+from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
 from walle.deploy.cloud.audit import AuditError, AuditLog
@@ -37,7 +38,7 @@ from walle.deploy.cloud.compilers import Compile, compile_apart
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
 from walle.deploy.cloud.places import Places, PlacesTakenError
-from walle.deploy.cloud.push_rules import deletion_refusal, rewrite_refusal
+from walle.deploy.cloud.push_rules import RefQuota, clash_refusal, deletion_refusal, name_refusal, rewrite_refusal
 from walle.deploy.cloud.quarantine import PackError, Quarantine
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree
 from walle.deploy.cloud.task_config import is_name
@@ -112,6 +113,16 @@ class _Request:
     address: str
 
 
+@dataclasses.dataclass(frozen=True)
+class _PushRules:
+    """What pushes are bounded by, recorded in and compiled by."""
+
+    limits: GitLimits
+    audit: AuditLog | None
+    compile_sources: Compile
+    quota: RefQuota
+
+
 def git_app(
     repos: TaskRepos,
     access: Identifier,
@@ -121,6 +132,7 @@ def git_app(
     space: DiskSpace | None = None,
     audit: AuditLog | None = None,
     compile_sources: Compile = compile_apart,
+    clock: Clock | None = None,
 ) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
 
@@ -133,7 +145,8 @@ def git_app(
     writing = ThreadPoolExecutor(_PUSH_THREADS, thread_name_prefix="walle-git-push")
     pushes: set[asyncio.Task[None]] = set()
     places = Places(MAX_REQUESTS, MAX_REQUESTS_EACH)
-    receive_push = functools.partial(_receive, repos, limits or GitLimits(), audit, compile_sources)
+    rules = _PushRules(limits or GitLimits(), audit, compile_sources, RefQuota(clock or SystemClock()))
+    receive_push = functools.partial(_receive, repos, rules)
 
     async def serve(request: _Request, body: IO[bytes], answer: IO[bytes]) -> None:
         loop = asyncio.get_running_loop()
@@ -281,13 +294,7 @@ def _upload_pack(repo: Repo, *options: str, stdin: IO[bytes] | bytes = b"", stdo
 
 
 def _receive(
-    repos: TaskRepos,
-    limits: GitLimits,
-    audit: AuditLog | None,
-    compile_sources: Compile,
-    request: _Request,
-    body: IO[bytes],
-    answer: IO[bytes],
+    repos: TaskRepos, rules: _PushRules, request: _Request, body: IO[bytes], answer: IO[bytes]
 ) -> list[tuple[str, str]]:
     """Run a push; write the report to `answer`, and return the refs that were set, with their commits."""
     protocol = ReceivableProtocol(body.read, answer.write)
@@ -300,7 +307,7 @@ def _receive(
         refusals = {command.ref: _refuse_early(repo, command, request) for command in commands}
         unpacked = "ok"
         if any(command.new != ZERO_SHA and not refusals[command.ref] for command in commands):
-            quarantine = undo.enter_context(Quarantine(Path(repo.path), limits))
+            quarantine = undo.enter_context(Quarantine(Path(repo.path), rules.limits))
             try:
                 quarantine.unpack(body, MAX_REQUEST_BYTES)
             except PackError as error:
@@ -311,7 +318,7 @@ def _receive(
             for command in commands:
                 if command.new != ZERO_SHA and not refusals[command.ref]:
                     refusals[command.ref] = (
-                        _refuse_objects(quarantine, command, request, compile_sources)
+                        _refuse_objects(quarantine, command, request, rules.compile_sources)
                         if unpacked == "ok"
                         else f"the pack could not be read: {unpacked}"
                     )
@@ -319,8 +326,9 @@ def _receive(
                 quarantine.adopt()
         report = [b"unpack " + unpacked.encode()]
         with repos.writing(request.scenario) as repo:
+            present = {ref.decode("utf-8", "replace") for ref in repo.refs.allkeys()}
             for command in commands:
-                refusal = refusals[command.ref] or _apply(repo, command, request, audit)
+                refusal = refusals[command.ref] or _apply(repo, present, command, request, rules)
                 if refusal:
                     report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
                     continue
@@ -373,6 +381,8 @@ def _refuse_early(repo: Repo, command: _Command, request: _Request) -> str:
             return f"a version is never {verb}; tag the next one"
     elif kind != "heads":
         return "only branches and tags TASK/vN are kept here"
+    elif command.new != ZERO_SHA and (why := name_refusal(name)):
+        return why
     elif not request.identity.may_push(request.scenario, name):
         return f"{request.identity.name} may not push to this branch; ask for a token whose branches have it"
     if present != command.old:
@@ -382,16 +392,27 @@ def _refuse_early(repo: Repo, command: _Command, request: _Request) -> str:
     return ""
 
 
-def _apply(repo: Repo, command: _Command, request: _Request, audit: AuditLog | None) -> str:
-    """Set or delete the ref; return the error, empty on success. The caller holds the repository's lock."""
+def _apply(repo: Repo, present: set[str], command: _Command, request: _Request, rules: _PushRules) -> str:
+    """Set or delete the ref; return the error, empty on success. The caller holds the repository's lock.
+
+    `present` are the refs of the repository. What cannot be done is refused before it is recorded.
+    """
     try:
         if (repo.refs.read_ref(command.ref) or ZERO_SHA) != command.old:
             return _MOVED
-        _record(audit, request, command)
+        if command.old == ZERO_SHA and (why := clash_refusal(command.name, present)):
+            return why
+        if why := rules.quota.take(request.identity.name):
+            return why
+        _record(rules.audit, request, command)
         if command.new == ZERO_SHA:
-            return "" if repo.refs.remove_if_equals(command.ref, command.old) else _MOVED
+            if not repo.refs.remove_if_equals(command.ref, command.old):
+                return _MOVED
+            present.discard(command.name)
+            return ""
         if not repo.refs.set_if_equals(command.ref, command.old, command.new):
             return _MOVED
+        present.add(command.name)
         _adopt_head(repo, command.ref)
     except AuditError as error:
         return str(error)
