@@ -79,6 +79,7 @@ def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> 
     left_out = {
         "audit/head.json",
         "inference/laid-out",
+        "access.spare",
         "cloud.lock",
         ".x.unfinished",
         "audit/lock",

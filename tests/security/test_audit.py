@@ -114,6 +114,19 @@ async def test_who_may_not_act_leaves_no_record_and_reads_none(tmp_path: Path) -
 
 
 @pytest.mark.asyncio
+async def test_a_revocation_of_no_token_is_not_recorded_as_done(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        assert (await shop.http.delete("/v1/tokens/nobody")).status_code == 404
+        assert (await shop.http.delete("/v1/tokens/admin")).status_code == 409  # the last one
+        made = await shop.http.post("/v1/tokens", json={"name": "anna", "roles": {"shop": "reader"}})
+        assert made.status_code == 201
+        assert (await shop.http.delete("/v1/tokens/anna")).status_code == 204
+    assert [record.subject for record in of(records_of(tmp_path), "token.revoke")] == ["anna"]
+    (mode,) = {path.stat().st_mode & 0o777 for path in (tmp_path / "cloud").glob("uploads.db*")}
+    assert mode == 0o600  # what users did
+
+
+@pytest.mark.asyncio
 async def test_without_a_record_nothing_starts_and_a_rollback_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

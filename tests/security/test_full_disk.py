@@ -110,3 +110,28 @@ def test_a_rollback_works_on_a_full_disk_and_new_work_is_refused_with_507(
     assert not list(view.glob("repos/shop.git/objects/incoming-*"))
     git(tmp_path, "clone", "--mirror", remote, "mirror")
     git(tmp_path / "mirror", "fsck", "--strict")
+
+
+def test_tokens_are_revoked_on_a_full_disk(gateway: AttackedGateway) -> None:
+    """A stolen token must not outlive the day on which its thief fills the disk."""
+    made = {}
+    for name in ("stolen", "stolen too"):
+        answer = api(gateway, "POST", "/v1/tokens", name=name, roles={"shop": "author"})
+        assert answer.status_code == 201, answer.text
+        made[name] = answer.json()["token"]
+    balloon = Balloon(gateway)
+    balloon.fill()
+    try:
+        refused = api(gateway, "POST", "/v1/tokens", name="another", roles={"shop": "reader"})
+        assert refused.status_code == 507
+        for name, token in made.items():
+            answer = api(gateway, "DELETE", f"/v1/tokens/{name}")
+            assert answer.status_code == 204, answer.text
+            headers = {"authorization": f"Bearer {token}"}
+            asked = httpx.get(f"{gateway.target.url}/v1/whoami", headers=headers, timeout=60, verify=False)
+            assert asked.status_code == 401
+    finally:
+        balloon.free()
+    view = Path(f"/proc/{gateway.process.pid}/root{gateway.folder}")
+    assert (view / "access.spare").stat().st_size > 0
+    assert (view / "access.spare").stat().st_mode & 0o077 == 0

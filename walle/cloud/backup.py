@@ -29,7 +29,7 @@ MAX_MANIFEST_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 20
 _PAGES = 1000  # of a database, between two reports of progress
 _SKIPPED_FOLDERS = ("inference", "coded-files")  # made again from the files
-_SKIPPED = ("cloud.lock", "audit/lock", "audit/head.json")
+_SKIPPED = ("cloud.lock", "access.spare", "audit/lock", "audit/head.json")
 _SKIPPED_SUFFIXES = (".unfinished", ".db-wal", ".db-shm", ".db-journal", ".lock")  # not in repos: names of refs end so
 
 type OnProgress = Callable[[int, int, str], None]

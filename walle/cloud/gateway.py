@@ -25,6 +25,7 @@ from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.routes import identity_router
 from walle.cloud.identity.watch import IdentityWatch
+from walle.cloud.isolation import compiler
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.table_publisher import TablePublisher
@@ -260,7 +261,8 @@ class GatewayNode:
         app.include_router(trust_router(self._home.trust))
         files = cdn_app(self._home.files, self._home.coded_files)
         app.mount("/cdn", signed_files(files, self._home.file_addresses))
-        app.mount("/git", git_app(self._home.repos, access, space=self._space, audit=log))
+        git = git_app(self._home.repos, access, space=self._space, audit=log, compile_sources=compiler(self._config))
+        app.mount("/git", git)
         return app
 
     def _knows(self, headers: Mapping[bytes, bytes]) -> bool:

@@ -68,6 +68,7 @@ class CloudHome:
             access.save(self.folder / "access.toml")
         if self.access.rename_roles():
             _LOG.info("access.toml has the names that roles have now: reader, author, releaser, admin")
+        self.access.keep_spare()
         for scenario in scenarios:
             self.repos.create(scenario)
         prepare_trust(self.trust, self.repos.scenarios(), SystemClock())

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 
 from walle.cloud.config import CloudConfig
+from walle.deploy.cloud.compilers import Compile, compile_apart, compile_here
 from walle.engine_ext.vm.host import LAYERS, VmHost
 from walle.errors import ConfigError
 
@@ -30,6 +31,11 @@ class IsolationError(ConfigError):
 def task_host(config: CloudConfig) -> VmHost | None:
     """Return a new VM host for one purpose, bounded in memory, which the caller closes; None if there is none."""
     return VmHost(max_memory_bytes=_memory_bytes()) if config.vm_host else None
+
+
+def compiler(config: CloudConfig) -> Compile:
+    """Return how the sources of versions are compiled: apart from this process, unless it may start no VM hosts."""
+    return compile_apart if config.vm_host else compile_here
 
 
 async def check_layers(config: CloudConfig, host: VmHost | None) -> None:

@@ -11,11 +11,11 @@ from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.epoch import read_epoch
 from walle.cloud.home import CloudHome
-from walle.cloud.isolation import check_layers, task_host
+from walle.cloud.isolation import check_layers, compiler, task_host
 from walle.cloud.peers import GatewayPeer, MonitorPeer
 from walle.cloud.simulation import Simulator
 from walle.cloud.trust import OnlineRoles
-from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, build_unsigned
+from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, UnsignedBundle, build_unsigned
 from walle.deploy.cloud.compilers import other_pythons
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release_service import ReleaseService, World
@@ -48,6 +48,7 @@ class ReleaseNode:
         home = self._home
         others = await asyncio.to_thread(other_pythons, self._config.pythons)
         host = task_host(self._config)  # which nothing else uses
+        compile_sources = compiler(self._config)
         simulator = Simulator(self._config.simulation_vms, host=host, vm_host=self._config.vm_host)
 
         async def check_version(scenario: str, task: str, version: str) -> None:
@@ -61,16 +62,19 @@ class ReleaseNode:
         async def read_version(scenario: str, task: str, version: str) -> TaskVersion:
             return TaskVersion.parse(await asyncio.to_thread(home.repos.read, scenario, task, version))
 
+        async def build_version(version: TaskVersion) -> UnsignedBundle:
+            return await asyncio.to_thread(build_unsigned, version, others, compile_sources)
+
         async def build(version: TaskVersion) -> Bundle:
-            built = await asyncio.to_thread(build_unsigned, version, others)
+            built = await build_version(version)
             return built.signed(await asyncio.to_thread(home.signatures.envelope, built.manifest))
 
         async def signing(version: TaskVersion) -> SigningState:
-            built = await asyncio.to_thread(build_unsigned, version, others)
+            built = await build_version(version)
             return await asyncio.to_thread(home.signatures.state, built.manifest)
 
         async def add_signatures(version: TaskVersion, signatures: Mapping[str, bytes]) -> SigningState:
-            built = await asyncio.to_thread(build_unsigned, version, others)
+            built = await build_version(version)
             return await asyncio.to_thread(home.signatures.add, built.manifest, signatures)
 
         async def put(data: bytes) -> str:

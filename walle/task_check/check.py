@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from walle.deploy.cloud.bundle import CONFIG_FILE, MAIN_FILE, BundleError, TaskVersion, compile_version, is_source
+from walle.deploy.cloud.source_facts import imports
 from walle.deploy.cloud.task_config import TaskConfig, TaskConfigError
-from walle.deploy.cloud.task_imports import imports, own_modules, refusal
+from walle.deploy.cloud.task_imports import own_modules, refusal
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.cloud.toml_places import key_places
 from walle.errors import ConfigError

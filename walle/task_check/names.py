@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from walle.deploy.cloud.task_imports import imports, running
+from walle.deploy.cloud.source_facts import imports, running
 from walle.pipeline.context import Context, Log
 from walle.pipeline.stream import Events
 from walle.protocol import PHASES

@@ -4,7 +4,7 @@ import ast
 import difflib
 from collections.abc import Collection, Iterator
 
-from walle.deploy.cloud.task_imports import running
+from walle.deploy.cloud.source_facts import running
 from walle.protocol import PHASES
 from walle.task_check.finding import Code, Finding
 

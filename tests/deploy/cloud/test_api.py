@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
@@ -24,7 +25,7 @@ from walle.deploy.cloud.api import (
     watch_router,
 )
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.push import WallePush
+from walle.deploy.cloud.push import Answerer, WallePush
 from walle.errors import ConfigError, EngineError
 from walle.protocol import (
     DEVICE_HEADER,
@@ -223,6 +224,17 @@ async def test_a_heartbeat_needs_a_session_and_a_profile(gateway: Gateway) -> No
     response = await gateway.client.post("/v1/checkin", headers={PROFILE_HEADER: "{", **AS_DEVICE})
     assert response.status_code == 204
     assert "not JSON" in response.headers["x-walle-error"]
+
+
+@pytest.mark.asyncio
+async def test_health_without_a_token_asks_nobody() -> None:
+    """Anyone may ask it, as often as they like: with Ray the release service is another process."""
+    releases = mock.AsyncMock()
+    app = FastAPI()
+    app.include_router(watch_router(releases, mock.AsyncMock(), Answerer(), Access()))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://cloud") as client:
+        assert (await client.get("/healthz")).json() == {"ok": True}
+    assert releases.mock_calls == []
 
 
 @pytest.mark.asyncio

@@ -10,7 +10,7 @@ import pytest
 from tests.deploy.cloud.test_bundle import SIGNER, WITH_MODEL
 from tests.sim.tasks import task_version
 from walle.deploy.cloud.bundle import BundleError, build_bundle, unpack
-from walle.deploy.cloud.compilers import OtherPython, other_pythons
+from walle.deploy.cloud.compilers import CompileLimits, OtherPython, other_pythons
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source, load_code
 from walle.errors import ConfigError
 from walle.vm import VM
@@ -54,7 +54,7 @@ async def test_a_bundle_carries_each_version_and_a_vm_takes_its_own(other: Other
 def test_the_other_version_compiles_as_this_one_does(tmp_path: Path) -> None:
     # This Python by another name, so that what it compiles can be compared.
     same = OtherPython.__new__(OtherPython)
-    same.executable, same.tag = sys.executable, "cpython-000"
+    same.executable, same.tag, same._limits = sys.executable, "cpython-000", CompileLimits()
     source = b"value = [1, 'a', (2.5, None)]\ndef f(x, *, y=3): return lambda: x + y\n"
     assert same.compile({"shop/a.py": source}) == {"shop/a.py": compile_source(source, "shop/a.py")}
 
@@ -80,7 +80,7 @@ def test_a_bundle_that_another_version_cannot_compile_is_refused(
     ("program", "problem"),
     [
         (None, "cannot compile for devices"),
-        ("exit 3", "is not a Python that compiles: exit status 3"),
+        ("exit 3", "is not a Python that compiles: its compiler ended with exit status 3"),
         ('echo \'{"tag": "pypy311", "files": {}, "error": null}\'', "is pypy311; VMs run CPython only"),
     ],
 )

@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import functools
 import gzip
 import hashlib
 import os
@@ -19,8 +20,11 @@ from starlette.routing import Mount
 from tests.sim import git_host
 from tests.sim.git_host import address, git
 from tests.sim.tasks import CONFIG, FILES
+from walle.clock import ManualClock
+from walle.deploy.cloud import push_rules
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.audit import AuditLog, read_records
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES, MAX_REQUESTS_EACH, git_app
 from walle.deploy.cloud.repo import TaskRepos
 
@@ -169,7 +173,16 @@ def test_broken_version_is_refused_with_the_reason(
 def test_branch_names(host: Host, tmp_path: Path) -> None:
     copy = work(tmp_path / "work")
     git(copy, "push", host.remote(), "ipv", "ipv:feature/ünïcode")
-    for name, reason in ((b"a\xff", b"not a name that git allows in UTF-8"), (b"ipv/x", b"is another branch or tag")):
+    reasons = (
+        (b"a\xff", b"not a name that git allows in UTF-8"),
+        (b"ipv/x", b"refs/heads/ipv exists already, and this name needs a folder of its name"),
+        (b"feature", b"exists already, in a folder of this name"),
+        (b"-x", b"is taken for an option by git's commands"),
+        (b"--upload-pack=x", b"is taken for an option by git's commands"),
+        (b"HEAD", b"is taken for another by git's commands"),
+        (b"refs/heads/ipv", b"is taken for another by git's commands"),
+    )
+    for name, reason in reasons:
         refspec = b"HEAD:refs/heads/" + name
         push = subprocess.run(
             [b"git", b"push", host.remote().encode(), refspec], cwd=copy, capture_output=True, check=False
@@ -338,6 +351,44 @@ def test_server_killed_in_a_push_leaves_a_usable_repository(tmp_path: Path, dies
     assert repos.read("shop", "ipv", "v1").files == FILES
     assert [path.name for path in (tmp_path / "repos/shop.git").rglob("*.lock")] == ["walle.lock"]
     assert not list((tmp_path / "repos/shop.git/objects").glob("incoming-*"))
+
+
+def test_what_an_author_changes_is_bounded_and_what_cannot_be_done_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an author fills the audit log, of which each ref that is set is a record."""
+    monkeypatch.setattr(push_rules, "MAX_BRANCHES", 4)
+    repos, access, clock = TaskRepos(tmp_path / "repos"), Access(), ManualClock()
+    repos.create("shop")
+    token, other = (access.issue(name, {"shop": Role.AUTHOR}) for name in ("wim", "ana"))
+    audit = AuditLog(tmp_path / "audit", clock, lambda data: (data[:1] * 64, b"k" * 32))
+    quota = functools.partial(push_rules.RefQuota, most=6)
+    monkeypatch.setattr("walle.deploy.cloud.git_http.RefQuota", quota)
+    copy = work(tmp_path / "work")
+
+    def push(*refs: str, by: str = token) -> str:
+        return git(copy, "push", "-q", git_host.address(url, by, "shop"), *refs, check=False).stderr
+
+    def recorded() -> list[str]:
+        return [record.details["ref"] for record in read_records(tmp_path / "audit")]
+
+    with git_host.served(git_app(repos, access, audit=audit, clock=clock)) as url:
+        assert push("HEAD:refs/heads/a") == ""
+        for _ in range(3):
+            assert "exists already" in push("HEAD:refs/heads/a/b")
+        assert recorded() == ["refs/heads/a"]
+        assert "the most of a scenario" in push(*(f"HEAD:refs/heads/b{number}" for number in range(4)))
+        assert len(recorded()) == 4
+        for number in range(2):
+            commit(copy, {"notes": b"%d" % number})
+            assert push("HEAD:refs/heads/a") == ""
+        commit(copy, {"notes": b"more"})
+        assert "this token has changed 6 refs, the most in a day" in push("HEAD:refs/heads/a")
+        assert len(recorded()) == 6
+        assert push("HEAD:refs/heads/a", by=other) == ""  # another's are not spent
+        commit(copy, {"notes": b"tomorrow"})
+        asyncio.run(clock.advance(86_400 / 6))
+        assert push("HEAD:refs/heads/a") == ""
 
 
 def test_upload_that_breaks_off_changes_nothing(host: Host) -> None:

@@ -71,13 +71,34 @@ async def test_a_task_cannot_use_the_descriptors_through_which_its_host_serves(t
         pytest.skip("this kernel has no seccomp")
     pid = host.report().pid
     links = links_of(pid)
-    serving = [int(name) for name, link in links.items() if "socket" in link or "pidfd" in link]
-    assert len(serving) == 4  # to the device, two to wake up its thread, and the device's process
+    used = [int(name) for name, link in links.items() if int(name) > 2 and ("socket" in link or "pidfd" in link)]
+    assert len(used) == 5  # to the device, for a crash's frames, two to wake up its thread, and the device's process
+    answers = {number: await vm.call("use", number) for number in used}
+    (frames,) = [number for number, found in answers.items() if found != ["PermissionError"] * 4]
+    assert answers[frames] == ["done"] + ["PermissionError"] * 3
+    serving = [number for number in used if number != frames]
     assert not any("eventfd" in link for link in links.values())
     for number in serving:
         assert await vm.call("use", number) == ["PermissionError"] * 4
     assert host.report().pid == pid
     assert links_of(pid) == links
+
+
+@pytest.mark.asyncio
+async def test_no_descriptor_of_a_host_can_be_opened_again(tmp_path: Path, host: VmHost) -> None:
+    """Else a task reads what others printed, and the crash record: the kernel opens pipes and memory by such a path."""
+    vm = VM(write_task(tmp_path, ESCAPE), host=host)
+    host.wait_ready()
+    pid = host.report().pid
+    opened = {name: link for name, link in links_of(pid).items() if link != "/dev/null"}
+    assert len(opened) == 7  # standard output twice, and those through which it serves
+    assert not any("memfd" in link or "pipe" in link for link in opened.values())
+    for number in opened:
+        with pytest.raises(TaskError, match=r"No such device or address|Invalid argument"):
+            await vm.call("read", f"/proc/self/fd/{number}")
+    for number in ("1", "2"):
+        assert await vm.call("read", int(number)) == b""  # of the device's end, which says nothing
+    assert host.report().pid == pid
 
 
 @pytest.mark.asyncio

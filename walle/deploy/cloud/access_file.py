@@ -21,6 +21,7 @@ _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.5  # between two looks at the file: a revocation acts within this time
 _USE_S = 60.0  # how exact the time of the last use is
 _HASH_CHARS = 16  # of a token's hash, by which its use is kept
+_SPARE_BYTES = 64 << 10  # beyond the size of the file, for a revocation on a full disk
 
 
 class TokenExistsError(DeployError):
@@ -60,6 +61,7 @@ class AccessFile:
         self._path = path
         self._use_path = path.with_name("token-use.json")
         self._lock_path = path.with_name("access.lock")
+        self._spare_path = path.with_name("access.spare")
         self._clock = clock or SystemClock()
         self._state = self._state_of_file()
         self._access = Access.load(path, clock=self._clock)
@@ -120,13 +122,14 @@ class AccessFile:
         """
 
         def change(access: Access) -> None:
-            admins = [one.name for one in access.identities if _is_lasting_admin(one)]
-            if admins == [name]:
-                raise LastAdminError(name)
-            if not access.remove(name):
-                raise UnknownTokenError(name)
+            _check_revocable(access, name)
+            access.remove(name)
 
-        self._change(change)
+        self._change(change, may_use_spare=True)
+
+    def check_revocable(self, name: str) -> None:
+        """Return where `revoke` would remove a token; raises as it does."""
+        _check_revocable(Access.load(self._path, clock=self._clock), name)
 
     def rename_roles(self) -> bool:
         """Write the file with the names that roles have now, if it has earlier ones; return whether it had."""
@@ -196,12 +199,30 @@ class AccessFile:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _change[T](self, change: Callable[[Access], T]) -> T:
+    def keep_spare(self) -> None:
+        """Take room on the disk in which a token can be revoked when nothing else is free; none where none is left."""
+        size_bytes = self._path.stat().st_size + _SPARE_BYTES
+        with contextlib.suppress(OSError), self._spare_path.open("ab") as spare:
+            self._spare_path.chmod(0o600)
+            if spare.tell() < size_bytes:
+                os.posix_fallocate(spare.fileno(), 0, size_bytes)
+
+    def _save(self, access: Access, *, may_use_spare: bool) -> None:
+        try:
+            access.save(self._path)
+        except OSError as error:
+            if not (may_use_spare and is_full(error) and self._spare_path.exists()):
+                raise
+            self._spare_path.unlink(missing_ok=True)
+            access.save(self._path)
+        self.keep_spare()  # again, or larger: of what the old file took
+
+    def _change[T](self, change: Callable[[Access], T], *, may_use_spare: bool = False) -> T:
         with self._locked():
             access = Access.load(self._path, clock=self._clock)
             result = change(access)
             try:
-                access.save(self._path)
+                self._save(access, may_use_spare=may_use_spare)
             except OSError as error:
                 if is_full(error):
                     raise DiskFullError.of(error, self._path.parent) from error
@@ -218,6 +239,14 @@ class AccessFile:
             yield
         finally:
             os.close(descriptor)
+
+
+def _check_revocable(access: Access, name: str) -> None:
+    names = [one.name for one in access.identities]
+    if name not in names:
+        raise UnknownTokenError(name)
+    if [one.name for one in access.identities if _is_lasting_admin(one)] == [name]:
+        raise LastAdminError(name)
 
 
 def _is_lasting_admin(identity: Identity) -> bool:

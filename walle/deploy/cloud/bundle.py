@@ -7,7 +7,6 @@ are beside it: the manifest lists them apart, and devices get none of them.
 Builds are reproducible: the same tree gives the same bytes in any process.
 """
 
-import ast
 import dataclasses
 import hashlib
 import shutil
@@ -16,12 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from walle.deploy.cloud.compilers import OtherPython
+from walle.deploy.cloud.compilers import Compile, OtherPython, compile_here
+from walle.deploy.cloud.source_facts import SourceFacts
 from walle.deploy.cloud.task_config import TaskConfig
-from walle.deploy.cloud.task_imports import imports, own_modules, refusal
+from walle.deploy.cloud.task_imports import own_modules, refusal
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
-from walle.engine_ext.vm.bytecode import TAG, BytecodeError, compile_source
+from walle.engine_ext.vm.bytecode import TAG, BytecodeError
 from walle.errors import DeployError
 from walle.protocol import DICTIONARY_MARK, MAX_DICTIONARY_BYTES, Envelope, FileEntry, Manifest
 
@@ -124,14 +124,18 @@ def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPyt
     return built.signed(signer.sign_manifest(built.manifest))
 
 
-def build_unsigned(version: TaskVersion, others: Sequence[OtherPython] = ()) -> UnsignedBundle:
+def build_unsigned(
+    version: TaskVersion, others: Sequence[OtherPython] = (), compile_sources: Compile = compile_here
+) -> UnsignedBundle:
     """Return the build of a task version; `others` compile for devices that have them.
+
+    `compile_sources` compiles for this Python: a cloud, whose authors are others, gives `compile_apart`.
 
     Raises:
         BundleError: a file is missing, too large, not listed, does not compile, or imports what a task may not.
     """
     tree, config = version.tree, version.config
-    files = compile_version(version, others)
+    files = compile_version(version, others, compile_sources)
     entries, blobs = _entries(files, "shared")
     cloud_entries, cloud_blobs = _entries(_listed_files(tree, config, on_cloud=True), "cloud")
     manifest = Manifest(
@@ -163,28 +167,33 @@ def _entries(files: Mapping[str, bytes], route: str) -> tuple[tuple[FileEntry, .
     return entries, {sha256: files[path] for path, sha256 in hashes.items()}
 
 
-def compile_version(version: TaskVersion, others: Sequence[OtherPython] = ()) -> dict[str, bytes]:
-    """Return the files of a task version that travel to devices; raises as `build_bundle` does."""
+def compile_version(
+    version: TaskVersion, others: Sequence[OtherPython] = (), compile_sources: Compile = compile_here
+) -> dict[str, bytes]:
+    """Return the files of a task version that travel to devices; arguments and errors are those of `build_unsigned`."""
     tree, config = version.tree, version.config
     files = _listed_files(tree, config)
     _listed_files(tree, config, on_cloud=True)  # checked here too
     sources = {path: data for path, data in tree.files.items() if is_source(path)}
     own = own_modules(sources)
-    prefix = f"{tree.scenario}/{tree.task}/{tree.version}/"
     for path, source in sources.items():
         compiled = _compiled_path(path, str(TAG) if others else "")
         if any(listed.startswith(f"{compiled}/") for listed in files):
             raise BundleError(CONFIG_FILE, f"[files] a folder has the name {compiled!r} that {path} is compiled to")
-        files[compiled] = _compiled(source, path, f"{prefix}{path}")
-        parsed = ast.parse(source)  # cannot fail: it was compiled before
-        _check_imports(parsed, path, own)
-        _check_queries(parsed, path, config.reads)
-    for other in others:
-        try:
-            done = other.compile({f"{prefix}{path}": source for path, source in sources.items()})
-        except BytecodeError as error:
-            raise BundleError(error.file.removeprefix(prefix), error.problem, error.line) from error
-        files |= {_compiled_path(file.removeprefix(prefix), other.tag): data for file, data in done.items()}
+        if len(source) > MAX_SOURCE_BYTES:
+            raise BundleError(path, f"has {len(source)} bytes, more than {MAX_SOURCE_BYTES} for a source file")
+    prefix = f"{tree.scenario}/{tree.task}/{tree.version}/"
+    named = {f"{prefix}{path}": source for path, source in sources.items()}
+    try:
+        for file, facts in compile_sources(named).items():
+            path = file.removeprefix(prefix)
+            files[_compiled_path(path, str(TAG) if others else "")] = facts.pyc
+            _check_facts(facts, path, own, config.reads)
+        for other in others:
+            done = other.compile(named)
+            files |= {_compiled_path(file.removeprefix(prefix), other.tag): data for file, data in done.items()}
+    except BytecodeError as error:
+        raise BundleError(error.file.removeprefix(prefix), error.problem, error.line) from error
     size_bytes = sum(map(len, files.values()))
     if size_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
@@ -193,16 +202,6 @@ def compile_version(version: TaskVersion, others: Sequence[OtherPython] = ()) ->
 
 def _compiled_path(path: str, tag: str) -> str:
     return f"{path.removesuffix('.py')}.{tag}.pyc" if tag else f"{path}c"
-
-
-def _compiled(source: bytes, path: str, code_name: str) -> bytes:
-    """Return the bytecode of a source file for this interpreter; tracebacks will call the file `code_name`."""
-    if len(source) > MAX_SOURCE_BYTES:
-        raise BundleError(path, f"has {len(source)} bytes, more than {MAX_SOURCE_BYTES} for a source file")
-    try:
-        return compile_source(source, code_name)
-    except BytecodeError as error:
-        raise BundleError(path, error.problem, error.line) from error
 
 
 def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path, *, on_cloud: bool = False) -> None:
@@ -281,29 +280,15 @@ def _check_dictionary(path: str, data: bytes) -> None:
         raise BundleError(path, f"has {len(data)} bytes, more than {MAX_DICTIONARY_BYTES} for a dictionary")
 
 
-def _check_imports(parsed: ast.AST, path: str, own: Collection[str]) -> None:
-    for one in imports(parsed):
-        if reason := refusal(one.module, own):
-            raise BundleError(path, reason, one.line)
-
-
-def _check_queries(parsed: ast.AST, path: str, reads: Collection[str]) -> None:
-    """Refuse `ctx.store.query("name", task="other")` of a topic that is not under [reads], where both are literals.
+def _check_facts(facts: SourceFacts, path: str, own: Collection[str], reads: Collection[str]) -> None:
+    """Refuse imports that a task may not make, and topics of other tasks that are not under [reads].
 
     A device checks each query; this is for an error before the release.
     """
-    for node in ast.walk(parsed):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "query"):
-            continue
-        given = {keyword.arg: _literal(keyword.value) for keyword in node.keywords}
-        task = given.get("task")
-        topic = _literal(node.args[0]) if node.args else given.get("topic", "")
-        if not (isinstance(node.func.value, ast.Attribute) and node.func.value.attr == "store") or not task:
-            continue
-        if topic is not None and "/" not in task and (read := f"{task}/{topic}".removesuffix("/")) not in reads:
-            what = f"reads topic {read!r} of another task; add it to topics under [reads] in {CONFIG_FILE}"
-            raise BundleError(path, what, node.lineno)
-
-
-def _literal(node: ast.expr) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+    for one in facts.imports:
+        if reason := refusal(one.module, own):
+            raise BundleError(path, reason, one.line)
+    for query in facts.queries:
+        if query.topic not in reads:
+            what = f"reads topic {query.topic!r} of another task; add it to topics under [reads] in {CONFIG_FILE}"
+            raise BundleError(path, what, query.line)

@@ -10,6 +10,7 @@ lock of a repository is held only while refs are set.
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import re
@@ -28,14 +29,16 @@ from dulwich.protocol import ReceivableProtocol, extract_capabilities, pkt_line
 from dulwich.refs import HEADREF, Ref, check_ref_format
 from dulwich.repo import Repo
 
+from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
 from walle.deploy.cloud.audit import AuditError, AuditLog
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
+from walle.deploy.cloud.compilers import Compile, compile_apart
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
 from walle.deploy.cloud.places import Places, PlacesTakenError
-from walle.deploy.cloud.push_rules import deletion_refusal, rewrite_refusal
+from walle.deploy.cloud.push_rules import RefQuota, clash_refusal, deletion_refusal, name_refusal, rewrite_refusal
 from walle.deploy.cloud.quarantine import PackError, Quarantine
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree
 from walle.deploy.cloud.task_config import is_name
@@ -110,6 +113,16 @@ class _Request:
     address: str
 
 
+@dataclasses.dataclass(frozen=True)
+class _PushRules:
+    """What pushes are bounded by, recorded in and compiled by."""
+
+    limits: GitLimits
+    audit: AuditLog | None
+    compile_sources: Compile
+    quota: RefQuota
+
+
 def git_app(
     repos: TaskRepos,
     access: Identifier,
@@ -118,18 +131,22 @@ def git_app(
     limits: GitLimits | None = None,
     space: DiskSpace | None = None,
     audit: AuditLog | None = None,
+    compile_sources: Compile = compile_apart,
+    clock: Clock | None = None,
 ) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
 
     `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
     ends between the two: a caller that needs every version must read `TaskRepos.versions` at start. `limits` are those
     of unpacking a push. While `space` is low, pushes are refused. `audit` gets a record of each ref before it changes.
+    `compile_sources` compiles what is pushed.
     """
     reading = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="walle-git")
     writing = ThreadPoolExecutor(_PUSH_THREADS, thread_name_prefix="walle-git-push")
     pushes: set[asyncio.Task[None]] = set()
     places = Places(MAX_REQUESTS, MAX_REQUESTS_EACH)
-    push_limits = limits or GitLimits()
+    rules = _PushRules(limits or GitLimits(), audit, compile_sources, RefQuota(clock or SystemClock()))
+    receive_push = functools.partial(_receive, repos, rules)
 
     async def serve(request: _Request, body: IO[bytes], answer: IO[bytes]) -> None:
         loop = asyncio.get_running_loop()
@@ -138,7 +155,7 @@ def git_app(
         elif request.service == "git-upload-pack":
             await loop.run_in_executor(reading, _upload, repos, request.scenario, body, answer)
         else:
-            updated = await loop.run_in_executor(writing, _receive, repos, request, body, answer, push_limits, audit)
+            updated = await loop.run_in_executor(writing, receive_push, request, body, answer)
             for ref, commit in updated:
                 _LOG.info("push to %s: %s is %s", request.scenario, ref, commit)
                 if on_push is None:
@@ -277,12 +294,7 @@ def _upload_pack(repo: Repo, *options: str, stdin: IO[bytes] | bytes = b"", stdo
 
 
 def _receive(
-    repos: TaskRepos,
-    request: _Request,
-    body: IO[bytes],
-    answer: IO[bytes],
-    limits: GitLimits,
-    audit: AuditLog | None,
+    repos: TaskRepos, rules: _PushRules, request: _Request, body: IO[bytes], answer: IO[bytes]
 ) -> list[tuple[str, str]]:
     """Run a push; write the report to `answer`, and return the refs that were set, with their commits."""
     protocol = ReceivableProtocol(body.read, answer.write)
@@ -295,7 +307,7 @@ def _receive(
         refusals = {command.ref: _refuse_early(repo, command, request) for command in commands}
         unpacked = "ok"
         if any(command.new != ZERO_SHA and not refusals[command.ref] for command in commands):
-            quarantine = undo.enter_context(Quarantine(Path(repo.path), limits))
+            quarantine = undo.enter_context(Quarantine(Path(repo.path), rules.limits))
             try:
                 quarantine.unpack(body, MAX_REQUEST_BYTES)
             except PackError as error:
@@ -306,7 +318,7 @@ def _receive(
             for command in commands:
                 if command.new != ZERO_SHA and not refusals[command.ref]:
                     refusals[command.ref] = (
-                        _refuse_objects(quarantine, command, request)
+                        _refuse_objects(quarantine, command, request, rules.compile_sources)
                         if unpacked == "ok"
                         else f"the pack could not be read: {unpacked}"
                     )
@@ -314,8 +326,9 @@ def _receive(
                 quarantine.adopt()
         report = [b"unpack " + unpacked.encode()]
         with repos.writing(request.scenario) as repo:
+            present = {ref.decode("utf-8", "replace") for ref in repo.refs.allkeys()}
             for command in commands:
-                refusal = refusals[command.ref] or _apply(repo, command, request, audit)
+                refusal = refusals[command.ref] or _apply(repo, present, command, request, rules)
                 if refusal:
                     report.append(b"ng " + command.ref + b" " + _one_line(refusal).encode())
                     continue
@@ -368,6 +381,8 @@ def _refuse_early(repo: Repo, command: _Command, request: _Request) -> str:
             return f"a version is never {verb}; tag the next one"
     elif kind != "heads":
         return "only branches and tags TASK/vN are kept here"
+    elif command.new != ZERO_SHA and (why := name_refusal(name)):
+        return why
     elif not request.identity.may_push(request.scenario, name):
         return f"{request.identity.name} may not push to this branch; ask for a token whose branches have it"
     if present != command.old:
@@ -377,16 +392,27 @@ def _refuse_early(repo: Repo, command: _Command, request: _Request) -> str:
     return ""
 
 
-def _apply(repo: Repo, command: _Command, request: _Request, audit: AuditLog | None) -> str:
-    """Set or delete the ref; return the error, empty on success. The caller holds the repository's lock."""
+def _apply(repo: Repo, present: set[str], command: _Command, request: _Request, rules: _PushRules) -> str:
+    """Set or delete the ref; return the error, empty on success. The caller holds the repository's lock.
+
+    `present` are the refs of the repository. What cannot be done is refused before it is recorded.
+    """
     try:
         if (repo.refs.read_ref(command.ref) or ZERO_SHA) != command.old:
             return _MOVED
-        _record(audit, request, command)
+        if command.old == ZERO_SHA and (why := clash_refusal(command.name, present)):
+            return why
+        if why := rules.quota.take(request.identity.name):
+            return why
+        _record(rules.audit, request, command)
         if command.new == ZERO_SHA:
-            return "" if repo.refs.remove_if_equals(command.ref, command.old) else _MOVED
+            if not repo.refs.remove_if_equals(command.ref, command.old):
+                return _MOVED
+            present.discard(command.name)
+            return ""
         if not repo.refs.set_if_equals(command.ref, command.old, command.new):
             return _MOVED
+        present.add(command.name)
         _adopt_head(repo, command.ref)
     except AuditError as error:
         return str(error)
@@ -406,7 +432,7 @@ def _record(audit: AuditLog | None, request: _Request, command: _Command) -> Non
         )
 
 
-def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request) -> str:
+def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request, compile_sources: Compile) -> str:
     """Return the reason to refuse what the ref is to point at; empty if none."""
     store = quarantine.store
     try:
@@ -418,7 +444,8 @@ def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request
                 return ""
             return rewrite_refusal(request.role, lambda: quarantine.is_descendant(command.old, command.new))
         task, _, version = command.name.removeprefix("refs/tags/").partition("/")
-        compile_version(TaskVersion.parse(read_tree(store, command.new, request.scenario, task, version)))
+        tree = read_tree(store, command.new, request.scenario, task, version)
+        compile_version(TaskVersion.parse(tree), compile_sources=compile_sources)
     except DeployError as error:
         return str(error)
     except (KeyError, FileFormatException, AssertionError) as error:

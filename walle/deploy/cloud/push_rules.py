@@ -1,8 +1,15 @@
-"""Rules of what a push may do to a branch, by the role of the token."""
+"""Rules of what a push may do to a branch, by the role of the token, and how many refs a token may set."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Collection
 
+from walle.clock import Clock
 from walle.deploy.cloud.access import Role
+
+MAX_BRANCHES = 1_000  # of a scenario
+MAX_REFS_A_DAY = 2_000  # that one token sets or deletes: each is a record of the audit log, whose size is bounded
+_DAY_S = 86_400.0
+_MAX_TOKENS = 10_000  # whose changes are counted
 
 MAY_REWRITE = Role.RELEASER
 """The role that may take commits of others away: delete branches, and move them to other histories."""
@@ -26,3 +33,49 @@ def rewrite_refusal(role: Role, adds_to_history: Callable[[], bool]) -> str:
         f"a forced push takes commits away, which the role {MAY_REWRITE} may, and this token has {role};"
         " merge or revert, or push to a new branch"
     )
+
+
+def name_refusal(name: str) -> str:
+    """Return the reason to refuse a branch's name, which git allows; empty if none."""
+    if name.startswith("-"):
+        return "a branch whose name begins with - is taken for an option by git's commands; choose another name"
+    if name == "HEAD" or name.startswith("refs/"):
+        return f"a branch named {name[:80]} is taken for another by git's commands; choose another name"
+    return ""
+
+
+def clash_refusal(ref: str, present: Collection[str]) -> str:
+    """Return the reason to refuse a new ref for those that exist; empty if none. git keeps refs as files in folders."""
+    parts = ref.split("/")
+    for count in range(3, len(parts)):
+        if (folder := "/".join(parts[:count])) in present:
+            return f"{folder} exists already, and this name needs a folder of its name; choose another"
+    if below := next((one for one in present if one.startswith(f"{ref}/")), ""):
+        return f"{below} exists already, in a folder of this name; choose another"
+    if ref.startswith("refs/heads/") and sum(one.startswith("refs/heads/") for one in present) >= MAX_BRANCHES:
+        return f"there are {MAX_BRANCHES} branches already, the most of a scenario; have old ones deleted"
+    return ""
+
+
+class RefQuota:
+    """Changes of refs that each token has left: `most` at first, and as many more in each day. For any thread."""
+
+    def __init__(self, clock: Clock, most: int = MAX_REFS_A_DAY) -> None:
+        self._clock = clock
+        self._most = most
+        self._lock = threading.Lock()
+        self._left: dict[str, tuple[float, float]] = {}  # by token: what was left, and when
+
+    def take(self, token: str) -> str:
+        """Count a change; return the reason to refuse it, empty if none."""
+        with self._lock:
+            now_s = self._clock.monotonic()
+            left, at_s = self._left.pop(token, (float(self._most), now_s))
+            left = min(self._most, left + (now_s - at_s) * self._most / _DAY_S)
+            is_allowed = left >= 1
+            self._left[token] = (left - 1 if is_allowed else left, now_s)
+            if len(self._left) > _MAX_TOKENS:
+                del self._left[next(iter(self._left))]
+        if is_allowed:
+            return ""
+        return f"this token has changed {self._most} refs, the most in a day; push fewer, or wait a while"

@@ -1,9 +1,7 @@
-"""Imports of a task's code, read without running it, and the ways to do without those that a task may not have."""
+"""Imports that a task may make, and the ways to do without others."""
 
-import ast
 import difflib
-from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from collections.abc import Collection
 
 from walle.engine_ext.vm.imports import ALLOWED_IMPORTS, is_allowed
 
@@ -30,46 +28,6 @@ _INSTEAD = {
     "walle": "use `import walle.np as np` and `import walle.cv as cv`",
     "walle.task": "it has types only: import it under `if TYPE_CHECKING:`",
 }  # fmt: skip
-
-
-class Import(NamedTuple):
-    """An import of `module`, and of `name` from it (empty for the module itself); line and column from 1."""
-
-    module: str
-    name: str
-    line: int
-    column: int
-
-
-def imports(tree: ast.AST) -> Iterator[Import]:
-    """Yield what the code imports where it runs: not under `if TYPE_CHECKING:`, and not relative to its package."""
-    for node in running(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, "", alias.lineno, alias.col_offset + 1)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            for alias in node.names:
-                if node.module == "walle":  # `from walle import np` names a module, not an attribute
-                    yield Import(f"walle.{alias.name}", "", alias.lineno, alias.col_offset + 1)
-                else:
-                    yield Import(node.module, alias.name, node.lineno, node.col_offset + 1)
-
-
-def running(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of the tree without those under `if TYPE_CHECKING:`, which only type checkers read."""
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if isinstance(node, ast.If) and _is_type_checking(node.test):
-            waiting += reversed(node.orelse)
-        else:
-            waiting += reversed(list(ast.iter_child_nodes(node)))
-
-
-def _is_type_checking(test: ast.expr) -> bool:
-    name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
-    return name == "TYPE_CHECKING"
 
 
 def own_modules(sources: Collection[str]) -> set[str]:

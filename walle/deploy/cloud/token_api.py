@@ -82,6 +82,7 @@ def token_router(access: AccessFile, ca_pem: str, clock: Clock | None = None, au
     async def revoke_token(name: str, authorization: Authorization = "") -> None:
         """Revoke a token; this needs the role `admin`. Every gateway refuses it within 5 s."""
         who = admin(authorization).name
+        await asyncio.to_thread(access.check_revocable, name)  # what cannot be done leaves no record
         await log.record("token.revoke", who=who, subject=name, must=False)
         await asyncio.to_thread(access.revoke, name)
 

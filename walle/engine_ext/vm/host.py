@@ -9,6 +9,7 @@ that ends a process in which no other VM ever was raises HostCrashed.
 """
 
 import atexit
+import contextlib
 import dataclasses
 import fcntl
 import functools
@@ -25,7 +26,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import walle.engine_ext
 from walle.engine_ext import _core, rates
@@ -128,7 +129,7 @@ class VmHost:
     """
 
     def __init__(self, *, python: str = "", max_memory_bytes: int = 0) -> None:
-        self._python = python or _python()
+        self._python = python or this_python()
         self._max_memory_bytes = max_memory_bytes
         self._init_state()
         self._starts = 0
@@ -336,12 +337,17 @@ class _Process:
     def _run_process(self, theirs: socket.socket) -> None:
         # Isolated, without site and without bytecode files; the core's path, because walle is on no path there.
         command = [self._python, "-I", "-S", "-B", "-c", _START, str(theirs.fileno()), _core.__file__]
-        with theirs:
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(theirs)
             try:
+                # A socket too: a pipe can be opened again by its path, and a task would read the lines of others.
+                output, printed = map(undo.enter_context, socket.socketpair())
+                output.shutdown(socket.SHUT_WR)
+                lines = undo.enter_context(output.makefile("rb"))
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
+                    stdout=printed.fileno(),
                     stderr=subprocess.STDOUT,
                     pass_fds=(theirs.fileno(),),
                     cwd="/",
@@ -351,11 +357,12 @@ class _Process:
             except (OSError, ValueError) as error:
                 self.client.kill(f"could not be started by {self._python!r}: {error}")
                 return
-        self.pid = process.pid
-        self.client.set_process(process.pid)
-        with process:
-            assert process.stdout is not None
-            _log_output(cast("io.BufferedReader", process.stdout), process.pid)
+            theirs.close()
+            printed.close()
+            self.pid = process.pid
+            self.client.set_process(process.pid)
+            undo.enter_context(process)
+            _log_output(lines, process.pid)
             self.client.wait_ended(_READY_S)  # the client reads the exit status, which is gone once it is taken here
         level = logging.DEBUG if "was closed" in self.client.end_reason else logging.WARNING
         running = "; these tasks ran: " + ", ".join(map(printable, ran)) if (ran := self.client.ran_at_end) else ""
@@ -427,7 +434,7 @@ def _resources(folder: str, name: str) -> list[tuple[str, str]]:
     return [(path.relative_to(folder).as_posix(), str(path)) for path in paths]
 
 
-def _python() -> str:
+def this_python() -> str:
     """Return the program that runs this Python.
 
     Raises:

@@ -72,6 +72,8 @@ class SqliteConnection:
             what = f"need SQLite {needed}, and this Python has {sqlite3.sqlite_version}; use another, or PostgreSQL"
             raise IngestError(self.path, what)
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch(mode=0o600)  # before SQLite makes it: what users did; its other files get the same permissions
+        self.path.chmod(0o600)  # an earlier walle made it readable to others
         # The event loop uses it too, while no call is in the thread.
         database = sqlite3.connect(self.path, isolation_level=None, timeout=5.0, check_same_thread=False)
         try:

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,10 +19,12 @@ namespace walle::vm {
 
 namespace {
 
-// The memory holds the entries, and then what faulthandler writes.
 constexpr std::size_t kEntries = 64;  // more VMs at once than any device has
 constexpr std::size_t kEntriesBytes = kEntries * sizeof(PlaceEntry);
-constexpr std::size_t kTraceBytes = std::size_t{32} << 10;  // 100 frames of the usual length; it stops at the end
+// Of memory of the kernel, which counts each of faulthandler's small writes as about 700 bytes: 60 frames, or 30 where the
+// system's limit (net.core.wmem_max, here 208 KB as nearly everywhere) is half of it.
+constexpr int kFramesMemoryBytes = 208 << 10;
+constexpr std::size_t kMaxFramesBytes = std::size_t{512} << 10;  // of what is read
 constexpr std::size_t kSignalStackBytes = std::size_t{64} << 10;
 
 template <std::size_t N>
@@ -120,34 +123,54 @@ void PlaceEntry::enter_phase(std::string_view name) noexcept {
 
 void PlaceEntry::set_place(std::string_view text) noexcept { set_text(place, text); }
 
-Descriptor create_crash_record() noexcept {
+std::pair<CrashRecordPort, CrashRecordPort> create_crash_record() noexcept {
+  CrashRecordPort device, host;
   try {
-    return create_shared_bytes("walle-crash-record", kEntriesBytes + kTraceBytes);
+    device.memory = create_shared_bytes("walle-crash-record", kEntriesBytes);
   } catch (const std::exception&) {
-    return Descriptor();
+    return {CrashRecordPort(), CrashRecordPort()};
   }
+  int ends[2] = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return {CrashRecordPort(), CrashRecordPort()};
+  device.frames = above_standard(Descriptor(ends[0]));
+  host.frames = above_standard(Descriptor(ends[1]));
+  host.memory = Descriptor(fcntl(device.memory.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  const bool is_whole = device && host && fcntl(device.frames.get(), F_SETFD, FD_CLOEXEC) == 0 &&
+                        fcntl(host.frames.get(), F_SETFD, FD_CLOEXEC) == 0 &&
+                        // A crashing thread does not wait: what finds no room is lost. The host's end has nothing to read.
+                        fcntl(host.frames.get(), F_SETFL, O_NONBLOCK) == 0 && shutdown(device.frames.get(), SHUT_WR) == 0 &&
+                        setsockopt(host.frames.get(), SOL_SOCKET, SO_SNDBUF, &kFramesMemoryBytes, sizeof kFramesMemoryBytes) == 0;
+  if (!is_whole) return {CrashRecordPort(), CrashRecordPort()};
+  return {std::move(device), std::move(host)};
 }
 
-TaskPlace read_place(const Descriptor& record, std::uint64_t vm_id, const std::unordered_set<std::string>& files) {
+std::string receive_frames(const CrashRecordPort& record) {
+  std::string frames;
+  if (!record) return frames;
+  std::array<char, 16 << 10> part;
+  while (frames.size() < kMaxFramesBytes) {
+    const ssize_t got = recv(record.frames.get(), part.data(), part.size(), MSG_DONTWAIT);  // descriptors in it are closed
+    if (got <= 0) break;
+    frames.append(part.data(), static_cast<std::size_t>(got));
+  }
+  return frames;
+}
+
+TaskPlace read_place(const CrashRecordPort& record, std::string_view frames, std::uint64_t vm_id,
+                     const std::unordered_set<std::string>& files) {
   if (!record) return {};
   std::array<PlaceEntry, kEntries> entries;
-  if (!read_whole(record, reinterpret_cast<char*>(entries.data()), kEntriesBytes, 0)) return {};
+  if (!read_whole(record.memory, reinterpret_cast<char*>(entries.data()), kEntriesBytes, 0)) return {};
   const auto found = std::find_if(entries.begin(), entries.end(), [&](const PlaceEntry& one) { return one.vm_id == vm_id; });
   if (found == entries.end()) return {};
-  std::string trace(kTraceBytes, '\0');
-  if (!read_whole(record, trace.data(), trace.size(), kEntriesBytes)) return {};
-  trace.resize(std::min(trace.find('\0'), trace.size()));
-  std::string place = crashed_place(trace, found->thread, files);
+  std::string place = crashed_place(frames, found->thread, files);
   return {get_text(found->phase), place.empty() ? get_text(found->place) : std::move(place)};
 }
 
-CrashRecord::CrashRecord(Descriptor memory) : memory_(std::move(memory)) {
-  if (!memory_) return;
-  void* address = mmap(nullptr, kEntriesBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
-  if (address == MAP_FAILED || lseek(memory_.get(), kEntriesBytes, SEEK_SET) < 0)
-    memory_ = Descriptor();
-  else
-    entries_ = static_cast<PlaceEntry*>(address);
+CrashRecord::CrashRecord(CrashRecordPort port) : frames_(std::move(port.frames)) {
+  const Descriptor memory = std::move(port.memory);  // closed here: by its path a task could open the memory again, and read it
+  void* address = mmap(nullptr, kEntriesBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (address != MAP_FAILED) entries_ = static_cast<PlaceEntry*>(address);
 }
 
 CrashRecord::~CrashRecord() {

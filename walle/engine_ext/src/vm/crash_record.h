@@ -1,12 +1,15 @@
-// Crash record of a VM host: the phase and the last known place of each VM's task, in memory that outlives the host's process.
-// The device reads it once the host has ended, by whatever cause. Tasks that broke out of Python can write it too: what it says
-// is shown to people, and no decision depends on it.
+// Crash record of a VM host: the phase and the last known place of each VM's task, in memory that outlives the host's process,
+// and the frames of a thread that crashed, in a socket. The device reads both once the host has ended, by whatever cause. Tasks
+// that broke out of Python can write both too: what they say is shown to people, and no decision depends on it. The host has no
+// descriptor from which a task could read them: the memory's is closed once it is mapped, and a socket cannot be opened again by
+// the path of its descriptor.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "vm/descriptor.h"
 
@@ -30,19 +33,30 @@ struct PlaceEntry {
 };
 static_assert(sizeof(PlaceEntry) == 512);
 
+// Memory of the entries, whose size cannot change, and an end of the socket for frames. The host has its own descriptors of both.
+struct CrashRecordPort {
+  Descriptor memory;
+  Descriptor frames;
+
+  explicit operator bool() const noexcept { return memory && frames; }
+};
+
 // --- On the device
 
-// Returns memory for a record, whose size cannot change. None where the system has no such memory, or too little: then no place
-// is known.
-Descriptor create_crash_record() noexcept;
+// Returns the device's port and the host's. None of either where the system has no such memory, or too little: then no place is
+// known.
+std::pair<CrashRecordPort, CrashRecordPort> create_crash_record() noexcept;
+// Returns the frames that the host has written. May be any bytes. They are removed from the socket.
+std::string receive_frames(const CrashRecordPort& record);
 // Returns what the VM was doing: the innermost frame of its own `files` where its thread crashed, else what it entered last.
-TaskPlace read_place(const Descriptor& record, std::uint64_t vm_id, const std::unordered_set<std::string>& files);
+TaskPlace read_place(const CrashRecordPort& record, std::string_view frames, std::uint64_t vm_id,
+                     const std::unordered_set<std::string>& files);
 
 // --- In the host
 
 class CrashRecord {
  public:
-  explicit CrashRecord(Descriptor memory);
+  explicit CrashRecord(CrashRecordPort port);
   CrashRecord(const CrashRecord&) = delete;
   CrashRecord& operator=(const CrashRecord&) = delete;
   ~CrashRecord();
@@ -52,10 +66,10 @@ class CrashRecord {
   // Frees the entry of a VM that has ended.
   void release(std::uint64_t vm_id) noexcept;
   // The descriptor to which faulthandler writes a crashed thread's frames, or -1.
-  int trace_fd() const noexcept { return memory_.get(); }
+  int trace_fd() const noexcept { return frames_.get(); }
 
  private:
-  Descriptor memory_;
+  const Descriptor frames_;
   PlaceEntry* entries_ = nullptr;
 };
 

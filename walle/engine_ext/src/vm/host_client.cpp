@@ -80,12 +80,11 @@ void HostClient::on_buffer_end(std::uint64_t id) {
 }
 
 void HostClient::send_config(const Value& value) {
-  Descriptor record = create_crash_record();
-  Descriptor sent = record ? Descriptor(fcntl(record.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) : Descriptor();
+  auto [record, sent] = create_crash_record();
   MessageWriter writer(MessageType::config);
   writer.put_value(value).put(static_cast<std::uint8_t>(sent ? 1 : 0));
   if (sent) {
-    writer.put_descriptor(std::move(sent));
+    writer.put_descriptor(std::move(sent.memory)).put_descriptor(std::move(sent.frames));
     const std::lock_guard lock(mutex_);
     record_ = std::move(record);
   }
@@ -479,19 +478,20 @@ void HostClient::end(const HostEnd& end) {
   const std::lock_guard lock(mutex_);
   has_ended_ = true;
   end_reason_ = end.reason;
+  const std::string frames = end.is_suspicious ? receive_frames(record_) : "";
   for (const auto& [id, vm] : vms_) {
     vm->was_crashed_ = end.is_certain && vm->is_busy();
     vm->was_suspected_ = end.is_suspicious && vm->is_busy();
     vm->is_lost_ = !end.is_wanted;
     if (vm->was_suspected_) {
-      vm->last_ = read_place(record_, id, vm->task_files_);
+      vm->last_ = read_place(record_, frames, id, vm->task_files_);
       if (ran_at_end_.size() < kMaxNamedVms) ran_at_end_.push_back(vm->describe_last());
     }
     const Outcome others = end.is_wanted ? Outcome::closed : Outcome::lost;
     vm->end(vm->was_crashed_ ? Outcome::crashed : others, others, end.reason);
   }
   vms_.clear();
-  record_ = Descriptor();
+  record_ = CrashRecordPort();
   socket_.close();
   changed_.notify_all();
 }

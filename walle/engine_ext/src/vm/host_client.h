@@ -143,7 +143,7 @@ class HostClient : public std::enable_shared_from_this<HostClient>, public Buffe
   std::uint64_t next_vm_ = 1;
   bool is_alone_ = false;  // ends with its VM
   HostProcess process_;
-  Descriptor record_;  // the host's crash record
+  CrashRecordPort record_;  // of the host's crashes
   std::optional<Value> hello_;
   std::string kill_reason_;
   bool is_unresponsive_ = false;               // which is why it was killed

@@ -125,7 +125,12 @@ Value HostServer::receive_config() {
   if (message.type != MessageType::config) throw std::runtime_error("the VM host's first message is not its configuration");
   MessageReader reader(message, port_);
   Value config = reader.get_value({});
-  if (reader.get<std::uint8_t>() != 0) record_ = std::make_unique<CrashRecord>(above_standard(reader.get_descriptor()));
+  if (reader.get<std::uint8_t>() != 0) {
+    CrashRecordPort port;
+    port.memory = above_standard(reader.get_descriptor());
+    port.frames = above_standard(reader.get_descriptor());
+    record_ = std::make_unique<CrashRecord>(std::move(port));
+  }
   return config;
 }
 

@@ -22,7 +22,7 @@ namespace walle::vm {
 
 enum class MessageType : std::uint8_t {
   // From the device to the host.
-  config,   // value, has_record; descriptor: the crash record, where there is one. The first message
+  config,   // value, has_record; descriptors: the crash record's memory and frames, where there is one. The first message
   modules,  // value: dict of modules for every VM
   files,    // vm, count, paths; one descriptor each
   start,    // vm, name, grace_ms, memory_bytes, output_bytes, task files, value: the VM's config
