@@ -21,7 +21,8 @@ COMMANDS = {
     "features export", "features tail", "figures", "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
-    "sign", "trust delegate", "trust init", "trust revoke", "trust rotate", "trust show",
+    "sign", "trust delegate", "trust init", "trust keys add", "trust keys remove", "trust publish",
+    "trust revoke", "trust rotate", "trust show", "trust sign-root",
     "task check", "task dictionary", "task new", "task simulate",
     "token add", "token list", "token revoke",
 }  # fmt: skip

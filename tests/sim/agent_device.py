@@ -52,6 +52,8 @@ class Device:
         jitter_s: float = 0.0,
         room: int = 10**8,
         difference_room: int = 10**8,
+        device_id: str = "d1",
+        app_version: str = "10.0",
     ) -> None:
         self.folder = folder
         self.cloud = cloud
@@ -67,11 +69,11 @@ class Device:
         self.during_check: Callable[[Path], None] = lambda _: None
         self.agent = Agent(
             folder,
-            DeviceTrust(cloud.pinned, self.clock),
+            DeviceTrust(cloud.pinned, self.clock, device_id=device_id, app_version=app_version),
             fetcher or cloud,
             self._check,
             self.clock,
-            outcomes=OutcomeReport("d1"),
+            outcomes=OutcomeReport(device_id),
             prepare=self._prepare,
             on_activate=self._on_activate,
             on_suspend=self._on_suspend,

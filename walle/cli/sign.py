@@ -2,9 +2,6 @@
 
 import asyncio
 import base64
-import binascii
-import shlex
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,17 +11,12 @@ from rich.markup import escape
 
 from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit
-from walle.errors import ConfigError, WalleError
+from walle.cli.signer import SignerOption, SignError, signing
+from walle.errors import ConfigError
 
 if TYPE_CHECKING:
     from walle.deploy.signature_client import SigningJson
     from walle.protocol import Manifest
-
-_SIGNER_TIMEOUT_S = 300.0  # a hardware key may wait for a touch
-
-
-class SignError(WalleError):
-    """A version that is not signed here. The message says why, and what to do."""
 
 
 def sign(
@@ -34,13 +26,7 @@ def sign(
     url: UrlOption,
     token: TokenOption = "",
     key: Annotated[Path | None, typer.Option(help="The scenario's private key, a PEM file.")] = None,
-    signer: Annotated[
-        str,
-        typer.Option(
-            help="Command in place of --key: it gets the bytes on standard input and prints their Ed25519 signature,"
-            " raw or in base64. For a hardware key.",
-        ),
-    ] = "",
+    signer: SignerOption = "",
     repo: Annotated[Path, typer.Option(help="Your own checkout of the scenario.")] = Path(),
     python: Annotated[
         list[str] | None, typer.Option(help="As of `walle cloud up`: another Python to compile for; once for each.")
@@ -51,10 +37,8 @@ def sign(
 
     The manifest is built here, from your own checkout at the tag. It must be the one that the cloud built.
     """
-    if (key is None) == (not signer):
-        raise typer.BadParameter("give either --key FILE or --signer COMMAND", param_hint="--key, --signer")
     asyncio.run(
-        _sign(scenario, task, version, url, token, _signing(key, signer), repo, tuple(python or ()), as_json=as_json)
+        _sign(scenario, task, version, url, token, signing(key, signer), repo, tuple(python or ()), as_json=as_json)
     )
 
 
@@ -132,33 +116,6 @@ def differences(mine: "Manifest", theirs: "Manifest") -> list[str]:
     ]
     shown = [f"file {path[:100]}" for path in files[:10]]
     return [*fields, *shown, *([f"and {len(files) - 10} more files"] if len(files) > 10 else [])] or ["its encoding"]
-
-
-def _signing(key: Path | None, command: str) -> Callable[[bytes], bytes]:
-    """Return what makes the signature of some bytes."""
-    if key is not None:
-        from walle.deploy.signing import Signer
-
-        return Signer.load(key).sign
-
-    def run(data: bytes) -> bytes:
-        try:
-            done = subprocess.run(
-                shlex.split(command), input=data, capture_output=True, timeout=_SIGNER_TIMEOUT_S, check=False
-            )
-        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-            raise SignError(f"--signer {command!r} cannot be run: {error}") from error
-        if done.returncode:
-            why = done.stderr.decode("utf-8", "replace").strip()[-500:]
-            raise SignError(f"--signer {command!r} ended with {done.returncode}: {why}")
-        if len(done.stdout) == 64:
-            return done.stdout
-        try:
-            return base64.b64decode(done.stdout.strip(), validate=True)
-        except (ValueError, binascii.Error) as error:
-            raise SignError(f"--signer {command!r} printed neither 64 bytes nor base64") from error
-
-    return run
 
 
 def _key_of(keys: Mapping[str, str], signature: bytes, data: bytes) -> str:

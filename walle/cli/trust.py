@@ -7,9 +7,13 @@ import typer
 from rich.markup import escape
 
 from walle.cli.output import JsonFlag, emit
+from walle.cli.signer import SignerOption, signing
+from walle.cli.signer import public_key as read_public_key
 from walle.errors import ConfigError
 
 if TYPE_CHECKING:
+    from walle.deploy.root_proposal import RootProposal
+    from walle.deploy.trust import Root
     from walle.deploy.trust_folder import TrustFolder
 
 Folder = Annotated[
@@ -42,7 +46,8 @@ def delegate(
     folder: Folder,
     scenario: Annotated[str, typer.Argument(help="The scenario.")],
     public_key: Annotated[
-        list[str] | None, typer.Option(help="A public key that signs its versions, in hex; once for each.")
+        list[str] | None,
+        typer.Option(help="A public key that signs its versions: hex digits or a PEM file; once for each."),
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Make a key in offline-keys/.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the keys that it has, beside these.")] = False,
@@ -56,14 +61,7 @@ def delegate(
     from walle.deploy.trust_folder import TrustFolder
 
     trust = TrustFolder(folder)
-    keys: list[bytes] = []
-    for text in public_key or ():
-        try:
-            keys.append(bytes.fromhex(text))
-        except ValueError:
-            keys.append(b"")
-        if len(keys[-1]) != 32:
-            raise typer.BadParameter(f"{text[:80]!r} is not a public key: 64 hex digits", param_hint="--public-key")
+    keys = [read_public_key(text) for text in public_key or ()]
     if not keys and not new:
         raise typer.BadParameter("give a --public-key, or --new; walle trust revoke takes keys away")
     held = trust.scenarios().delegations.get(scenario)
@@ -112,17 +110,86 @@ def rotate(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give roles new keys in place of the old ones. Needs offline-keys/root.pem.
+    """Give roles new keys in place of the old ones. Needs offline-keys/root.pem, or the signatures of several owners.
 
-    Copy keys/ and trust/ to the cloud together, and start it again where release or timestamp have a new key.
+    Copy keys/ and trust/ to the cloud together, and start it again where release or timestamp have a new key. Where
+    root.pem is not here, or several must sign, this makes a proposal: see walle trust sign-root.
     """
     from walle.clock import SystemClock
+    from walle.deploy.root_proposal import RootProposal
     from walle.deploy.trust_folder import TrustFolder
 
     if unknown := [name for name in role or () if name not in _ROLES]:
         raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(_ROLES)}", param_hint="--role")
     trust = TrustFolder(folder)
-    trust.rotate([_ROLES[name] for name in role or ()], SystemClock())
+    proposal = RootProposal(trust)
+    roles = [_ROLES[name] for name in role or ()]
+    if proposal.state() is None and trust.signs_root_alone():
+        trust.rotate(roles, SystemClock())
+    else:
+        proposal.rotate(roles, SystemClock())
+    _say(trust, as_json=as_json)
+
+
+def add_key(
+    folder: Folder,
+    public_key: Annotated[list[str], typer.Argument(help="Public keys of owners: hex digits, or PEM files.")],
+    threshold: Annotated[int | None, typer.Option(min=1, help="How many root keys must sign from then on.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Propose more root keys. It takes effect once enough owners have signed: walle trust sign-root, then publish."""
+    from walle.clock import SystemClock
+    from walle.deploy.root_proposal import RootProposal
+    from walle.deploy.trust_folder import TrustFolder
+
+    keys = [read_public_key(text) for text in public_key]
+    trust = TrustFolder(folder)
+    RootProposal(trust).change_root_keys(SystemClock(), add=keys, threshold=threshold)
+    _say(trust, as_json=as_json)
+
+
+def remove_key(
+    folder: Folder,
+    key_id: Annotated[list[str], typer.Argument(help="Ids of root keys, as walle trust show gives them.")],
+    threshold: Annotated[int | None, typer.Option(min=1, help="How many root keys must sign from then on.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Propose to take root keys away, such as a lost one; as keys add."""
+    from walle.clock import SystemClock
+    from walle.deploy.root_proposal import RootProposal
+    from walle.deploy.trust_folder import TrustFolder
+
+    trust = TrustFolder(folder)
+    RootProposal(trust).change_root_keys(SystemClock(), remove=key_id, threshold=threshold)
+    _say(trust, as_json=as_json)
+
+
+def sign_root(
+    folder: Folder,
+    key: Annotated[Path | None, typer.Option(help="Your root key, a PEM file.")] = None,
+    signer: SignerOption = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Sign the proposed root metadata, pending/N.root.json. Needs trust/ beside it, and no other key.
+
+    The file then goes to the next owner, or back to where it was proposed.
+    """
+    from walle.deploy.root_proposal import RootProposal
+    from walle.deploy.trust_folder import TrustFolder
+
+    trust = TrustFolder(folder)
+    RootProposal(trust).sign(signing(key, signer))
+    _say(trust, as_json=as_json)
+
+
+def publish(folder: Folder, as_json: JsonFlag = False) -> None:
+    """Put proposed root metadata that enough owners have signed into trust/, with the keys that were made for them."""
+    from walle.clock import SystemClock
+    from walle.deploy.root_proposal import RootProposal
+    from walle.deploy.trust_folder import TrustFolder
+
+    trust = TrustFolder(folder)
+    RootProposal(trust).publish(SystemClock())
     _say(trust, as_json=as_json)
 
 
@@ -134,8 +201,10 @@ def show(folder: Folder, as_json: JsonFlag = False) -> None:
 
 
 def _say(trust: "TrustFolder", *, as_json: bool) -> None:
+    from walle.deploy.root_proposal import RootProposal
     from walle.deploy.trust import expires_text
 
+    proposal = RootProposal(trust)
     root = trust.root()
     scenarios = trust.scenarios(root)
     names = {theirs: ours for ours, theirs in _ROLES.items()}
@@ -153,14 +222,42 @@ def _say(trust: "TrustFolder", *, as_json: bool) -> None:
             for name, keys in sorted(scenarios.delegations.items())
         },
         "offline_keys_here": sorted(path.name for path in trust.offline.glob("*.pem")),
+        "proposal": _shown_proposal(proposal, root, names),
     }
     newest = f"scenarios version {scenarios.version} until {shown['scenarios_expires']}"
     lines = [f"fleet {root.fleet}: root version {root.version} until {shown['root_expires']}, {newest}"]
-    lines += [f"  role {name}: {', '.join(one['keys'])}" for name, one in shown["roles"].items()]
+    for name, one in shown["roles"].items():
+        needed = f" ({one['threshold']} of {len(one['keys'])} must sign)" if len(one["keys"]) > 1 else ""
+        lines.append(f"  role {name}{needed}: {', '.join(one['keys'])}")
     for name, one in shown["scenarios"].items():
         needed = f" ({one['threshold']} must sign)" if one["threshold"] > 1 else ""
         lines += [f"  scenario {name}{needed}:", *(f"    {key} {public}" for key, public in one["keys"].items())]
+    if waits := shown["proposal"]:
+        lines += [
+            f"{waits['file']}: proposed root version {root.version + 1}",
+            *(f"  {one}" for one in waits["changes"]),
+        ]
+        lines.append(f"  signed by {', '.join(waits['signed_by']) or 'nobody'}: {waits['next']}")
     emit(shown, as_json=as_json, text=escape("\n".join(lines)))
+
+
+def _shown_proposal(proposal: "RootProposal", root: "Root", names: dict[str, str]) -> dict[str, Any] | None:
+    from walle.deploy.root_proposal import missing
+    from walle.deploy.trust import expires_text
+
+    state = proposal.state()
+    if state is None:
+        return None
+    changes = [f"valid until {expires_text(state.root.expires_s)}"]
+    for role, name in names.items():
+        before, after = root.roles[role], state.root.roles[role]
+        changes += [f"role {name} loses key {key}" for key in sorted(before.keys.keys() - after.keys.keys())]
+        changes += [f"role {name} gets key {key}" for key in sorted(after.keys.keys() - before.keys.keys())]
+        if before.threshold != after.threshold:
+            changes.append(f"of role {name} {after.threshold} must sign, before {before.threshold}")
+    needed = missing(state)
+    then = f"{needed}, with walle trust sign-root" if needed else "publish it with walle trust publish"
+    return {"file": str(proposal.path), "changes": changes, "signed_by": sorted(state.signed_by), "next": then}
 
 
 def register(app: typer.Typer) -> None:
@@ -175,4 +272,15 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle trust delegate shop-keys shop --new")(delegate)
     group.command(epilog="Example: walle trust revoke shop-keys shop 9f86d081884c7d65")(revoke)
     group.command(epilog="Example: walle trust rotate shop-keys --role release --role timestamp")(rotate)
+    group.command("sign-root", epilog="Example: walle trust sign-root shop-keys --key anna.pem")(sign_root)
+    group.command(epilog="Example: walle trust publish shop-keys")(publish)
+    keys = typer.Typer(help="Root keys of several owners.", no_args_is_help=True)
+
+    @keys.callback()
+    def root_keys() -> None:
+        """Root keys of several owners."""
+
+    keys.command("add", epilog="Example: walle trust keys add shop-keys ben.pub carla.pub --threshold 2")(add_key)
+    keys.command("remove", epilog="Example: walle trust keys remove shop-keys 9f86d081884c7d65")(remove_key)
+    group.add_typer(keys, name="keys")
     app.add_typer(group, name="trust")

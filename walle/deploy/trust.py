@@ -82,12 +82,19 @@ class RoleKeys:
         valid = [name for name, key in self.keys.items() if _is_signed(key, signatures.get(name, b""), data)]
         return len(valid) >= self.threshold
 
-    def _count(self, what: str, signatures: Mapping[str, bytes], data: bytes, labels: Mapping[str, str]) -> None:
-        valid = {
+    def metadata_signers(self, signatures: Mapping[str, bytes], data: bytes) -> set[str]:
+        """Return the ids of the keys that signed metadata, as `verify_metadata` counts them."""
+        return self._signers(signatures, data, self.labels)
+
+    def _signers(self, signatures: Mapping[str, bytes], data: bytes, labels: Mapping[str, str]) -> set[str]:
+        return {
             labels[name]
             for name, signature in signatures.items()
             if name in labels and _is_signed(self.keys[labels[name]], signature, data)
         }
+
+    def _count(self, what: str, signatures: Mapping[str, bytes], data: bytes, labels: Mapping[str, str]) -> None:
+        valid = self._signers(signatures, data, labels)
         if len(valid) < self.threshold:
             raise SignatureError(
                 what,
@@ -129,11 +136,29 @@ class Root:
         root = type(self)._of(signed, data)
         signed.verify(self.roles[ROOT])
         signed.verify(root.roles[ROOT])
-        if root.version != self.version + 1:
-            raise SignatureError(signed.what, f"version {root.version}; {self.version + 1} must follow {self.version}")
-        if root.fleet != self.fleet:
-            raise SignatureError(signed.what, f"they are of fleet {root.fleet!r}, this is {self.fleet!r}")
+        self._check_follows(root, signed.what)
         return root
+
+    def proposed(self, data: bytes) -> "ProposedRoot":
+        """Return root metadata that may follow these and need not be signed by enough keys yet.
+
+        Raises:
+            SignatureError: they cannot be read, the version is not the next one, or the fleet is another.
+        """
+        signed = _Signed.parse("root metadata", data, MAX_ROOT_BYTES, ROOT)
+        root = type(self)._of(signed, data)
+        self._check_follows(root, signed.what)
+        signers = [one.roles[ROOT].metadata_signers(signed.signatures, signed.signed_bytes) for one in (self, root)]
+        missing = [
+            max(0, one.roles[ROOT].threshold - len(found)) for one, found in zip((self, root), signers, strict=True)
+        ]
+        return ProposedRoot(root, signed.signed_bytes, frozenset().union(*signers), missing[0], missing[1])
+
+    def _check_follows(self, root: "Root", what: str) -> None:
+        if root.version != self.version + 1:
+            raise SignatureError(what, f"version {root.version}; {self.version + 1} must follow {self.version}")
+        if root.fleet != self.fleet:
+            raise SignatureError(what, f"they are of fleet {root.fleet!r}, this is {self.fleet!r}")
 
     @classmethod
     def _of(cls, signed: "_Signed", data: bytes) -> Self:
@@ -175,6 +200,17 @@ class Root:
     def replaces_online_keys_of(self, other: "Root") -> bool:
         """Return whether a key of an online role of `other` has lost its role (TUF 5.3.11, fast-forward attacks)."""
         return any(set(other.roles[role].keys) - set(self.roles[role].keys) for role in ONLINE_ROLES)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProposedRoot:
+    """Root metadata that may follow others, the ids of the root keys of either that signed, and how many still must."""
+
+    root: Root
+    signed_bytes: bytes
+    signed_by: frozenset[str]
+    missing_old: int  # of the keys before
+    missing_new: int  # of its own keys
 
 
 @dataclasses.dataclass(frozen=True)

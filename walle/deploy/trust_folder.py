@@ -18,7 +18,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +181,10 @@ class TrustFolder:
         self._delegate(delegations, current.version + 1, [self._offline_signer("scenarios")], clock)
         return self.scenarios()
 
-    def rotate(self, roles: Iterable[str], clock: Clock) -> Root:
+    def rotate(self, roles: Collection[str], clock: Clock) -> Root:
         """Give each of these roles a new key in place of its old ones, and sign the next root metadata with both.
+
+        Where one key signs root metadata and is here; else see `walle.deploy.root_proposal`.
 
         With no roles, the root metadata are signed again with a later expiry. The old key of the root role is kept
         as `root.N.pem`; a new release or timestamp key is taken into use when the cloud starts again.
@@ -194,7 +196,11 @@ class TrustFolder:
         current = self.root()
         old = self._offline_signer("root")
         if current.roles[ROOT].threshold != 1:
-            raise TrustFolderError(self.public, "root metadata need several signatures: use a tool for TUF metadata")
+            raise TrustFolderError(self.public, "root metadata need several signatures: propose them")
+        if ROOT in roles and len(current.roles[ROOT].keys) > 1:
+            raise TrustFolderError(
+                self.public, "has several root keys; change them with walle trust keys add and remove"
+            )
         new = {role: Signer.generate() for role in roles}
         held = {role: RoleKeys(1, _public(new[role])) if role in new else current.roles[role] for role in ROLES}
         number = current.version + 1
@@ -220,6 +226,18 @@ class TrustFolder:
             signers[self.offline / f"root.{current.version}.pem"] = old
         self._replace(signers, metadata)
         return root
+
+    def signs_root_alone(self) -> bool:
+        """Return whether offline-keys/root.pem is here and is all that root metadata need."""
+        role = self.root().roles[ROOT]
+        path = self.offline / "root.pem"
+        return role.threshold == 1 and path.exists() and Signer.load(path).key_id in role.keys
+
+    def put_in_place(self, made: Path) -> None:
+        """Put the files of a folder with the layout of this one in their places: all, also after a kill, or none."""
+        sync_tree(made)
+        move_folder(made, self._rotation)
+        self.finish_rotation()
 
     def finish_rotation(self) -> None:
         """Put the files of a rotation in their places, if one was made and ended before it had done that."""
@@ -250,9 +268,7 @@ class TrustFolder:
             signer.save(staging / path.relative_to(self.folder))
         for path, data in metadata.items():
             write_file(staging / path.relative_to(self.folder), data)
-        sync_tree(staging)
-        move_folder(staging, self._rotation)
-        self.finish_rotation()
+        self.put_in_place(staging)
 
     # --- files --------------------------------------------------------------------------------------------------------
 

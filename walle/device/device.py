@@ -111,7 +111,7 @@ class Device:
             undo.push_async_callback(self._versions.aclose)
             self.agent = Agent(
                 config.folder / "tasks",
-                DeviceTrust(config.trusted_keys, clock),
+                DeviceTrust(config.trusted_keys, clock, device_id=config.device_id, app_version=config.app_version),
                 HttpFetcher(http),
                 runner.check,
                 clock,

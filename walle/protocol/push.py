@@ -1,11 +1,22 @@
 """Push (§6): a device's profile goes up, directives come down, in headers of ordinary HTTP requests."""
 
+import base64
+import binascii
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_id, take_map
+from walle.protocol.fields import (
+    ProtocolError,
+    canonical_json,
+    check_sha256,
+    parse_object,
+    take,
+    take_id,
+    take_map,
+    take_optional,
+)
 
 PROFILE_HEADER = "X-Walle-Profile"
 TASKS_HEADER = "X-Walle-Tasks"
@@ -44,12 +55,66 @@ class Profile:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Audience:
+    """The devices that a directive is for, as each of them can check by itself (`walle.deploy.audience`).
+
+    A device belongs to it if its app version is in `app_version` and in none of `but_not`, and its place in the
+    directive's release is below `below` or begins with one of `devices`. The default takes every device.
+    """
+
+    app_version: str = ""  # a PEP 440 range, empty for all
+    but_not: tuple[str, ...] = ()  # ranges of the app versions that another directive is for
+    below: int = 1 << 53  # of 2**53 places
+    devices: tuple[bytes, ...] = ()  # of named devices: the first 4 bytes of their digest in the release
+
+    PLACES = 1 << 53
+    PREFIX_BYTES = 4
+    _KEYS = frozenset({"app", "not", "below", "devices"})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rules that leave a device out: an empty object for every device."""
+        value: dict[str, Any] = {}
+        if self.app_version:
+            value["app"] = self.app_version
+        if self.but_not:
+            value["not"] = list(self.but_not)
+        if self.below < self.PLACES:
+            value["below"] = self.below
+            if self.devices:
+                value["devices"] = base64.b64encode(b"".join(self.devices)).decode()
+        return value
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> Self:
+        """Parse an audience. Raises ProtocolError, also for a rule that is unknown: it may leave this device out."""
+        if not isinstance(value, dict):
+            raise ProtocolError(where, f"must be an object, is {type(value).__name__}")
+        if unknown := sorted(value.keys() - cls._KEYS):
+            raise ProtocolError(f"{where}.{unknown[0][:40]}", "is a rule of a newer walle; update walle on this device")
+        ranges = take(value, "not", list, where) if "not" in value else []
+        if not all(isinstance(one, str) for one in ranges):
+            raise ProtocolError(f"{where}.not", "must be a list of ranges of app versions")
+        below = take(value, "below", int, where) if "below" in value else cls.PLACES
+        if not 0 <= below <= cls.PLACES:
+            raise ProtocolError(f"{where}.below", f"{str(below)[:30]} is not from 0 to 2**53")
+        try:
+            named = base64.b64decode(take_optional(value, "devices", where), validate=True)
+        except (ValueError, binascii.Error) as error:
+            raise ProtocolError(f"{where}.devices", f"is not base64 ({error})") from error
+        if len(named) % cls.PREFIX_BYTES:
+            raise ProtocolError(f"{where}.devices", f"{len(named)} bytes are not a multiple of {cls.PREFIX_BYTES}")
+        devices = tuple(named[at : at + cls.PREFIX_BYTES] for at in range(0, len(named), cls.PREFIX_BYTES))
+        return cls(app_version=take_optional(value, "app", where), but_not=tuple(ranges), below=below, devices=devices)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Directive:
     """The cloud's order for one task on one device: activate `version`, or remove the task if `version` is empty.
 
-    The release key signs all fields, and the fleet that they are for. `serial` grows with every order for this task
-    in an `epoch`, so that a rollback is newer metadata that points at an older version, and a replayed old directive
-    has no effect. `manifest` is the sha256 of the manifest's envelope, `size_bytes` its length.
+    The release key signs all fields, and the fleet that they are for. A device outside of `audience` refuses it.
+    `serial` grows with every order for this task in an `epoch`, so that a rollback is newer metadata that points at an
+    older version, and a replayed old directive has no effect. `manifest` is the sha256 of the manifest's envelope,
+    `size_bytes` its length.
     """
 
     task: str  # scenario/task
@@ -61,18 +126,19 @@ class Directive:
     url: str  # prefix of the files' addresses, such as https://cdn.example/cdn
     release: str  # release id, "" for the current version outside a release
     epoch: int = 0  # see `walle.protocol.Timestamp`
+    audience: Audience = Audience()
     signature: str = ""  # base64 of Ed25519 over signed_bytes(fleet)
 
-    _DOMAIN = b"walle directive 2\0"
+    _DOMAIN = b"walle directive 3\0"
 
     def signed_bytes(self, fleet: str) -> bytes:
         """Return what the release key signs; `fleet` is the id in the root metadata, which is not sent."""
-        fields = dataclasses.asdict(self)
+        fields = self.to_json()
         del fields["signature"]
         return self._DOMAIN + canonical_json({**fields, "fleet": fleet})
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {**vars(self), "audience": self.audience.to_json()}
 
     @classmethod
     def from_json(cls, value: Any, where: str = TASKS_HEADER) -> Self:
@@ -88,6 +154,7 @@ class Directive:
             url=take(value, "url", str, where),
             release=take(value, "release", str, where),
             epoch=take(value, "epoch", int, where) if "epoch" in value else 0,  # a stored one may have none
+            audience=Audience.from_json(value.get("audience", {}), f"{where}.audience"),  # as above
             signature=take(value, "signature", str, where),
         )
         if directive.version:
@@ -107,4 +174,9 @@ def directives_from_header(header: str) -> list[Directive]:
         raise ProtocolError(TASKS_HEADER, f"not JSON ({error})") from error
     if not isinstance(values, list):
         raise ProtocolError(TASKS_HEADER, f"must be a list, is {type(values).__name__}")
+    for index, value in enumerate(values):
+        if isinstance(value, dict) and "audience" not in value:
+            raise ProtocolError(
+                f"{TASKS_HEADER}[{index}].audience", "is missing: the cloud has an older walle; update the cloud"
+            )
     return [Directive.from_json(value, f"{TASKS_HEADER}[{index}]") for index, value in enumerate(values)]

@@ -76,15 +76,15 @@ class Alarm:
     """Something that a device noticed of its cloud's answers or of its own clock, and reports with its outcomes.
 
     `kind` is one of KINDS: `frozen`, no fresh timestamp came; `clock`, the device's clock is behind a signed time;
-    `metadata`, root or scenarios metadata were refused. `time_s` is the device's clock then, in seconds since the
-    Unix epoch.
+    `metadata`, root or scenarios metadata were refused; `audience`, a directive for other devices came. `time_s` is the
+    device's clock then, in seconds since the Unix epoch.
     """
 
     kind: str
     text: str
     time_s: float
 
-    KINDS = ("frozen", "clock", "metadata")
+    KINDS = ("frozen", "clock", "metadata", "audience")
     MAX_TEXT_CHARS = 500
 
     @classmethod

@@ -29,7 +29,7 @@ from apps.task_repo import TaskRepo
 from walle import plain
 from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
-from walle.deploy.cloud.policy import share
+from walle.deploy.audience import share
 from walle.deploy.release_client import ReleaseClient
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError, WalleError

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walle.deploy.cloud.policy import Policy, PolicyError, share
+from walle.deploy.audience import share
+from walle.deploy.cloud.policy import Policy, PolicyError
 from walle.protocol import Profile
 
 

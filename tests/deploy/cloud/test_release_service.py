@@ -10,9 +10,10 @@ import pytest
 
 from tests.sim.release_world import BUNDLE_SIGNER, RELEASE_SIGNER, ReleaseWorld, verify
 from walle.clock import ManualClock
+from walle.deploy.audience import share
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor import Verdict
-from walle.deploy.cloud.policy import Policy, share
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState, TransitionError
 from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.release_world import signs, verify
-from walle.deploy.cloud.policy import Policy, share
+from walle.deploy.audience import exclusion, share
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_table import MAX_GROUPS, ReleaseTable, TaskRow, plan_row
 from walle.deploy.signing import Signer
-from walle.protocol import Directive, Profile
+from walle.protocol import Audience, Directive, Profile
 
 TASK = "shop/ipv"
 URL = "https://cdn.example/cdn"
@@ -43,7 +44,7 @@ class Cloud:
 
     def table(self, *full: Release, active: Release | None = None) -> ReleaseTable:
         plan = plan_row(TASK, full, active, URL)
-        kept = plan.keeps(self.row) if self.row else None
+        kept = plan.keeps(self.row, signs(SIGNER)) if self.row else None
         if kept is None:
             kept = plan.sign(signs(SIGNER), self.serial, 2_000_000_000)
             self.serial += plan.serials
@@ -212,14 +213,19 @@ def test_full_releases_hide_what_no_device_can_get() -> None:
     assert [directive.version for _, directive in plan.lanes] == ["v5", "v3"]
 
 
-def test_steps_change_admission_without_new_signatures() -> None:
+def test_steps_change_the_audience_and_no_serial() -> None:
     cloud = Cloud()
     gray = _release(2, "v2", ReleaseState.GRAY)
     first = cloud.table(active=gray).rows[TASK].candidate
     second = cloud.table(active=dataclasses.replace(gray, step=1)).rows[TASK].candidate
     assert first is not None
     assert second is not None
-    assert second.directive is first.directive
+    for row in (first, second):
+        verify(row.directive, SIGNER)
+        assert row.directive.audience == Audience(below=int(row.admission.share * Audience.PLACES))
+        assert dataclasses.replace(row.directive, audience=Audience(), signature="") == dataclasses.replace(
+            first.directive, audience=Audience(), signature=""
+        ), "a pull goes on, and a device that rejected the version does not try it again"
     assert (first.admission.share, second.admission.share) == (0.25, 0.5)
 
 
@@ -239,6 +245,46 @@ def test_every_serial_is_used_once_and_all_are_signed(releases: list[tuple[str, 
     for directive in ordered:
         verify(directive, SIGNER)
         assert directive.expires_s == 50
+
+
+_RANGES = st.sampled_from(["", ">=10", ">=11", "<10", "==10.*"])
+
+
+@given(
+    st.lists(_RANGES, max_size=4),
+    st.none() | st.tuples(_RANGES, st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sets(st.integers(0, 9)), st.booleans()),
+    st.sampled_from(["9", "10.3", "11", "?"]),
+    st.sampled_from(["", "v1", "v9", "v10", "v77"]),
+)
+def test_every_answer_is_for_the_device_that_it_is_given_to(
+    full: list[str], active: tuple[str, float, set[int], bool] | None, app_version: str, have: str
+) -> None:
+    """The cloud's choice and the device's check are one rule: no honest answer is refused."""
+    candidate = None
+    if active is not None:
+        policy, covered, named, is_open = active
+        state = ReleaseState.GRAY if covered else ReleaseState.BETA
+        candidate = _release(
+            10,
+            "v10",
+            state if is_open else ReleaseState.PAUSED,
+            policy=policy,
+            step={0.25: 0, 0.5: 1}.get(covered, 2) if covered else 0,
+            resumes=None if is_open else state,
+            beta_devices=tuple(f"d{number}" for number in sorted(named)) or ("nobody",),
+        )
+    releases = [_release(9 - i, f"v{9 - i}", ReleaseState.FULL, policy=policy) for i, policy in enumerate(full)]
+    table = Cloud().table(*releases, active=candidate)
+    for number in range(10):
+        profile = Profile(f"d{number}", app_version, {}, {TASK: have} if have else {})
+        for directive in table.answer(profile):
+            assert exclusion(directive, profile.device_id, app_version) == ""
+            obeyed = table.rows[TASK].candidate
+            if obeyed is None or directive.version != "v10":
+                continue
+            for other in range(10):
+                admits = obeyed.admits(f"d{other}", "") and obeyed.policy.matches(profile)
+                assert bool(exclusion(directive, f"d{other}", app_version)) is not admits
 
 
 def test_a_table_goes_through_json_and_pickle() -> None:

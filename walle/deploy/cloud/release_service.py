@@ -514,7 +514,7 @@ class ReleaseService:
         row = self._rows.get(task)
         if row is None and not plan.lanes and plan.candidate is None:
             return  # no device has ever received a version of the task
-        kept = plan.keeps(row) if row is not None and self._stands(row) else None
+        kept = plan.keeps(row, self._world.sign) if row is not None and self._stands(row) else None
         if kept is not None:
             row = kept
         else:

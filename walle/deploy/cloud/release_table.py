@@ -11,15 +11,19 @@ Within a row, serials grow from the oldest lane to the candidate, the way device
 (a device that left the release's policy) each lane also has a `back` directive with a serial above the candidate's,
 and the removal has the highest serial. A device that went back and is again in the newer lane waits for the next
 signing. An old directive can be replayed, until it expires, to a device that has not seen a newer one.
+
+**Audience.** Each directive says in what is signed for whom it is, so that a device refuses those of others. A step or
+a pause changes the candidate's: it is then signed again with the serial that it has, since its version is the same.
 """
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
-from walle.deploy.cloud.policy import Policy, share
+from walle.deploy.audience import admitted, share
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Admission, Release
-from walle.protocol import Directive, Profile
+from walle.protocol import Audience, Directive, Profile
 
 MAX_GROUPS = 256  # groups of devices whose plans a table caches
 
@@ -104,7 +108,7 @@ class TaskRow:
 
     @property
     def versions(self) -> tuple[Any, ...]:
-        """Return the values that are signed: where they are equal, a row need not be signed again."""
+        """Return what is signed, but for the audiences: where it is equal, the row's serials still hold."""
         return _versions(
             [(lane.policy, lane.directive) for lane in self.lanes],
             (self.candidate.policy, self.candidate.directive) if self.candidate else None,
@@ -163,13 +167,17 @@ class RowPlan:
         """Return how many serials `sign` uses."""
         return 2 * len(self.lanes) + 2
 
-    def keeps(self, row: TaskRow) -> TaskRow | None:
-        """Return `row` with this plan's admission, None where its directives must be signed again."""
+    def keeps(self, row: TaskRow, sign: Callable[[Directive], Directive]) -> TaskRow | None:
+        """Return `row` with this plan's admission, None where all its directives must be signed with new serials."""
         if row.versions != _versions(self.lanes, self.candidate):
             return None
-        if row.candidate is None or self.admission is None:
+        if row.candidate is None or self.candidate is None or self.admission is None:
             return row
-        return dataclasses.replace(row, candidate=dataclasses.replace(row.candidate, admission=self.admission))
+        directive, audience = row.candidate.directive, self.candidate[1].audience
+        if directive.audience != audience:
+            directive = sign(dataclasses.replace(directive, audience=audience))
+        candidate = ReleaseCandidate(row.candidate.policy, directive, self.admission)
+        return dataclasses.replace(row, candidate=candidate)
 
     def sign(self, sign: Callable[[Directive], Directive], first_serial: int, expires_s: int) -> TaskRow:
         """Return the row, signed with the serials from `first_serial` on, which must be above all drawn before."""
@@ -192,7 +200,15 @@ class RowPlan:
         )
         removal = signed(
             Directive(
-                task=self.task, version="", manifest="", size_bytes=0, serial=0, expires_s=0, url=self.url, release=""
+                task=self.task,
+                version="",
+                manifest="",
+                size_bytes=0,
+                serial=0,
+                expires_s=0,
+                url=self.url,
+                release="",
+                audience=Audience(but_not=_checkable([policy for policy, _ in self.lanes])),
             )
         )
         return TaskRow(self.task, lanes, candidate, removal)
@@ -205,7 +221,7 @@ def plan_row(task: str, full: Sequence[Release], active: Release | None, url: st
     as an older one, the hidden ones are left out.
     """
 
-    def directive(release: Release) -> Directive:
+    def directive(release: Release, audience: Audience) -> Directive:
         return Directive(
             task=task,
             version=release.request.version,
@@ -215,18 +231,31 @@ def plan_row(task: str, full: Sequence[Release], active: Release | None, url: st
             expires_s=0,
             url=url,
             release=release.id,
+            audience=audience,
         )
 
     lanes: list[tuple[Policy, Directive]] = []
     for release in full:
         policy = release.request.policy
         if all(policy != newer for newer, _ in lanes):
-            lanes.append((policy, directive(release)))
+            others = _checkable([newer for newer, _ in lanes])
+            lanes.append((policy, directive(release, Audience(app_version=policy.app_version, but_not=others))))
         if policy.takes_all:
             break
     admission = active.admission if active else None
-    candidate = (active.request.policy, directive(active)) if active and admission else None
+    candidate = None
+    if active and admission:
+        policy = active.request.policy
+        audience = admitted(
+            active.id, admission.share, admission.devices, app_version=policy.app_version, is_open=admission.open
+        )
+        candidate = policy, directive(active, audience)
     return RowPlan(task=task, lanes=tuple(lanes), candidate=candidate, admission=admission, url=url)
+
+
+def _checkable(policies: Sequence[Policy]) -> tuple[str, ...]:
+    """Return the ranges of the policies that a device can check whole: those by app version alone."""
+    return tuple(policy.app_version for policy in policies if policy == Policy(policy.app_version))
 
 
 def _held(row: TaskRow, manifests: Collection[str]) -> TaskRow:

@@ -1,9 +1,9 @@
 """Deployment agent of a device (§6): installs what directives ask for and reports the outcome to the cloud.
 
-A directive is accepted if the release role signed it, it has not expired, no newer one was seen for its task, and a
-fresh timestamp says that it still counts (`walle.deploy.device.trust`). Its version is then pulled, verified,
-assembled, checked in a folder of its own, and activated by one rename. Going back to the previous version needs no
-pull. `revert` leaves a version that fails after activation, without asking the cloud.
+A directive is accepted if the release role signed it for this device among others, it has not expired, no newer one was
+seen for its task, and a fresh timestamp says that it still counts (`walle.deploy.device.trust`). Its version is then
+pulled, verified, assembled, checked in a folder of its own, and activated by one rename. Going back to the previous
+version needs no pull. `revert` leaves a version that fails after activation, without asking the cloud.
 
 The agent does not retry by itself. A directive that failed because of the network is carried out when the cloud sends
 it again, in the answer to the next business request; its pull resumes from the bytes already received. The same
@@ -341,8 +341,10 @@ class Agent:
     def _admit(self, directive: Directive) -> None:
         try:
             self._trust.verify_directive(directive)
-        except (SignatureError, TrustError) as error:
+        except SignatureError as error:
             raise DirectiveRefusedError(directive, str(error)) from error
+        except TrustError as error:
+            raise DirectiveRefusedError(directive, str(self._refuse_trust(error))) from error
         if directive.expires_s <= self._trust.now_s():
             raise DirectiveRefusedError(directive, f"it expired at {directive.expires_s} s since the epoch")
         if directive.serial <= 0:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from walle.clock import Clock
+from walle.deploy.audience import exclusion
 from walle.deploy.signing import SignatureError
 from walle.deploy.trust import RoleKeys, Root, Scenarios, expires_text, verify_manifest
 from walle.durable_file import NotSyncedError, make_folders, remove_unfinished, write_file
@@ -46,9 +47,12 @@ class TrustError(DeployError):
 
 
 class DeviceTrust:
-    """Trust of one device. `pinned` is the root metadata in its join file, which came over a trusted path."""
+    """Trust of one device. `pinned` is the root metadata in its join file, which came over a trusted path.
 
-    def __init__(self, pinned: Mapping[str, Any], clock: Clock) -> None:
+    `device_id` and `app_version` are those of its profile: it obeys the directives whose audience has them.
+    """
+
+    def __init__(self, pinned: Mapping[str, Any], clock: Clock, *, device_id: str, app_version: str) -> None:
         """Raises ConfigError where `pinned` is not valid root metadata."""
         try:
             self.root = Root.trusted(json.dumps(pinned).encode())
@@ -57,6 +61,8 @@ class DeviceTrust:
         self.scenarios: Scenarios | None = None
         self.timestamp: Timestamp | None = None
         self._clock = clock
+        self._device_id = device_id
+        self._app_version = app_version
         self._era = self.root.version  # of the root that last took a role from an online key, or of the pinned one
         self._retired: dict[str, dict[str, bytes]] = {}  # scenario → keys that signed versions here before
         self._known_at_s = clock.monotonic()  # when `timestamp` was accepted, or read from the disk
@@ -201,10 +207,10 @@ class DeviceTrust:
     # --- what is signed -----------------------------------------------------------------------------------------------
 
     def verify_directive(self, directive: Directive) -> None:
-        """Return where `directive` is signed for this fleet, and is one of those that count now.
+        """Return where `directive` is signed for this device, and is one of those that count now.
 
         Raises:
-            TrustError: there is no fresh timestamp.
+            TrustError: there is no fresh timestamp, or it is for other devices.
             SignatureError: it is not signed, of another epoch, or was withdrawn.
         """
         self.root.verify_directive(directive)
@@ -217,6 +223,8 @@ class DeviceTrust:
         floor = max(self.timestamp.floor, self.timestamp.floors.get(directive.task, 0))
         if directive.serial < floor:
             raise SignatureError(what, f"it was withdrawn: serials begin at {floor} now")
+        if reason := exclusion(directive, self._device_id, self._app_version):
+            raise TrustError("audience", f"{what} is not for this device: {reason}")
 
     def verify_manifest(self, envelope: bytes) -> Manifest:
         """Return the manifest of a version to be installed. Raises SignatureError."""

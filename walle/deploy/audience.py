@@ -1,0 +1,101 @@
+"""Audience of a directive: made by the cloud from a release's admission, checked by each device for itself. Pure.
+
+The same functions choose on both sides (docs/adr/0164-audience-of-a-directive.md).
+"""
+
+import functools
+import hashlib
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from walle.protocol import Audience, Directive
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+_SHARE_BITS = Audience.PLACES.bit_length() - 1  # every value is exact in a float, and the greatest stays below 1
+
+
+def share(release_id: str, device_id: str) -> float:
+    """Return the device's place in the release, in [0, 1); a step of share s covers the places below s.
+
+    It depends only on the device and the release: a device keeps its place, no device leaves when the share grows, no
+    list of covered devices is stored, and each release orders devices differently.
+    """
+    return _place(_digest(release_id, device_id)) / Audience.PLACES
+
+
+def is_in_range(app_version: str, text: str) -> bool:
+    """Return whether an app version is in a PEP 440 range. An empty one takes all, also those that are not versions.
+
+    Raises:
+        ValueError: `text` is not a range.
+    """
+    if not text:
+        return True
+    version = _version(app_version)
+    return version is not None and _specifiers(text).contains(version, prereleases=True)
+
+
+def admitted(
+    release_id: str, covered: float, devices: Iterable[str], *, app_version: str, is_open: bool = True
+) -> Audience:
+    """Return the audience of a candidate: the share `covered` of its release, and named `devices`; nobody if closed.
+
+    Devices that the share covers are not named.
+    """
+    below = math.ceil(covered * Audience.PLACES) if is_open else 0
+    digests = [_digest(release_id, device_id) for device_id in devices] if is_open else []
+    named = sorted({digest[: Audience.PREFIX_BYTES] for digest in digests if _place(digest) >= below})
+    return Audience(app_version=app_version, below=below, devices=tuple(named))
+
+
+def exclusion(directive: Directive, device_id: str, app_version: str) -> str:
+    """Return why this device is not in the audience of `directive`, empty where it is."""
+    audience = directive.audience
+    try:
+        if not is_in_range(app_version, audience.app_version):
+            return f"it is for app versions {audience.app_version[:100]}, this app is {app_version[:100]!r}"
+        other = next((one for one in audience.but_not if is_in_range(app_version, one)), None)
+    except ValueError as error:
+        return f"its range of app versions cannot be read: {error}"
+    if other is not None:
+        return f"it is not for app versions {other[:100] or '(all)'}, this app is {app_version[:100]!r}"
+    if audience.below == Audience.PLACES:
+        return ""
+    digest = _digest(directive.release, device_id)
+    if _place(digest) < audience.below or digest[: Audience.PREFIX_BYTES] in audience.devices:
+        return ""
+    named = f" and {len(audience.devices)} named ones" if audience.devices else ""
+    of = f"release {directive.release[:100]!r}, where this one has place {_place(digest) / Audience.PLACES:.6f}"
+    return f"it is for devices below place {audience.below / Audience.PLACES:.6g}{named} of {of}"
+
+
+def _digest(release_id: str, device_id: str) -> bytes:
+    return hashlib.blake2b(f"{release_id}\0{device_id}".encode(errors="surrogatepass"), digest_size=8).digest()
+
+
+def _place(digest: bytes) -> int:
+    return int.from_bytes(digest) >> (64 - _SHARE_BITS)
+
+
+# `packaging` is imported where a rule needs it: most fleets have none of app versions, and a device starts sooner.
+
+
+@functools.lru_cache(maxsize=1024)
+def _specifiers(text: str) -> "SpecifierSet":
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _version(text: str) -> "Version | None":
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
