@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402  # the path must be set first
 import onnxruntime  # noqa: E402
 
 import walle  # noqa: E402
-from apps.livestream.task_files import NAMES, write_task  # noqa: E402
+from apps.livestream.task_files import tasks_of, write_task  # noqa: E402
 from benchmarks.highlights import architectures, public_models  # noqa: E402
 from walle.engine_ext.session import load  # noqa: E402
 from walle.model_files import ModelFileError, ModelFolder, default_folder  # noqa: E402
@@ -162,7 +162,7 @@ async def task_rows(folder: Path, models: ModelFolder, rounds: int) -> list[dict
     frames = [np.roll(base, 160 * k, axis=1).copy() for k in range(4)]  # each differs from the one before
     sound = (0.1 * rng.standard_normal(16_000)).astype(np.float32)
     rows = []
-    for name in NAMES:
+    for name in tasks_of(models):
         vm = VM(write_task(name, folder / name, models), name=name)
         state: dict[str, Any] | None = None if name == "face" else {}
         cpu, wall, phases = list[float](), list[float](), list[dict[str, float]]()

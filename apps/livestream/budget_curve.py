@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("out"), help="where budget_curve.json, .png and .html go")
     parser.add_argument("--budgets", type=parse_budgets, default=BUDGETS, help="shares of a core, as none,0.04,0.01")
     options = parser.parse_args(arguments)
-    tuning, files = clips_of(options.clips, "tuning")
+    tuning, files = clips_of(options.clips, ("tuning",))
     clips = [clip for clip in tuning if clip.name in files.paths]
     models = ModelFolder(options.models_dir or default_folder())
     points = asyncio.run(measure(clips, files, models, options.budgets))

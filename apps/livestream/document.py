@@ -12,6 +12,7 @@ from walle.durable_file import write_file
 
 BRIDGE_S = 1  # a gap between two highlights that is not worth a cut
 TASKS = ("item", "face", "voice", "highlight")
+OPTIONAL_TASKS = ("palm", "article")  # listed where they ran
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def document(
                     "failed": counts.failed.get(task, 0),
                     "cpu_s": round(stream.cpu_s.get(task, 0.0), 3),
                 }
-                for task in TASKS
+                for task in (*TASKS, *(name for name in OPTIONAL_TASKS if name in stream.cpu_s))
             ],
         },
         "faults": list(stream.faults),

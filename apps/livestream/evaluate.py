@@ -1,7 +1,7 @@
 """Scores of the app's highlights: the labelled clips are played through a real device and cloud.
 
     python -m apps.livestream.evaluate --clips FOLDER... [--models own|public] [--models-dir DIR]
-        [--set tuning|judging|test|fresh|all] [--bands] [--plot FILE.png] [--json]
+        [--set tuning|judging|test|fresh|unseen|all] [--bands] [--plot FILE.png] [--json]
 
 Clips are played without a pace, so that no frame is dropped and a run can be repeated. Scores are by second (precision,
 recall, F1) and by interval (average precision at an IoU of 0.5), with 95 % bootstrap intervals, the calibration of the
@@ -16,7 +16,7 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -139,13 +139,13 @@ def add_clip_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
 
 
-def clips_of(folders: Sequence[Path], chosen: str) -> tuple[list[labels.Clip], ClipFiles]:
-    """Return the clips of a set, "all" for each, and their files; absent ones are named on standard error.
+def clips_of(folders: Sequence[Path], chosen: Collection[str]) -> tuple[list[labels.Clip], ClipFiles]:
+    """Return the clips of the chosen sets and their files; absent ones are named on standard error.
 
     Raises:
-        ConfigError: no clip of the set is there, or one has another content.
+        ConfigError: no clip of the sets is there, or one has another content.
     """
-    clips = [clip for clip in labels.read_labels(labels.LABELS) if chosen in ("all", clip.set)]
+    clips = [clip for clip in labels.read_labels(labels.LABELS) if clip.set in chosen]
     files = find_clips(clips, folders)
     for line in files.absences():
         sys.stderr.write(line + "\n")
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw calibration and thresholds")
     parser.add_argument("--json", action="store_true", help="on one line")
     options = parser.parse_args(arguments)
-    clips, files = clips_of(options.clips, options.chosen)
+    clips, files = clips_of(options.clips, labels.SETS if options.chosen == "all" else (options.chosen,))
     models = chosen_models(options)
     results = asyncio.run(
         play_clips(clips, files, models, settings=NEVER_SURE if options.bands else {"highlight": PATIENT})

@@ -1,19 +1,23 @@
-"""Fits the weights of the highlight task's decision to the tuning clips, and writes them into its settings.
-Those of the app's own models go into models/settings.json.
+"""Fits the weights of the highlight task's decision to the tuning and fresh clips, and writes them into settings.
+
+There is one decision for each set of models: for the public ones with palm and article in settings_with_articles.json,
+for the public ones without these in the task's settings, for the app's own in models/settings.json.
 
     python -m apps.livestream.fit_decision --clips FOLDER... [--models own|public] [--models-dir DIR]
 
-The tuning clips are played once through the app, with a device that is never sure, so that each second has the device's
+The clips are played once through the app, with a device that is never sure, so that each second has the device's
 evidence and the cloud's. Each side gets a logistic regression with an L2 penalty, whose weights are not negative: no
 evidence speaks against a highlight. How well that does on a clip that it has not seen is printed, from fits that leave
-out one file each. Clips that are absent are named; a fit without them gives other weights. Test and judging clips are
-not read. For the app's own models, which were trained on frames of the tuning clips, drawn clips are added: in them a
-presenter is seen with and without an article.
+out one file each, with a bootstrap interval over files. Clips that are absent are named; a fit without them gives other
+weights. Clips of other sets (test, judging, unseen) are refused, and so is a file that one of them is a part of. For
+the app's own models, which were trained on frames of the tuning clips, drawn clips are added: in them a presenter is
+seen with and without an article.
 """
 
 import argparse
 import asyncio
 import json
+import random
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -29,32 +33,43 @@ from apps.livestream.own_models import OwnModels
 from apps.livestream.quality import labels, scores
 from apps.livestream.quality.bands import Evidence
 from apps.livestream.quality.clip_files import ClipFiles
-from apps.livestream.task_files import TASKS, chosen_models
+from apps.livestream.task_files import OPTIONAL, SETTINGS_WITH_ARTICLES, TASKS, chosen_models, tasks_of
 from walle.errors import ConfigError
 
 SETTINGS = TASKS / "highlight" / "resources" / "settings.json"
-KINDS = {"device": ("held", "closeup", "kept"), "cloud": ("held", "closeup", "kept", "look")}
+type Kinds = Mapping[str, Sequence[str]]  # of evidence, by side
+KINDS: Kinds = {"device": ("held", "closeup", "kept"), "cloud": ("held", "closeup", "kept", "look")}
+KINDS_WITH_ARTICLES: Kinds = {"device": ("handled", "shown"), "cloud": ("handled", "shown", "look")}
 PENALTY = 0.05  # of half the sum of squared weights, in nats; the bias has none
 SENT = 0.12  # of the seconds, to the cloud: the share of the paper (§7.1)
 DRAWN_SEEDS = (11, 12, 13)  # not the demo's
 _STEPS = 20_000
-_RATE = 0.05
+_CHANGE = 1e-10  # of a weight in a step
 
 
 def fit(
     evidence: npt.NDArray[np.float64], answers: npt.NDArray[np.bool], *, penalty: float = PENALTY
 ) -> tuple[npt.NDArray[np.float64], float]:
     """Return the weights [k], none of them negative, and the bias of a logistic regression of answers [n] on evidence
-    [n, k], by projected gradient descent.
+    [n, k], within 1e-9 of the optimum: by projected gradients with momentum (FISTA, Beck and Teboulle 2009).
     """
-    weights, bias = np.zeros(evidence.shape[1]), 0.0
+    values = np.c_[evidence, np.ones(len(evidence))]
+    weighed = np.r_[np.full(evidence.shape[1], penalty / len(answers)), 0.0]
+    step = 1 / (np.linalg.norm(values.T @ values, 2) / (4 * len(answers)) + weighed.max())
+    found, ahead, momentum = np.zeros(values.shape[1]), np.zeros(values.shape[1]), 1.0
     for _ in range(_STEPS):
-        error = 1 / (1 + np.exp(-(evidence @ weights + bias))) - answers
-        weights = np.maximum(
-            weights - _RATE * (evidence.T @ error / len(answers) + penalty * weights / len(answers)), 0
-        )
-        bias -= _RATE * error.mean()
-    return weights, bias
+        slope = values.T @ (1 / (1 + np.exp(-values @ ahead)) - answers) / len(answers) + weighed * ahead
+        reached = ahead - step * slope
+        reached[:-1] = np.maximum(reached[:-1], 0)
+        if (reached - found) @ (ahead - reached) > 0:
+            momentum = 1.0  # it went too far: begin again without
+        following = (1 + np.sqrt(1 + 4 * momentum * momentum)) / 2
+        ahead = reached + (momentum - 1) / following * (reached - found)
+        change = np.abs(reached - found).max()
+        found, momentum = reached, following
+        if change < _CHANGE:
+            break
+    return found[:-1], float(found[-1])
 
 
 def best_threshold(probabilities: npt.NDArray[np.float64]) -> float:
@@ -102,6 +117,7 @@ def left_out(files: Mapping[str, Sequence[Evidence]], kinds: Sequence[str]) -> d
     answered: list[bool] = []
     losses: list[float] = []
     by_file = {}
+    blocks = []  # a file each
     for name, seconds in files.items():
         others = [one for other, each in files.items() if other != name for one in each]
         if not seconds or not others:
@@ -112,6 +128,7 @@ def left_out(files: Mapping[str, Sequence[Evidence]], kinds: Sequence[str]) -> d
         answers = [bool(value >= model["threshold"]) for value in found]
         losses += [-float(np.log(value if label else 1 - value)) for value, label in zip(found, labels, strict=True)]
         counted = scores.count(labels, answers)
+        blocks.append((labels, answers))
         by_file[name] = {
             "seconds": len(labels),
             "right": counted.true_positives,
@@ -122,6 +139,8 @@ def left_out(files: Mapping[str, Sequence[Evidence]], kinds: Sequence[str]) -> d
         answered += answers
     counted = scores.count(labelled, answered)
     measures = {name: round(getattr(counted, name), 3) for name in ("precision", "recall", "f1")}
+    low, high = scores.interval(blocks, lambda one: one.f1, random.Random(1)) if blocks else (0.0, 0.0)
+    measures["f1_low"], measures["f1_high"] = round(low, 3), round(high, 3)
     return {**measures, "log_loss": round(float(np.mean(losses)), 3) if losses else None, "by_file": by_file}
 
 
@@ -155,19 +174,35 @@ def check_whole(results: Sequence[ClipResult]) -> None:
             )
 
 
-def fitted(files: Mapping[str, Sequence[Evidence]]) -> dict[str, Any]:
+def fitted(files: Mapping[str, Sequence[Evidence]], kinds: Kinds = KINDS) -> dict[str, Any]:
     """Return the settings that are fitted to all seconds: both models, and the band where the device is not sure."""
     seconds = [one for each in files.values() for one in each]
-    found: dict[str, Any] = {side: model_of(seconds, kinds) for side, kinds in KINDS.items()}
+    found: dict[str, Any] = {side: model_of(seconds, chosen) for side, chosen in kinds.items()}
     found["sure"] = unsure_band(_probabilities(seconds, found["device"]), found["device"]["threshold"])
     return found
 
 
-def unweighed() -> dict[str, Any]:
+def unweighed(kinds: Kinds = KINDS) -> dict[str, Any]:
     """Return settings of both sides without a weight, so that a fit asks for no earlier one of the same evidence."""
     return {
-        side: {"bias": 0.0, "weights": dict.fromkeys(kinds, 0.0), "threshold": 0.5} for side, kinds in KINDS.items()
+        side: {"bias": 0.0, "weights": dict.fromkeys(chosen, 0.0), "threshold": 0.5} for side, chosen in kinds.items()
     }
+
+
+def fit_clips(clips: Sequence[labels.Clip]) -> list[labels.Clip]:
+    """Return the clips that a fit may read.
+
+    Raises:
+        ConfigError: one of them is of a file that a clip of another set is of too.
+    """
+    judged = {clip.sha256: clip.name for clip in clips if clip.set not in labels.FIT_SETS}
+    found = [clip for clip in clips if clip.set in labels.FIT_SETS]
+    for clip in found:
+        if clip.sha256 in judged:
+            raise ConfigError(
+                f"clip {clip.name!r} is of the same file as {judged[clip.sha256]!r}, which is not for fits"
+            )
+    return found
 
 
 def drawn_clips(folder: Path, seeds: Sequence[int] = DRAWN_SEEDS) -> list[labels.Clip]:
@@ -184,31 +219,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Fit the highlight task's decision to the tuning clips.")
     add_clip_options(parser)
     options = parser.parse_args(arguments)
-    clips, files = clips_of(options.clips, "tuning")
+    fit_clips(labels.read_labels(labels.LABELS))
+    clips, files = clips_of(options.clips, labels.FIT_SETS)
     models = chosen_models(options)
+    with_articles = set(OPTIONAL) <= set(tasks_of(models))
+    kinds = KINDS_WITH_ARTICLES if with_articles else KINDS
     with tempfile.TemporaryDirectory(prefix="walle-livestream-") as folder:
         if isinstance(models, OwnModels):
             drawn = drawn_clips(Path(folder))
             clips = [*clips, *drawn]
             paths = {clip.name: Path(folder) / clip.file for clip in drawn}
             files = ClipFiles({**files.paths, **paths}, files.absent)
-        settings = {"highlight": {**NEVER_SURE["highlight"], **unweighed()}}
+        settings = {"highlight": {**NEVER_SURE["highlight"], **unweighed(kinds)}}
         results = asyncio.run(play_clips(clips, files, models, settings=settings))
     check_whole(results)
     evidence: dict[str, list[Evidence]] = {}
     for each in results:  # a file's crops are left out with it
         evidence.setdefault(each.clip.file, []).extend(each.evidence())
-    found = fitted(evidence)
+    found = fitted(evidence, kinds)
     if isinstance(models, OwnModels):
         path = models.folder / "settings.json"
         written = json.loads(path.read_bytes())
         written["highlight"] |= found
+    elif with_articles:
+        path, written = SETTINGS_WITH_ARTICLES, {"highlight": found}
     else:
         path = SETTINGS
         written = {**json.loads(path.read_bytes()), **found}
     path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     shown: dict[str, Any] = {"absent": [clip.name for clip in files.absent], **found}
-    shown["left_out"] = {side: left_out(evidence, kinds) for side, kinds in KINDS.items()}
+    shown["left_out"] = {side: left_out(evidence, chosen) for side, chosen in kinds.items()}
     sys.stdout.write(json.dumps(shown, indent=1) + "\n")
     return 0
 

@@ -22,6 +22,7 @@ from walle.pipeline.task_results import TaskResult
 
 SCENARIO = "livestream"
 PARTS = ("item", "face", "voice")
+OPTIONAL = ("palm", "article")  # on devices that have them (task_files.py: tasks_of)
 DECIDER = "highlight"
 _AHEAD = 2  # frames without all their answers, without a pace
 
@@ -68,6 +69,7 @@ class Player:
         self.was_ended = False  # by `seconds` or `stop`, before the source's end
         self.refused = 0  # events that the device did not take
         self._device = device
+        self._parts = (*PARTS, *(name for name in OPTIONAL if f"{SCENARIO}/{name}" in device.tasks))
         self._source = source
         self._paced = paced
         self._end_ms = None if seconds is None else seconds * 1000
@@ -94,7 +96,7 @@ class Player:
         async with contextlib.AsyncExitStack() as undo:
             listening = [
                 asyncio.create_task(self._listen(undo.enter_context(self._device.results(f"{SCENARIO}/{name}")), name))
-                for name in (*PARTS, DECIDER)
+                for name in (*self._parts, DECIDER)
             ]
             playing = asyncio.create_task(self._play())
             undo.push_async_callback(_cancelled, [playing, *listening])
@@ -209,7 +211,8 @@ class Player:
         if taken is None:
             self.refused += 1
             return set()
-        names = {task.partition("/")[2] for task in taken.tasks if task.startswith(f"{SCENARIO}/")}
+        # One that came to the device after the stream began has nobody who listens to it.
+        names = {name for name in self._parts if f"{SCENARIO}/{name}" in taken.tasks}
         for name in names:
             self._played[name, taken.position] = pts_ms
         return names

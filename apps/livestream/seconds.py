@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 SOUND_TASK = "voice"
+# The field of a frame's tasks' outputs that a `second` event has, under the same name.
+ANSWERS = {"item": "items", "face": "faces", "palm": "palms", "article": "article"}
 _LATEST_MS = 32  # a window of the voice model may begin in a second and end in the next one's first chunk
 
 
@@ -20,7 +22,7 @@ class _Frame:
     image: Any
     size: list[int]
     waiting: set[str]
-    answers: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
+    answers: dict[str, Any] = dataclasses.field(default_factory=dict)  # by the names in ANSWERS
     is_guess: bool = False  # the answers are about an earlier frame, which looked otherwise
 
 
@@ -91,7 +93,7 @@ class SecondBuilder:
                 if each["second"] >= self._next:
                     self._second(each["second"]).voice = each["mean"]
         elif (frame := self._frame(pts_ms)) is not None:
-            frame.answers[task] = output["items" if task == "item" else "faces"]
+            frame.answers[ANSWERS[task]] = output[ANSWERS[task]]
         self._done(task, pts_ms)
 
     def failure(self, task: str, pts_ms: int) -> None:
@@ -136,10 +138,7 @@ class SecondBuilder:
         guesses = not any(frame.answers and not frame.is_guess for frame in in_order)
         for frame in in_order:
             known = frame.answers if guesses or not frame.is_guess else {}
-            answers = {"items": known["item"]} if "item" in known else {}
-            if "face" in known:
-                answers["faces"] = known["face"]
-            frames.append({"size": frame.size, **answers})
+            frames.append({"size": frame.size, **known})
         pictures = [frame.image for frame in in_order]
         for place in sorted(range(len(frames)), key=lambda k: (-_interest(frames[k]), k))[: self._images]:
             frames[place]["image"] = pictures[place]

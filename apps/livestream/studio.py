@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from apps.livestream.player import DECIDER, PARTS, SCENARIO
-from apps.livestream.task_files import Models, write_task
+from apps.livestream.player import SCENARIO
+from apps.livestream.task_files import Models, tasks_of, write_task
 from apps.task_repo import TaskRepo
 from walle.cloud import Cloud, CloudConfig
 from walle.deploy.cloud.release import ReleaseState
@@ -18,7 +18,6 @@ from walle.device import Device, DeviceConfig
 from walle.errors import WalleError
 
 VERSION = "v1"
-TASKS = (*PARTS, DECIDER)
 # Weak detections are evidence too; the decision weighs them.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {"item": {"score": 0.25}}
 _INSTALL_LIMIT_S = 120.0
@@ -52,6 +51,7 @@ class Studio:
     ) -> None:
         self._folder = folder
         self._models = models
+        self._tasks = tasks_of(models)
         self._count = devices
         self._settings = {**SETTINGS, **(settings or {})}
         self._make_cloud = cloud
@@ -78,7 +78,7 @@ class Studio:
 
     async def _ship(self, releases: ReleaseClient) -> None:
         repo = TaskRepo(self._folder / "work", self.cloud.address.url, SCENARIO, self.cloud.home.admin_token)
-        for name in TASKS:
+        for name in self._tasks:
             write = functools.partial(write_task, name, models=self._models, settings=self._settings.get(name))
             await asyncio.to_thread(repo.push, name, VERSION, write)
             created = await releases.create(SCENARIO, name, VERSION, beta=self._count, steps=(1.0,))
@@ -102,7 +102,7 @@ class Studio:
 
     def _lacking(self) -> set[str]:
         """Return the tasks that a device does not have yet."""
-        names = (f"{SCENARIO}/{name}" for name in TASKS)
+        names = (f"{SCENARIO}/{name}" for name in self._tasks)
         return {name for name in names if any(name not in device.tasks for device in self.devices)}
 
     def _device_config(self, number: int) -> DeviceConfig:
@@ -119,7 +119,7 @@ class Studio:
             ca_pem=address.ca_pem,
             trusted_keys=home.trusted_keys,
             enrolment_token=home.identities().make_token(device_id, life_s=3600.0),
-            vms=len(TASKS) + 1,  # and one for a version that is being checked
+            vms=len(self._tasks) + 1,  # and one for a version that is being checked
             report_interval_s=1.0,
         )
 

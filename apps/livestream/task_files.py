@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import walle
+from apps.livestream.make_article_map import write_article_map
 from apps.livestream.make_embedder import write_embedder
+from apps.livestream.make_palm_detector import write_palm_detector
 from apps.livestream.own_models import OwnModels
 from walle.errors import ConfigError
 from walle.model_files import ModelFolder, ModelManifest, default_folder
@@ -30,6 +32,8 @@ MODULES = {
     "face": ("boxes", "cells", "frame", "own_detector", "settings"),
     "voice": ("settings",),
     "highlight": ("boxes", "cells", "frame", "item_detector", "labels", "nanodet", "own_detector", "settings"),
+    "palm": ("boxes", "frame", "settings"),
+    "article": ("frame", "settings"),
 }
 NAMES = tuple(MODULES)
 # The published models of a task, by the detectors that its settings may name.
@@ -38,7 +42,14 @@ DETECTORS = {
     "face": {"yunet": "face_yunet", "ultraface": "face_ultraface"},
     "voice": {"silero": "voice_silero"},
     "highlight": {"nanodet": "det_nanodet"},
+    "palm": {"mediapipe": "palm_mediapipe"},
+    "article": {"efficientnet": "article_efficientnet"},
 }
+# The tasks without which the app still decides, by settings of its own; both run, or none.
+OPTIONAL = ("palm", "article")
+# The highlight task's settings where the optional tasks run; fit_decision.py writes them.
+SETTINGS_WITH_ARTICLES = APP / "settings_with_articles.json"
+COST_WITHOUT = "highlights are found by COCO's classes alone: F1 0.51 in place of 0.82 on labelled files not fitted to"
 EMBEDDER = "recognition_mobilenet"
 OWN_DETECTOR = "own"
 _OWN_MODELS = {"item": "item", "face": "face", "voice": "voice", "highlight": "item"}
@@ -77,21 +88,44 @@ def choose_models(asked: str | None, folder: ModelFolder) -> ModelChoice:
     if asked == OWN_DETECTOR:
         return ModelChoice(OwnModels(), "the app's own models, as asked for")
     if asked == "public":
-        return ModelChoice(folder, f"the public models in {folder.path}, as asked for")
+        return ModelChoice(folder, f"the public models in {folder.path}, as asked for{_without(folder)}")
     entries = manifest().entries
     lacking = [name for name in public_models() if not folder.has(entries[name])]
     if not lacking:
-        return ModelChoice(
-            folder, f"the public models in {folder.path}; --models own takes the app's own, smaller ones"
-        )
+        why = f"the public models in {folder.path}; --models own takes the app's own, smaller ones{_without(folder)}"
+        return ModelChoice(folder, why)
     why = f"the app's own small models, because {folder.path} lacks public ones ({', '.join(lacking)})"
     return ModelChoice(OwnModels(), f"{why}; `walle model get` fetches those, which see more")
 
 
 def public_models() -> list[str]:
-    """Return the published models that the tasks need with their settings as they are."""
-    names = [next(iter(known.values())) for known in DETECTORS.values()]
+    """Return the published models that the tasks need with their settings as they are, without the optional tasks'."""
+    names = [next(iter(known.values())) for task, known in DETECTORS.items() if task not in OPTIONAL]
     return sorted({*names, EMBEDDER})
+
+
+def lacking_models(folder: ModelFolder) -> list[str]:
+    """Return the published models of the optional tasks that a folder does not have.
+
+    Raises:
+        ModelFileError: a file has another content than the manifest says.
+    """
+    entries = manifest().entries
+    names = [name for task in OPTIONAL for name in DETECTORS[task].values()]
+    return [name for name in names if not folder.has(entries[name])]
+
+
+def tasks_of(models: Models) -> tuple[str, ...]:
+    """Return the tasks that run with these models: the optional ones only if all of their models are there."""
+    is_whole = isinstance(models, ModelFolder) and not lacking_models(models)
+    return NAMES if is_whole else tuple(name for name in NAMES if name not in OPTIONAL)
+
+
+def _without(folder: ModelFolder) -> str:
+    lacking = lacking_models(folder)
+    if not lacking:
+        return ""
+    return f"; without {' and '.join(lacking)} {COST_WITHOUT}: `walle model get` fetches what is absent"
 
 
 def check_public_models(folder: ModelFolder) -> None:
@@ -117,11 +151,29 @@ def settings_of(name: str, models: Models) -> dict[str, Any]:
 
 def _settings_with(models: Models, name: str) -> dict[str, Any]:
     """Return the settings that a set of models brings for a task."""
-    return models.settings(name) if isinstance(models, OwnModels) else {}
+    if isinstance(models, OwnModels):
+        return models.settings(name)
+    if lacking_models(models):
+        return {}
+    found: dict[str, Any] = json.loads(SETTINGS_WITH_ARTICLES.read_bytes()).get(name, {})
+    return found
 
 
 def _detector_file(name: str) -> str:
-    return "vad.walle" if name == "voice" else "detector.walle"
+    return {"voice": "vad.walle", "article": "map.walle"}.get(name, "detector.walle")
+
+
+def _write_model(model: str, source: Path, target: Path, settings: Mapping[str, Any]) -> None:
+    """Write a published model as a .walle file."""
+    match model:
+        case "recognition_mobilenet":
+            write_embedder(source, target)
+        case "palm_mediapipe":
+            write_palm_detector(source, target)
+        case "article_efficientnet":
+            write_article_map(source, target, side=settings["side"])
+        case _:
+            walle.convert(source, target)
 
 
 def write_task(
@@ -142,6 +194,8 @@ def write_task(
         TaskFilesError: a setting is wrong, or the gallery was made with another model.
     """
     is_own = isinstance(models, OwnModels)
+    if is_own and name in OPTIONAL:
+        raise TaskFilesError(TASKS / name, "has no model among the app's own; it runs with public ones only")
     write_sources(name, target)
     resources = target / "resources"
     resources.mkdir(exist_ok=True)
@@ -161,8 +215,7 @@ def write_task(
             models.write("embedder", resources / "embedder.walle")
         return target
     for file, model in task_models(name, chosen).items():
-        found = models.file(manifest().entries[model])
-        (write_embedder if found.suffix == ".tflite" else walle.convert)(found, resources / file)
+        _write_model(model, models.file(manifest().entries[model]), resources / file, chosen)
     return target
 
 
@@ -214,13 +267,14 @@ def chosen_models(arguments: argparse.Namespace) -> Models:
 
 
 def main() -> None:
-    """Write the folders of all tasks."""
+    """Write the folders of the tasks that run with the models."""
     parser = argparse.ArgumentParser(description="Write the livestream app's task folders, with their models.")
     parser.add_argument("folder", type=Path)
     add_model_options(parser)
     arguments = parser.parse_args()
-    for name in NAMES:
-        print(write_task(name, arguments.folder / name, chosen_models(arguments)))  # noqa: T201 -- a command's result
+    models = chosen_models(arguments)
+    for name in tasks_of(models):
+        print(write_task(name, arguments.folder / name, models))  # noqa: T201 -- a command's result
 
 
 if __name__ == "__main__":

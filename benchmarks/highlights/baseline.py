@@ -10,8 +10,8 @@ from typing import Any, Self
 import ray
 
 from apps.livestream.player import DECIDER
-from apps.livestream.studio import SETTINGS, TASKS
-from apps.livestream.task_files import write_task
+from apps.livestream.studio import SETTINGS
+from apps.livestream.task_files import tasks_of, write_task
 from benchmarks.highlights import processes
 from benchmarks.highlights.cloud_process import CloudUse
 from benchmarks.highlights.stream_client import StreamClient
@@ -51,7 +51,7 @@ class Baseline:
 
     async def __aenter__(self) -> Self:
         folders = {}
-        for name in TASKS:
+        for name in tasks_of(self._models):
             folders[name] = await asyncio.to_thread(
                 write_task, name, self._folder / name, self._models, settings=self._settings.get(name)
             )

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from apps.livestream.player import DECIDER, PARTS
+from apps.livestream.player import DECIDER
 from apps.livestream.seconds import SOUND_TASK, SecondBuilder
 from walle import cv
 from walle.cloud.authority import Authority
@@ -64,7 +64,8 @@ class Tasks:
     def __init__(self, folders: Mapping[str, Path], *, views: int) -> None:
         self.runs = ModelRuns()
         self._views = views
-        self._vms = {name: VM(folders[name], name=name) for name in (*PARTS, DECIDER)}
+        self._vms = {name: VM(folders[name], name=name) for name in folders}
+        self.of_frames = [name for name in folders if name not in (SOUND_TASK, DECIDER)]
         self._vms[_CLOSER] = VM(folders[DECIDER], name=_CLOSER)
 
     async def run(self, name: str, contents: Mapping[str, Any], state: dict[str, Any] | None) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class Stream:
         self._states: dict[str, dict[str, Any] | None] = {SOUND_TASK: {}, DECIDER: {}}
 
     async def frame(self, pts_ms: int, jpeg: bytes) -> None:
-        """Have item and face look at a frame, at the same time.
+        """Have the tasks of frames look at one, at the same time.
 
         Raises:
             ValueError: it is not a JPEG.
@@ -120,7 +121,7 @@ class Stream:
         if image is None:
             raise ValueError(f"the frame at {pts_ms} ms is not a JPEG")
         self._last = image
-        names = [name for name in PARTS if name != SOUND_TASK]
+        names = self._tasks.of_frames
         self._builder.frame(pts_ms, image, names)
         contents = {"image": image, "second": pts_ms // 1000, "pts_ms": pts_ms}
         outputs = await asyncio.gather(*(self._run(name, contents) for name in names))

@@ -19,8 +19,8 @@ from apps.livestream.media import Frame, Item, Sound
 from apps.livestream.player import Decision
 from apps.livestream.quality.labels import LABELS, Clip, read_labels
 from apps.livestream.seconds import SecondCounts
-from apps.livestream.studio import SETTINGS, TASKS
-from apps.livestream.task_files import write_task
+from apps.livestream.studio import SETTINGS
+from apps.livestream.task_files import tasks_of, write_task
 from benchmarks import livestream
 from benchmarks.highlights import collaboration, engines, many_streams, processes, report
 from benchmarks.highlights.clip_loop import LATE_S, ClipLoop, present
@@ -269,7 +269,9 @@ class Given:
 async def test_the_baseline_decides_every_second_by_the_apps_own_tasks(tmp_path: Path) -> None:
     models = ModelFolder(DATA / "models")
     settings = {**SETTINGS, "highlight": {"sure": [-1.0, 2.0]}}
-    folders = {name: write_task(name, tmp_path / name, models, settings=settings.get(name)) for name in TASKS}
+    folders = {
+        name: write_task(name, tmp_path / name, models, settings=settings.get(name)) for name in tasks_of(models)
+    }
     server = StreamServer(tmp_path / "authority", folders, 6)
     port, _ = await server.start()
     try:

@@ -20,8 +20,10 @@ DATA = bytes(range(256)) * 4096  # 1 MiB
 
 def entry(url: str, data: bytes = DATA) -> ModelEntry:
     digest = hashlib.sha256(data).hexdigest()
-    texts = dict.fromkeys(("licence", "source", "task", "input", "output"), "-")
-    return ModelEntry(name="net", file="net.onnx", url=url, sha256=digest, bytes=len(data), **texts)
+    return ModelEntry(
+        name="net", file="net.onnx", url=url, sha256=digest, bytes=len(data),
+        licence="-", source="-", task="-", input="-", output="-",
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ LINES = {
     "file": '"net.onnx"', "url": '"https://models.example/net.onnx"', "sha256": f'"{"0a" * 32}"', "bytes": "10",
     "licence": '"MIT"', "source": '"somewhere"', "task": '"faces"', "input": '"x"', "output": '"y"',
 }  # fmt: skip
+PACKAGE = (
+    f'{{ name = "net==1", wheel = "net-1-py3-none-any.whl", sha256 = "{"0b" * 32}", bytes = 9, path = "net/net.onnx" }}'
+)
 
 
 def manifest(name: str = "net", **changed: str | None) -> bytes:
@@ -22,10 +25,13 @@ def manifest(name: str = "net", **changed: str | None) -> bytes:
 
 def test_the_apps_manifest_lists_the_models_of_each_task() -> None:
     models = ModelManifest.read(ROOT / "apps/livestream/models.toml")
-    tasks = {"item detection", "item recognition", "face detection", "voice detection"}
+    tasks = {"item detection", "item recognition", "face detection", "voice detection", "articles", "palms"}
     assert {entry.task for entry in models.entries.values()} == tasks
-    assert all(entry.url.startswith("https://raw.githubusercontent.com/") for entry in models.entries.values())
     for entry in models.entries.values():
+        if entry.package is not None:
+            assert entry.package.path.endswith(entry.file)
+            assert entry.origin == f"Python package {entry.package.name}"
+            continue
         repository, _, rest = entry.source.partition(" @ ")
         commit, _, path = rest.partition(": ")
         assert entry.url == f"https://raw.githubusercontent.com/{repository}/{commit}/{path}"
@@ -34,8 +40,15 @@ def test_the_apps_manifest_lists_the_models_of_each_task() -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real models are not beside this checkout")
 def test_the_real_files_have_the_manifests_hashes() -> None:
     models = ModelManifest.read(ROOT / "apps/livestream/models.toml")
-    for entry in models.entries.values():
+    for entry in (each for each in models.entries.values() if each.package is None):
         assert ModelFolder(DATA).file(entry).stat().st_size == entry.bytes
+
+
+def test_a_file_in_a_package_is_read() -> None:
+    [entry] = ModelManifest.parse(manifest(url=None, package=PACKAGE), "m.toml").chosen([])
+    assert entry.package is not None
+    assert (entry.url, entry.origin, entry.package.bytes) == ("", "Python package net==1", 9)
+    assert entry.package.tags == ("py3", "none", "any")
 
 
 def test_it_is_read_and_chosen_from() -> None:
@@ -67,6 +80,13 @@ def test_it_is_read_and_chosen_from() -> None:
         (manifest(licence='""'), "licence must be a text"),
         (manifest(url='"http://models.example/x"'), "not an https address"),
         (manifest(url='"file:///etc/passwd"'), "not an https address"),
+        (manifest(url=None, package='"net==1"'), r"\[models.net\] package: lacks bytes, name, path, sha256, wheel"),
+        (manifest(package=PACKAGE), "has unknown keys: url"),
+        (manifest(url=None, package=PACKAGE.replace("==", ">=")), "is not NAME==VERSION"),
+        (manifest(url=None, package=PACKAGE.replace("net==1", "--pre net==1")), "is not NAME==VERSION"),
+        (manifest(url=None, package=PACKAGE.replace("net-1-py3", "../net-1-py3")), "is not the name of a wheel"),
+        (manifest(url=None, package=PACKAGE.replace("9,", "0,")), "package: bytes is 0"),
+        (manifest(url=None, package=PACKAGE.replace("0b", "0B")), "package: sha256 must be 64"),
         (manifest("Net"), "a name has lower-case"),
         (manifest() + manifest("b"), "are both net.onnx"),
         (b"#" * (1 << 21), "more than 1048576 bytes"),

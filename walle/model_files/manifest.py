@@ -10,6 +10,10 @@ source = "ShiqiYu/libfacedetection.train @ 0047ac24afb1"
 task = "face"                       # what it is used for
 input = "..."                       # pre-processing, in words and numbers
 output = "..."                      # outputs and post-processing
+
+In place of `url` an entry may name a Python package that has the file:
+
+package = { name = "NAME==VERSION", wheel = "NAME-VERSION-...whl", sha256 = "...", bytes = 123, path = "inside/it" }
 """
 
 import dataclasses
@@ -27,6 +31,8 @@ MAX_MANIFEST_BYTES = 1 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}==[A-Za-z0-9][A-Za-z0-9_.+!-]{0,49}")
+_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+]*-[A-Za-z0-9_.+!]+(-[0-9][A-Za-z0-9_.]*)?(-[A-Za-z0-9_.]+){3}\.whl")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -39,12 +45,34 @@ class ModelManifestError(ConfigError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPackage:
+    """A Python package that has a model's file: the wheel of `bytes` and `sha256`, and the file's path inside of it.
+
+    `name` is NAME==VERSION. `path` is that of a file in the wheel, which is a ZIP archive.
+    """
+
+    name: str
+    wheel: str
+    sha256: str
+    bytes: int
+    path: str
+
+    @property
+    def tags(self) -> tuple[str, str, str]:
+        """Return the wheel's tags: Python, ABI and platform, each perhaps several with dots between them."""
+        python, abi, platform = self.wheel.removesuffix(".whl").split("-")[-3:]
+        return python, abi, platform
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry:
-    """One published file. `input` and `output` tell people how to prepare its input and read its outputs."""
+    """One published file, at a `url` or in a `package`.
+
+    `input` and `output` tell people how to prepare its input and read its outputs.
+    """
 
     name: str
     file: str
-    url: str
     sha256: str
     bytes: int
     licence: str
@@ -52,6 +80,13 @@ class ModelEntry:
     task: str
     input: str
     output: str
+    url: str = ""
+    package: ModelPackage | None = None
+
+    @property
+    def origin(self) -> str:
+        """Return where the file is fetched from, for a person."""
+        return self.url if self.package is None else f"Python package {self.package.name}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,6 +150,34 @@ def _entry(where: str, name: str, table: Any) -> ModelEntry:
         raise ModelManifestError(place, "a name has lower-case letters, digits, '_', '.', '-', at most 64")
     kinds = {field.name: int if field.name == "bytes" else str for field in dataclasses.fields(ModelEntry)}
     del kinds["name"]
+    is_package = isinstance(table, dict) and "package" in table
+    del kinds["url" if is_package else "package"]
+    if is_package:
+        table = {**table, "package": _package(place, table["package"])}
+    _check_keys(place, table, kinds, skipped=("package",) if is_package else ())
+    entry = ModelEntry(name=name, **table)
+    if not _FILE.fullmatch(entry.file):
+        raise ModelManifestError(place, f"file {entry.file!r} is not a plain file name")
+    _check_content(place, entry.sha256, entry.bytes)
+    if not is_package and (refusal := url_refusal(entry.url)):
+        raise ModelManifestError(place, f"url {refusal}")
+    return entry
+
+
+def _package(place: str, table: Any) -> ModelPackage:
+    place = f"{place} package"
+    kinds = {field.name: int if field.name == "bytes" else str for field in dataclasses.fields(ModelPackage)}
+    _check_keys(place, table, kinds)
+    package = ModelPackage(**table)
+    if not _REQUIREMENT.fullmatch(package.name):
+        raise ModelManifestError(place, f"name {package.name!r} is not NAME==VERSION")
+    if not _WHEEL.fullmatch(package.wheel):
+        raise ModelManifestError(place, f"wheel {package.wheel!r} is not the name of a wheel")
+    _check_content(place, package.sha256, package.bytes)
+    return package
+
+
+def _check_keys(place: str, table: Any, kinds: Mapping[str, type], *, skipped: Iterable[str] = ()) -> None:
     if not isinstance(table, dict) or table.keys() != kinds.keys():
         found = set(table) if isinstance(table, dict) else set()
         parts = [
@@ -122,19 +185,17 @@ def _entry(where: str, name: str, table: Any) -> ModelEntry:
             f"has unknown keys: {', '.join(sorted(found - kinds.keys()))}" if found - kinds.keys() else "",
         ]
         raise ModelManifestError(place, "; ".join(filter(None, parts)))
-    for key, kind in kinds.items():
+    for key in kinds.keys() - set(skipped):
+        kind = kinds[key]
         if type(table[key]) is not kind or table[key] == "":
             raise ModelManifestError(place, f"{key} must be {'an integer' if kind is int else 'a text'}")
-    entry = ModelEntry(name=name, **table)
-    if not _FILE.fullmatch(entry.file):
-        raise ModelManifestError(place, f"file {entry.file!r} is not a plain file name")
-    if not _SHA256.fullmatch(entry.sha256):
+
+
+def _check_content(place: str, sha256: str, size_bytes: int) -> None:
+    if not _SHA256.fullmatch(sha256):
         raise ModelManifestError(place, "sha256 must be 64 lower-case hexadecimal digits")
-    if not 0 < entry.bytes <= MAX_MODEL_BYTES:
-        raise ModelManifestError(place, f"bytes is {entry.bytes}, must be 1 to {MAX_MODEL_BYTES}")
-    if refusal := url_refusal(entry.url):
-        raise ModelManifestError(place, f"url {refusal}")
-    return entry
+    if not 0 < size_bytes <= MAX_MODEL_BYTES:
+        raise ModelManifestError(place, f"bytes is {size_bytes}, must be 1 to {MAX_MODEL_BYTES}")
 
 
 def url_refusal(url: str) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 from walle.errors import ConfigError
 
 KINDS = ("highlight", "face")
-SETS = ("tuning", "judging", "test", "fresh")
+SETS = ("tuning", "judging", "test", "fresh", "unseen")
+FIT_SETS = ("tuning", "fresh")  # the fresh clips since ADR 161, after their only look
 LABELS = Path(__file__).parents[1] / "labels.json"
 
 
@@ -20,7 +21,7 @@ LABELS = Path(__file__).parents[1] / "labels.json"
 class Clip:
     """A labelled clip of `seconds` whole seconds (the last may be a part).
 
-    `passes` has, for each annotator, the seconds labelled 1 by kind. Only clips of the set "tuning" are used for
+    `passes` has, for each annotator, the seconds labelled 1 by kind. Only clips of FIT_SETS are used for
     tuning. `sha256` is the file's; `source` says where to get it, and is empty for the project's first clips. `crop` is
     left, top, width and height in pixels of the part of the frames that is the clip, which begins at second `start`.
     """

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import walle.task_runner  # noqa: F401 -- it registers the modules that a VM in a host runs
-from apps.livestream.task_files import write_task
+from apps.livestream.task_files import OPTIONAL, lacking_models, write_task
 from walle.deploy.cloud.task_config import TaskConfig
-from walle.model_files import ModelFolder
+from walle.model_files import ModelFolder, default_folder
 from walle.vm import VM, VmHost
 
 DATA = Path(__file__).parents[3].parent / "shared/data"
@@ -22,7 +22,7 @@ class TaskVm:
     def __init__(self, vm: VM, name: str) -> None:
         self._vm = vm
         self._name = name
-        self.state: dict[str, Any] | None = None if name in ("face", "item") else {}
+        self.state: dict[str, Any] | None = {} if name in ("voice", "highlight") else None
 
     async def run(self, **contents: Any) -> dict[str, Any]:
         """Return the output for an event with these contents; a run that fails leaves the state unchanged."""
@@ -41,6 +41,15 @@ def models() -> ModelFolder:
     if not (DATA / "models").is_dir():
         pytest.skip("the real models are not beside this checkout")
     return ModelFolder(DATA / "models")
+
+
+@pytest.fixture(scope="session")
+def article_models() -> ModelFolder:
+    """Return the folder with the optional tasks' models, which are in packages and not among the shared data."""
+    folder = ModelFolder(default_folder())
+    if lacking := lacking_models(folder):
+        pytest.skip(f"{folder.path} lacks {', '.join(lacking)}; `walle model get` fetches them")
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -64,8 +73,11 @@ def task_folder(models: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -
 
     def folder(name: str, **changed: Any) -> Path:
         key = f"{name} {sorted(changed.items())}"
+        if name in OPTIONAL and lacking_models(folder := ModelFolder(default_folder())):
+            pytest.skip(f"{folder.path} lacks the models of {name}; `walle model get` fetches them")
         if key not in written:
-            written[key] = write_task(name, tmp_path_factory.mktemp(name), models, **changed)
+            chosen = ModelFolder(default_folder()) if name in OPTIONAL else models
+            written[key] = write_task(name, tmp_path_factory.mktemp(name), chosen, **changed)
         return written[key]
 
     return folder

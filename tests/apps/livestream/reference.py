@@ -55,6 +55,13 @@ def letterboxed(image: NDArray[np.uint8], side: int = 320) -> tuple[NDArray[np.f
     return canvas, scale
 
 
+def squeezed(image: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
+    """Return an image as EfficientNet-Lite's input [1, 3, side, side]; its aspect ratio is not kept."""
+    how = cv2.INTER_AREA if image.shape[0] > side else cv2.INTER_LINEAR
+    small = cv2.cvtColor(cv2.resize(image, (side, side), interpolation=how), cv2.COLOR_BGR2RGB)
+    return np.ascontiguousarray((small.astype(np.float32) - 127) / 128).transpose(2, 0, 1)[None].copy()
+
+
 def grid(stride: int, side: int = 320) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rows, columns = np.mgrid[0 : side // stride, 0 : side // stride]
     return columns.ravel().astype(np.float64), rows.ravel().astype(np.float64)

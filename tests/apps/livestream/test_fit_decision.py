@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from apps.livestream.fit_decision import (
     check_whole,
     drawn_clips,
     fit,
+    fit_clips,
     fitted,
     left_out,
     unsure_band,
@@ -19,7 +21,7 @@ from apps.livestream.fit_decision import (
 from apps.livestream.own_models import OwnModels
 from apps.livestream.player import Decision
 from apps.livestream.quality.bands import Evidence
-from apps.livestream.quality.labels import Clip
+from apps.livestream.quality.labels import LABELS, Clip, read_labels
 from apps.livestream.task_files import Models, settings_of
 from walle.errors import ConfigError
 from walle.model_files import ModelFolder
@@ -35,6 +37,26 @@ def test_what_tells_the_answers_apart_gets_the_weight() -> None:
     assert weights[1] > 5
     assert max(weights[0], weights[2]) < 0.3 * weights[1]
     assert ((evidence @ weights + bias > 0) == answers).mean() > 0.95
+
+
+def test_the_fit_is_at_the_optimum_also_for_evidence_of_small_values() -> None:
+    """Plain gradient descent had a slope of 1e-3 there after 20,000 steps, and half of the weight."""
+    rng = np.random.default_rng(4)
+    evidence = rng.random((400, 2)) * np.asarray([0.1, 1.0])
+    answers = evidence @ [30.0, 3.0] - 3 + rng.logistic(size=400) > 0
+    weights, bias = fit(evidence, answers)
+    error = 1 / (1 + np.exp(-(evidence @ weights + bias))) - answers
+    slopes = evidence.T @ error / 400 + fit_decision.PENALTY * weights / 400
+    assert np.abs([*slopes, error.mean()]).max() < 1e-7
+
+
+@pytest.mark.parametrize("judged", ["test", "judging", "unseen"])
+def test_a_fit_reads_no_clip_that_judges_and_no_other_part_of_its_file(judged: str) -> None:
+    clips = [dataclasses.replace(CLIP, name=name, set=name, sha256=name) for name in ("tuning", "fresh", judged)]
+    assert [clip.name for clip in fit_clips(clips)] == ["tuning", "fresh"]
+    with pytest.raises(ConfigError, match=f"clip 'tuning' is of the same file as '{judged}', which is not for fits"):
+        fit_clips([*clips[:2], dataclasses.replace(clips[2], sha256="tuning")])
+    fit_clips(read_labels(LABELS))  # of the app's labels none is
 
 
 def test_no_weight_is_negative() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from apps.livestream.task_files import TASKS
 from tests.apps.livestream import reference
@@ -20,7 +22,7 @@ from walle.vm import VM, TaskError
 
 FOLDER = TASKS / "highlight"
 SETTINGS = json.loads((FOLDER / "resources/settings.json").read_text())
-RULE = {
+RULE: dict[str, Any] = {
     "portable": ["cup", "bottle"],
     "smallest": 0.1,
     "largest": 0.5,
@@ -52,6 +54,7 @@ def item(label: str, score: float, *box: float) -> dict[str, Any]:
     return {"label": label, "score": score, "box": list(box)}
 
 
+NOTHING = {"held": 0.0, "closeup": 0.0, "handled": 0.0, "shown": 0.0, "label": "", "face": 0.0, "voice": 0.0}
 CUP = item("cup", 0.6, 80, 40, 30, 30)
 
 
@@ -81,7 +84,7 @@ class TestEvidence:
     )
     def test_what_is_not_portable_or_has_not_the_size_is_not_an_article(self, other: dict[str, Any]) -> None:
         found = EVIDENCE.frame_evidence([other, item("person", 0.9, 0, 0, 200, 100)], [], SIZE, RULE)
-        assert found == {"held": 0.0, "closeup": 0.0, "label": ""}
+        assert found == {"held": 0.0, "closeup": 0.0, "handled": 0.0, "shown": None, "label": ""}
 
     def test_a_person_a_face_and_a_voice_without_an_article_are_no_evidence(self) -> None:
         """A close face that speaks, before a webcam: the first decision gave the person a weight."""
@@ -127,14 +130,87 @@ class TestEvidence:
             {"size": SIZE},  # its item run was dropped
         ]
         found = EVIDENCE.second_evidence({"voice": 0.25, "frames": frames}, RULE)
-        assert found == {"held": 0.5, "closeup": 0.0, "label": "cup", "face": 0.9, "voice": 0.25}
+        assert found == {**NOTHING, "held": 0.5, "label": "cup", "face": 0.9, "voice": 0.25}
         flash = EVIDENCE.second_evidence({"frames": [frames[1], frames[0], frames[0]]}, RULE)
         assert flash["held"] == 0.3
         assert EVIDENCE.second_evidence({"frames": frames[1:2]}, RULE)["held"] == 0.6  # no more was analysed
 
     def test_a_second_of_nothing_has_no_evidence(self) -> None:
         found = EVIDENCE.second_evidence({"voice": None, "frames": []}, RULE)
-        assert found == {"held": 0.0, "closeup": 0.0, "label": "", "face": 0.0, "voice": 0.0}
+        assert found == NOTHING
+
+
+SCORES = st.floats(0, 1)
+BOXES = st.tuples(st.floats(0, 150), st.floats(0, 80), st.floats(1, 60), st.floats(1, 60)).map(list)
+ITEMS = st.lists(
+    st.builds(item, st.sampled_from(["cup", "bottle", "person", "dog"]), SCORES).flatmap(
+        lambda one: BOXES.map(lambda box: {**one, "box": box})
+    ),
+    max_size=4,
+)
+FOUND = st.lists(st.builds(lambda score, box: {"score": score, "box": box}, SCORES, BOXES), max_size=3)
+MAPS = st.none() | st.builds(lambda centre, border: {"centre": centre, "border": border}, SCORES, SCORES)
+
+
+class TestEvidenceOfPalmAndArticle:
+    @settings(max_examples=100, deadline=None)
+    @given(ITEMS, FOUND, FOUND, MAPS)
+    def test_it_is_between_0_and_1_and_changes_nothing_of_the_other_evidence(
+        self, items: list[Any], faces: list[Any], palms: list[Any], article: Any
+    ) -> None:
+        boxes = [face["box"] for face in faces]
+        plain = EVIDENCE.frame_evidence(items, boxes, SIZE, RULE)
+        found = EVIDENCE.frame_evidence(items, boxes, SIZE, RULE, palms, article)
+        assert {kind: found[kind] for kind in ("held", "closeup")} == {
+            kind: plain[kind] for kind in ("held", "closeup")
+        }
+        assert (
+            0 <= found["handled"] <= max((one["score"] for one in items if one["label"] in RULE["portable"]), default=0)
+        )
+        assert found["handled"] <= max((palm["score"] for palm in palms), default=0)
+        assert (found["shown"] is None) == (article is None)
+        if article is not None:
+            assert 0 <= found["shown"] <= max(0, article["centre"] - article["border"])
+            assert found["shown"] == 0 or not faces
+        assert plain["handled"] == 0
+
+    @settings(max_examples=50, deadline=None)
+    @given(ITEMS, FOUND, FOUND)
+    def test_another_palm_takes_nothing_from_what_is_handled_and_a_weaker_one_adds_nothing(
+        self, items: list[Any], palms: list[Any], more: list[Any]
+    ) -> None:
+        def handled(*found: Any) -> float:
+            value: float = EVIDENCE.frame_evidence(items, [], SIZE, RULE, list(found))["handled"]
+            return value
+
+        assert handled(*palms, *more) == max(handled(*palms), handled(*more))
+
+    def test_an_article_near_a_palm_is_handled(self) -> None:
+        palm = {"score": 0.5, "box": [120, 50, 12, 10]}  # its fingers reach 12 pixels further
+        assert EVIDENCE.frame_evidence([CUP], [], SIZE, RULE, [palm])["handled"] == pytest.approx(0.3)
+        assert EVIDENCE.frame_evidence([CUP], [], SIZE, RULE, [{**palm, "box": [150, 50, 12, 10]}])["handled"] == 0
+        face = [122, 52, 6, 6]  # the detector takes faces for palms
+        assert EVIDENCE.frame_evidence([CUP], [face], SIZE, RULE, [palm])["handled"] == 0
+
+    def test_what_is_in_the_middle_is_shown_where_nobody_is(self) -> None:
+        def shown(items: tuple[Any, ...] = (), faces: tuple[Any, ...] = (), palms: tuple[Any, ...] = ()) -> float:
+            article = {"centre": 0.9, "border": 0.1}
+            found: float = EVIDENCE.frame_evidence(items, faces, SIZE, RULE, palms, article)["shown"]
+            return found
+
+        assert shown() == pytest.approx(0.8)
+        assert shown((item("person", 0.75, 0, 0, 9, 9),)) == pytest.approx(0.2)
+        assert shown(palms=({"score": 0.5, "box": [0, 0, 9, 9]},)) == pytest.approx(0.4)
+        assert shown(faces=([0, 0, 9, 9],)) == 0
+        assert EVIDENCE.frame_evidence([], [], SIZE, RULE, [], {"centre": 0.2, "border": 0.7})["shown"] == 0
+
+    def test_a_frame_without_the_article_tasks_answer_does_not_count(self) -> None:
+        frames: list[dict[str, Any]] = [
+            {"size": SIZE, "items": [], "article": {"centre": 0.6, "border": 0.0}},
+            {"size": SIZE, "items": [], "article": {"centre": 0.2, "border": 0.0}},
+            {"size": SIZE, "items": []},
+        ]
+        assert EVIDENCE.second_evidence({"frames": frames}, RULE)["shown"] == pytest.approx(0.4)
 
 
 def test_the_probability_is_the_logistic_function_of_the_weighted_evidence() -> None:
@@ -238,6 +314,20 @@ async def test_an_article_that_was_held_in_the_second_before_counts_while_it_is_
     kept = [one["evidence"]["kept"] for one in (first, following, without, after_a_gap, upgraded)]
     assert kept == [0, 0.4, 0, 0, 0]
     assert following["score"] > after_a_gap["score"]
+
+
+@pytest.mark.asyncio
+async def test_what_is_handled_and_shown_is_the_mean_of_three_seconds_in_a_row(sure: Path) -> None:
+    def second(centre: float) -> dict[str, Any]:
+        return {"size": list(SIZE), "items": [], "faces": [], "palms": [], "article": {"centre": centre, "border": 0.0}}
+
+    async with vm_of(sure) as vm:
+        state: dict[str, Any] = {"second": 4, "held": 0.0}  # an older version's
+        shown = []
+        for number, centre in ((5, 0.9), (6, 0.3), (7, 0.0), (8, 0.0), (10, 0.6)):
+            output, state = await run(vm, never, number, second(centre), state=state)
+            shown.append(output["evidence"]["shown"])
+    assert shown == [0.9, 0.6, 0.4, 0.1, 0.6]  # the ninth was dropped
 
 
 @pytest.mark.asyncio

@@ -51,7 +51,7 @@ def test_its_task_toml_says_what_is_dropped_and_what_is_kept(name: str) -> None:
     assert config.name == name
     assert config.trigger.trigger_ids == ({"voice": "sound", "highlight": "second"}.get(name, "frame"),)
     assert config.policies["queue_full"] == "drop-oldest"
-    assert (config.state is None) == (name in ("face", "item"))
+    assert (config.state is None) == (name not in ("voice", "highlight"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +63,7 @@ def test_it_passes_task_check(task_folder: Callable[..., Path], name: str) -> No
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("name", ["item", "face", "voice"])
+@pytest.mark.parametrize("name", ["item", "face", "voice", "palm", "article"])
 async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str) -> None:
     folder = task_folder(name) / "simulation"
     lines = (folder / "events.jsonl").read_text().splitlines()
@@ -76,6 +76,12 @@ async def test_the_simulation_plays(task_folder: Callable[..., Path], name: str)
         case "face":
             assert [len(output["faces"]) for output in outputs] == [0, 0, 0, 1, 1, 0]
             assert [output["second"] for output in outputs] == list(range(6))
+        case "palm":
+            assert [output["palms"] for output in outputs] == [[]] * 6
+        case "article":
+            maps = [output["article"] for output in outputs]
+            assert all(0 <= each[place] <= 1 for each in maps for place in ("centre", "border"))
+            assert maps[0] == maps[5] != maps[1] == maps[2] != maps[3] == maps[4]  # as the scenes
         case _:
             assert [len(output["windows"]) for output in outputs] == [3, 3, 3, 3]
             assert max(outputs[0]["windows"]) < 0.1

@@ -1,8 +1,12 @@
 """Evidence of a highlight in one second of a stream: an article in a person's hand, or an article shown alone.
 
 A highlight needs an article. A person, a face or speech alone is none, so that it adds nothing to the evidence; a
-person and a face change what is taken for a presented article. A detector of COCO's classes has no hand, but calls one
-a person where no more of the body is seen. So a portable article that a person's box touches counts as held.
+person and a face change what is taken for a presented article.
+
+There are two ways to see either, of which the decision's weights choose. With the item and face tasks alone, `held` is
+an article that a person's box touches, since a detector of COCO's classes has no hand but calls one a person, and
+`closeup` is an article of COCO's alone. With the tasks palm and article (ADR 161), `handled` is an article near a palm,
+and `shown` is how far the frame shows any article in its middle, with nobody there.
 """
 
 TYPE_CHECKING = False  # type checkers take it for true
@@ -15,48 +19,80 @@ if TYPE_CHECKING:
 
 _GROWTH = 0.08  # of an item's longer side, by which its box grows before it is looked for what touches it
 _SUPPORT = 2  # frames of a second in which an article must be seen to count in full
+_FINGERS = 1.0  # of a palm's longer side, by which its box grows on each side to hold the fingers
 
 
 def frame_evidence(
-    items: "Iterable[dict[str, Any]]", faces: "Sequence[Box]", size: "Sequence[int]", rule: "dict[str, Any]"
+    items: "Iterable[dict[str, Any]]",
+    faces: "Sequence[Box]",
+    size: "Sequence[int]",
+    rule: "dict[str, Any]",
+    palms: "Sequence[dict[str, Any]]" = (),
+    article: "dict[str, float] | None" = None,
 ) -> "dict[str, Any]":
     """Return a frame's evidence, each 0 to 1, and the label of the held article, or else of the best one.
 
-    `held` is the best score of an article that a person touches. `closeup` is the score of an article that is the only
-    subject: no person, no face and no second article, in proportion to its area up to `rule["closeup"]` of the frame's.
-    `items` are those of the item task, `faces` boxes; `size` is the frame's height and width.
+    `held` is the best score of an article that a person touches, `handled` that of an article and the palm that touches
+    it, multiplied. `closeup` is the score of an article that is the only subject: no person, no face and no second
+    article, in proportion to its area up to `rule["closeup"]` of the frame's. `shown` is the map's centre less its
+    border, as far as no person, face or palm is there, and None where the article task did not answer.
+
+    `items` are those of the item task, `faces` boxes, `palms` those of the palm task and `article` is the article
+    task's; `size` is the frame's height and width.
     """
     height, width = size
     items = list(items)
     people = [one for one in items if one["label"] == "person"]
     near = [one["box"] for one in people if one["score"] >= rule["person"]]
     articles = [one for one in items if _is_article(one, faces, size, rule)]
-    found: dict[str, Any] = {"held": 0.0, "closeup": 0.0, "label": ""}
+    hands = [one for one in palms if not any(_holds_centre(face, one["box"]) for face in faces)]
+    found: dict[str, Any] = {"held": 0.0, "closeup": 0.0, "handled": 0.0, "shown": None, "label": ""}
     held = [one for one in articles if any(_touches(one["box"], person, rule["touch"]) for person in near)]
     if best := _best(held):
         found["held"] = best["score"]
-    if named := best or _best(articles):
+    handled = [
+        {**one, "score": one["score"] * hand["score"]}
+        for hand in hands
+        for one in articles
+        if _touches(one["box"], _with_fingers(hand["box"]), rule["touch"])
+    ]
+    if in_hand := _best(handled):
+        found["handled"] = in_hand["score"]
+    if named := in_hand or best or _best(articles):
         found["label"] = named["label"]
     alone = _best(articles)
     if alone and not people and not faces and all(_holds_centre(alone["box"], one["box"]) for one in articles):
         share = alone["box"][2] * alone["box"][3] / (height * width)
         found["closeup"] = alone["score"] * min(1.0, share / rule["closeup"])
+    if article is not None:
+        nobody = 0.0 if faces else (1 - _highest(people)) * (1 - _highest(palms))
+        found["shown"] = max(0.0, article["centre"] - article["border"]) * nobody
     return found
 
 
 def second_evidence(second: "dict[str, Any]", rule: "dict[str, Any]") -> "dict[str, Any]":
     """Return the evidence of a `second` event's contents.
 
-    `held` and `closeup` are means of the two frames that have most of it, so that what is found in a single frame
-    counts half. `face` and `voice` are not weighed; they are what the page shows.
+    `held`, `closeup` and `handled` are means of the two frames that have most of it, so that what is found in a single
+    frame counts half; `shown` is the mean of all frames that have it. `face` and `voice` are not weighed; they are what
+    the page shows.
     """
     seen = [
-        frame_evidence(frame["items"], [face["box"] for face in frame.get("faces", ())], frame["size"], rule)
+        frame_evidence(
+            frame["items"],
+            [face["box"] for face in frame.get("faces", ())],
+            frame["size"],
+            rule,
+            frame.get("palms", ()),
+            frame.get("article"),
+        )
         for frame in second["frames"]
         if "items" in frame
     ]
-    total: dict[str, Any] = {kind: _supported([one[kind] for one in seen]) for kind in ("held", "closeup")}
-    best = max(seen, key=lambda one: (one["held"], one["closeup"], one["label"] != ""), default=None)
+    total: dict[str, Any] = {kind: _supported([one[kind] for one in seen]) for kind in ("held", "closeup", "handled")}
+    shown = [one["shown"] for one in seen if one["shown"] is not None]
+    total["shown"] = sum(shown) / len(shown) if shown else 0.0
+    best = max(seen, key=lambda one: (one["handled"], one["held"], one["closeup"], one["label"] != ""), default=None)
     total["label"] = best["label"] if best else ""
     total["face"] = max((face["score"] for frame in second["frames"] for face in frame.get("faces", ())), default=0.0)
     total["voice"] = second.get("voice") or 0.0
@@ -66,6 +102,10 @@ def second_evidence(second: "dict[str, Any]", rule: "dict[str, Any]") -> "dict[s
 def _supported(values: "list[float]") -> float:
     best = sorted(values, reverse=True)[:_SUPPORT]
     return sum(best) / len(best) if best else 0.0
+
+
+def _highest(found: "Iterable[Article]") -> float:
+    return max((one["score"] for one in found), default=0.0)
 
 
 def _best(articles: "list[Article]") -> "Article | None":
@@ -90,6 +130,11 @@ def _is_article(item: "Article", faces: "Sequence[Box]", size: "Sequence[int]", 
 def _holds_centre(box: "Box", other: "Box") -> bool:
     across, down = other[0] + other[2] / 2, other[1] + other[3] / 2
     return box[0] <= across <= box[0] + box[2] and box[1] <= down <= box[1] + box[3]
+
+
+def _with_fingers(palm: "Box") -> "Box":
+    grown = _FINGERS * max(palm[2], palm[3])
+    return (palm[0] - grown, palm[1] - grown, palm[2] + 2 * grown, palm[3] + 2 * grown)
 
 
 def _touches(item: "Box", person: "Box", share: float) -> bool:

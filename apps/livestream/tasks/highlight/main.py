@@ -3,7 +3,8 @@
 The app sends a `second` event once the item, face and voice tasks have answered for its frames and its sound:
 
     {"second", "pts_ms", "voice": probability or None,
-     "frames": [{"size": [height, width], "items", "faces", "image": uint8 [height, width, 3] in BGR}]}
+     "frames": [{"size": [height, width], "items", "faces", "palms", "article",
+                 "image": uint8 [height, width, 3] in BGR}]}
 
 The output says what was decided, where and why:
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from walle.task import Context, Trigger
 
 _QUALITY = 85  # of the JPEG that the cloud looks at
+SMOOTHED = ("handled", "shown")  # their evidence is the mean of this second and the two before it
+_BEFORE = 2
 
 
 def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
@@ -33,13 +36,17 @@ def preprocess(ctx: "Context", trigger: "Trigger") -> "dict[str, Any]":
     contents = trigger["event"]["contents"]
     choice = settings(ctx)
     found = evidence.second_evidence(contents, choice["rule"])
-    before = ctx.state.get("held", 0.0) if ctx.state.get("second") == contents["second"] - 1 else 0.0
-    found["kept"] = min(found["held"], before)
+    before = ctx.state if ctx.state.get("second") == contents["second"] - 1 else {}
+    found["kept"] = min(found["held"], before.get("held", 0.0))
+    past = before.get("past", {})  # a version before this one kept none
+    recent = {kind: [*past.get(kind, []), found[kind]][-1 - _BEFORE :] for kind in SMOOTHED}
+    found |= {kind: sum(values) / len(values) for kind, values in recent.items()}
     pictures = [frame for frame in contents["frames"] if "image" in frame]
     return {
         "second": contents["second"],
         "pts_ms": contents["pts_ms"],
         "evidence": found,
+        "past": {kind: values[-_BEFORE:] for kind, values in recent.items()},
         "score": probability(found, choice["device"]),
         "threshold": choice["device"]["threshold"],
         "images": [frame["image"] for frame in pictures],
@@ -68,8 +75,8 @@ def execute(ctx: "Context", x: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the output; keep what was held for the next second."""
-    ctx.state = {"second": y["second"], "held": y["evidence"]["held"]}
+    """Return the output; keep what was held, and what the means need, for the next second."""
+    ctx.state = {"second": y["second"], "held": y["evidence"]["held"], "past": y["past"]}
     found = {kind: round(value, 3) for kind, value in y["evidence"].items() if kind != "label"}
     return {
         "second": y["second"],
@@ -85,7 +92,7 @@ def postprocess(ctx: "Context", y: "dict[str, Any]") -> "dict[str, Any]":
 
 
 def _look_closer(ctx: "Context", x: "dict[str, Any]", choice: "dict[str, Any]") -> "dict[str, Any]":
-    """Return the device's evidence with the cloud's look at the held article, and the probability from both."""
+    """Return the device's evidence with the cloud's look at held articles, and the probability from both."""
     frames = []
     for data, faces in zip(x["jpegs"], x["faces"], strict=True):
         image = cv.imdecode(np.frombuffer(data, dtype="uint8"), cv.IMREAD_COLOR)
