@@ -15,6 +15,7 @@ from walle.protocol import (
     Destination,
     Directive,
     Envelope,
+    ExclusiveFile,
     Failure,
     FileEntry,
     FullPolicy,
@@ -58,7 +59,10 @@ manifests = st.builds(
     trigger=st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=4).map(TriggerCondition.of),
     phases=st.dictionaries(words, words, max_size=3),
     limits=st.dictionaries(words, st.integers(0, 2**31), max_size=3),
-    files=st.just((FileEntry("main.pyc", HASH, 3), FileEntry("resources/a.walle", HASH, 0, "exclusive"))),
+    files=st.just((FileEntry("main.pyc", HASH, 3), FileEntry("resources/a.walle", HASH, 0))),
+    exclusive=st.sampled_from(
+        [(), (ExclusiveFile(name="gallery.json"), ExclusiveFile(name="a", required=False, max_bytes=7))]
+    ),
     output=st.builds(OutputPolicy, destination=st.sampled_from(Destination)),
 )
 

@@ -112,6 +112,7 @@ class ReleaseWorld:
             signing=self._signing,
             add_signatures=self._add_signatures,
             judge=self.monitor,
+            exclusive_files=self._exclusive_files,
         )
         self.service = ReleaseService(journal, world, clock, cdn_url=lambda: CDN_URL)
         self.monitor.on_verdict = self.service.verdict
@@ -135,6 +136,9 @@ class ReleaseWorld:
 
     async def _code_files(self, bundle: Bundle, older: Sequence[str]) -> None:
         self.coded.append((bundle.manifest.version, tuple(older)))
+
+    async def _exclusive_files(self, device_id: str, generation: int) -> bytes:
+        raise NotImplementedError(f"no exclusive files here, of {device_id} {generation}")
 
     async def _check(self, scenario: str, task: str, version: str) -> None:
         if (scenario, task) != ("shop", "ipv") or version not in VERSIONS:

@@ -43,6 +43,7 @@ from walle.deploy.cloud.audit_api import audit_router
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.disk_space import DiskSpace
+from walle.deploy.cloud.exclusive_api import DeviceKey, cen_router, exclusive_router
 from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
@@ -259,9 +260,17 @@ class GatewayNode:
         app.include_router(registry_router(monitor, access, identities.states))
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
+        exclusive = self._home.exclusive
+
+        async def key_of(device_id: str) -> DeviceKey:
+            return DeviceKey(*await identities.current_key(device_id))
+
+        repos, space = self._home.repos, self._space
+        app.include_router(exclusive_router(exclusive, repos, key_of, access, space=space, audit=audit))
+        app.include_router(cen_router(exclusive, releases, self._identity.verifier.identity))
         files = cdn_app(self._home.files, self._home.coded_files)
         app.mount("/cdn", signed_files(files, self._home.file_addresses))
-        git = git_app(self._home.repos, access, space=self._space, audit=log, compile_sources=compiler(self._config))
+        git = git_app(repos, access, space=space, audit=log, compile_sources=compiler(self._config))
         app.mount("/git", git)
         return app
 

@@ -13,6 +13,7 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.access_file import AccessFile
 from walle.deploy.cloud.audit import AuditLog
 from walle.deploy.cloud.coded_files import CodedFiles
+from walle.deploy.cloud.exclusive_store import ExclusiveStore
 from walle.deploy.cloud.file_address import FileAddresses
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
@@ -38,6 +39,7 @@ class CloudHome:
         repos/              task repositories       files/              what /cdn serves
         cloud-files/        what only the cloud's phases read
         releases.db  monitor.db  uploads.db  devices.db  identities.db
+        exclusive.db        files of single devices, sealed to their keys
 
     `prepare` makes what is absent; the nodes only read keys and tokens.
     """
@@ -109,6 +111,11 @@ class CloudHome:
     @property
     def admin_token(self) -> str:
         return (self.folder / "admin.token").read_text().strip()
+
+    @functools.cached_property
+    def exclusive(self) -> ExclusiveStore:
+        """The store of exclusive files. Several processes may use it at once."""
+        return ExclusiveStore(self.folder / "exclusive.db").open()
 
     def identities(self) -> IdentityStore:
         """Return the open file of devices' identities: what the identity node uses, and an administrator here."""

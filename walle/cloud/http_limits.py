@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
+from walle.protocol import MAX_EXCLUSIVE_BYTES
 
 RETRY_AFTER_S = 5
 
@@ -56,8 +57,9 @@ _RULES = (
     BodyRule(re.compile(r"/v1/outcomes"), MAX_OUTCOMES_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),
     BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),  # of new devices
+    BodyRule(re.compile(r"/v1/exclusive/.*"), MAX_EXCLUSIVE_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
-    BodyRule(re.compile(r"/(cdn|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
+    BodyRule(re.compile(r"/(cdn|cen|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
 )
 _NEW_WORK = re.compile(r"/v1/releases(/[^/]*/(start|resume))?")
 _STREAM = re.compile(r"/v1/releases/[^/]*/stream")

@@ -6,6 +6,7 @@ from typing import Protocol
 from walle.cloud.identity.routes import Identities
 from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
 from walle.deploy.cloud.device_api import Devices
+from walle.deploy.cloud.exclusive_api import SignedLists
 from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
@@ -27,7 +28,7 @@ class MonitorPeer(Outcomes, Devices, Protocol):
     async def note_profiles(self, profiles: Mapping[str, bytes]) -> None: ...
 
 
-class ReleasesPeer(Releases, SignedVersions, Protocol):
+class ReleasesPeer(Releases, SignedVersions, SignedLists, Protocol):
     """Methods of the release service that the gateway, the monitor and fallback inference call."""
 
     async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None: ...

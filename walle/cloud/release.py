@@ -101,6 +101,12 @@ class ReleaseNode:
         roles = await asyncio.to_thread(
             OnlineRoles, home.trust, read_epoch(home.folder), clock, timestamp_life_s=life_s
         )
+
+        async def exclusive_files(device_id: str, generation: int) -> bytes:
+            found = await asyncio.to_thread(home.exclusive.files, device_id, generation)
+            return roles.sign_exclusive(device_id, generation, found).to_bytes()
+
+        await asyncio.to_thread(lambda: home.exclusive)
         world = World(
             check_version=check_version,
             read_config=read_config,
@@ -117,6 +123,7 @@ class ReleaseNode:
             signing=signing,
             add_signatures=add_signatures,
             judge=monitor,
+            exclusive_files=exclusive_files,
         )
         async with contextlib.AsyncExitStack() as undo:
             if host is not None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost, shared_host
-from walle.errors import VMError, WalleError
+from walle.errors import DeployError, VMError, WalleError
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog
@@ -31,7 +32,7 @@ from walle.pipeline.task_queue import Trigger
 from walle.pipeline.task_states import TaskState
 from walle.pipeline.topics import PutTopics
 from walle.pipeline.transient_events import transient
-from walle.protocol import Attribute, Failure
+from walle.protocol import Attribute, Failure, Manifest
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, OnLog, TaskLog
 from walle.task_runner import TaskRunner
@@ -97,7 +98,7 @@ class Simulator:
         """Play `events` (JSON lines; None for none) through the bundle on each kind of device.
 
         `files` are those that events may name (`walle.pipeline.event_files`); an event whose file is missing or wrong
-        is refused.
+        is refused. Those below `exclusive/` stand for exclusive files.
 
         A version fails if it does not load or if a run fails; after ten failures no further event is played. Without
         events it passes by loading. Events that a device refuses are not played, and listed in the result.
@@ -178,6 +179,8 @@ class Simulator:
             under_way[:], outputs[:] = [trigger], []
             query = functools.partial(query_payloads, store, manifest, 0)
             callbacks: Callbacks = {"escalate": escalate, "store.query": query}
+            if manifest.exclusive:
+                callbacks = {**callbacks, "exclusive.read": functools.partial(_exclusive_file, manifest, named)}
             if manifest.history is not None:
                 older = functools.partial(history.query, manifest.name, trigger.position)
                 callbacks = {**callbacks, "events.history": older}
@@ -242,6 +245,23 @@ class _Play:
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     without_visit: int = 0  # on one kind of device
     is_cut: bool = False
+
+
+def _exclusive_file(manifest: Manifest, files: EventFiles, name: str, known: str) -> tuple[str, bytes | None]:
+    """Return an exclusive file of a simulated device, for `ctx.exclusive`."""
+    listed = next((file for file in manifest.exclusive if file.name == name), None)
+    data = None if listed is None else files.read(f"exclusive/{name}")
+    if listed is None:
+        raise DeployError(f"task.toml does not list {name[:100]!r} under [[exclusive]]")
+    if data is None:
+        if listed.required:
+            what = f"exclusive file {name!r} is required: for the simulation, add one as exclusive/{name} in the folder"
+            raise DeployError(f"{what} of the simulation's events")
+        return "", None
+    if len(data) > listed.max_bytes:
+        raise DeployError(f"exclusive/{name} has {len(data)} bytes, more than its max_bytes, {listed.max_bytes}")
+    sha256 = hashlib.sha256(data).hexdigest()
+    return sha256, None if sha256 == known else data
 
 
 def _describe(failure: Failure) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter, HTTPException, Response
 
 from walle.clock import Clock
+from walle.deploy.cloud.exclusive_store import DeviceFiles
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.trust import RELEASE, TIMESTAMP, Root, Scenarios
 from walle.deploy.trust_folder import TrustFolder, TrustFolderError
 from walle.errors import ConfigError
-from walle.protocol import Directive, Timestamp
+from walle.protocol import Directive, ExclusiveList, Timestamp
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,6 +55,18 @@ class OnlineRoles:
     def sign(self, directive: Directive) -> Directive:
         """Return the directive for the fleet in the present epoch, signed by the release role."""
         return self._release.sign_directive(dataclasses.replace(directive, epoch=self._epoch), self._root.fleet)
+
+    def sign_exclusive(self, device_id: str, generation: int, found: DeviceFiles) -> ExclusiveList:
+        """Return the list of what a key of a device has now, signed by the release role; as fresh as a timestamp."""
+        files = ExclusiveList(
+            device_id=device_id,
+            generation=generation,
+            serial=found.serial,
+            epoch=self._epoch,
+            expires_s=int(self._clock.time()) + self._life_s,
+            files=found.files,
+        )
+        return self._release.sign_exclusive(files, self._root.fleet)
 
     async def stamp(self, table: ReleaseTable) -> str:
         """Return the value of X-Walle-Trust for answers from `table`, signed now by the timestamp role.

@@ -1,8 +1,8 @@
-"""Signing keys (Ed25519) and what they sign: manifests, directives, timestamps, metadata.
+"""Signing keys (Ed25519) and what they sign: manifests, directives, lists of exclusive files, timestamps, metadata.
 
 The roles are in docs/adr/0153-signed-roots.md.
-Each kind of signed bytes begins differently: manifests with `MANIFEST_DOMAIN`, directives and timestamps with domains
-of their own, metadata with a brace. None is accepted as another, even where one key has several roles.
+Each kind of signed bytes begins differently: manifests with `MANIFEST_DOMAIN`, directives, lists and timestamps with
+domains of their own, metadata with a brace. None is accepted as another, even where one key has several roles.
 Verification is in `walle.deploy.trust`.
 """
 
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from walle.durable_file import write_file
 from walle.errors import ConfigError, DeployError
-from walle.protocol import Directive, Envelope, Manifest, Timestamp
+from walle.protocol import Directive, Envelope, ExclusiveList, Manifest, Timestamp
 
 MANIFEST_DOMAIN = b"walle manifest 1\0"
 _KEY_ID_CHARS = 16
@@ -85,6 +85,11 @@ class Signer:
         """Return `directive` with this key's signature in place of any it had; for the release role of `fleet`."""
         signature = self._key.sign(directive.signed_bytes(fleet))
         return dataclasses.replace(directive, signature=base64.b64encode(signature).decode())
+
+    def sign_exclusive(self, files: ExclusiveList, fleet: str) -> ExclusiveList:
+        """Return `files` with this key's signature in place of any it had; for the release role of `fleet`."""
+        signature = self._key.sign(files.signed_bytes(fleet))
+        return dataclasses.replace(files, signature=base64.b64encode(signature).decode())
 
     def sign_audit_head(self, data: bytes) -> tuple[bytes, bytes]:
         """Return this key's signature over the signed bytes of an audit log's head, and its public key; audit role."""

@@ -30,6 +30,7 @@ from walle.protocol import (
     MAX_EPOCH,
     Directive,
     Envelope,
+    ExclusiveList,
     Manifest,
     ProtocolError,
     Timestamp,
@@ -181,6 +182,11 @@ class Root:
         what = f"directive for {directive.task!r}"
         signature = _decoded(what, directive.signature)
         self._verify_online(RELEASE, what, signature, directive.signed_bytes(self.fleet))
+
+    def verify_exclusive(self, files: ExclusiveList) -> None:
+        """Return where the release role of this fleet signed `files`. Raises SignatureError."""
+        what = "list of exclusive files"
+        self._verify_online(RELEASE, what, _decoded(what, files.signature), files.signed_bytes(self.fleet))
 
     def verify_timestamp(self, timestamp: Timestamp) -> None:
         """Return where the timestamp role of this fleet signed `timestamp`. Raises SignatureError."""

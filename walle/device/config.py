@@ -28,6 +28,7 @@ class DeviceConfig:
     # that the device has.
     vm_host: bool = True
     report_interval_s: float = 10.0
+    exclusive_interval_s: float = 60.0  # between two questions for exclusive files, by a device whose tasks have some
     enrolment_token: str = ""  # of a join file; a device that is enrolled needs none
     escalation_timeout_s: float = 5.0
     escalation_connect_s: float = 0.5  # of this, for a connection: without one, a task soon decides by itself

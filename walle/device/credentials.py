@@ -93,6 +93,11 @@ class DeviceCredentials:
             self._use_certificate()
 
     @property
+    def key(self) -> ec.EllipticCurvePrivateKey:
+        """The device's present key, which opens what is sealed to it."""
+        return self._key
+
+    @property
     def session_header(self) -> str:
         """The value of `X-Walle-Device` for the app's next request, "" while there is none."""
         return self._session

@@ -12,16 +12,19 @@ import httpx
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.device.agent import Agent
+from walle.deploy.device.exclusive import ExclusiveFiles
 from walle.deploy.device.fetch import HttpFetcher
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.trust import DeviceTrust
 from walle.deploy.http_roots import http_tls
+from walle.deploy.sealing import open_sealed
 from walle.device.background import BackgroundWork
 from walle.device.cloud_requests import CloudRequests
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials
 from walle.device.event_intake import EventIntake
+from walle.device.exclusive_source import HttpExclusiveSource
 from walle.device.summary import DeviceCounts, DeviceSummary
 from walle.device.task_runs import TaskRuns
 from walle.device.task_versions import ActiveVersion, TaskVersions
@@ -92,6 +95,16 @@ class Device:
             )
             await self._credentials.start()
             active: dict[str, ActiveVersion] = {}
+            credentials = self._credentials
+            trust = DeviceTrust(config.trusted_keys, clock, device_id=config.device_id, app_version=config.app_version)
+            self._exclusive = ExclusiveFiles(
+                config.folder / "exclusive",
+                config.device_id,
+                trust,
+                HttpExclusiveSource(http, credentials),
+                lambda sealed, info: open_sealed(sealed, credentials.key, info),
+                active=lambda: [version.manifest for version in active.values()],
+            )
             self._runs = TaskRuns(
                 config,
                 clock,
@@ -102,6 +115,7 @@ class Device:
                 tunnel=self._tunnel,
                 runner=runner,
                 task_log=task_log,
+                exclusive=self._exclusive,
             )
             self.stream = StreamEngine(
                 self.store, self._runs.run, on_outcome=self._on_outcome, share_arrays=config.vm_host
@@ -111,24 +125,30 @@ class Device:
             undo.push_async_callback(self._versions.aclose)
             self.agent = Agent(
                 config.folder / "tasks",
-                DeviceTrust(config.trusted_keys, clock, device_id=config.device_id, app_version=config.app_version),
+                trust,
                 HttpFetcher(http),
                 runner.check,
                 clock,
                 outcomes=OutcomeReport(config.device_id),
+                exclusive=self._exclusive,
                 prepare=self._versions.prepare,
                 on_activate=self._versions.activate,
                 on_suspend=self._versions.suspend,
-                on_remove=self._versions.remove,
+                on_remove=self._remove_task,
                 random_source=self._rng,
             )
             self._requests = CloudRequests(config, http, self.agent, self._credentials, clock, self._rng)
             await undo.enter_async_context(self.agent)
+            await self._exclusive.start()
             await self._versions.start()
             self._background = BackgroundWork(config.device_id)
             undo.push_async_callback(self._background.aclose)
             self._background.spawn(self._credentials.run(), "credentials")
             self._background.spawn(self._tunnel.run(self._credentials), "tunnel")
+            interval_s = config.exclusive_interval_s
+            self._background.spawn(
+                self._exclusive.run(lambda: interval_s * self._rng.uniform(0.8, 1.2)), "exclusive files"
+            )
             self._background.spawn(self._requests.report_periodically(), "report")
             self._intake = EventIntake(config, clock, self.store, self.stream, history)
             undo.push_async_callback(self._intake.aclose)
@@ -209,6 +229,10 @@ class Device:
             httpx.HTTPError: the cloud does not accept them now; the next report sends them again.
         """
         await self._requests.report()
+
+    async def _remove_task(self, task: str) -> None:
+        await self._versions.remove(task)
+        await self._exclusive.forget(task)
 
     def _on_outcome(self, task: str, ok: bool, error: Exception | None) -> None:
         """Count a run that has ended towards the release of its version."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from walle import plain
 from walle.clock import Clock
+from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
 from walle.device.summary import DeviceCounts
@@ -70,6 +71,7 @@ class TaskRuns:
         tunnel: CloudTunnel,
         runner: TaskRunner,
         task_log: TaskLog,
+        exclusive: ExclusiveFiles,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -80,6 +82,7 @@ class TaskRuns:
         self._tunnel = tunnel
         self._runner = runner
         self._task_log = task_log
+        self._exclusive = exclusive
         self._topics = PutTopics()
         self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
 
@@ -99,6 +102,8 @@ class TaskRuns:
         callbacks: Callbacks = {"escalate": functools.partial(self._escalate, run), "store.query": query}
         if version.manifest.history is not None:
             callbacks = {**callbacks, "events.history": functools.partial(self._older_events, run, trigger.position)}
+        if version.manifest.exclusive:
+            callbacks = {**callbacks, "exclusive.read": functools.partial(self._exclusive_file, run)}
         output = await self._runner.run(
             version.files,
             version.manifest,
@@ -203,5 +208,16 @@ class TaskRuns:
         try:
             return await self._history.query(run.version.manifest.name, upto, *args)
         except EventHistoryError:
+            run.is_unserved = True
+            raise
+
+    async def _exclusive_file(self, run: _Run, name: str, known: str) -> tuple[str, bytes | None]:
+        """Return hash and contents of a file for a task's `ctx.exclusive`: "" if there is none.
+
+        The contents are None if the task's VM knows them, by the hash `known`.
+        """
+        try:
+            return await self._exclusive.read(run.version.manifest, name, known)
+        except ExclusiveMissingError:
             run.is_unserved = True
             raise

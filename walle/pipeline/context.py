@@ -37,6 +37,7 @@ _cpu_s = time.thread_time  # of the thread to which the VM is pinned
 # A VM is one task's, and a task's files do not change under it: what was loaded once serves every later run.
 _sessions: dict[str, Session | Module] = {}
 _resources: dict[str, memoryview] = {}
+_exclusive: dict[str, tuple[str, bytes]] = {}  # of exclusive files that a run has asked for: hash and contents
 _elsewhere: set[str] = set()  # paths below resources/ of the version's files that only the cloud has, on a device
 _logs: dict[int, Log] = {}  # by run, oldest first: of the present run, and of failed ones until `take_failure`
 _returned: dict[int, Log] = {}  # of the latest runs that returned: their result may be refused after that
@@ -246,6 +247,25 @@ class Context:
             TaskContextError: the task has no such file, or only the cloud has it and the phase runs on a device.
         """
         return _resource(name)
+
+    def exclusive(self, name: str) -> bytes | None:
+        """Return the contents of the exclusive file that task.toml lists under [[exclusive]], as the device has it now.
+
+        None if the device has no such file and it is not `required`. A file that was changed or removed in the cloud is
+        so from a later run on, without a new version.
+
+        Raises:
+            CallbackError: task.toml does not list the file, a required one is not here (it does not count against the
+                version), or the phase runs in the cloud.
+        """
+        known = _exclusive.get(name, ("", b""))
+        sha256, data = callbacks.call("exclusive.read", name, known[0])
+        if not sha256:
+            _exclusive.pop(name, None)
+            return None
+        if data is not None:
+            known = _exclusive[name] = sha256, data
+        return known[1]
 
     def session(self, name: str) -> Session | Module:
         """Return the `walle.Session` of the model `resources/NAME`, or the `walle.Module` of one with control flow.

@@ -54,6 +54,10 @@ class EventFiles:
 
         return cls(read)
 
+    def read(self, path: str) -> bytes | None:
+        """Return the bytes of a file, None if it does not exist."""
+        return self._read(path)
+
     def has_any(self, event: Event) -> bool:
         """Return whether the event names a file."""
         return _names_file(event.contents, 0)

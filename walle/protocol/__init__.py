@@ -7,6 +7,7 @@ Over HTTP (§6):
     response header  X-Walle-Trust     `Timestamp`, compact JSON
     GET  /trust/{version}.{name}.json  root and scenarios metadata, in the format of The Update Framework
     GET  {url}/{sha256}                a signed `Manifest` (an `Envelope`), then the files it lists
+    GET  /cen/files                    `ExclusiveList` of the device, then /cen/files/{sha256}, sealed to it
     POST /v1/outcomes                  `OutcomeBatch`
 Over the tunnel (§5.2), each in one frame of `walle.pipeline.tunnel.frames`:
     device → cloud   `Hello`, `Upload`, `UploadBatch`, `Request`, `Cancel`, `Ping`
@@ -17,6 +18,19 @@ their signatures are over the one canonical encoding of the parsed fields.
 """
 
 from walle.protocol.cloud_policy import CloudPolicy
+from walle.protocol.exclusive import (
+    EXCLUSIVE_NAME_RULE,
+    MAX_EXCLUSIVE_BYTES,
+    MAX_EXCLUSIVE_FILES,
+    MAX_LIST_BYTES,
+    SEAL_OVERHEAD_BYTES,
+    ExclusiveFile,
+    ExclusiveList,
+    SealedFile,
+    is_exclusive_name,
+    parse_exclusive,
+    seal_info,
+)
 from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, check_sha256, printable, whole_characters
 from walle.protocol.history import HistoryPolicy
 from walle.protocol.manifests import PHASES, Envelope, FileEntry, Manifest
@@ -70,17 +84,22 @@ from walle.protocol.tunnel import (
 __all__ = [
     "DEVICE_HEADER",
     "DICTIONARY_MARK",
+    "EXCLUSIVE_NAME_RULE",
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
     "MAX_DICTIONARY_BYTES",
     "MAX_EPOCH",
+    "MAX_EXCLUSIVE_BYTES",
+    "MAX_EXCLUSIVE_FILES",
     "MAX_ID_CHARS",
+    "MAX_LIST_BYTES",
     "MAX_SEQ",
     "OLDEST_PROTOCOL",
     "PHASES",
     "PRIORITIES",
     "PROFILE_HEADER",
     "PROTOCOL_VERSION",
+    "SEAL_OVERHEAD_BYTES",
     "TASKS_HEADER",
     "TRUST_HEADER",
     "Ack",
@@ -94,6 +113,8 @@ __all__ = [
     "Directive",
     "Drain",
     "Envelope",
+    "ExclusiveFile",
+    "ExclusiveList",
     "Failure",
     "FeaturesPolicy",
     "FileEntry",
@@ -116,6 +137,7 @@ __all__ = [
     "Refusal",
     "Request",
     "Response",
+    "SealedFile",
     "StatePolicy",
     "Timestamp",
     "TriggerCondition",
@@ -128,11 +150,14 @@ __all__ = [
     "digests_from_text",
     "directives_from_header",
     "directives_to_header",
+    "is_exclusive_name",
     "numbers_from_text",
     "origins_from_text",
     "origins_to_text",
+    "parse_exclusive",
     "parse_reads",
     "printable",
+    "seal_info",
     "session_proof",
     "whole_characters",
 ]

@@ -2,10 +2,11 @@
 
 import base64
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.protocol.cloud_policy import CloudPolicy
+from walle.protocol.exclusive import ExclusiveFile, parse_exclusive
 from walle.protocol.fields import ProtocolError, canonical_json, check_sha256, parse_object, take, take_map
 from walle.protocol.history import HistoryPolicy
 from walle.protocol.output import OutputPolicy
@@ -18,7 +19,7 @@ PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
 
 @dataclasses.dataclass(frozen=True)
 class FileEntry:
-    """One file of a version. `route` is `shared` (CDN) or `exclusive` (CEN); that of a cloud file is `cloud`."""
+    """One file of a version. `route` is `shared` (CDN); that of a cloud file is `cloud`."""
 
     path: str
     sha256: str
@@ -47,10 +48,12 @@ class Manifest:
     reads: tuple[str, ...] = ()  # topics of other tasks of the scenario: `task` or `task/name`
     cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
     cloud_files: tuple[FileEntry, ...] = ()  # that the cloud has beside `files`; no device gets them
+    exclusive: tuple[ExclusiveFile, ...] = ()  # files of each device alone, which come through /cen
 
     FORMAT = 2
     _FORMAT_1 = 1  # with `sequence` in place of `trigger`; devices may have such versions installed
     _FORMAT_3 = 3  # with `output`: a walle that does not know it must refuse the version, as it would upload outputs
+    _FORMAT_4 = 4  # with `exclusive`: a walle that does not know it would run the version without them
 
     @property
     def name(self) -> str:
@@ -73,6 +76,7 @@ class Manifest:
         for name in ("dictionary", "reads", "cloud_files"):
             if not fields[name]:
                 del fields[name]
+        del fields["exclusive"]
         if self.cloud == CloudPolicy():
             del fields["cloud"]
         else:
@@ -82,6 +86,8 @@ class Manifest:
             del fields["output"]
         else:
             fields["output"], format_number = self.output.to_json(), self._FORMAT_3
+        if self.exclusive:
+            fields["exclusive"], format_number = [file.to_json() for file in self.exclusive], self._FORMAT_4
         for name, policy in (("history", self.history), ("state", self.state)):
             del fields[name]
             if policy is not None:
@@ -94,10 +100,10 @@ class Manifest:
         value = parse_object(data, "manifest")
         if value.get("format") == cls._FORMAT_1:
             trigger: Any = {"sequence": take(value, "sequence", list, "manifest")}
-        elif value.get("format") in (cls.FORMAT, cls._FORMAT_3):
+        elif value.get("format") in (cls.FORMAT, cls._FORMAT_3, cls._FORMAT_4):
             trigger = take(value, "trigger", dict, "manifest")
         else:
-            what = f"must be {cls._FORMAT_1} to {cls._FORMAT_3}, is {value.get('format')!r}; a newer walle may read it"
+            what = f"must be {cls._FORMAT_1} to {cls._FORMAT_4}, is {value.get('format')!r}; a newer walle may read it"
             raise ProtocolError("manifest.format", what)
         try:
             condition = TriggerCondition.parse(trigger)
@@ -108,8 +114,12 @@ class Manifest:
             cloud = CloudPolicy.parse(value["cloud"]) if "cloud" in value else CloudPolicy()
         except ProtocolError as error:
             raise ProtocolError(f"manifest.{error.where}", error.what) from error
-        files = _entries(value, "files", ("shared", "exclusive"))
-        cloud_files = _entries(value, "cloud_files", ("cloud",)) if "cloud_files" in value else ()
+        try:
+            exclusive = parse_exclusive(value["exclusive"]) if "exclusive" in value else ()
+        except ProtocolError as error:
+            raise ProtocolError(f"manifest.exclusive.{error.where}", error.what) from error
+        files = _entries(value, "files", "shared")
+        cloud_files = _entries(value, "cloud_files", "cloud") if "cloud_files" in value else ()
         if len({file.path for file in (*files, *cloud_files)}) != len(files) + len(cloud_files):
             raise ProtocolError("manifest.files", "a path is listed twice")
         manifest = cls(
@@ -130,6 +140,7 @@ class Manifest:
             reads=reads,
             cloud=cloud,
             cloud_files=cloud_files,
+            exclusive=exclusive,
         )
         if manifest.dictionary and manifest.dictionary not in {file.path for file in files}:
             raise ProtocolError("manifest.dictionary", f"{manifest.dictionary!r} is not one of the files")
@@ -142,7 +153,7 @@ class Manifest:
         return manifest
 
 
-def _entries(manifest: Mapping[str, Any], name: str, routes: Sequence[str]) -> tuple[FileEntry, ...]:
+def _entries(manifest: Mapping[str, Any], name: str, route: str) -> tuple[FileEntry, ...]:
     """Return the files that a manifest lists under `name`. Raises ProtocolError, also for a path that leaves it."""
     entries = []
     for index, entry in enumerate(take(manifest, name, list, "manifest")):
@@ -156,10 +167,8 @@ def _entries(manifest: Mapping[str, Any], name: str, routes: Sequence[str]) -> t
         size_bytes = take(entry, "size_bytes", int, where)
         if size_bytes < 0:
             raise ProtocolError(f"{where}.size_bytes", f"{size_bytes} is negative")
-        route = take(entry, "route", str, where)
-        if route not in routes:
-            wanted = "neither shared nor exclusive" if len(routes) > 1 else f"not {routes[0]}"
-            raise ProtocolError(f"{where}.route", f"{route!r} is {wanted}")
+        if (found := take(entry, "route", str, where)) != route:
+            raise ProtocolError(f"{where}.route", f"{found!r} is not {route}")
         sha256 = check_sha256(take(entry, "sha256", str, where), f"{where}.sha256")
         entries.append(FileEntry(path, sha256, size_bytes, route))
     return tuple(entries)

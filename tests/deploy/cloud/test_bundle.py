@@ -165,7 +165,6 @@ def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None
         ({"task.toml": listing("a")}, "task.toml", 0, "[files] 'a' is not in the tree"),
         ({"task.toml": listing("main.py")}, "task.toml", 0, "code travels as the cloud compiles it"),
         ({"task.toml": listing("a.pyc"), "a.pyc": b""}, "task.toml", 0, "code travels as the cloud compiles it"),
-        ({"task.toml": listing("a", "exclusive"), "a": b""}, "task.toml", 0, "no private route to a device yet"),
         ({"task.toml": listing("simulation/a"), "simulation/a": b""}, "task.toml", 0, "simulation/ stays on the cloud"),
         ({"task.toml": listing("main.pyc/a"), "main.pyc/a": b""}, "task.toml", 0, "a folder has the name 'main.pyc'"),
         ({"task.toml": CONFIG + b'[simulation]\nevents = "e"'}, "task.toml", 0, "events: file 'e' does not exist"),

@@ -15,7 +15,7 @@ from walle.deploy.cloud.task_config import (
     TaskConfigError,
     is_name,
 )
-from walle.protocol import PHASES, ContentsTest, Destination, TriggerCondition
+from walle.protocol import PHASES, ContentsTest, Destination, ExclusiveFile, TriggerCondition
 
 REST = {"log_kb": 64, "output_kb": 1024, "recursion": 1000, "queue": 16}
 POLICIES = {"queue_full": "drop-oldest", "outbox_full": "block"}
@@ -31,7 +31,13 @@ execute = "auto"
 postprocess = "cloud"
 [files]
 "resources/encoder.walle" = "shared"
-"resources/user.walle" = "exclusive"
+"resources/user.walle" = "cloud"
+[[exclusive]]
+name = "gallery.json"
+[[exclusive]]
+name = "face.walle"
+required = false
+max_bytes = 5000
 [limits]
 deadline_ms = 250
 queue_full = "drop-newest"
@@ -100,7 +106,11 @@ def test_every_part_is_read() -> None:
         name="ipv",
         trigger=TriggerCondition(("page_enter", "page_exit"), without_visit=True),
         phases={"preprocess": "device", "execute": "auto", "postprocess": "cloud"},
-        files={"resources/encoder.walle": "shared", "resources/user.walle": "exclusive"},
+        files={"resources/encoder.walle": "shared", "resources/user.walle": "cloud"},
+        exclusive=(
+            ExclusiveFile(name="gallery.json"),
+            ExclusiveFile(name="face.walle", required=False, max_bytes=5000),
+        ),
         limits={"deadline_ms": 250, "memory_mb": 32} | REST,
         policies=POLICIES | {"queue_full": "drop-newest"},
         simulation_events="simulation/events.jsonl",
@@ -108,7 +118,7 @@ def test_every_part_is_read() -> None:
 
 
 def test_a_dictionary_is_a_shared_file() -> None:
-    listed = CONFIG + b'[files]\n"resources/f.dict" = "shared"\n"resources/own.dict" = "exclusive"\n'
+    listed = CONFIG + b'[files]\n"resources/f.dict" = "shared"\n"resources/own.dict" = "cloud"\n'
     config = TaskConfig.parse(listed + b'[tunnel]\ndictionary = "resources/f.dict"\n', "task.toml")
     assert config.dictionary == "resources/f.dict"
     for wrong in (b'dictionary = "resources/own.dict"', b'dictionary = "other"', b"dictionary = 5", b"dict = 1", b""):
@@ -163,7 +173,15 @@ def test_what_is_left_out_has_its_default() -> None:
         ),
         (CONFIG + b'[phases]\nexecute = "devise"', "phases", "is 'devise'; did you mean device?"),
         (CONFIG + b"[phases]\nexecute = [1]", "phases", "must be one of device, cloud, auto; is [1]"),
-        (CONFIG + b'[files]\n"a" = "public"', "files", "a must be one of shared, exclusive, cloud; is 'public'"),
+        (CONFIG + b'[files]\n"a" = "public"', "files", "a must be one of shared, cloud; is 'public'"),
+        (CONFIG + b'[files]\n"a" = "exclusive"', "files", "give it a table [[exclusive]] with its name"),
+        (CONFIG + b"[exclusive]\n", "", "write [[exclusive]] on a line of its own"),
+        (CONFIG + b"[[exclusive]]\n", "exclusive", "1.name must be letters, digits and ._-"),
+        (CONFIG + b'[[exclusive]]\nname = "../a"\n', "exclusive", "1.name must be letters, digits and ._-"),
+        (CONFIG + b'[[exclusive]]\nname = "a"\nrequired = 1\n', "exclusive", "1.required must be true or false"),
+        (CONFIG + b'[[exclusive]]\nname = "a"\nmax_bytes = 0\n', "exclusive", "1.max_bytes must be a whole number"),
+        (CONFIG + b'[[exclusive]]\nname = "a"\nsize = 0\n', "exclusive", "1 has an unknown key 'size'"),
+        (CONFIG + b'[[exclusive]]\nname = "a"\n' * 1 + b'[[exclusive]]\nname = "a"\n', "exclusive", "listed twice"),
         (CONFIG + b'[files]\n"../a" = "shared"', "files", "must be a plain path from the task's root"),
         (CONFIG + b'[simulation]\nevents = "/etc/passwd"', "simulation", "must be a plain path"),
         (b"[task", "", "t.toml: is not TOML: Expected"),

@@ -136,6 +136,10 @@ class IdentityService:
         """Revoke the key of a device: see `IdentityStore.revoke`."""
         return await self._blocking(lambda: self._store.revoke(device_id, reason))
 
+    async def current_key(self, device_id: str) -> tuple[int, bytes]:
+        """Return the key of a device: see `IdentityStore.current_key`."""
+        return await self._blocking(lambda: self._store.current_key(device_id))
+
     async def revocations(self, after: int) -> tuple[int, dict[str, int]]:
         """Return what was revoked since version `after`: see `IdentityStore.revocations`."""
         return await self._blocking(lambda: self._store.revocations(after))

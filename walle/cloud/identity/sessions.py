@@ -83,7 +83,11 @@ class SessionVerifier:
         self._cache_bytes = cache_bytes
 
     def device_id(self, token: bytes | None) -> str:
-        """Return the device whose valid session this is.
+        """Return the id of the device whose valid session this is; raises as `identity`."""
+        return self.identity(token).device_id
+
+    def identity(self, token: bytes | None) -> DeviceIdentity:
+        """Return the device whose valid session this is, with the generation of its key.
 
         Raises:
             SessionRefusedError: it is nobody's, or is over, or the device's key was revoked.
@@ -103,7 +107,7 @@ class SessionVerifier:
         if not self._revocations.allows(identity):
             self.refused += 1
             raise SessionRefusedError(f"the key of device {identity.device_id[:100]!r} was revoked")
-        return identity.device_id
+        return identity
 
     def _verify(self, token: bytes | None) -> tuple[DeviceIdentity, float]:
         if not token:

@@ -218,6 +218,20 @@ class IdentityStore:
             raise KeyRevokedError(device_id)
         return known["generation"], known["public_key"], known["expires_s"]
 
+    def current_key(self, device_id: str) -> tuple[int, bytes]:
+        """Return the generation and key (DER) of a device, for what only it may read.
+
+        Raises:
+            UnknownIdentityError, KeyRevokedError: it has none that is valid.
+        """
+        try:
+            generation, public_key, _ = self.proven_key(device_id)
+        except KeyRevokedError:
+            raise
+        except IdentityRefusedError as error:
+            raise UnknownIdentityError(device_id) from error
+        return generation, public_key
+
     def note_session(self, device_id: str) -> None:
         """Note that the device was seen now."""
         with self._writing() as db:

@@ -156,6 +156,7 @@ def build_unsigned(
         cloud=config.cloud,
         files=entries,
         cloud_files=cloud_entries,
+        exclusive=config.exclusive,
     )
     return UnsignedBundle(manifest, blobs, cloud_blobs)
 
@@ -253,12 +254,6 @@ def _listed_files(tree: TaskTree, config: TaskConfig, *, on_cloud: bool = False)
             raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
         if path.startswith(SIMULATION):
             raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
-        if route == "exclusive":
-            raise BundleError(
-                CONFIG_FILE,
-                f"[files] {path!r} is exclusive, and this cloud has no private route to a device yet;"
-                ' make it "shared", or leave it out and let the task ask for it over the tunnel',
-            )
         if path == config.dictionary:
             _check_dictionary(path, tree.files[path])
         if on_cloud and not path.startswith(RESOURCES):

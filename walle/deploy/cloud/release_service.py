@@ -98,7 +98,8 @@ class World:
     bundle's files, for devices that have the versions with these manifests (sha256); `publish` swaps the table in all
     gateways; `stamp` returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys
     have signed a version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns
-    at most a given number of ids of recently seen devices of a policy. A call that raises is retried, except during a
+    at most a given number of ids of recently seen devices of a policy; `exclusive_files` returns the signed list of a
+    device's exclusive files. A call that raises is retried, except during a
     simulation, where it fails the release.
     """
 
@@ -117,6 +118,7 @@ class World:
     signing: Callable[[TaskVersion], Awaitable[SigningState]]
     add_signatures: Callable[[TaskVersion, Mapping[str, bytes]], Awaitable[SigningState]]
     judge: Judge
+    exclusive_files: Callable[[str, int], Awaitable[bytes]]
 
 
 class ReleaseService:
@@ -208,6 +210,10 @@ class ReleaseService:
     async def all(self) -> tuple[Release, ...]:
         """Return every release, newest first."""
         return tuple(sorted(self._releases.values(), key=lambda release: -release.number))
+
+    async def exclusive_files(self, device_id: str, generation: int) -> bytes:
+        """Return the signed list of the exclusive files of a device's key (`walle.protocol.ExclusiveList`)."""
+        return await self._world.exclusive_files(device_id, generation)
 
     async def history(self, release_id: str) -> list[Transition]:
         """Return the release's transitions, oldest first. Raises UnknownReleaseError."""

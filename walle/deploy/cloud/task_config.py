@@ -10,6 +10,10 @@ execute = "device"
 [files]
 "resources/encoder.walle" = "shared"
 "resources/large.walle" = "cloud"         # for phases that run there; no device gets it
+[[exclusive]]                             # a file of each device alone, for ctx.exclusive; one table for each
+name = "gallery.json"
+required = false                          # true: a device without it does not get the version
+max_bytes = 100_000
 [limits]                                  # the defaults are in LIMITS and POLICIES
 deadline_ms = 500
 queue_full = "drop-oldest"
@@ -47,17 +51,19 @@ from walle.errors import DeployError
 from walle.protocol import (
     PHASES,
     CloudPolicy,
+    ExclusiveFile,
     HistoryPolicy,
     OutputPolicy,
     ProtocolError,
     QueuePolicy,
     StatePolicy,
     TriggerCondition,
+    parse_exclusive,
     parse_reads,
 )
 
 PLACES = ("device", "cloud", "auto")
-ROUTES = ("shared", "exclusive", "cloud")
+ROUTES = ("shared", "cloud")
 LIMITS = {  # key: (default, least, most)
     "deadline_ms": (500, 1, 60_000),
     "memory_mb": (32, 1, 1024),  # Python objects and engine memory together
@@ -74,6 +80,7 @@ _SECTIONS = (
     "trigger",
     "phases",
     "files",
+    "exclusive",
     "limits",
     "history",
     "state",
@@ -160,6 +167,7 @@ class TaskConfig:
     cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
     simulation_events: str = ""  # path in the tree, empty if the task has none
     dictionary: str = ""  # the same
+    exclusive: tuple[ExclusiveFile, ...] = ()
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Self:
@@ -176,7 +184,7 @@ class TaskConfig:
     @classmethod
     def of_document(cls, document: Mapping[str, Any], where: str) -> Self:
         """Return the configuration in a parsed file; raises as `parse`, without places."""
-        sections = {name: _Section(where, name, value) for name, value in document.items()}
+        sections = {name: _Section(where, name, value) for name, value in document.items() if name != "exclusive"}
         _refuse_unknown(where, "", "section", sections, _SECTIONS)
         task = _need(sections, where, "task").only("name")
         name = task.text("name")
@@ -216,6 +224,7 @@ class TaskConfig:
             cloud=_policy(sections["cloud"], CloudPolicy) if "cloud" in sections else CloudPolicy(),
             simulation_events=events,
             dictionary=dictionary,
+            exclusive=_exclusive(where, document.get("exclusive", [])),
         )
 
 
@@ -322,7 +331,21 @@ def _reads(section: _Section, task: str) -> tuple[str, ...]:
 def _files(section: _Section) -> dict[str, str]:
     if len(section.values) > MAX_FILES:
         raise section.error("", f"lists {len(section.values)} files, more than {MAX_FILES}")
+    for path, route in section.values.items():
+        if route == "exclusive":
+            what = "is exclusive: give it a table [[exclusive]] with its name in place of this line, and put it with:"
+            raise section.error(path, f"{what} walle file put")
     return {section.path(path, path): section.choice(path, ROUTES) for path in section.values}
+
+
+def _exclusive(where: str, tables: object) -> tuple[ExclusiveFile, ...]:
+    if not isinstance(tables, list):
+        what = "exclusive must be a list of tables: write [[exclusive]] on a line of its own, for each file"
+        raise TaskConfigError(where, "", "", what, unknown="exclusive")
+    try:
+        return parse_exclusive(tables)
+    except ProtocolError as error:
+        raise TaskConfigError(where, "exclusive", error.where, error.what) from error
 
 
 def _dictionary(section: _Section, files: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ from typing import Protocol, Self
 
 from walle.clock import Clock
 from walle.deploy.device.coded_file import Base
+from walle.deploy.device.exclusive import ExclusiveFiles
 from walle.deploy.device.fetch import Fetcher, FetchError
 from walle.deploy.device.installed import (
     CorruptedError,
@@ -118,7 +119,8 @@ class Agent:
     back, unless the activation is postponed. `on_suspend(task)` stops a task that has no version to run, until a newer
     directive; its data stays. `on_remove(task)` ends a task and removes its data; it may be called again, also for a
     task that is suspended or was never active. A cancellation does not interrupt these four. They must not call
-    `handle` or `revert` for their own task: that is a deadlock.
+    `handle` or `revert` for their own task: that is a deadlock. The activation of a version waits for the `exclusive`
+    files that it requires, unless it replaces a bad one.
 
     Directives of one task are handled in order, those of different tasks concurrently. A call returns at once for a
     directive that another call is handling. A newer directive cancels a pull under way, so that a rollback never waits
@@ -134,6 +136,7 @@ class Agent:
         clock: Clock,
         *,
         outcomes: OutcomeReport,
+        exclusive: ExclusiveFiles | None = None,
         prepare: Check | None = None,
         on_activate: OnActivate,
         on_suspend: OnEnd,
@@ -159,6 +162,7 @@ class Agent:
         )
         self._check = check
         self._clock = clock
+        self._exclusive = exclusive
         self._prepare = prepare
         self._on_activate = on_activate
         self._on_suspend = on_suspend
@@ -455,6 +459,8 @@ class Agent:
         staging = self._installed.staging(directive.task, directive.manifest)
         files, manifest = await self._puller.pull(directive, staging, await on_disk(self._kept_files, state))
         await self._run_check(directive, files, manifest)
+        if self._exclusive is not None:
+            await self._exclusive.obtain(manifest)
         return manifest
 
     async def _run_check(self, directive: Directive, files: Path, manifest: Manifest) -> None:
@@ -489,11 +495,16 @@ class Agent:
         await self._clean(state)
 
     async def _activate(self, state: TaskState, files: Path, manifest: Manifest, *, written: bool = False) -> None:
-        if not written:
-            await on_disk(self._installed.write, state)
         before = self._states.get(state.task, TaskState(task=state.task))
         # A bad version is left at once: only one that the device may fall back to may run on meanwhile.
         may_postpone = before.active is not None and state.previous_good
+        missing = "" if self._exclusive is None else self._exclusive.missing(manifest)
+        if missing and (may_postpone or before.active is None):
+            await self._postpone(before, state)
+            why = f"it requires exclusive files that this device does not have: {missing} (walle file put)"
+            raise ActivationPostponedError(state.task, manifest.version, why)
+        if not written:
+            await on_disk(self._installed.write, state)
         if self._prepare is not None and (may_postpone or before.active is None):
             await self._prepare(files, manifest)
         self._states[state.task] = state

@@ -1,0 +1,43 @@
+"""The cloud's /cen over HTTP, with the session of the device (`walle.deploy.device.exclusive`)."""
+
+import httpx
+
+from walle.deploy.device.fetch import FetchError, WrongLengthError
+from walle.device.credentials import DeviceCredentials
+from walle.protocol import DEVICE_HEADER
+
+_TIMEOUT_S = 30.0
+
+
+class HttpExclusiveSource:
+    """An `ExclusiveSource`. Addresses are relative to the client's `base_url`: no other server gets the session."""
+
+    def __init__(self, http: httpx.AsyncClient, credentials: DeviceCredentials) -> None:
+        self._http = http
+        self._credentials = credentials
+
+    async def fetch(self, path: str, *, max_bytes: int) -> bytes:
+        """Return what is at a path; where the cloud does not know the session any more, with another one."""
+        try:
+            session = await self._credentials.session()
+            status, data = await self._get(path, session, max_bytes)
+            if status == httpx.codes.UNAUTHORIZED:
+                self._credentials.drop_session(session)
+                status, data = await self._get(path, await self._credentials.session(), max_bytes)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise FetchError(path, f"{type(error).__name__}: {error}") from error
+        if status != httpx.codes.OK:
+            raise FetchError(path, f"the server answered {status}")
+        return data
+
+    async def _get(self, path: str, session: str, max_bytes: int) -> tuple[int, bytes]:
+        headers = {DEVICE_HEADER: session, "Accept-Encoding": "identity"}
+        data = bytearray()
+        async with self._http.stream("GET", path, headers=headers, timeout=_TIMEOUT_S) as response:
+            if response.status_code != httpx.codes.OK:
+                return response.status_code, b""
+            async for chunk in response.aiter_raw(16 << 10):
+                data += chunk
+                if len(data) > max_bytes:
+                    raise WrongLengthError(path, f"more than {max_bytes} bytes")
+        return response.status_code, bytes(data)
