@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,9 @@ import httpx
 import pytest
 
 from tests.sim.device_session import session_headers
-from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, shop_cloud, until
+from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
-from walle.cloud.backup import make_backup
-from walle.deploy.cloud.access import Role
-from walle.deploy.cloud.audit import read_records
-from walle.device import Device
-from walle.protocol import MAX_EXCLUSIVE_FILES, ExclusiveList
+from walle.protocol import ExclusiveList
 
 SECRET = b'{"faces": ["who is in the gallery"]}'
 OPTIONAL = TASK_CONFIG + '[[exclusive]]\nname = "gallery.json"\nrequired = false\nmax_bytes = 2000\n'

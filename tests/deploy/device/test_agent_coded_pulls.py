@@ -74,14 +74,14 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def _device(site: Site, folder: Path, **settings: int) -> AsyncIterator[Device]:
+async def _device(site: Site, folder: Path, difference_room: int = 10**8) -> AsyncIterator[Device]:
     config = uvicorn.Config(site.app, port=0, log_level="critical", lifespan="off", ws="none", interface="asgi3")
     server, sockets = uvicorn.Server(config), [config.bind_socket()]
     serving = asyncio.create_task(server.serve(sockets))
     try:
         base_url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
         async with httpx.AsyncClient(base_url=base_url, trust_env=False) as client:
-            device = Device(folder, site.cloud, fetcher=HttpFetcher(client), **settings)
+            device = Device(folder, site.cloud, fetcher=HttpFetcher(client), difference_room=difference_room)
             await device.agent.start()
             yield device
     finally:
