@@ -82,7 +82,7 @@ def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Per
     assert request["gate"]["beta"] != 0.2  # what is not given is the cloud's choice
     assert asyncio.run(_beta_devices(person, name)) == ["a", "b"]
     with pytest.raises(CloudRefusedError, match=f"{name} of shop/good is under way"):
-        person.json("start", "shop", "good", "v1")
+        person.json("start", "shop", "good", "v1", "--app-version=>=10")
 
     assert person.json("pause", name)["state"] == "paused"
     assert [one["id"] for one in person.json("status")] == [name]

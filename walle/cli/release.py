@@ -14,6 +14,7 @@ from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, emit_rows
 from walle.deploy.cloud_client import CloudAddressError, CloudUnreachableError
 from walle.deploy.release_client import (
     FailuresJson,
+    PolicyJson,
     ReleaseClient,
     ReleaseJson,
     TransitionJson,
@@ -23,6 +24,7 @@ from walle.errors import WalleError
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 
+AppVersionOption = Annotated[str, typer.Option(help="Only devices of these app versions, such as '>=10,<11'.")]
 ReleaseId = Annotated[str, typer.Argument(help="The release's id, such as ipv-v1-1.")]
 
 
@@ -54,7 +56,11 @@ def start(
     step: Annotated[
         list[float] | None, typer.Option(help="Share of a gray step; once for each, the last one 1.")
     ] = None,
-    app_version: Annotated[str, typer.Option(help="Only devices of these app versions, such as '>=10,<11'.")] = "",
+    app_version: AppVersionOption = "",
+    rule: Annotated[str, typer.Option(help="Only devices for which it is true, such as: os == 'android'.")] = "",
+    only_device: Annotated[
+        list[str] | None, typer.Option(help="Only this device's id; once for each. It goes before all other releases.")
+    ] = None,
     gate_p_good: Annotated[float | None, typer.Option(help="Failure rate of a good version.")] = None,
     gate_p_bad: Annotated[float | None, typer.Option(help="Failure rate of a bad version.")] = None,
     gate_alpha: Annotated[float | None, typer.Option(help="Probability of rejecting a good version.")] = None,
@@ -75,10 +81,11 @@ def start(
         raise typer.BadParameter("give a number or the devices, not both", param_hint="--beta, --beta-device")
     gate = {"p_good": gate_p_good, "p_bad": gate_p_bad, "alpha": gate_alpha, "beta": gate_beta}
     gate = {**gate, "min_devices": gate_min_devices}
+    policy: PolicyJson = {"app_version": app_version, "rule": rule, "devices": only_device or []}
     optional: dict[str, Any] = {
         "beta": beta_device or beta,
         "steps": step or None,
-        "policy": {"app_version": app_version} if app_version else None,
+        "policy": {key: value for key, value in policy.items() if value} or None,
         "gate": {key: value for key, value in gate.items() if value is not None} or None,
     }
 

@@ -15,13 +15,22 @@ _RECONNECT_S = 0.5
 _RECONNECTS = 20  # in a row
 
 
+class PolicyJson(TypedDict):
+    """Policy of a release: what is given holds for each of its devices. The cloud adds the types of the attributes."""
+
+    app_version: NotRequired[str]
+    rule: NotRequired[str]
+    devices: NotRequired[list[str]]
+    columns: NotRequired[dict[str, str]]
+
+
 class RequestJson(TypedDict):
     """A release request, as the cloud shows it."""
 
     scenario: str
     task: str
     version: str
-    policy: dict[str, str]
+    policy: PolicyJson
     beta: int | list[str]
     steps: list[float]
     gate: dict[str, float]
@@ -92,7 +101,7 @@ class ReleaseClient(CloudClient):
         task: str,
         version: str,
         *,
-        policy: Mapping[str, str] | None = None,
+        policy: PolicyJson | None = None,
         beta: int | Sequence[str] | None = None,
         steps: Sequence[float] | None = None,
         gate: Mapping[str, float] | None = None,
