@@ -41,6 +41,10 @@ class Tier(enum.IntEnum):
     CUSTOMISED = 1
     DEVICE_SPECIFIC = 2
 
+    @property
+    def words(self) -> str:
+        return self.name.lower().replace("_", "-")
+
 
 @dataclasses.dataclass(frozen=True)
 class Policy:

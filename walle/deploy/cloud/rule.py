@@ -97,7 +97,7 @@ def column_types(text: str, schema: Schema) -> Columns:
         RuleError: it is not.
     """
     declared = tuple(sorted(schema.items()))
-    names = {node.value for term in _compile(text, declared).terms for node in _walk(term) if node.kind == "name"}
+    names = {name for term in _compile(text, declared).terms for name in names_in(term)}
     return tuple((name, kind) for name, kind in declared if name in names)
 
 
@@ -182,6 +182,11 @@ def _walk(node: Node) -> Iterator[Node]:
     yield node
     for part in node.parts:
         yield from _walk(part)
+
+
+def names_in(node: Node) -> list[str]:
+    """Return the columns that a part of a rule names, each once."""
+    return list(dict.fromkeys(str(one.value) for one in _walk(node) if one.kind == "name"))
 
 
 def _conjuncts(node: Node) -> Iterator[Node]:
