@@ -1,4 +1,4 @@
-"""Who gets what: microseconds of a gateway's decision for one profile, with the rules of many active tasks.
+"""Decisions on who gets what: microseconds of a gateway for one profile, with the rules of many active tasks.
 
     python benchmarks/rules.py [--tasks 348] [--repeat 9]
 
@@ -34,6 +34,10 @@ def _uniform(number: int) -> Policy:
     return Policy(f">={number % 12},<{number % 12 + 4}")
 
 
+def _uniform_distinct(number: int) -> Policy:
+    return Policy(f">={number % 12}.{number},<{number % 12 + 4}")
+
+
 def _customised(number: int) -> Policy:
     os, low = ("android", "ios")[number % 2], 512 * (number % 16)
     rules = [
@@ -55,7 +59,8 @@ def _not_indexed(number: int) -> Policy:
 
 
 CASES: dict[str, Callable[[int], Policy]] = {
-    "uniform": _uniform,
+    "uniform, 12 ranges": _uniform,
+    "uniform, a range each": _uniform_distinct,
     "customised": _customised,
     "customised, a part by CEL": _partly_indexed,
     "customised, all by CEL": _not_indexed,

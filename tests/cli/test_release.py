@@ -125,9 +125,7 @@ def test_a_release_shows_what_its_version_reads_of_other_tasks(person: Person) -
 
 
 def test_a_rule_is_previewed_and_a_device_is_explained(person: Person) -> None:
-    with pytest.raises(
-        CloudRefusedError, match=r"column 1: 'os' is not a declared attribute"
-    ):
+    with pytest.raises(CloudRefusedError, match=r"column 1: 'os' is not a declared attribute"):
         person.text("preview", "shop", "os == 'android'")
     attributes = person.folder / "attributes.toml"
     attributes.write_text('[attributes]\nos = "string"\n')  # it is read when it is needed

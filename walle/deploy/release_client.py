@@ -108,7 +108,7 @@ class ExplainedReleaseJson(TypedDict):
 
 
 class ExplainedTaskJson(TypedDict):
-    """What one device has of a task and should have, "" for nothing, and its releases in their order."""
+    """A task of one device: the versions that it has and should have, "" for none, and its releases in their order."""
 
     task: str
     has: str

@@ -89,7 +89,7 @@ def test_each_term_says_what_the_device_says() -> None:
         (
             "(memory_mb >= 4096) || (memory_mb == 1)",
             False,
-            'memory_mb is "lots", which is no int, so that the term is unknown',
+            'memory_mb is "lots", which is not of type int, so that the term is unknown',
         ),
     ]
     assert first.result.startswith('not for this device: app version >=10 (has "9.2"); os == "a" (it says')

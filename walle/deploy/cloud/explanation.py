@@ -44,7 +44,7 @@ class ReleaseExplanation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskExplanation:
-    """What a device has of a task and what it should have, "" for nothing. `because` is a sentence."""
+    """A task of a device: the versions that it has and should have, "" for none. `because` is a sentence."""
 
     task: str
     has: str
@@ -189,7 +189,7 @@ def _term(node: Node, policy: Policy, profile: Profile) -> TermExplanation:
         elif name not in profile.attributes:
             said.append(f"it says no {name}, so that the term is unknown")
         elif types[name].take(profile.attributes[name]) is None:
-            what = f"which is no {types[name]}, so that the term is unknown"
+            what = f"which is not of type {types[name]}, so that the term is unknown"
             said.append(f"{name} is {_shown(profile.attributes[name])}, {what}")
         else:
             said.append(f"{name} is {_shown(profile.attributes[name])}")
