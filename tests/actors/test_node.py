@@ -9,10 +9,12 @@ import pytest
 from walle.actors.node import NodeActor, Raised, Remote, returns_errors
 from walle.cloud import CloudConfig
 from walle.cloud.inference import InferenceError
+from walle.deploy.cloud.attribute_schema import SchemaError
 from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.release import ReleaseRequestError, TransitionError
 from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
+from walle.deploy.cloud.rule import RuleError
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError
 from walle.errors import ConfigError
 from walle.protocol import ProtocolError
@@ -22,6 +24,8 @@ ERRORS = [
     UnknownReleaseError("count-v1-1"),
     TaskBusyError("shop/count", "count-v1-1", "beta"),
     ReleaseRequestError("beta", "too many"),
+    RuleError("os == 3", 3, "'==' does not take (string, int)"),
+    SchemaError("attributes.toml", "is not UTF-8"),
     RepoError("shop/count/v9", "no such version"),
     JournalError("releases.db", "the disk is full"),
     InferenceError("never released"),

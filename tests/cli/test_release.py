@@ -15,8 +15,16 @@ from tests.sim.engineer import Engineer
 from tests.sim.program import Programs
 from walle.cli import app
 from walle.cli.release import progress_of
+from walle.cli.release_targeting import explanation_lines
 from walle.deploy.cloud_client import CloudRefusedError, CloudUnreachableError
-from walle.deploy.release_client import ReleaseClient, ReleaseJson
+from walle.deploy.release_client import (
+    ExplainedReleaseJson,
+    ExplainedTaskJson,
+    ExplanationJson,
+    ReleaseClient,
+    ReleaseJson,
+    TermJson,
+)
 
 CONFIG = '[task]\nname = "{task}"\n[trigger]\nsequence = ["page_exit"]\n'
 WORKS = {"main.py": "def execute(ctx, trigger):\n    return 1\n"}
@@ -26,7 +34,8 @@ FAILS = {"main.py": "raise ValueError('it does not load')\n"}
 class Person:
     """Runs commands with the address of the cloud in the environment, as a shell does."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, folder: Path = Path()) -> None:
+        self.folder = folder  # of the cloud
         self.environment = {"WALLE_URL": url, "WALLE_TOKEN": token}
 
     def text(self, *arguments: str) -> tuple[int, str]:
@@ -61,7 +70,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
         engineer.push("bad", "v1", FAILS | {"task.toml": CONFIG.format(task="bad")})
         reading = CONFIG.format(task="reading") + '[reads]\ntopics = ["good", "good/clicks"]\n'
         engineer.push("reading", "v1", WORKS | {"task.toml": reading})
-        yield Person(url, token)
+        yield Person(url, token, folder / "cloud")
 
 
 async def _beta_devices(person: Person, release_id: str) -> list[str]:
@@ -82,7 +91,7 @@ def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Per
     assert request["gate"]["beta"] != 0.2  # what is not given is the cloud's choice
     assert asyncio.run(_beta_devices(person, name)) == ["a", "b"]
     with pytest.raises(CloudRefusedError, match=f"{name} of shop/good is under way"):
-        person.json("start", "shop", "good", "v1")
+        person.json("start", "shop", "good", "v1", "--app-version=>=10")
 
     assert person.json("pause", name)["state"] == "paused"
     assert [one["id"] for one in person.json("status")] == [name]
@@ -113,6 +122,56 @@ def test_a_release_shows_what_its_version_reads_of_other_tasks(person: Person) -
     person.json("rollback", name)
     assert person.json("start", "shop", "good", "v1", "--beta-device=a")["reads"] == []
     person.json("rollback", person.json("status")[0]["id"])
+
+
+def test_a_rule_is_previewed_and_a_device_is_explained(person: Person) -> None:
+    with pytest.raises(CloudRefusedError, match=r"column 1: 'os' is not a declared attribute"):
+        person.text("preview", "shop", "os == 'android'")
+    attributes = person.folder / "attributes.toml"
+    attributes.write_text('[attributes]\nos = "string"\n')  # it is read when it is needed
+    shown = person.json("preview", "shop", "os == 'android'", "--app-version", ">=10")
+    assert (shown["kind"], shown["seen"], shown["meets"]) == ("customised", 0, [])
+    assert shown["policy"] == {"app_version": ">=10", "rule": "os == 'android'", "columns": {"os": "string"}}
+    assert "0 of 0 devices; the policy is customised" in person.text("preview", "shop", "os == 'android'")[1]
+    with pytest.raises(CloudRefusedError, match="device 'phone-7' is unknown"):
+        person.text("explain", "--device", "phone-7")
+
+    options = ["--rule=os == 'android'", "--only-device=a", "--only-device=b", "--beta-device=a"]
+    release = person.json("start", "shop", "good", "v1", *options)
+    assert release["request"]["policy"]["devices"] == ["a", "b"]
+    beside = person.json("start", "shop", "good", "v1", "--beta-device=a")  # for other devices
+    for one in (release, beside):
+        person.json("rollback", one["id"])
+
+
+def test_an_explanation_is_shown_in_lines() -> None:
+    term: TermJson = {"term": "os == 'a'", "holds": False, "device": "it says no os, so that the term is unknown"}
+    release: ExplainedReleaseJson = {
+        "release": "good-v2-2",
+        "version": "v2",
+        "stage": "full",
+        "kind": "customised",
+        "terms": [term],
+        "applies": False,
+        "result": "not for this device",
+    }
+    task: ExplainedTaskJson = {
+        "task": "shop/good",
+        "has": "v1",
+        "gets": "",
+        "because": "no release is for it",
+        "releases": [release],
+    }
+    found: ExplanationJson = {"device_id": "d", "app_version": "", "last_seen_s": 1.0, "tasks": [task]}
+    assert explanation_lines(found) == [
+        "d, app version unknown",
+        "",
+        "shop/good: has v1, gets nothing: no release is for it",
+        "  1. good-v2-2 (v2, full, customised)",
+        "       no   os == 'a'  (it says no os, so that the term is unknown)",
+        "       not for this device",
+    ]
+    assert explanation_lines({**found, "tasks": []})[1:] == ["no task has a release"]
 
 
 def test_watching_a_release_that_fails_ends_with_status_1(person: Person) -> None:

@@ -12,7 +12,7 @@ from walle.cloud.table_publisher import HOLD_S, TablePublisher
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release import Admission
-from walle.deploy.cloud.release_table import ReleaseTable, RowPlan
+from walle.deploy.cloud.release_table import PlannedEntry, ReleaseTable, RowPlan
 from walle.protocol import Directive, Profile
 
 
@@ -57,13 +57,11 @@ def table(generation: int, lane: str, candidate: str = "") -> ReleaseTable:
             release=version,
         )
 
-    plan = RowPlan(
-        task="shop/count",
-        lanes=((Policy(), directive(lane)),),
-        candidate=(Policy(), directive(candidate)) if candidate else None,
-        admission=Admission(1.0, frozenset(), True) if candidate else None,
-        url="/cdn",
-    )
+    def entry(version: str, admission: Admission | None) -> PlannedEntry:
+        return PlannedEntry(Policy(), directive(version), directive(version), admission)
+
+    new = [entry(candidate, Admission(1.0, frozenset(), True))] if candidate else []
+    plan = RowPlan(task="shop/count", entries=(*new, entry(lane, None)), url="/cdn")
     return ReleaseTable(generation, [plan.sign(lambda one: one, generation * 10, 1 << 40)])
 
 

@@ -60,7 +60,7 @@ class Fleet:
         return cls(cloud, devices)
 
     def publish(self, *full: Release, active: Release | None = None) -> None:
-        plan = plan_row(TASK, full, active, "/cdn")
+        plan = plan_row(TASK, [*full, *([active] if active else [])], "/cdn")
 
         def sign(directive: Directive) -> Directive:
             return self.cloud.sign(directive, keep_serial=True)
@@ -130,7 +130,7 @@ async def test_wrong_device_a_candidate_shown_to_a_device_before_its_turn_is_ref
     late = fleet.answer_to(min(answers.keys() - admitted))
     closed = dataclasses.replace(beta, state=ReleaseState.PAUSED, resumes=ReleaseState.GRAY, step=2)
     fleet.publish(old, active=closed)
-    paused = fleet.table.rows[TASK].candidate
+    paused = fleet.table.rows[TASK].candidates[0]
     assert paused is not None
     for name in answers.keys() - admitted:
         await fleet.refuses(directives_to_header([paused.directive]), name)
@@ -173,12 +173,12 @@ def test_the_largest_beta_fits_into_an_answer() -> None:
     devices = tuple(f"{number:036d}" for number in range(MAX_BETA_DEVICES))
     cloud = CloudFiles()
     beta = release(cloud, 2, ReleaseState.BETA, beta_devices=devices)
-    (_, directive) = plan_row(TASK, [], beta, "https://cdn.example/cdn").candidate or pytest.fail("no candidate")
+    directive = plan_row(TASK, [beta], "https://cdn.example/cdn").entries[0].directive
     header = directives_to_header([cloud.sign(directive)])
     assert len(header) < 6100
     assert directives_from_header(header)[0].audience == directive.audience
     gray = dataclasses.replace(beta, state=ReleaseState.GRAY, step=1)
-    (_, directive) = plan_row(TASK, [], gray, "/cdn").candidate or pytest.fail("no candidate")
+    directive = plan_row(TASK, [gray], "/cdn").entries[0].directive
     assert 400 < len(directive.audience.devices) < 600, "those that the share covers are not named"
 
 
@@ -210,7 +210,7 @@ def test_the_audience_as_another_implementation_would_check_it() -> None:
     cloud = CloudFiles()
     gray = release(cloud, 2, ReleaseState.GRAY, policy=">=10", beta_devices=("phone",))
     gray = dataclasses.replace(gray, id="r7", request=dataclasses.replace(gray.request, steps=(1e-9, 1.0)))
-    (_, directive) = plan_row(TASK, [], gray, "/cdn").candidate or pytest.fail("no candidate")
+    directive = plan_row(TASK, [gray], "/cdn").entries[0].directive
     sent = directive.to_json()["audience"]
     assert sent == {"app": ">=10", "below": 9007200, "devices": base64.b64encode(digest[:4]).decode()}
     assert place > sent["below"]

@@ -178,8 +178,7 @@ async def test_directives_of_an_earlier_address_are_signed_again_at_start(tmp_pa
                     await world.service.start(release.id)
                     await world.reached(release.id, "beta")
                 await world.service.settled()
-                candidate = world.answerer.table.rows["shop/ipv"].candidate
-                assert candidate is not None
+                (candidate,) = world.answerer.table.rows["shop/ipv"].candidates
                 directives.append(candidate.directive)
     first, second, third = directives
     assert (first.url, second.url) == ("/cdn", "/cdn/permission")

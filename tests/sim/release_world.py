@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from walle.clock import Clock
+from walle.deploy.cloud.attribute_schema import ColumnType, Schema
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.journal import Journal
@@ -72,7 +73,7 @@ def table_of(generation: int = 1, **versions: str) -> ReleaseTable:
             manifest=f"{number:064x}",
             size_bytes=9,
         )
-        plan = plan_row(request.name, [release], None, CDN_URL)
+        plan = plan_row(request.name, [release], CDN_URL)
         rows.append(plan.sign(signs(), 10 * number, 2_000_000_000))
     return ReleaseTable(generation, rows)
 
@@ -93,12 +94,14 @@ class ReleaseWorld:
         self.go_on = asyncio.Event()  # a simulation and a publication wait for it
         self.go_on.set()
         self.unsigned = False  # the versions wait for a signature
+        self.schema: Schema = {"os": ColumnType.STRING, "memory_mb": ColumnType.INT}
         self.publish_errors = 0  # count of the next publications that fail
         self.monitor = MonitorService(journal, clock)
         self._batches = 0
         world = World(
             check_version=self._check,
             read_config=self._read_config,
+            read_schema=self._read_schema,
             read_version=self._read,
             build=self._build,
             put=self._put,
@@ -146,6 +149,9 @@ class ReleaseWorld:
 
     async def _read_config(self, scenario: str, task: str, version: str) -> TaskConfig:
         return (await self._read(scenario, task, version)).config
+
+    async def _read_schema(self) -> Schema:
+        return self.schema
 
     async def _read(self, scenario: str, task: str, version: str) -> TaskVersion:
         await self._check(scenario, task, version)

@@ -1,6 +1,5 @@
 """`walle release`: commands that start, watch and roll back releases through the release API."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -9,11 +8,14 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli import release_targeting
+from walle.cli.credentials import TokenOption, UrlOption
 from walle.cli.output import JsonFlag, JsonLinesFlag, emit, emit_line, emit_rows, progress_console
-from walle.deploy.cloud_client import CloudAddressError, CloudUnreachableError
+from walle.cli.release_targeting import AppVersionOption, RuleOption, run_client
+from walle.deploy.cloud_client import CloudUnreachableError
 from walle.deploy.release_client import (
     FailuresJson,
+    PolicyJson,
     ReleaseClient,
     ReleaseJson,
     TransitionJson,
@@ -24,20 +26,6 @@ _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
 _OVER = {"full": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 
 ReleaseId = Annotated[str, typer.Argument(help="The release's id, such as ipv-v1-1.")]
-
-
-def _run[T](url: str, token: str, work: Callable[[ReleaseClient], Coroutine[Any, Any, T]]) -> T:
-    """Return what `work` returns for the cloud at `url`."""
-
-    async def within() -> T:
-        try:
-            client = ReleaseClient(url, token, ca_pem=ca_of(url))
-        except CloudAddressError as error:
-            raise typer.BadParameter(str(error), param_hint="--url") from error
-        async with client:
-            return await work(client)
-
-    return asyncio.run(within())
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -54,7 +42,11 @@ def start(
     step: Annotated[
         list[float] | None, typer.Option(help="Share of a gray step; once for each, the last one 1.")
     ] = None,
-    app_version: Annotated[str, typer.Option(help="Only devices of these app versions, such as '>=10,<11'.")] = "",
+    app_version: AppVersionOption = "",
+    rule: RuleOption = "",
+    only_device: Annotated[
+        list[str] | None, typer.Option(help="Only this device's id; once for each. It goes before all other releases.")
+    ] = None,
     gate_p_good: Annotated[float | None, typer.Option(help="Failure rate of a good version.")] = None,
     gate_p_bad: Annotated[float | None, typer.Option(help="Failure rate of a bad version.")] = None,
     gate_alpha: Annotated[float | None, typer.Option(help="Probability of rejecting a good version.")] = None,
@@ -75,10 +67,11 @@ def start(
         raise typer.BadParameter("give a number or the devices, not both", param_hint="--beta, --beta-device")
     gate = {"p_good": gate_p_good, "p_bad": gate_p_bad, "alpha": gate_alpha, "beta": gate_beta}
     gate = {**gate, "min_devices": gate_min_devices}
+    policy: PolicyJson = {"app_version": app_version, "rule": rule, "devices": only_device or []}
     optional: dict[str, Any] = {
         "beta": beta_device or beta,
         "steps": step or None,
-        "policy": {"app_version": app_version} if app_version else None,
+        "policy": {key: value for key, value in policy.items() if value} or None,
         "gate": {key: value for key, value in gate.items() if value is not None} or None,
     }
 
@@ -95,7 +88,7 @@ def start(
             raise typer.Exit(await _watch(client, created["id"], as_json=as_json))
         return release
 
-    release = _run(url, token, make)
+    release = run_client(url, token, make)
     if as_json:
         emit_line(release)
         return
@@ -115,13 +108,13 @@ def status(
     A failure is shown with its place, its counts, and the traceback and last log lines of the latest report of it.
     """
     if not release_id:
-        releases = _run(url, token, lambda client: client.list_all())
+        releases = run_client(url, token, lambda client: client.list_all())
         if as_json:
             emit(releases, as_json=True)
         else:
             emit_rows([_row(release) for release in releases], as_json=False)
         return
-    release, found = _run(url, token, lambda client: _get_with_failures(client, release_id))
+    release, found = run_client(url, token, lambda client: _get_with_failures(client, release_id))
     if as_json:
         emit({**release, **found}, as_json=True)
         return
@@ -157,7 +150,7 @@ def rollback(
 def _act(
     url: str, token: str, action: Callable[[ReleaseClient], Coroutine[Any, Any, ReleaseJson]], *, as_json: bool
 ) -> None:
-    release = _run(url, token, action)
+    release = run_client(url, token, action)
     emit(release, as_json=as_json, text=f"{escape(release['id'])} is {release['state'].replace('_', ' ')}")
 
 
@@ -249,4 +242,5 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle release pause ipv-v1-1")(pause)
     group.command(epilog="Example: walle release resume ipv-v1-1")(resume)
     group.command(epilog="Example: walle release rollback ipv-v1-1 --reason 'wrong encoder'")(rollback)
+    release_targeting.add_commands(group)
     app.add_typer(group, name="release")

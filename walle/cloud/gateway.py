@@ -53,6 +53,7 @@ from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.request_audit import RequestAudit, RequestNotes
 from walle.deploy.cloud.routes import RouteGuard, RouteTable, check_routes
 from walle.deploy.cloud.signature_api import signature_router
+from walle.deploy.cloud.targeting_api import targeting_router
 from walle.deploy.cloud.token_api import token_router
 from walle.errors import ConfigError
 from walle.identity import Revocations
@@ -258,6 +259,7 @@ class GatewayNode:
         app.include_router(device_router(monitor, self._identity.verifier.device_id))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access, identities.states))
+        app.include_router(targeting_router(releases, monitor, lambda: self._answerer.table, access))
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
         exclusive = self._home.exclusive

@@ -37,6 +37,7 @@ class CloudHome:
         authority/          the servers' certificate authority
         identity/           keys that make devices' identities, for the identity node alone
         repos/              task repositories       files/              what /cdn serves
+        attributes.toml     attributes of devices that rules of releases may name, written by the cloud's owner
         cloud-files/        what only the cloud's phases read
         releases.db  monitor.db  uploads.db  devices.db  identities.db
         exclusive.db        files of single devices, sealed to their keys
@@ -46,6 +47,7 @@ class CloudHome:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.attributes = folder / "attributes.toml"  # written by the cloud's owner
         self.releases_db = folder / "releases.db"
         self.monitor_db = folder / "monitor.db"
         self.uploads_db = folder / "uploads.db"

@@ -11,6 +11,7 @@ from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.signature_api import SignedVersions
+from walle.deploy.cloud.targeting_api import TargetedDevices
 
 
 class GatewayPeer(Protocol):
@@ -20,7 +21,7 @@ class GatewayPeer(Protocol):
     async def recent_devices(self, count: int, policy: Policy) -> tuple[str, ...]: ...
 
 
-class MonitorPeer(Outcomes, Devices, Protocol):
+class MonitorPeer(Outcomes, Devices, TargetedDevices, Protocol):
     """Methods of the monitor that the gateway and the release node call."""
 
     async def watch(self, release_id: str, stage: str, gate: Gate) -> None: ...

@@ -15,6 +15,7 @@ from walle.cloud.isolation import check_layers, compiler, task_host
 from walle.cloud.peers import GatewayPeer, MonitorPeer
 from walle.cloud.simulation import Simulator
 from walle.cloud.trust import OnlineRoles
+from walle.deploy.cloud.attribute_schema import read_schema
 from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, UnsignedBundle, build_unsigned
 from walle.deploy.cloud.compilers import other_pythons
 from walle.deploy.cloud.journal import Journal
@@ -110,6 +111,7 @@ class ReleaseNode:
         world = World(
             check_version=check_version,
             read_config=read_config,
+            read_schema=lambda: asyncio.to_thread(read_schema, home.attributes),
             read_version=read_version,
             build=build,
             put=put,

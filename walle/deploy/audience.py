@@ -3,17 +3,12 @@
 The same functions choose on both sides (docs/adr/0164-audience-of-a-directive.md).
 """
 
-import functools
 import hashlib
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from walle.deploy.version_range import VersionRangeError, in_range
 from walle.protocol import Audience, Directive
-
-if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
 
 _SHARE_BITS = Audience.PLACES.bit_length() - 1  # every value is exact in a float, and the greatest stays below 1
 
@@ -25,18 +20,6 @@ def share(release_id: str, device_id: str) -> float:
     list of covered devices is stored, and each release orders devices differently.
     """
     return _place(_digest(release_id, device_id)) / Audience.PLACES
-
-
-def is_in_range(app_version: str, text: str) -> bool:
-    """Return whether an app version is in a PEP 440 range. An empty one takes all, also those that are not versions.
-
-    Raises:
-        ValueError: `text` is not a range.
-    """
-    if not text:
-        return True
-    version = _version(app_version)
-    return version is not None and _specifiers(text).contains(version, prereleases=True)
 
 
 def admitted(
@@ -56,11 +39,11 @@ def exclusion(directive: Directive, device_id: str, app_version: str) -> str:
     """Return why this device is not in the audience of `directive`, empty where it is."""
     audience = directive.audience
     try:
-        if not is_in_range(app_version, audience.app_version):
+        if audience.app_version and not in_range(app_version, audience.app_version):
             return f"it is for app versions {audience.app_version[:100]}, this app is {app_version[:100]!r}"
-        other = next((one for one in audience.but_not if is_in_range(app_version, one)), None)
-    except ValueError as error:
-        return f"its range of app versions cannot be read: {error}"
+        other = next((one for one in audience.but_not if not one or in_range(app_version, one)), None)
+    except VersionRangeError:
+        return "its range of app versions cannot be read"
     if other is not None:
         return f"it is not for app versions {other[:100] or '(all)'}, this app is {app_version[:100]!r}"
     if audience.below == Audience.PLACES:
@@ -79,23 +62,3 @@ def _digest(release_id: str, device_id: str) -> bytes:
 
 def _place(digest: bytes) -> int:
     return int.from_bytes(digest) >> (64 - _SHARE_BITS)
-
-
-# `packaging` is imported where a rule needs it: most fleets have none of app versions, and a device starts sooner.
-
-
-@functools.lru_cache(maxsize=1024)
-def _specifiers(text: str) -> "SpecifierSet":
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(text)
-
-
-@functools.lru_cache(maxsize=1024)
-def _version(text: str) -> "Version | None":
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
@@ -15,13 +16,22 @@ _RECONNECT_S = 0.5
 _RECONNECTS = 20  # in a row
 
 
+class PolicyJson(TypedDict):
+    """Policy of a release: what is given holds for each of its devices. The cloud adds the types of the attributes."""
+
+    app_version: NotRequired[str]
+    rule: NotRequired[str]
+    devices: NotRequired[list[str]]
+    columns: NotRequired[dict[str, str]]
+
+
 class RequestJson(TypedDict):
     """A release request, as the cloud shows it."""
 
     scenario: str
     task: str
     version: str
-    policy: dict[str, str]
+    policy: PolicyJson
     beta: int | list[str]
     steps: list[float]
     gate: dict[str, float]
@@ -77,6 +87,77 @@ class ReleaseJson(TypedDict):
     history: NotRequired[list[TransitionJson]]
 
 
+class TermJson(TypedDict):
+    """A term of a policy, and what the device says of it."""
+
+    term: str
+    holds: bool
+    device: str
+
+
+class ExplainedReleaseJson(TypedDict):
+    """A release of a task as it concerns one device."""
+
+    release: str
+    version: str
+    stage: str
+    kind: str
+    terms: list[TermJson]
+    applies: bool
+    result: str
+
+
+class ExplainedTaskJson(TypedDict):
+    """A task of one device: the versions that it has and should have, "" for none, and its releases in their order."""
+
+    task: str
+    has: str
+    gets: str
+    because: str
+    releases: list[ExplainedReleaseJson]
+
+
+class ExplanationJson(TypedDict):
+    """Explanation of what a device gets, by the profile that it sent at `last_seen_s`."""
+
+    device_id: str
+    app_version: str
+    last_seen_s: float
+    tasks: list[ExplainedTaskJson]
+
+
+class ReachedTermJson(TypedDict):
+    """A term of a rule, and how many devices it reaches by itself."""
+
+    term: str
+    reached: int
+
+
+class MetReleaseJson(TypedDict):
+    """A release whose devices a policy would share: `goes_first` where a new release would go before it."""
+
+    release: str
+    task: str
+    version: str
+    stage: str
+    kind: str
+    policy: PolicyJson
+    devices: int
+    goes_first: bool
+
+
+class PreviewJson(TypedDict):
+    """The reach of a policy among the `seen` devices; there are more where `is_full`."""
+
+    policy: PolicyJson
+    kind: str
+    seen: int
+    reached: int
+    is_full: bool
+    terms: list[ReachedTermJson]
+    meets: list[MetReleaseJson]
+
+
 class ReleaseClient(CloudClient):
     """The release API of one cloud, within `async with`.
 
@@ -92,7 +173,7 @@ class ReleaseClient(CloudClient):
         task: str,
         version: str,
         *,
-        policy: Mapping[str, str] | None = None,
+        policy: PolicyJson | None = None,
         beta: int | Sequence[str] | None = None,
         steps: Sequence[float] | None = None,
         gate: Mapping[str, float] | None = None,
@@ -118,6 +199,20 @@ class ReleaseClient(CloudClient):
         """Return every release, newest first."""
         releases: list[ReleaseJson] = await self._call("GET", _PATH)
         return releases
+
+    async def explain(self, device_id: str, task: str = "") -> ExplanationJson:
+        """Say why a device gets what it gets, of one task (scenario/task) or of all; this needs the role `reader`."""
+        path = f"/v1/explain/{urllib.parse.quote(device_id, safe='')}"
+        explanation: ExplanationJson = await self._call("GET", path, parameters={"task": task})
+        return explanation
+
+    async def preview(
+        self, scenario: str, task: str, *, rule: str, app_version: str, seen_within_s: float
+    ) -> PreviewJson:
+        """Say how many devices a policy reaches and which releases it meets; this needs the role `reader`."""
+        body = {"scenario": scenario, "task": task, "rule": rule, "app_version": app_version}
+        preview: PreviewJson = await self._call("POST", "/v1/preview", {**body, "seen_within_s": seen_within_s})
+        return preview
 
     async def start(self, release_id: str) -> ReleaseJson:
         """Begin with the simulation."""

@@ -293,7 +293,7 @@ async def test_directives_are_signed_again_before_they_expire(tmp_path: Path) ->
         assert clock.time() < before.expires_s
         after = world.answerer.table.rows["shop/ipv"]
         assert after.expires_s > before.expires_s
-        assert after.lanes[0].directive.serial > before.removal.serial
+        assert after.entries[0].directive.serial > before.removal.serial
 
 
 @pytest.mark.asyncio
@@ -304,8 +304,8 @@ async def test_all_directives_are_signed_again_with_a_new_release_key(tmp_path: 
     signer = Signer.generate()
     async with _world(tmp_path, signer=signer) as world:
         after = world.answerer.table.rows["shop/ipv"]
-        verify(after.lanes[0].directive, signer)
-        assert after.lanes[0].directive.serial > before.removal.serial
+        verify(after.entries[0].directive, signer)
+        assert after.entries[0].directive.serial > before.removal.serial
 
 
 @pytest.mark.asyncio

@@ -1,18 +1,21 @@
 import dataclasses
 import json
 import pickle
+from collections.abc import Iterable, Mapping
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sim.release_world import signs, verify
 from walle.deploy.audience import exclusion, share
-from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.attribute_schema import ColumnType
+from walle.deploy.cloud.policy import Policy, Tier
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_table import MAX_GROUPS, ReleaseTable, TaskRow, plan_row
 from walle.deploy.signing import Signer
-from walle.protocol import Audience, Directive, Profile
+from walle.protocol import Attribute, Audience, Directive, Profile
 
 TASK = "shop/ipv"
 URL = "https://cdn.example/cdn"
@@ -43,7 +46,7 @@ class Cloud:
         self.row: TaskRow | None = None
 
     def table(self, *full: Release, active: Release | None = None) -> ReleaseTable:
-        plan = plan_row(TASK, full, active, URL)
+        plan = plan_row(TASK, [*full, *([active] if active else [])], URL)
         kept = plan.keeps(self.row, signs(SIGNER)) if self.row else None
         if kept is None:
             kept = plan.sign(signs(SIGNER), self.serial, 2_000_000_000)
@@ -58,12 +61,13 @@ class Device:
     def __init__(self, device_id: str, app_version: str = "10.0") -> None:
         self.device_id = device_id
         self.app_version = app_version
+        self.attributes: Mapping[str, Attribute] = {}
         self.version = ""
         self.serial = 0
         self.followed: list[Directive] = []
 
     def profile(self) -> Profile:
-        return Profile(self.device_id, self.app_version, {}, {TASK: self.version} if self.version else {})
+        return Profile(self.device_id, self.app_version, self.attributes, {TASK: self.version} if self.version else {})
 
     def follow(self, directives: tuple[Directive, ...]) -> bool:
         """Return whether the device moved."""
@@ -201,6 +205,140 @@ def test_a_device_outside_every_policy_loses_the_task() -> None:
     assert device.ask(table) == ""
 
 
+RULE = "os == 'a'"
+SCHEMA = {"os": ColumnType.STRING}
+POLICIES = [
+    Policy(),
+    Policy(">=10"),
+    Policy(">=11"),
+    Policy(rule=RULE).typed(SCHEMA),
+    Policy(">=11", RULE).typed(SCHEMA),
+    Policy(devices=("d0", "d1", "d2")),
+]
+_states = st.sampled_from([ReleaseState.FULL, ReleaseState.GRAY, ReleaseState.BETA, ReleaseState.ROLLED_BACK])
+_many = st.lists(st.tuples(st.sampled_from(POLICIES), _states, st.integers(0, 2)), max_size=8)
+
+
+def _releases(drawn: list[tuple[Policy, ReleaseState, int]]) -> list[Release]:
+    made = []
+    for number, (policy, state, step) in enumerate(drawn, 1):
+        release = _release(number, f"v{number}", state, step=step, beta_devices=("d1", "d5"))
+        made.append(dataclasses.replace(release, request=dataclasses.replace(release.request, policy=policy)))
+    return made
+
+
+def _devices() -> list[Profile]:
+    return [Profile(f"d{n}", str(9 + n % 3), {"os": "ab"[n // 3 % 2]}) for n in range(12)]
+
+
+def _gets(releases: Iterable[Release], device: Profile) -> str:
+    """Return the version that a device without the task gets from a new cloud with these releases."""
+    table = ReleaseTable(1, [plan_row(TASK, releases, URL).sign(lambda one: one, 1, 2_000_000_000)])
+    answer = table.answer(device)
+    assert len(answer) <= 1
+    return answer[0].version if answer else ""
+
+
+@settings(deadline=None)
+@given(_many, st.randoms(use_true_random=False))
+def test_each_device_gets_one_version_in_the_stated_order(
+    drawn: list[tuple[Policy, ReleaseState, int]], random: Random
+) -> None:
+    """Device-specific, customised, uniform; of each the newer first: the first that is for it and admits it."""
+    releases = _releases(drawn)
+    shuffled = list(releases)
+    random.shuffle(shuffled)
+    for device in _devices():
+        expected = ""
+        for tier in reversed(Tier):
+            for release in reversed(releases):
+                policy, admission = release.request.policy, release.admission
+                if policy.tier is not tier or not policy.matches(device) or expected:
+                    continue
+                is_in = admission is not None and (
+                    device.device_id in admission.devices or share(release.id, device.device_id) < admission.share
+                )
+                if release.state is ReleaseState.FULL or is_in:
+                    expected = release.request.version
+        assert _gets(releases, device) == expected
+        assert _gets(shuffled, device) == expected
+
+
+@settings(deadline=None)
+@given(_many)
+def test_a_step_takes_no_device_from_its_release(drawn: list[tuple[Policy, ReleaseState, int]]) -> None:
+    """The shares of each of several releases at once stay nested."""
+    releases = _releases(drawn)
+    for place, release in enumerate(releases):
+        if release.state is ReleaseState.GRAY and release.step < 2:
+            before = {one.device_id for one in _devices() if _gets(releases, one) == release.request.version}
+            grown = [*releases[:place], dataclasses.replace(release, step=release.step + 1), *releases[place + 1 :]]
+            after = {one.device_id for one in _devices() if _gets(grown, one) == release.request.version}
+            assert before <= after
+
+
+def test_groups_have_their_own_versions_at_the_same_time() -> None:
+    cloud = Cloud()
+    everyone, group, named = _releases(
+        [(POLICIES[0], ReleaseState.FULL, 0), (POLICIES[3], ReleaseState.FULL, 0), (POLICIES[5], ReleaseState.GRAY, 2)]
+    )
+    table = cloud.table(everyone, group, active=named)
+    a, b, first = Device("x"), Device("y"), Device("d0")
+    a.attributes = first.attributes = {"os": "a"}
+    assert [device.ask(table) for device in (a, b, first)] == ["v2", "v1", "v3"]
+    newer = _release(4, "v4", ReleaseState.FULL)  # for everyone: the group keeps its own
+    table = cloud.table(everyone, group, newer, active=named)
+    assert [device.ask(table) for device in (a, b, first)] == ["v2", "v4", "v3"]
+    assert [device.ask(cloud.table(everyone, newer)) for device in (a, b, first)] == ["v4", "v4", "v4"]
+
+
+def test_a_device_that_leaves_a_group_comes_back_to_a_release_under_way() -> None:
+    """The candidate is after the group's version in the row, so it needs a directive for the way back too."""
+    cloud, device = Cloud(), Device("x")
+    group, candidate = _releases([(POLICIES[3], ReleaseState.FULL, 0), (POLICIES[0], ReleaseState.GRAY, 2)])
+    table = cloud.table(group, active=candidate)
+    device.attributes = {"os": "a"}
+    assert device.ask(table) == "v1"
+    device.attributes = {}
+    assert device.ask(table) == "v2"
+    assert device.followed[-1].release == "r2", "its runs are evidence on the release"
+
+
+def test_a_device_goes_back_further_and_further() -> None:
+    cloud, device = Cloud(), Device("x", "11")
+    table = cloud.table(
+        *(_release(n, f"v{n}", ReleaseState.FULL, policy=p) for n, p in ((1, ""), (2, ">=10"), (3, ">=11")))
+    )
+    assert device.ask(table) == "v3"
+    device.app_version = "10"
+    assert device.ask(table) == "v2"
+    device.app_version = "9"
+    assert device.ask(table) == "v1"
+
+
+def test_a_row_of_before_goes_on() -> None:
+    """A journal has rows of a walle that knew one candidate, which went first."""
+    one, two = _release(1, "v1", ReleaseState.FULL), _release(2, "v2", ReleaseState.GRAY, policy=">=10", step=1)
+    row = plan_row(TASK, [one, two], URL).sign(signs(SIGNER), 5, 2_000_000_000)
+    candidate, full = row.entries
+    assert candidate.admission is not None
+    old = {
+        "task": TASK,
+        "lanes": [{key: full.to_plain()[key] for key in ("policy", "directive", "back")}],
+        "candidate": {
+            **{key: candidate.to_plain()[key] for key in ("policy", "directive")},
+            "share": 0.5,
+            "devices": [],
+            "open": True,
+        },
+        "removal": row.removal.to_json(),
+    }
+    again = TaskRow.from_plain(json.loads(json.dumps(old)))
+    assert [entry.directive for entry in again.entries] == [candidate.directive, full.directive]
+    assert again.entries[0].admission == candidate.admission
+    assert plan_row(TASK, [one, two], URL).keeps(again, signs()) == again  # nothing has to be signed again
+
+
 def test_full_releases_hide_what_no_device_can_get() -> None:
     releases = [
         _release(5, "v5", ReleaseState.FULL, policy=">=10"),
@@ -209,23 +347,24 @@ def test_full_releases_hide_what_no_device_can_get() -> None:
         _release(2, "v2", ReleaseState.FULL, policy=">=12"),
         _release(1, "v1", ReleaseState.FULL),
     ]
-    plan = plan_row(TASK, releases, None, URL)
-    assert [directive.version for _, directive in plan.lanes] == ["v5", "v3"]
+    plan = plan_row(TASK, releases, URL)
+    assert [entry.directive.version for entry in plan.entries] == ["v5", "v3"]
 
 
 def test_steps_change_the_audience_and_no_serial() -> None:
     cloud = Cloud()
     gray = _release(2, "v2", ReleaseState.GRAY)
-    first = cloud.table(active=gray).rows[TASK].candidate
-    second = cloud.table(active=dataclasses.replace(gray, step=1)).rows[TASK].candidate
-    assert first is not None
-    assert second is not None
-    for row in (first, second):
-        verify(row.directive, SIGNER)
-        assert row.directive.audience == Audience(below=int(row.admission.share * Audience.PLACES))
-        assert dataclasses.replace(row.directive, audience=Audience(), signature="") == dataclasses.replace(
-            first.directive, audience=Audience(), signature=""
-        ), "a pull goes on, and a device that rejected the version does not try it again"
+    (first,) = cloud.table(active=gray).rows[TASK].candidates
+    (second,) = cloud.table(active=dataclasses.replace(gray, step=1)).rows[TASK].candidates
+    assert first.admission is not None
+    assert second.admission is not None
+    for entry, admission in ((first, first.admission), (second, second.admission)):
+        for directive, before in ((entry.directive, first.directive), (entry.back, first.back)):
+            verify(directive, SIGNER)
+            assert directive.audience == Audience(below=int(admission.share * Audience.PLACES))
+            assert dataclasses.replace(directive, audience=Audience(), signature="") == dataclasses.replace(
+                before, audience=Audience(), signature=""
+            ), "a pull goes on, and a device that rejected the version does not try it again"
     assert (first.admission.share, second.admission.share) == (0.25, 0.5)
 
 
@@ -233,11 +372,10 @@ def test_steps_change_the_audience_and_no_serial() -> None:
 def test_every_serial_is_used_once_and_all_are_signed(releases: list[tuple[str, bool]]) -> None:
     full = [_release(9 - i, f"v{9 - i}", ReleaseState.FULL, policy=policy) for i, (policy, _) in enumerate(releases)]
     active = _release(10, "v10", ReleaseState.GRAY) if any(flag for _, flag in releases) else None
-    plan = plan_row(TASK, full, active, URL)
+    plan = plan_row(TASK, [*full, *([active] if active else [])], URL)
     row = plan.sign(signs(SIGNER), 100, 50)
-    ordered = [lane.directive for lane in reversed(row.lanes)]
-    ordered += [row.candidate.directive] if row.candidate else []
-    ordered += [lane.back for lane in reversed(row.lanes)] + [row.removal]
+    ordered = [entry.directive for entry in reversed(row.entries)]
+    ordered += [entry.back for entry in row.entries] + [row.removal]
     serials = [directive.serial for directive in ordered]
     assert serials == sorted(set(serials))
     assert serials[0] >= 100
@@ -248,43 +386,59 @@ def test_every_serial_is_used_once_and_all_are_signed(releases: list[tuple[str, 
 
 
 _RANGES = st.sampled_from(["", ">=10", ">=11", "<10", "==10.*"])
+_POLICIES = st.builds(
+    lambda app_version, rule, devices: Policy(
+        app_version, rule, (("os", ColumnType.STRING),) if rule else (), tuple(f"d{number}" for number in devices)
+    ),
+    _RANGES,
+    st.sampled_from(["", 'os == "android"']),
+    st.just(()) | st.sets(st.integers(0, 9), min_size=1, max_size=4).map(sorted),
+)
+_STAGES = st.sampled_from(
+    [(ReleaseState.FULL, 0), (ReleaseState.BETA, 0), *((ReleaseState.GRAY, step) for step in range(3))]
+)
 
 
 @given(
-    st.lists(_RANGES, max_size=4),
-    st.none() | st.tuples(_RANGES, st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sets(st.integers(0, 9)), st.booleans()),
+    st.lists(st.tuples(_POLICIES, _STAGES, st.sets(st.integers(0, 9)), st.booleans()), max_size=5),
     st.sampled_from(["9", "10.3", "11", "?"]),
-    st.sampled_from(["", "v1", "v9", "v10", "v77"]),
+    st.sampled_from(["", "v1", "v3", "v5", "v77"]),
+    st.sampled_from([{}, {"os": "android"}, {"os": "ios"}]),
 )
 def test_every_answer_is_for_the_device_that_it_is_given_to(
-    full: list[str], active: tuple[str, float, set[int], bool] | None, app_version: str, have: str
+    wanted: list[tuple[Policy, tuple[ReleaseState, int], set[int], bool]],
+    app_version: str,
+    have: str,
+    attributes: dict[str, Attribute],
 ) -> None:
     """The cloud's choice and the device's check are one rule: no honest answer is refused."""
-    candidate = None
-    if active is not None:
-        policy, covered, named, is_open = active
-        state = ReleaseState.GRAY if covered else ReleaseState.BETA
-        candidate = _release(
-            10,
-            "v10",
-            state if is_open else ReleaseState.PAUSED,
-            policy=policy,
-            step={0.25: 0, 0.5: 1}.get(covered, 2) if covered else 0,
-            resumes=None if is_open else state,
-            beta_devices=tuple(f"d{number}" for number in sorted(named)) or ("nobody",),
+    releases = []
+    for number, (policy, (state, step), named, is_open) in enumerate(wanted, 1):
+        is_paused = state is not ReleaseState.FULL and not is_open
+        release = _release(
+            number,
+            f"v{number}",
+            ReleaseState.PAUSED if is_paused else state,
+            step=step,
+            resumes=state if is_paused else None,
+            beta_devices=tuple(f"d{one}" for one in sorted(named)) or ("nobody",),
         )
-    releases = [_release(9 - i, f"v{9 - i}", ReleaseState.FULL, policy=policy) for i, policy in enumerate(full)]
-    table = Cloud().table(*releases, active=candidate)
+        request = dataclasses.replace(release.request, policy=policy)
+        releases.append(dataclasses.replace(release, request=request))
+    table = Cloud().table(*releases)
+    row = table.rows[TASK]
     for number in range(10):
-        profile = Profile(f"d{number}", app_version, {}, {TASK: have} if have else {})
+        profile = Profile(f"d{number}", app_version, attributes, {TASK: have} if have else {})
         for directive in table.answer(profile):
             assert exclusion(directive, profile.device_id, app_version) == ""
-            obeyed = table.rows[TASK].candidate
-            if obeyed is None or directive.version != "v10":
-                continue
-            for other in range(10):
-                admits = obeyed.admits(f"d{other}", "") and obeyed.policy.matches(profile)
-                assert bool(exclusion(directive, f"d{other}", app_version)) is not admits
+            for entry in row.candidates:
+                if entry.policy.rule or directive not in (entry.directive, entry.back):
+                    continue
+                for other in range(10):
+                    stranger = dataclasses.replace(profile, device_id=f"d{other}")
+                    admits = entry.admits(f"d{other}", "") and entry.policy.matches(stranger)
+                    if not admits:
+                        assert exclusion(directive, f"d{other}", app_version), "for no other device"
 
 
 def test_a_table_goes_through_json_and_pickle() -> None:

@@ -27,7 +27,7 @@ from walle.deploy.cloud.journal import JournalError, Transition
 from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.pages import Page
-from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy
 from walle.deploy.cloud.push import Answerer, IdentifyDevice
 from walle.deploy.cloud.release import (
     DEFAULT_BETA_COUNT,
@@ -38,6 +38,7 @@ from walle.deploy.cloud.release import (
     TransitionError,
 )
 from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
+from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, OutcomeBatch, ProtocolError, printable
 
@@ -62,6 +63,7 @@ class Releases(Protocol):
     """Methods of `walle.deploy.cloud.release_service.ReleaseService` that the routes call."""
 
     async def create(self, request: ReleaseRequest) -> Release: ...
+    async def typed_policy(self, policy: Policy) -> Policy: ...
     async def get(self, release_id: str) -> Release: ...
     async def all(self) -> tuple[Release, ...]: ...
     async def history(self, release_id: str) -> list[Transition]: ...
@@ -96,6 +98,14 @@ class _Strict(BaseModel):
 
 class PolicyBody(_Strict):
     app_version: str = Field(default="", description="PEP 440 range such as '>=10,<11'; empty: every device")
+    rule: str = Field(
+        default="", max_length=MAX_RULE_CHARS, description="CEL over declared attributes, such as os == 'android'"
+    )
+    devices: list[str] = Field(default=[], max_length=MAX_POLICY_DEVICES, description="ids; empty: any device")
+
+    def to_policy(self) -> Policy:
+        """Return the policy, whose rule is not checked yet."""
+        return Policy(self.app_version, self.rule, (), tuple(sorted(set(self.devices))))
 
 
 class GateBody(_Strict):
@@ -124,7 +134,7 @@ class CreateBody(_Strict):
             scenario=self.scenario,
             task=self.task,
             version=self.version,
-            policy=Policy(self.policy.app_version),
+            policy=self.policy.to_policy(),
             beta=self.beta if isinstance(self.beta, int) else tuple(self.beta),
             steps=tuple(self.steps),
             gate=Gate(**self.gate.model_dump()),

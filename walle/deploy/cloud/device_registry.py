@@ -15,12 +15,14 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from walle.clock import Clock
 from walle.deploy.cloud.journal import JournalError, journal_errors
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.rule_index import PolicyIndex
 from walle.errors import DeployError
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile, ProtocolError, whole_characters
 
@@ -155,6 +157,20 @@ class DevicePage:
     after: str
     total: int
     unlisted: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Counts of devices that policies take, among the `seen` ones that the registry has of the asked time.
+
+    `taken` is for each policy, `shared` for each policy and the first one together. Where `is_full`, the registry had
+    to forget devices, so that there are more than it counts.
+    """
+
+    seen: int
+    taken: tuple[int, ...]
+    shared: tuple[int, ...]
+    is_full: bool
 
 
 class DeviceRegistry:
@@ -337,6 +353,51 @@ class DeviceRegistry:
         """
         await self.flush()
         return await asyncio.to_thread(self._failures, device_id, scenarios, task, before, limit)
+
+    async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
+        """Return how many of the devices that were seen in these last seconds the policies take.
+
+        A device counts with the attributes that the registry keeps of its latest profile.
+        """
+        await self.flush()
+        return await asyncio.to_thread(self._reach, policies, seen_within_s)
+
+    def _reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
+        index = PolicyIndex(policies)
+        since_s = self._clock.time() - seen_within_s
+        combinations: dict[int, int] = {}
+        after, count = "", 0
+        while True:
+            with self._lock, journal_errors(self.path):  # for one part: others read and write between two
+                rows = (
+                    self._opened()
+                    .execute(
+                        "SELECT device_id, app_version, attributes, last_seen_s FROM devices WHERE device_id > ?"
+                        " ORDER BY device_id LIMIT ?",
+                        (after, MAX_PAGE),
+                    )
+                    .fetchall()
+                )
+            for device_id, app_version, attributes, last_seen_s in rows:
+                if last_seen_s >= since_s:
+                    found = index.matching(Profile(device_id, app_version, json.loads(attributes)))
+                    combinations[found] = combinations.get(found, 0) + 1
+            count += len(rows)
+            if len(rows) < MAX_PAGE:
+                break
+            after = rows[-1][0]
+        taken, shared = [0] * len(policies), [0] * len(policies)
+        for found, devices in combinations.items():
+            for number in range(len(policies)):
+                if found >> number & 1:
+                    taken[number] += devices
+                    shared[number] += devices if found & 1 else 0
+        return Reach(
+            seen=sum(combinations.values()),
+            taken=tuple(taken),
+            shared=tuple(shared),
+            is_full=count >= self._max_devices,
+        )
 
     def _page(self, query: DeviceQuery) -> DevicePage:
         where, values = _conditions(query, self._clock.time())

@@ -7,7 +7,7 @@ again counts once. The evidence is journalled every `flush_s` seconds; a crash l
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
 from walle.clock import Clock
@@ -19,11 +19,13 @@ from walle.deploy.cloud.device_registry import (
     DeviceQuery,
     DeviceRegistry,
     KnownDevice,
+    Reach,
     UnknownDeviceError,
 )
 from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.monitor import Gate, Monitor, Verdict, counts
+from walle.deploy.cloud.policy import Policy
 from walle.protocol import Alarm, Outcome, OutcomeBatch, OutcomeKind, printable
 
 _LOG = logging.getLogger(__name__)
@@ -172,6 +174,7 @@ class MonitorService:
         self._unsaved: set[str] = set()
         self._batch_ids: dict[tuple[str, str], None] = {}
         self._saving: asyncio.Task[None] | None = None
+        self._counting = asyncio.Lock()  # of devices, which takes a core for a while
 
     async def start(self) -> Self:
         """Load the journalled evidence, and journal it from now on."""
@@ -309,6 +312,13 @@ class MonitorService:
         if self._devices is None:
             raise UnknownDeviceError(device_id)
         return await self._devices.failures(device_id, scenarios, task=task, before=before, limit=limit)
+
+    async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
+        """Return how many devices the policies take, as `DeviceRegistry.reach`; one call at a time is at work."""
+        if self._devices is None:
+            return Reach(seen=0, taken=(0,) * len(policies), shared=(0,) * len(policies), is_full=False)
+        async with self._counting:
+            return await self._devices.reach(policies, seen_within_s)
 
     # --- verdicts ---
 

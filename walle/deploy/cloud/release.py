@@ -244,7 +244,7 @@ class ReleaseRequest:
             scenario=plain["scenario"],
             task=plain["task"],
             version=plain["version"],
-            policy=Policy(**plain["policy"]),
+            policy=Policy.from_plain(plain["policy"]),
             beta=beta if isinstance(beta, int) else tuple(beta),
             steps=tuple(plain["steps"]),
             gate=Gate(**plain["gate"]),
@@ -306,6 +306,7 @@ class Release:
         """Return the release as JSON-ready values."""
         plain = dataclasses.asdict(self)
         request = plain["request"]
+        request["policy"] = self.request.policy.to_plain()
         request["steps"] = list(self.request.steps)
         request["beta"] = self.request.beta if isinstance(self.request.beta, int) else list(self.request.beta)
         plain["beta_devices"] = list(self.beta_devices)

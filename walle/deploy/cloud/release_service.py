@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any, Protocol, Self
 
 from walle.clock import Clock
+from walle.deploy.cloud.attribute_schema import Schema
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.bundle import Bundle, TaskVersion
 from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
@@ -50,6 +51,7 @@ _LOG = logging.getLogger(__name__)
 _WHO = "release service"  # in the audit log
 _VERSIONS_OF_DEVICES = 3  # of a task, to which differences are made
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
+MAX_UNDER_WAY = 16  # releases of one task at once, each for other devices
 _RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one is repeated
 
 
@@ -65,7 +67,7 @@ class UnknownReleaseError(DeployError):
 
 
 class TaskBusyError(DeployError):
-    """Another release of the task is under way."""
+    """Another release of the task for the same devices is under way, or too many of them are."""
 
     def __init__(self, task: str, release_id: str, state: str) -> None:
         super().__init__(task, release_id, state)
@@ -75,8 +77,8 @@ class TaskBusyError(DeployError):
 
     def __str__(self) -> str:
         return (
-            f"release {self.release_id} of {self.task} is under way ({self.state});"
-            " wait until it is full, or roll it back, which is always possible"
+            f"release {self.release_id} of {self.task} is under way ({self.state}) for the same devices, or is one of"
+            f" {MAX_UNDER_WAY}; wait until it is full, or roll it back, which is always possible"
         )
 
 
@@ -93,10 +95,11 @@ class World:
     """External effects of the release service, as injected calls. Every call may be repeated.
 
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
-    not exist; `simulate` takes the version's own events, None without any, and the files that they may name; `put`
-    stores one blob that devices fetch, `put_cloud_file` one that they do not; `code_files` makes smaller forms of a
-    bundle's files, for devices that have the versions with these manifests (sha256); `publish` swaps the table in all
-    gateways; `stamp` returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys
+    not exist; `read_schema` returns the declared attributes of devices; `simulate` takes the version's own events, None
+    without any, and the files that they may name; `put` stores one blob that devices fetch, `put_cloud_file` one that
+    they do not; `code_files` makes smaller forms of a bundle's files, for devices that have the versions with these
+    manifests (sha256); `publish` swaps the table in all gateways; `stamp` returns the signed timestamp of a table;
+    `build` raises SignatureAwaitedError while too few keys
     have signed a version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns
     at most a given number of ids of recently seen devices of a policy; `exclusive_files` returns the signed list of a
     device's exclusive files. A call that raises is retried, except during a
@@ -105,6 +108,7 @@ class World:
 
     check_version: Callable[[str, str, str], Awaitable[None]]
     read_config: Callable[[str, str, str], Awaitable[TaskConfig]]
+    read_schema: Callable[[], Awaitable[Schema]]
     read_version: Callable[[str, str, str], Awaitable[TaskVersion]]
     build: Callable[[TaskVersion], Awaitable[Bundle]]
     put: Callable[[bytes], Awaitable[str]]
@@ -192,10 +196,12 @@ class ReleaseService:
         """Return a new release, not yet started. Its `reads` are those that task.toml declares.
 
         Raises:
-            TaskBusyError: another one of the task is under way.
+            TaskBusyError: another one of the task with the same policy is under way, or MAX_UNDER_WAY are.
+            RuleError, SchemaError: the policy's rule is invalid, or cannot be checked.
             RepoError: the version does not exist.
         """
-        self._refuse_if_busy(request.name)
+        request = dataclasses.replace(request, policy=request.policy.typed(await self._world.read_schema()))
+        self._refuse_if_busy(request)
         await self._world.check_version(request.scenario, request.task, request.version)
         reads: tuple[str, ...] = ()
         with contextlib.suppress(DeployError):  # a version that cannot be read fails in its simulation, with the reason
@@ -316,14 +322,24 @@ class ReleaseService:
             raise UnknownReleaseError(release_id)
         return release
 
-    def _refuse_if_busy(self, task: str) -> None:
-        for release in self._releases.values():
-            if release.request.name == task and release.state.under_way:
-                raise TaskBusyError(task, release.id, release.state.value)
+    def _refuse_if_busy(self, request: ReleaseRequest) -> None:
+        under_way = [
+            release
+            for release in self._releases.values()
+            if release.request.name == request.name and release.state.under_way
+        ]
+        same = [release for release in under_way if release.request.policy == request.policy]
+        if same or len(under_way) >= MAX_UNDER_WAY:
+            first = (same or under_way)[0]
+            raise TaskBusyError(request.name, first.id, first.state.value)
+
+    async def typed_policy(self, policy: Policy) -> Policy:
+        """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""
+        return policy.typed(await self._world.read_schema())
 
     async def _create(self, request: ReleaseRequest, reads: tuple[str, ...]) -> Release:
         async with self._changing:
-            self._refuse_if_busy(request.name)
+            self._refuse_if_busy(request)
             number = await self._journal.draw("release")
             now_s = self._clock.time()
             release = Release(
@@ -334,7 +350,7 @@ class ReleaseService:
                 updated_s=now_s,
                 reads=reads,
             )
-            details = {"number": number, "request": dataclasses.asdict(request)}
+            details = {"number": number, "request": release.to_plain()["request"]}
             await self._audit.record("release.created", who=_WHO, subject=release.id, details=details)
             await self._journal.record(release, None, ())
             self._take(release)
@@ -510,15 +526,10 @@ class ReleaseService:
 
     async def _make_row(self, task: str) -> None:
         """Update the task's row from its releases; sign it again only if it has changed or is due."""
-        releases = sorted(
-            (release for release in self._releases.values() if release.request.name == task),
-            key=lambda release: -release.number,
-        )
-        full = [release for release in releases if release.state is ReleaseState.FULL]
-        active = next((release for release in releases if release.state.under_way), None)
-        plan = plan_row(task, full, active, self._cdn_url())
+        releases = (release for release in self._releases.values() if release.request.name == task)
+        plan = plan_row(task, releases, self._cdn_url())
         row = self._rows.get(task)
-        if row is None and not plan.lanes and plan.candidate is None:
+        if row is None and not plan.entries:
             return  # no device has ever received a version of the task
         kept = plan.keeps(row, self._world.sign) if row is not None and self._stands(row) else None
         if kept is not None:

@@ -1,88 +1,91 @@
 """Release table: the cloud's answers to profiles as immutable signed directives, swapped whole in every gateway (§6).
 
-A task's row holds its current versions ("lanes": the full releases, newest first; a device takes the first whose policy
-is for it), the candidate of the release under way, and a removal for devices that should have no version. The table
-grows with releases and policies, never with devices.
+A task's row holds its versions in the order in which they go: the full releases, the releases under way ("candidates"),
+and a removal for devices that should have no version. A device gets the first version whose policy is for it and that
+is full or admits it. The table grows with releases and policies, never with devices.
+
+**Order.** Device-specific releases go first, then customised ones, then uniform ones (`Policy.tier`); of one tier the
+newer release first. So several releases of a task, each for its group of devices, stand side by side, and a uniform
+release takes no device from a customised one: that ends by its rollback, or by a newer release of the same policy.
 
 **Serials.** A device follows a directive only if its serial is above every one it has followed for the task. When the
 versions of a row change, or its directives near expiry, all of them are signed again with new serials, so that each
 is above everything signed before: a rollback reaches every device, and an old candidate moves no device that left it.
-Within a row, serials grow from the oldest lane to the candidate, the way devices normally move; for moves the other way
-(a device that left the release's policy) each lane also has a `back` directive with a serial above the candidate's,
-and the removal has the highest serial. A device that went back and is again in the newer lane waits for the next
-signing. An old directive can be replayed, until it expires, to a device that has not seen a newer one.
+Within a row, serials grow from the last version to the first, the way devices normally move; for moves the other way
+(a device that left the release's policy) each version also has a `back` directive with a serial above all of these,
+which grow from the first version to the last, and the removal has the highest serial. A device that went back and is
+again for the earlier version waits for the next signing. An old directive can be replayed, until it expires, to a
+device that has not seen a newer one.
 
 **Audience.** Each directive says in what is signed for whom it is, so that a device refuses those of others. A step or
-a pause changes the candidate's: it is then signed again with the serial that it has, since its version is the same.
+a pause changes that of a candidate, which is then signed again with the serials that it has: its version is the same.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from walle.deploy.audience import admitted, share
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.release import Admission, Release
+from walle.deploy.cloud.release import Admission, Release, ReleaseState
+from walle.deploy.cloud.rule_index import PolicyIndex
 from walle.protocol import Audience, Directive, Profile
 
-MAX_GROUPS = 256  # groups of devices whose plans a table caches
+MAX_GROUPS = 256  # groups of devices whose plans a table caches, and of those that a row tells apart
 
 
 @dataclasses.dataclass(frozen=True)
-class Lane:
-    """A version that is current for the devices of `policy`."""
+class RowEntry:
+    """A version for the devices of `policy`: a full one without `admission`, else the candidate of a release."""
 
     policy: Policy
     directive: Directive
-    back: Directive  # the same version, for devices that return from a later one
+    back: Directive  # the same version, for devices that return from an earlier entry
+    admission: Admission | None = None
+
+    def admits(self, device_id: str, have: str) -> bool:
+        """Return whether a device of the policy, which has version `have`, gets this version."""
+        admission = self.admission
+        if admission is None:
+            return True
+        if not admission.open and have != self.directive.version:
+            return False
+        return _covers(admission, self.directive.release, device_id)
 
     def to_plain(self) -> dict[str, Any]:
+        admission = self.admission
         return {
             "policy": self.policy.to_plain(),
             "directive": self.directive.to_json(),
             "back": self.back.to_json(),
+            "admission": None
+            if admission is None
+            else {"share": admission.share, "devices": sorted(admission.devices), "open": admission.open},
         }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        admission = plain["admission"]
         return cls(
-            Policy(**plain["policy"]), Directive.from_json(plain["directive"]), Directive.from_json(plain["back"])
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class ReleaseCandidate:
-    """The version of a release under way, and who may have it."""
-
-    policy: Policy
-    directive: Directive
-    admission: Admission
-
-    def admits(self, device_id: str, have: str) -> bool:
-        """Return whether a device of the policy, which has version `have`, belongs to the candidate."""
-        admission = self.admission
-        if not admission.open and have != self.directive.version:
-            return False
-        return device_id in admission.devices or (
-            admission.share > 0 and share(self.directive.release, device_id) < admission.share
-        )
-
-    def to_plain(self) -> dict[str, Any]:
-        return {
-            "policy": self.policy.to_plain(),
-            "directive": self.directive.to_json(),
-            "share": self.admission.share,
-            "devices": sorted(self.admission.devices),
-            "open": self.admission.open,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        return cls(
-            Policy(**plain["policy"]),
+            Policy.from_plain(plain["policy"]),
             Directive.from_json(plain["directive"]),
-            Admission(plain["share"], frozenset(plain["devices"]), plain["open"]),
+            Directive.from_json(plain["back"]),
+            None
+            if admission is None
+            else Admission(admission["share"], frozenset(admission["devices"]), admission["open"]),
         )
+
+
+def _entries_of_before(plain: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of a row that an older walle stored: at most one candidate, which went first."""
+    entries = [{**lane, "admission": None} for lane in plain["lanes"]]
+    if candidate := plain["candidate"]:
+        admission = {key: candidate[key] for key in ("share", "devices", "open")}
+        both = {key: candidate[key] for key in ("policy", "directive")}
+        # No entry is before it from which a device could come back to it.
+        entries.insert(0, {**both, "back": candidate["directive"], "admission": admission})
+    return entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +93,13 @@ class TaskRow:
     """All answers about one task that a device may get."""
 
     task: str
-    lanes: tuple[Lane, ...]  # newest first
-    candidate: ReleaseCandidate | None
+    entries: tuple[RowEntry, ...]  # in the order in which they go
     removal: Directive
+
+    @property
+    def candidates(self) -> tuple[RowEntry, ...]:
+        """Return the entries of releases under way."""
+        return tuple(entry for entry in self.entries if entry.admission is not None)
 
     @property
     def expires_s(self) -> int:
@@ -101,42 +108,33 @@ class TaskRow:
     @property
     def first_serial(self) -> int:
         """Return the lowest serial of the row's directives."""
-        directives = [self.removal, *(one for lane in self.lanes for one in (lane.directive, lane.back))]
-        if self.candidate is not None:
-            directives.append(self.candidate.directive)
-        return min(directive.serial for directive in directives)
+        directives = [one for entry in self.entries for one in (entry.directive, entry.back)]
+        return min(directive.serial for directive in (self.removal, *directives))
 
     @property
     def versions(self) -> tuple[Any, ...]:
         """Return what is signed, but for the audiences: where it is equal, the row's serials still hold."""
-        return _versions(
-            [(lane.policy, lane.directive) for lane in self.lanes],
-            (self.candidate.policy, self.candidate.directive) if self.candidate else None,
-        )
+        return _versions(self.entries)
 
-    def back_to(self, lane: Lane, have: str) -> Directive:
-        """Return the directive that moves a device from version `have` (empty: none) to the lane's."""
-        later = [self.candidate.directive.version] if self.candidate else []
-        for other in self.lanes:
-            if other is lane:
-                break
-            later.append(other.directive.version)
-        return lane.back if have in later or _number(have) > _number(lane.directive.version) else lane.directive
+    def lead(self, entry: RowEntry, have: str) -> Directive:
+        """Return the directive that moves a device from version `have` (empty: none) to the entry's."""
+        is_before = True
+        for other in self.entries:
+            is_before = is_before and other is not entry
+            if other.directive.version == have:
+                return entry.back if is_before else entry.directive
+        return entry.back if _number(have) > _number(entry.directive.version) else entry.directive
 
     def to_plain(self) -> dict[str, Any]:
-        return {
-            "task": self.task,
-            "lanes": [lane.to_plain() for lane in self.lanes],
-            "candidate": self.candidate.to_plain() if self.candidate else None,
-            "removal": self.removal.to_json(),
-        }
+        entries = [entry.to_plain() for entry in self.entries]
+        return {"task": self.task, "entries": entries, "removal": self.removal.to_json()}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        entries = plain["entries"] if "entries" in plain else _entries_of_before(plain)
         return cls(
             plain["task"],
-            tuple(Lane.from_plain(lane) for lane in plain["lanes"]),
-            ReleaseCandidate.from_plain(plain["candidate"]) if plain["candidate"] else None,
+            tuple(RowEntry.from_plain(entry) for entry in entries),
             Directive.from_json(plain["removal"]),
         )
 
@@ -145,11 +143,23 @@ def _number(version: str) -> int:
     return int(version[1:]) if version[:1] == "v" and version[1:].isascii() and version[1:].isdigit() else 0
 
 
-def _versions(lanes: Sequence[tuple[Policy, Directive]], candidate: tuple[Policy, Directive] | None) -> tuple[Any, ...]:
-    def facts(policy: Policy, directive: Directive) -> tuple[Any, ...]:
-        return policy, directive.version, directive.manifest, directive.size_bytes, directive.url, directive.release
+def _versions(entries: "Sequence[RowEntry | PlannedEntry]") -> tuple[Any, ...]:
+    def facts(entry: "RowEntry | PlannedEntry") -> tuple[Any, ...]:
+        one = entry.directive
+        signed = (one.version, one.manifest, one.size_bytes, one.url, one.release)
+        return entry.policy, entry.admission is None, *signed
 
-    return tuple(facts(*lane) for lane in lanes), facts(*candidate) if candidate else None
+    return tuple(map(facts, entries))
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedEntry:
+    """An unsigned `RowEntry`."""
+
+    policy: Policy
+    directive: Directive
+    back: Directive
+    admission: Admission | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,47 +167,44 @@ class RowPlan:
     """An unsigned row, computed from a task's releases by `plan_row`."""
 
     task: str
-    lanes: tuple[tuple[Policy, Directive], ...]
-    candidate: tuple[Policy, Directive] | None
-    admission: Admission | None
+    entries: tuple[PlannedEntry, ...]  # in the order in which they go
     url: str
 
     @property
     def serials(self) -> int:
         """Return how many serials `sign` uses."""
-        return 2 * len(self.lanes) + 2
+        return 2 * len(self.entries) + 1
 
     def keeps(self, row: TaskRow, sign: Callable[[Directive], Directive]) -> TaskRow | None:
-        """Return `row` with this plan's admission, None where all its directives must be signed with new serials."""
-        if row.versions != _versions(self.lanes, self.candidate):
+        """Return `row` with this plan's admissions, None where its directives must be signed with new serials."""
+        if row.versions != _versions(self.entries):
             return None
-        if row.candidate is None or self.candidate is None or self.admission is None:
-            return row
-        directive, audience = row.candidate.directive, self.candidate[1].audience
-        if directive.audience != audience:
-            directive = sign(dataclasses.replace(directive, audience=audience))
-        candidate = ReleaseCandidate(row.candidate.policy, directive, self.admission)
-        return dataclasses.replace(row, candidate=candidate)
+
+        def again(signed: Directive, planned: Directive) -> Directive:
+            if signed.audience == planned.audience:
+                return signed
+            return sign(dataclasses.replace(signed, audience=planned.audience))
+
+        entries = tuple(
+            RowEntry(
+                entry.policy,
+                again(entry.directive, planned.directive),
+                again(entry.back, planned.back),
+                planned.admission,
+            )
+            for entry, planned in zip(row.entries, self.entries, strict=True)
+        )
+        return dataclasses.replace(row, entries=entries)
 
     def sign(self, sign: Callable[[Directive], Directive], first_serial: int, expires_s: int) -> TaskRow:
         """Return the row, signed with the serials from `first_serial` on, which must be above all drawn before."""
         numbers = iter(range(first_serial, first_serial + self.serials))
 
-        def signed(directive: Directive, **changes: Any) -> Directive:
-            return sign(dataclasses.replace(directive, serial=next(numbers), expires_s=expires_s, **changes))
+        def signed(directive: Directive) -> Directive:
+            return sign(dataclasses.replace(directive, serial=next(numbers), expires_s=expires_s))
 
-        forward = [signed(directive) for _, directive in reversed(self.lanes)][::-1]
-        serial = next(numbers)  # the candidate's, skipped where there is none
-        candidate = None
-        if self.candidate is not None and self.admission is not None:
-            policy, directive = self.candidate
-            signed_directive = sign(dataclasses.replace(directive, serial=serial, expires_s=expires_s))
-            candidate = ReleaseCandidate(policy, signed_directive, self.admission)
-        # Going back installs nothing new for a release, so it carries no release to be counted for.
-        back = [signed(directive, release="") for _, directive in reversed(self.lanes)][::-1]
-        lanes = tuple(
-            Lane(policy, there, again) for (policy, _), there, again in zip(self.lanes, forward, back, strict=True)
-        )
+        there = [signed(entry.directive) for entry in reversed(self.entries)][::-1]
+        again = [signed(entry.back) for entry in self.entries]
         removal = signed(
             Directive(
                 task=self.task,
@@ -208,21 +215,31 @@ class RowPlan:
                 expires_s=0,
                 url=self.url,
                 release="",
-                audience=Audience(but_not=_checkable([policy for policy, _ in self.lanes])),
+                audience=Audience(but_not=_checkable(self.entries)),
             )
         )
-        return TaskRow(self.task, lanes, candidate, removal)
+        entries = tuple(
+            RowEntry(entry.policy, forward, backward, entry.admission)
+            for entry, forward, backward in zip(self.entries, there, again, strict=True)
+        )
+        return TaskRow(self.task, entries, removal)
 
 
-def plan_row(task: str, full: Sequence[Release], active: Release | None, url: str) -> RowPlan:
-    """Return the plan of a task's row from its full releases, newest first, and the one under way.
+def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
+    """Return the plan of a task's row from its releases: the full ones, and those under way that devices may have.
 
-    A full release hides the older ones for the devices of its policy; where it is for all devices, or for the same
-    as an older one, the hidden ones are left out.
+    A full release hides the older ones of the same policy; where it is for all devices, it hides all that would go
+    after it. What is hidden is left out.
     """
-
-    def directive(release: Release, audience: Audience) -> Directive:
-        return Directive(
+    ordered = sorted(releases, key=lambda release: (release.request.policy.tier, release.number), reverse=True)
+    entries: list[PlannedEntry] = []
+    full: set[Policy] = set()
+    for release in ordered:
+        policy, admission = release.request.policy, release.admission
+        is_full = release.state is ReleaseState.FULL
+        if policy in full or not (is_full or admission):
+            continue
+        directive = Directive(
             task=task,
             version=release.request.version,
             manifest=release.manifest,
@@ -231,56 +248,105 @@ def plan_row(task: str, full: Sequence[Release], active: Release | None, url: st
             expires_s=0,
             url=url,
             release=release.id,
-            audience=audience,
+            audience=_audience(policy, None if is_full else admission, release.id, entries),
         )
-
-    lanes: list[tuple[Policy, Directive]] = []
-    for release in full:
-        policy = release.request.policy
-        if all(policy != newer for newer, _ in lanes):
-            others = _checkable([newer for newer, _ in lanes])
-            lanes.append((policy, directive(release, Audience(app_version=policy.app_version, but_not=others))))
-        if policy.takes_all:
-            break
-    admission = active.admission if active else None
-    candidate = None
-    if active and admission:
-        policy = active.request.policy
-        audience = admitted(
-            active.id, admission.share, admission.devices, app_version=policy.app_version, is_open=admission.open
-        )
-        candidate = policy, directive(active, audience)
-    return RowPlan(task=task, lanes=tuple(lanes), candidate=candidate, admission=admission, url=url)
+        back = directive
+        if is_full:  # going back to it installs nothing new for a release, so it carries none to be counted for
+            back = dataclasses.replace(directive, release="", audience=_audience(policy, None, "", entries))
+        entries.append(PlannedEntry(policy, directive, back, None if is_full else admission))
+        if is_full:
+            full.add(policy)
+            if policy.takes_all:
+                break
+    return RowPlan(task=task, entries=tuple(entries), url=url)
 
 
-def _checkable(policies: Sequence[Policy]) -> tuple[str, ...]:
-    """Return the ranges of the policies that a device can check whole: those by app version alone."""
+def _audience(
+    policy: Policy, admission: Admission | None, release_id: str, earlier: Sequence[PlannedEntry]
+) -> Audience:
+    """Return the devices of an entry, as far as a device can check it: not its rule, nor those of earlier entries."""
+    is_open = admission is None or admission.open
+    if policy.devices:
+        named = [device for device in policy.devices if admission is None or _covers(admission, release_id, device)]
+        audience = admitted(release_id, 0.0, named, app_version=policy.app_version, is_open=is_open)
+    elif admission is not None:
+        devices = admission.devices
+        audience = admitted(release_id, admission.share, devices, app_version=policy.app_version, is_open=is_open)
+    else:
+        audience = Audience(app_version=policy.app_version)
+    return dataclasses.replace(audience, but_not=_checkable(earlier))
+
+
+def _checkable(entries: Iterable[PlannedEntry]) -> tuple[str, ...]:
+    """Return the ranges of the full entries that a device can check whole: those by app version alone."""
+    policies = (entry.policy for entry in entries if entry.admission is None)
     return tuple(policy.app_version for policy in policies if policy == Policy(policy.app_version))
 
 
+def _covers(admission: Admission, release_id: str, device_id: str) -> bool:
+    if admission.share >= 1 or device_id in admission.devices:
+        return True
+    return admission.share > 0 and share(release_id, device_id) < admission.share
+
+
 def _held(row: TaskRow, manifests: Collection[str]) -> TaskRow:
-    candidate = row.candidate
-    if candidate is None or candidate.directive.manifest not in manifests:
-        return row
-    closed = dataclasses.replace(candidate.admission, open=False)
-    return dataclasses.replace(row, candidate=dataclasses.replace(candidate, admission=closed))
+    entries = tuple(
+        dataclasses.replace(entry, admission=dataclasses.replace(entry.admission, open=False))
+        if entry.admission is not None and entry.directive.manifest in manifests
+        else entry
+        for entry in row.entries
+    )
+    return dataclasses.replace(row, entries=entries)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Target:
-    """The part of a row that is for one group of devices."""
+    """The part of a row that is for one group of devices: `full` is the first full entry, after the candidates."""
 
     row: TaskRow
-    lane: Lane | None
-    version: str  # the lane's, empty without one
-    candidate: ReleaseCandidate | None
+    candidates: tuple[RowEntry, ...]
+    full: RowEntry | None
 
     def answer(self, device_id: str, have: str) -> Directive | None:
-        if self.candidate is not None and self.candidate.admits(device_id, have):
-            return None if have == self.candidate.directive.version else self.candidate.directive
-        if have == self.version:
-            return None
-        return self.row.removal if self.lane is None else self.row.back_to(self.lane, have)
+        for entry in self.candidates:
+            if entry.admits(device_id, have):
+                return None if have == entry.directive.version else self.row.lead(entry, have)
+        if self.full is None:
+            return self.row.removal if have else None
+        return None if have == self.full.directive.version else self.row.lead(self.full, have)
+
+
+type _Step = tuple[str, str | None, _Target]
+"""A task with the version that a group of devices has without an answer, None where that depends on the device."""
+
+
+class _RowSteps:
+    """The steps of one row, by the policies that take a device, as bits."""
+
+    def __init__(self, row: TaskRow, bits: Mapping[Policy, int]) -> None:
+        self.row = row
+        self.mask = 0
+        for entry in row.entries:
+            self.mask |= bits[entry.policy]
+        self.known: dict[int, _Step] = {}
+        self._bits = bits
+
+    def step(self, found: int) -> _Step:
+        """Return the step for devices that these policies, some of the row's, take; it is remembered."""
+        candidates: list[RowEntry] = []
+        full: RowEntry | None = None
+        for entry in self.row.entries:
+            if found & self._bits[entry.policy]:
+                if entry.admission is None:
+                    full = entry
+                    break
+                candidates.append(entry)
+        settled = None if candidates else full.directive.version if full is not None else ""
+        step = self.row.task, settled, _Target(self.row, tuple(candidates), full)
+        if len(self.known) >= MAX_GROUPS:
+            self.known.clear()
+        self.known[found] = step
+        return step
 
 
 class ReleaseTable:
@@ -293,18 +359,35 @@ class ReleaseTable:
         self.generation = generation
         self.timestamp = timestamp
         self.rows: Mapping[str, TaskRow] = {row.task: row for row in rows}
-        self._plans: dict[str, tuple[_Target, ...]] = {}  # group of devices → its targets; bounded
+        policies = dict.fromkeys(entry.policy for row in rows for entry in row.entries)
+        self._bits = {policy: 1 << number for number, policy in enumerate(policies)}
+        self._plans: dict[
+            int, list[_Step]
+        ] = {}  # policies that take a group of devices, as bits → its targets; bounded
+
+    @functools.cached_property
+    def index(self) -> PolicyIndex:
+        """The index of the table's policies; `bit_of` is a policy's."""
+        return PolicyIndex(tuple(self._bits))
+
+    @functools.cached_property
+    def _row_steps(self) -> list[_RowSteps]:
+        return [_RowSteps(row, self._bits) for row in self.rows.values()]
+
+    def bit_of(self, policy: Policy) -> int:
+        """Return the bit of a policy of the table in what `index.matching` returns."""
+        return self._bits[policy]
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """The manifests of the versions of releases under way."""
-        return tuple(row.candidate.directive.manifest for row in self.rows.values() if row.candidate)
+        return tuple(entry.directive.manifest for row in self.rows.values() for entry in row.candidates)
 
     @property
     def manifests(self) -> tuple[str, ...]:
         """The manifests of all versions that a device may get, those of releases under way first."""
-        lanes = [lane.directive.manifest for row in self.rows.values() for lane in row.lanes]
-        return tuple(dict.fromkeys([*self.candidates, *lanes]))
+        every = [entry.directive.manifest for row in self.rows.values() for entry in row.entries]
+        return tuple(dict.fromkeys([*self.candidates, *every]))
 
     @property
     def floor(self) -> int:
@@ -327,31 +410,23 @@ class ReleaseTable:
 
         Tasks that are not in the table are ignored.
         """
-        group = Policy.group(profile)
-        targets = self._plans.get(group)
-        if targets is None:
-            targets = self._plan(profile)
-            if len(self._plans) >= MAX_GROUPS:  # forged versions can evict real ones, which are then computed again
+        found = self.index.matching(profile)
+        plan = self._plans.get(found)
+        if plan is None:
+            plan = self._plan(found)
+            if len(self._plans) >= MAX_GROUPS:  # made-up profiles can evict real groups, which are then planned again
                 self._plans.clear()
-            self._plans[group] = targets
-        have = profile.tasks
+            self._plans[found] = plan
+        device_id, have = profile.device_id, profile.tasks.get
         answers = []
-        for target in targets:
-            version = have.get(target.row.task, "")
-            if version == target.version and target.candidate is None:
-                continue
-            directive = target.answer(profile.device_id, version)
-            if directive is not None:
+        for task, settled, target in plan:
+            version = have(task, "")
+            if version != settled and (directive := target.answer(device_id, version)) is not None:
                 answers.append(directive)
         return tuple(answers)
 
-    def _plan(self, profile: Profile) -> tuple[_Target, ...]:
-        targets = []
-        for row in self.rows.values():
-            lane = next((lane for lane in row.lanes if lane.policy.matches(profile)), None)
-            candidate = row.candidate if row.candidate and row.candidate.policy.matches(profile) else None
-            targets.append(_Target(row, lane, lane.directive.version if lane else "", candidate))
-        return tuple(targets)
+    def _plan(self, found: int) -> list[_Step]:
+        return [steps.known.get(found & steps.mask) or steps.step(found & steps.mask) for steps in self._row_steps]
 
     def to_plain(self) -> dict[str, Any]:
         rows = [row.to_plain() for row in self.rows.values()]

@@ -1,0 +1,171 @@
+"""Decisions on who gets what: microseconds of a gateway for one profile, with the rules of many active tasks.
+
+    python benchmarks/rules.py [--tasks 348] [--repeat 9]
+
+Each case is a table of that many tasks. A fresh device sends attributes that no profile before had; "index" is what the
+gateway does, "one by one" evaluates each rule by CEL, as it would without the index. Times are CPU time, medians.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+from walle.deploy.cloud.attribute_schema import ColumnType
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.cloud.release_table import ReleaseTable, plan_row
+from walle.protocol import Attribute, Profile
+
+SCHEMA = {
+    "os": ColumnType.STRING,
+    "os_version": ColumnType.STRING,
+    "model": ColumnType.STRING,
+    "memory_mb": ColumnType.INT,
+    "battery": ColumnType.DOUBLE,
+    "age_group": ColumnType.STRING,
+    "is_member": ColumnType.BOOL,
+}
+
+
+def _uniform(number: int) -> Policy:
+    return Policy(f">={number % 12},<{number % 12 + 4}")
+
+
+def _uniform_distinct(number: int) -> Policy:
+    return Policy(f">={number % 12}.{number},<{number % 12 + 4}")
+
+
+def _customised(number: int) -> Policy:
+    os, low = ("android", "ios")[number % 2], 512 * (number % 16)
+    rules = [
+        f"os == '{os}' && memory_mb >= {low} && version_in(os_version, '>={number % 9 + 8}')",
+        f"model in ['m{number % 40}', 'm{number % 37}', 'm{number % 31}'] && battery > 0.{number % 10}",
+        f"age_group == 'g{number % 6}' && is_member && !(os == '{os}')",
+        f"memory_mb >= {low} && memory_mb < {low + 4096} && version_in(app_version, '>=9,<12')",
+    ]
+    return Policy(rule=rules[number % 4]).typed(SCHEMA)
+
+
+def _partly_indexed(number: int) -> Policy:
+    rule = f"os == '{('android', 'ios')[number % 2]}' && model in ['m{number % 40}'] && memory_mb / 1024 > {number % 7}"
+    return Policy(rule=rule).typed(SCHEMA)
+
+
+def _not_indexed(number: int) -> Policy:
+    return Policy(rule=f"memory_mb / 1024 + {number} > 2 && model.endsWith('{number % 10}')").typed(SCHEMA)
+
+
+CASES: dict[str, Callable[[int], Policy]] = {
+    "uniform, 12 ranges": _uniform,
+    "uniform, a range each": _uniform_distinct,
+    "customised": _customised,
+    "customised, a part by CEL": _partly_indexed,
+    "customised, all by CEL": _not_indexed,
+}
+
+
+def table_of(policy: Callable[[int], Policy], tasks: int, under_way: int) -> ReleaseTable:
+    """Return a table of tasks, each fully released, and `under_way` of them in a gray step of the next version too."""
+    rows = []
+    for number in range(tasks):
+        request = ReleaseRequest(scenario="shop", task=f"task-{number}", version="v1", policy=policy(number))
+        full = Release(
+            id=f"task-{number}-v1-{number}",
+            number=number,
+            request=request,
+            created_s=0.0,
+            updated_s=0.0,
+            state=ReleaseState.FULL,
+            manifest=f"{number:064x}",
+            size_bytes=1,
+        )
+        releases = [full]
+        if number < under_way:
+            request = dataclasses.replace(request, version="v2")
+            gray = dataclasses.replace(
+                full, id=f"task-{number}-v2-{tasks + number}", number=tasks + number, request=request
+            )
+            releases.append(dataclasses.replace(gray, state=ReleaseState.GRAY))
+        rows.append(plan_row(request.name, releases, "/cdn").sign(lambda one: one, 1, 1 << 40))
+    return ReleaseTable(1, rows)
+
+
+def profiles(table: ReleaseTable) -> Iterator[Profile]:
+    """Return profiles of devices that have all that they should, each with attributes and a version of its own."""
+    number = 0
+    while True:
+        number += 1
+        attributes: dict[str, Attribute] = {
+            "os": ("android", "ios")[number % 2],
+            "os_version": f"{8 + number % 10}.{number % 7}",
+            "model": f"m{number % 50}",
+            "memory_mb": 1024 + number,
+            "battery": number % 97 / 97,
+            "age_group": f"g{number % 7}",
+            "is_member": number % 3 > 0,
+        }
+        profile = Profile(f"device-{number}", f"10.{number % 5}.{number}", attributes)
+        has = {one.task: one.version for one in table.answer(profile)}
+        yield dataclasses.replace(profile, tasks=has)
+
+
+def median_us(action: Callable[[Profile], object], some: list[Profile]) -> float:
+    """Return the median microseconds of CPU time of an action over profiles."""
+    took = []
+    for profile in some:
+        begin = time.thread_time_ns()
+        action(profile)
+        took.append((time.thread_time_ns() - begin) / 1000)
+    return statistics.median(took)
+
+
+def measure(policy: Callable[[int], Policy], tasks: int, under_way: int) -> dict[str, float]:
+    """Return the median microseconds of each kind of profile."""
+    table = table_of(policy, tasks, under_way)
+    source = profiles(table)
+    some = [next(source) for _ in range(300)]
+    index, policies = (
+        table.index,
+        list(dict.fromkeys(entry.policy for row in table.rows.values() for entry in row.entries)),
+    )
+    for profile in some[:3]:
+        assert [bool(index.matching(profile) & table.bit_of(one)) for one in policies] == [
+            one.matches(profile) for one in policies
+        ]
+
+    def decide_fresh(profile: Profile) -> object:
+        table._plans.clear()  # the group is new too
+        return table.answer(profile)
+
+    answerer = Answerer(table)
+    small = [dataclasses.replace(one, tasks=dict(list(one.tasks.items())[:50])) for one in some]
+    raw = {one.device_id: one.to_header().encode() for one in small}
+    for one in small:
+        answerer.headers(raw[one.device_id], one.device_id)
+    return {
+        "known profile": median_us(lambda one: answerer.headers(raw[one.device_id], one.device_id), small),
+        "rules, index": median_us(index.matching, some),
+        "rules, one by one": median_us(lambda one: [policy.matches(one) for policy in policies], some[:50]),
+        "decision, fresh, group known": median_us(table.answer, some),
+        "decision, fresh, group new": median_us(decide_fresh, some),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=348)
+    parser.add_argument("--repeat", type=int, default=3, help="of each case; the median is shown")
+    options = parser.parse_args()
+    for name, policy in CASES.items():
+        for under_way in (0, 20, options.tasks):
+            runs = [measure(policy, options.tasks, under_way) for _ in range(options.repeat)]
+            print(f"{options.tasks} tasks, {name}, {under_way} in a gray step")
+            for what in runs[0]:
+                print(f"  {what:30} {statistics.median(run[what] for run in runs):9.1f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""Explanation and preview over HTTP, on real services and a registry of devices."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+
+from tests.sim.release_world import ReleaseWorld
+from walle.clock import ManualClock
+from walle.deploy.cloud.access import Access, Role
+from walle.deploy.cloud.api import install_error_handlers, release_router
+from walle.deploy.cloud.device_registry import DeviceRegistry
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.monitor_service import MonitorService
+from walle.deploy.cloud.targeting_api import WEEK_S, targeting_router
+from walle.protocol import Attribute, Profile
+
+
+class Cloud:
+    def __init__(self, world: ReleaseWorld, clock: ManualClock, registry: DeviceRegistry) -> None:
+        self.world = world
+        self.clock = clock
+        access = Access()
+        self.tokens = {
+            "anna": access.issue("anna", {"shop": Role.RELEASER}),
+            "bert": access.issue("bert", {"*": Role.READER}),
+            "cleo": access.issue("cleo", {"bank": Role.READER}),
+            "dora": access.issue("dora", {"*": Role.METRICS}),
+        }
+        self.devices = MonitorService(world.journal, clock, devices=registry)
+        app = FastAPI()
+        app.include_router(release_router(world.service, world.monitor, access))
+        app.include_router(targeting_router(world.service, self.devices, lambda: world.answerer.table, access))
+        install_error_handlers(app)
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://cloud")
+
+    async def ask(self, method: str, path: str, body: Any = None, who: str = "anna") -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self.tokens[who]}"}
+        answer = await self.client.request(method, path, json=body, headers=headers)
+        return answer.status_code, answer.json()
+
+    async def preview(self, who: str = "anna", **body: Any) -> tuple[int, Any]:
+        return await self.ask("POST", "/v1/preview", {"scenario": "shop", **body}, who)
+
+    async def see(self, device_id: str, app_version: str = "10.1", **attributes: Attribute) -> None:
+        profile = Profile(device_id, app_version, attributes, {"shop/ipv": "v1"} if device_id == "d0" else {})
+        await self.devices.note_profiles({device_id: profile.to_header().encode()})
+
+    async def full(self, version: str, **policy: Any) -> str:
+        """Release a version through all its states."""
+        request = {"scenario": "shop", "task": "ipv", "version": version, "beta": 0, "steps": [1.0], "policy": policy}
+        status, release = await self.ask("POST", "/v1/releases", request)
+        assert status == 201, release
+        await self.ask("POST", f"/v1/releases/{release['id']}/start")
+        await self.world.reached(release["id"], "gray 1.0")
+        await self.world.report(release["id"], 2000, 0)
+        assert (await self.world.service.get(release["id"])).stage == "full"
+        return str(release["id"])
+
+
+@pytest_asyncio.fixture
+async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
+    clock = ManualClock()
+    async with (
+        Journal(tmp_path / "j.sqlite") as journal,
+        DeviceRegistry(tmp_path / "d.db", clock, max_devices=20) as known,
+    ):
+        cloud = Cloud(ReleaseWorld(tmp_path, clock, journal), clock, known)
+        async with cloud.world.service, cloud.client:
+            yield cloud
+
+
+@pytest.mark.asyncio
+async def test_a_preview_counts_devices_of_the_last_week_and_the_releases_that_it_meets(cloud: Cloud) -> None:
+    await cloud.see("old", os="android", memory_mb=8192)
+    await cloud.clock.advance(WEEK_S + 1)
+    for number in range(10):
+        await cloud.see(f"d{number}", os=("android", "ios")[number % 2], memory_mb=1024 * number)
+    await cloud.see("silent")
+    everyone = await cloud.full("v1")
+    group = await cloud.full("v2", rule="os == 'ios'")
+    status, found = await cloud.preview(rule="os == 'android' && memory_mb >= 4096")
+    assert status == 200
+    assert (found["seen"], found["reached"], found["is_full"]) == (11, 3, False)
+    assert found["terms"] == [
+        {"term": 'os == "android"', "reached": 5},
+        {"term": "memory_mb >= 4096", "reached": 6},
+    ]
+    assert found["policy"]["columns"] == {"memory_mb": "int", "os": "string"}
+    (met,) = found["meets"]  # no device is of both groups
+    assert (met["release"], met["devices"], met["stage"], met["goes_first"]) == (everyone, 3, "full", True)
+    _, found = await cloud.preview(app_version=">=10")
+    assert [(one["release"], one["devices"], one["goes_first"]) for one in found["meets"]] == [
+        (group, 5, False),
+        (everyone, 11, True),
+    ]
+    assert (await cloud.preview(task="other", app_version=">=10"))[1]["meets"] == []
+    assert (await cloud.preview(seen_within_s=2 * WEEK_S))[1]["seen"] == 12
+    for number in range(30):
+        await cloud.see(f"more-{number}")
+    _, found = await cloud.preview()
+    assert (found["seen"], found["is_full"]) == (20, True)
+
+
+@pytest.mark.asyncio
+async def test_a_rule_that_is_refused_is_refused_with_its_place_before_a_release_is_made(cloud: Cloud) -> None:
+    status, answer = await cloud.preview(rule="os == 'a' && ram > 3")
+    assert (status, answer["type"]) == (422, "RuleError")
+    assert "column 14: 'ram' is not a declared attribute; declared are: app_version, memory_mb, os" in answer["error"]
+    body = {"scenario": "shop", "task": "ipv", "version": "v1", "policy": {"rule": "os == 3"}}
+    status, answer = await cloud.ask("POST", "/v1/releases", body)
+    assert (status, answer["type"]) == (422, "RuleError")
+    assert (await cloud.ask("GET", "/v1/releases"))[1] == []
+
+
+@pytest.mark.asyncio
+async def test_a_release_keeps_the_types_that_were_declared_when_it_was_made(cloud: Cloud) -> None:
+    release_id = await cloud.full("v1", rule="memory_mb >= 4096")
+    cloud.world.schema = {}
+    assert (await cloud.preview(rule="memory_mb >= 4096"))[0] == 422
+    (row,) = cloud.world.answerer.table.rows.values()
+    assert row.entries[0].directive.release == release_id
+    answers = [cloud.world.answerer.table.answer(Profile("d", "1", {"memory_mb": mb})) for mb in (1024, 4096)]
+    assert [len(answer) for answer in answers] == [0, 1]
+
+
+@pytest.mark.asyncio
+async def test_a_device_is_explained_by_its_latest_profile(cloud: Cloud) -> None:
+    await cloud.full("v1")
+    await cloud.full("v2", rule="os == 'ios'")
+    await cloud.see("d0", os="android")
+    status, found = await cloud.ask("GET", "/v1/explain/d0")
+    assert (status, found["device_id"], found["app_version"]) == (200, "d0", "10.1")
+    (task,) = found["tasks"]
+    assert (task["task"], task["has"], task["gets"]) == ("shop/ipv", "v1", "v1")
+    assert [(one["release"], one["applies"]) for one in task["releases"]] == [("ipv-v2-2", False), ("ipv-v1-1", True)]
+    assert task["releases"][0]["terms"] == [{"term": 'os == "ios"', "holds": False, "device": 'os is "android"'}]
+    await cloud.see("d0", os="ios")
+    (task,) = (await cloud.ask("GET", "/v1/explain/d0", who="bert"))[1]["tasks"]
+    assert (task["has"], task["gets"]) == ("v1", "v2")
+    assert (await cloud.ask("GET", "/v1/explain/d0?task=shop/other"))[1]["tasks"] == []
+
+
+@pytest.mark.asyncio
+async def test_who_may_not_read_a_scenario_learns_nothing_of_it(cloud: Cloud) -> None:
+    await cloud.full("v1")
+    await cloud.see("d0")
+    await cloud.see("d1")
+    assert (await cloud.preview("cleo"))[0] == 403
+    assert (await cloud.ask("GET", "/v1/explain/d0", who="dora"))[0] == 403
+    unknown = await cloud.ask("GET", "/v1/explain/d1", who="cleo")
+    assert unknown[0] == 404
+    assert (await cloud.ask("GET", "/v1/explain/d0", who="cleo"))[0] == 404
+    assert (await cloud.ask("GET", "/v1/explain/d1"))[0] == 404  # it has no task of the scenario
+    assert (await cloud.ask("GET", "/v1/explain/d1", who="bert"))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_releases_for_other_devices_are_under_way_at_once_and_for_the_same_ones_not(cloud: Cloud) -> None:
+    def body(version: str, **policy: Any) -> dict[str, Any]:
+        return {"scenario": "shop", "task": "ipv", "version": version, "policy": policy}
+
+    assert (await cloud.ask("POST", "/v1/releases", body("v1")))[0] == 201
+    assert (await cloud.ask("POST", "/v1/releases", body("v2", rule="os == 'ios'")))[0] == 201
+    assert (await cloud.ask("POST", "/v1/releases", body("v3", devices=["d3", "d1", "d3"])))[0] == 201
+    for again in (body("v3"), body("v3", rule=" os == 'ios' "), body("v2", devices=["d1", "d3"])):
+        status, answer = await cloud.ask("POST", "/v1/releases", again)
+        assert (status, answer["type"]) == (409, "TaskBusyError")
+    for number in range(13):
+        assert (await cloud.ask("POST", "/v1/releases", body("v1", app_version=f">={number}")))[0] == 201
+    status, answer = await cloud.ask("POST", "/v1/releases", body("v1", app_version=">=99"))
+    assert (status, "one of 16" in answer["error"]) == (409, True)

@@ -1,0 +1,194 @@
+"""Index of policies: which of them take a device, by one look-up for each attribute instead of one rule after another.
+
+Each term that depends on one attribute (equality, a list, a range of numbers or versions) is turned into the set of
+values for which it is true. For each attribute a table maps a value to the policies that the value allows, as bits of
+one number; the policies of a device are what all tables allow. CEL evaluates the other terms, of these policies only.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from walle.deploy.cloud.attribute_schema import APP_VERSION, Columns, ColumnType
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.rule import Rule, RuleError, activation, values_of
+from walle.deploy.cloud.value_sets import Choice, NumberCut, Ranges, ValueSet, VersionRange, set_of
+from walle.deploy.version_range import in_range, plain_numbers
+from walle.protocol import Profile
+
+_LOG = logging.getLogger(__name__)
+_MAX_VERSIONS = 1024  # versions that are not plain, for which a table remembers its answer
+
+
+class _Table(Protocol):
+    """Table of one attribute. `allowed` returns the policies that a value allows, as bits."""
+
+    def allowed(self, value: Any) -> int: ...
+
+
+class _Choices:
+    def __init__(self, free: int, sets: Sequence[tuple[int, Choice]]) -> None:
+        default = free
+        for bit, chosen in sets:
+            default |= bit if chosen.others else 0
+        self._default = default
+        self._by_value: dict[Any, int] = {}
+        for bit, chosen in sets:
+            for value in chosen.values:
+                self._by_value[value] = self._by_value.get(value, default) ^ bit
+
+    def allowed(self, value: Any) -> int:
+        return self._by_value.get(value, self._default)
+
+
+class _Order:
+    def __init__(self, free: int, sets: Sequence[tuple[int, Ranges]]) -> None:
+        allowed = free
+        changes: dict[NumberCut, int] = {}
+        for bit, ranges in sets:
+            allowed |= bit if ranges.starts_in else 0
+            for cut in ranges.cuts:
+                changes[cut] = changes.get(cut, 0) ^ bit
+        self._cuts = sorted(changes)
+        self._masks = [allowed]
+        for cut in self._cuts:
+            allowed ^= changes[cut]
+            self._masks.append(allowed)
+
+    def allowed(self, value: Any) -> int:
+        return self._masks[bisect_right(self._cuts, (value, 0))]
+
+
+class _Versions:
+    """Versions of digits and points are found by their order; each other one is compared with each range, once."""
+
+    def __init__(self, free: int, sets: Sequence[tuple[int, VersionRange]]) -> None:
+        ordered = [(bit, ranges) for bit, one in sets if (ranges := one.ranges()) is not None]
+        self._order = _Order(free, ordered)
+        self._free = free
+        self._sets = sets
+        self._unordered = [(bit, one) for bit, one in sets if one.ranges() is None]
+        self._others: dict[str, int] = {}
+
+    def allowed(self, value: Any) -> int:
+        numbers = plain_numbers(value)
+        if numbers is None:
+            known = self._others.get(value)
+            if known is None:
+                if len(self._others) >= _MAX_VERSIONS:
+                    self._others.clear()
+                known = self._others[value] = self._free | _compared(value, self._sets)
+            return known
+        allowed = self._order.allowed(numbers)
+        return allowed | _compared(value, self._unordered) if self._unordered else allowed
+
+
+def _compared(value: str, sets: Iterable[tuple[int, VersionRange]]) -> int:
+    allowed = 0
+    known: dict[str, bool] = {}
+    for bit, one in sets:
+        if one.text not in known:
+            known[one.text] = in_range(value, one.text)
+        allowed |= bit if known[one.text] != one.others else 0
+    return allowed
+
+
+_TABLES: dict[type[ValueSet], Callable[[int, Any], _Table]] = {
+    Choice: _Choices,
+    Ranges: _Order,
+    VersionRange: _Versions,
+}
+
+
+class PolicyIndex:
+    """Index of policies, each once; the bit `1 << n` stands for `policies[n]`."""
+
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        everyone = (1 << len(policies)) - 1
+        self._unnamed = everyone
+        self._named: dict[str, int] = {}
+        self._rules: dict[int, Rule] = {}  # bit → the rule that CEL has to evaluate
+        self._types: dict[str, ColumnType] = {}
+        self._strange: dict[int, Rule] = {}  # rules whose columns have other types than the same ones of rules before
+        constraints: dict[tuple[str, ColumnType, type[ValueSet]], list[tuple[int, ValueSet]]] = {}
+        for number, policy in enumerate(policies):
+            bit = 1 << number
+            if policy.devices:
+                self._unnamed &= ~bit
+                for device_id in policy.devices:
+                    self._named[device_id] = self._named.get(device_id, 0) | bit
+            if policy.app_version:
+                key = (APP_VERSION, ColumnType.STRING, VersionRange)
+                constraints.setdefault(key, []).append((bit, VersionRange(policy.app_version)))
+            if policy.rule:
+                try:
+                    rule = policy.compiled()
+                except RuleError:
+                    _LOG.exception(
+                        "a rule that was valid when its release was made is not any more; it takes no device"
+                    )
+                    self._unnamed &= ~bit
+                    self._named = {device_id: named & ~bit for device_id, named in self._named.items()}
+                    continue
+                self._add_rule(bit, rule, constraints)
+        self._tables: list[tuple[str, ColumnType, int, _Table]] = []
+        for (column, kind, of), sets in constraints.items():
+            remaining = sets
+            while remaining:  # a policy may have several sets of a column: each further one gets a table of its own
+                taken: dict[int, ValueSet] = {}
+                rest = []
+                for bit, one in remaining:
+                    if bit in taken:
+                        rest.append((bit, one))
+                    else:
+                        taken[bit] = one
+                free = everyone
+                for bit in taken:
+                    free &= ~bit
+                self._tables.append((column, kind, free, _TABLES[of](free, list(taken.items()))))
+                remaining = rest
+        self._columns: Columns = tuple(sorted(self._types.items()))
+        self._evaluated = 0
+        for bit in (*self._rules, *self._strange):
+            self._evaluated |= bit
+
+    def _add_rule(
+        self,
+        bit: int,
+        rule: Rule,
+        constraints: dict[tuple[str, ColumnType, type[ValueSet]], list[tuple[int, ValueSet]]],
+    ) -> None:
+        types = {APP_VERSION: ColumnType.STRING, **dict(rule.columns)}
+        is_whole = True  # the tables say all of it
+        for term in rule.terms:
+            found = set_of(term, rule.columns)
+            if found is None:
+                is_whole = False
+            else:
+                constraints.setdefault((found[0], types[found[0]], type(found[1])), []).append((bit, found[1]))
+        if is_whole:
+            return
+        if all(self._types.get(name, kind) is kind for name, kind in rule.columns):
+            self._types.update(rule.columns)
+            self._rules[bit] = rule
+        else:
+            self._strange[bit] = rule
+
+    def matching(self, profile: Profile) -> int:
+        """Return the policies that take a device, as bits."""
+        found = self._unnamed | self._named.get(profile.device_id, 0)
+        attributes = profile.attributes
+        for column, kind, free, table in self._tables:
+            value = kind.take(profile.app_version if column == APP_VERSION else attributes.get(column))
+            found &= free if value is None else table.allowed(value)
+        rest = found & self._evaluated
+        if rest:
+            values = activation(values_of(profile, self._types), self._columns)
+            while rest:
+                bit = rest & -rest
+                rest ^= bit
+                rule = self._rules.get(bit)
+                if not (rule.holds(values) if rule is not None else self._strange[bit].matches(profile)):
+                    found ^= bit
+        return found

@@ -1,0 +1,125 @@
+"""Targeting over HTTP: why a device gets what it gets, and how many devices a policy reaches."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Header, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from walle.deploy.cloud.access import Identifier, Role
+from walle.deploy.cloud.api import AccessError, Releases, check_role, identify
+from walle.deploy.cloud.device_api import Scenarios
+from walle.deploy.cloud.device_registry import KnownDevice, Reach
+from walle.deploy.cloud.explanation import explain
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.release import Release
+from walle.deploy.cloud.release_table import ReleaseTable
+from walle.deploy.cloud.rule import MAX_RULE_CHARS, unparse
+from walle.protocol import MAX_ID_CHARS, Profile, printable
+
+WEEK_S = 7 * 86_400.0
+MAX_MET = 200  # releases that a preview counts, the newest
+MAX_TERMS = 50  # of a rule that a preview counts
+
+
+class TargetedDevices(Protocol):
+    """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the routes call."""
+
+    async def device(self, device_id: str, scenarios: Scenarios) -> KnownDevice: ...
+    async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach: ...
+
+
+class PreviewBody(BaseModel):
+    """A policy to try, for a task of a scenario or for all of its tasks. Ids are not to be guessed: it has none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scenario: str
+    task: str = Field(default="", description="count the releases of this task only")
+    app_version: str = Field(default="", description="PEP 440 range such as '>=10,<11'")
+    rule: str = Field(default="", max_length=MAX_RULE_CHARS, description="CEL over declared attributes")
+    seen_within_s: float = Field(default=WEEK_S, gt=0, le=1e9, description="of devices seen in these last seconds")
+
+
+def targeting_router(
+    releases: Releases, devices: TargetedDevices, table: Callable[[], ReleaseTable], access: Identifier
+) -> APIRouter:
+    """Return /v1/explain and /v1/preview, which need the role `reader`. `table` returns the table of this gateway."""
+    router = APIRouter(tags=["releases"])
+
+    @router.get("/v1/explain/{device_id:path}")
+    async def explain_device(
+        device_id: str,
+        *,
+        task: Annotated[str, Query(max_length=MAX_ID_CHARS, description="scenario/task; all if not given")] = "",
+        authorization: Annotated[str, Header()] = "",
+    ) -> dict[str, Any]:
+        """Say why a device gets what it gets: each task, each release of it, each term of its policy.
+
+        It is what the gateway answers to the latest profile that the cloud keeps of the device: of large profiles the
+        first attributes. A device of which you may read no task is unknown.
+        """
+        identity = identify(access, authorization)
+        scenarios = identity.readable_scenarios()
+        if scenarios is not None and not scenarios:
+            raise AccessError(403, f"{identity.name} does not have the role reader in any scenario")
+        device = await devices.device(device_id, scenarios)
+        has = {one.task: one.active for one in device.tasks if one.active}
+        profile = Profile(device.device_id, device.app_version, device.attributes, has)
+        found = explain(table(), profile, await releases.all(), scenarios)
+        return {
+            "device_id": printable(device.device_id),
+            "app_version": printable(device.app_version),
+            "last_seen_s": device.last_seen_s,
+            "tasks": [one.to_plain() for one in found if task in ("", one.task)],
+        }
+
+    @router.post("/v1/preview")
+    async def preview(body: PreviewBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Say how many devices a policy reaches, and which releases it meets, before a release is made.
+
+        Counted are the devices that the cloud keeps, at most 50,000: `is_full` says that there are more. `goes_first`
+        says of a release that it meets whether a new release of this policy would go before it.
+        """
+        identity = identify(access, authorization)
+        check_role(identity, body.scenario, Role.READER)
+        policy = await releases.typed_policy(Policy(body.app_version, body.rule))
+        terms = policy.compiled().terms[:MAX_TERMS] if policy.rule else ()
+        alone = [Policy(rule=unparse(term), columns=policy.columns) for term in terms]
+        met = [
+            release
+            for release in await releases.all()
+            if release.request.scenario == body.scenario
+            and body.task in ("", release.request.task)
+            and not release.state.terminal
+        ][:MAX_MET]
+        reach = await devices.reach([policy, *alone, *(release.request.policy for release in met)], body.seen_within_s)
+        shared = reach.shared[1 + len(alone) :]
+        return {
+            "policy": policy.to_plain(),
+            "kind": policy.tier.words,
+            "seen": reach.seen,
+            "reached": reach.taken[0],
+            "is_full": reach.is_full,
+            "terms": [
+                {"term": term.rule, "reached": count}
+                for term, count in zip(alone, reach.taken[1 : 1 + len(alone)], strict=True)
+            ],
+            "meets": [_met(release, policy, count) for release, count in zip(met, shared, strict=True) if count],
+        }
+
+    return router
+
+
+def _met(release: Release, policy: Policy, count: int) -> dict[str, Any]:
+    request = release.request
+    return {
+        "release": release.id,
+        "task": request.name,
+        "version": request.version,
+        "stage": release.stage,
+        "kind": request.policy.tier.words,
+        "policy": request.policy.to_plain(),
+        "devices": count,
+        "goes_first": policy.tier >= request.policy.tier,  # a new one is the newest
+    }
