@@ -136,6 +136,8 @@ class TestLabels:
             labelling.read_labels(self.write(tmp_path, passes=passes, set="tune"))
         with pytest.raises(ConfigError, match="not left, top, width and height"):
             labelling.read_labels(self.write(tmp_path, passes=passes, crop=[0, 0, 0, 5]))
+        with pytest.raises(ConfigError, match=r"the zoom 0\.2 is not between"):
+            labelling.read_labels(self.write(tmp_path, passes=passes, zoom=0.2))
 
     def test_the_apps_own_labels_are_whole_and_agree(self) -> None:
         clips = labelling.read_labels(labelling.LABELS)
@@ -228,6 +230,16 @@ class TestDerivedClips:
         frames = self.read(derived.playable(clip(), picture, tmp_path))
         assert len(frames) == 4
         assert all((frame == self.image).all() for frame in frames)
+
+    def test_a_zoom_cuts_a_picture_towards_its_middle_at_its_size(self, picture: Path, tmp_path: Path) -> None:
+        frames = self.read(derived.playable(clip(seconds=2, zoom=0.75), picture, tmp_path))
+        assert [frame.shape for frame in frames] == [(48, 65, 3)] * 8
+        assert (frames[0] == self.image).all()
+        middle = self.image[6:42, 8:57]  # three quarters of 48 and of 65
+        corners = [(0, 0), (0, -1), (-1, 0), (-1, -1)]
+        distance = [abs(int(frames[-1][at].mean()) - int(middle[at].mean())) for at in corners]
+        assert max(distance) < 50
+        assert len({frame.tobytes() for frame in frames}) == 8
 
     def test_a_crop_is_the_part_of_its_frames_from_its_first_second_on(self, picture: Path, tmp_path: Path) -> None:
         whole = derived.playable(clip("whole", seconds=3), picture, tmp_path)
