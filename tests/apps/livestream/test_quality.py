@@ -144,20 +144,32 @@ class TestLabels:
         first = sorted((clip for clip in clips if not clip.source and not clip.crop), key=lambda clip: clip.name)
         assert [clip.set for clip in first] == ["tuning", "test"] * 4
         added = sorted((clip for clip in clips if clip.source and not clip.crop), key=lambda clip: clip.name)
-        fresh = [clip for clip in clips if clip.set == "fresh"]
-        assert [clip.set for clip in added if clip not in fresh] == ["tuning", "judging"] * 7
-        assert all(clip.source and clip.seconds <= 20 for clip in fresh)
+        fresh, unseen, stills = ([clip for clip in clips if clip.set == name] for name in labelling.SETS[3:])
+        later = (*fresh, *unseen, *stills)
+        added = [clip for clip in added if clip not in later]
+        assert [clip.set for clip in added] == ["tuning", "judging"] * 7
+        assert all(clip.source and clip.seconds <= 20 for clip in later)
+        assert all(clip.zoom == 1 for clip in clips if clip not in stills)
         assert labelling.agreement(first, "highlight").equal == 1
-        for clips_of in (first, added, fresh):
+        for clips_of, least in ((first, 0.95), (added, 0.95), (fresh, 0.95), (unseen, 0.9), (stills, 0.9)):
             for kind in labelling.KINDS:
                 kappa = labelling.agreement(clips_of, kind).kappa
                 assert kappa is not None
-                assert kappa > 0.95
+                assert kappa > least
+
+    def test_clips_of_the_last_judgement_share_no_file_and_no_package_with_others(self) -> None:
+        clips = labelling.read_labels(labelling.LABELS)
+        last = [clip for clip in clips if clip.set in ("unseen", "stills")]
+        others = [clip for clip in clips if clip not in last]
+        assert len({clip.sha256 for clip in last}) == len(last)
+        assert not {clip.sha256 for clip in last} & {clip.sha256 for clip in others}
+        packages = [{clip.source.split(":")[0] for clip in each} for each in (last, others)]
+        assert not packages[0] & packages[1]
 
     def test_crops_are_of_tuning_clips_at_seconds_without_a_highlight(self) -> None:
         clips = labelling.read_labels(labelling.LABELS)
         whole = {clip.file: clip for clip in clips if not clip.crop}
-        crops = [clip for clip in clips if clip.crop and clip.set != "fresh"]
+        crops = [clip for clip in clips if clip.crop and clip.set not in ("fresh", "unseen")]
         assert len(crops) == 7
         for clip in crops:
             of = whole[clip.file]
