@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.livestream.collect_clips import collect
+from apps.livestream.media import Frame
 from apps.livestream.quality import derived, plots, scores
 from apps.livestream.quality import intervals as moments
 from apps.livestream.quality import labels as labelling
 from apps.livestream.quality.bands import Evidence, Model, bands
 from apps.livestream.quality.clip_files import find_clips
+from tests.apps.livestream.media_files import DATA, read
 from walle.errors import ConfigError
 
 Interval = moments.Interval
@@ -156,6 +158,20 @@ class TestLabels:
                 kappa = labelling.agreement(clips_of, kind).kappa
                 assert kappa is not None
                 assert kappa > least
+
+    @pytest.mark.asyncio
+    async def test_seconds_are_those_of_the_apps_clock(self) -> None:
+        """The first frame of this clip is at 0.83 s: the shot with the laptop is in seconds 24 to 26 of the app."""
+        path = DATA / "video/googlework_short.mp4"
+        if not path.exists():
+            pytest.skip("shared/data/video is not beside the checkout")
+        [interview] = [clip for clip in labelling.read_labels(labelling.LABELS) if clip.name == "googlework_short"]
+        labels = interview.labels("highlight")
+        items, _ = await read(path, frames_per_second=4, max_side=64)
+        frames = [item for item in items if isinstance(item, Frame)]
+        laptop = next(frame.image for frame in frames if frame.pts_ms >= 25_400).astype(int)
+        like = {frame.pts_ms // 1000 for frame in frames if np.abs(frame.image - laptop).mean() < 12}
+        assert like == {second for second, label in enumerate(labels) if label}
 
     def test_clips_of_the_last_judgement_share_no_file_and_no_package_with_others(self) -> None:
         clips = labelling.read_labels(labelling.LABELS)
