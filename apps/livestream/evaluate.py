@@ -1,7 +1,7 @@
 """Scores of the app's highlights: the labelled clips are played through a real device and cloud.
 
     python -m apps.livestream.evaluate --clips FOLDER... [--models own|public] [--models-dir DIR]
-        [--set tuning|judging|test|fresh|unseen|all] [--bands] [--plot FILE.png] [--json]
+        [--set tuning|judging|test|fresh|unseen|stills|all] [--bands] [--plot FILE.png] [--json]
 
 Clips are played without a pace, so that no frame is dropped and a run can be repeated. Scores are by second (precision,
 recall, F1) and by interval (average precision at an IoU of 0.5), with 95 % bootstrap intervals, the calibration of the

@@ -19,7 +19,8 @@ _FRAMES_PER_SECOND = 4
 def playable(clip: Clip, path: Path, folder: Path) -> Path:
     """Return a file that the app plays: the clip's own, or, of a picture or a part, one that is made in `folder`.
 
-    What is made has 4 frames a second, in Matroska, lossless, without sound. A picture is shown for the clip's seconds.
+    What is made has 4 frames a second, in Matroska, lossless, without sound. A picture is shown for the clip's seconds;
+    with a `zoom` its frames are cut towards its middle, each a little more, and scaled to its size.
 
     Raises:
         ConfigError: the file cannot be read, or the part lies outside it.
@@ -49,7 +50,8 @@ def _chosen(
 ) -> list[npt.NDArray[np.uint8]]:
     count = clip.seconds * _FRAMES_PER_SECOND
     if is_picture:
-        return [image for _, image in frames][:1] * count
+        shares = [1 - (1 - clip.zoom) * number / max(count - 1, 1) for number in range(count)]
+        return [_zoomed(image, share) for image in [image for _, image in frames][:1] for share in shares]
     found: list[npt.NDArray[np.uint8]] = []
     for time_s, image in frames:
         if len(found) == count:
@@ -57,6 +59,18 @@ def _chosen(
         if time_s >= clip.start + len(found) / _FRAMES_PER_SECOND:
             found.append(image)
     return found
+
+
+def _zoomed(image: npt.NDArray[np.uint8], share: float) -> npt.NDArray[np.uint8]:
+    """Return the middle of an image, `share` of its width and height, at the size of the image."""
+    if share == 1:
+        return image
+    height, width = image.shape[:2]
+    tall, wide = round(height * share), round(width * share)
+    top, left = (height - tall) // 2, (width - wide) // 2
+    middle = np.ascontiguousarray(image[top : top + tall, left : left + wide])
+    frame = av.VideoFrame.from_ndarray(middle, format="bgr24").reformat(width, height, interpolation="BILINEAR")
+    return np.asarray(frame.to_ndarray(), np.uint8)
 
 
 def _frames(path: Path) -> Generator[tuple[float, npt.NDArray[np.uint8]]]:

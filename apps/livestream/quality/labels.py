@@ -12,7 +12,7 @@ from pathlib import Path
 from walle.errors import ConfigError
 
 KINDS = ("highlight", "face")
-SETS = ("tuning", "judging", "test", "fresh", "unseen")
+SETS = ("tuning", "judging", "test", "fresh", "unseen", "stills")
 FIT_SETS = ("tuning", "fresh")  # the fresh clips since ADR 161, after their only look
 LABELS = Path(__file__).parents[1] / "labels.json"
 
@@ -24,6 +24,7 @@ class Clip:
     `passes` has, for each annotator, the seconds labelled 1 by kind. Only clips of FIT_SETS are used for
     tuning. `sha256` is the file's; `source` says where to get it, and is empty for the project's first clips. `crop` is
     left, top, width and height in pixels of the part of the frames that is the clip, which begins at second `start`.
+    `zoom` is for pictures: the share of their width and height that is left at the end of the clip.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Clip:
     source: str
     crop: tuple[int, int, int, int] | None = None
     start: int = 0
+    zoom: float = 1.0
     passes: tuple[dict[str, frozenset[int]], ...]
 
     def labels(self, kind: str, *, annotator: int = 0) -> list[bool]:
@@ -64,6 +66,7 @@ def read_labels(path: Path) -> list[Clip]:
                 source=f"{origin['package']}: {origin['path']}" if origin else "",
                 crop=_box(entry["crop"]) if "crop" in entry else None,
                 start=entry.get("start", 0),
+                zoom=_zoom(entry.get("zoom", 1.0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path}: clip {name!r}: {error!r}") from error
@@ -82,6 +85,12 @@ def _box(sides: list[int]) -> tuple[int, int, int, int]:
     if min(left, top) < 0 or min(width, height) < 1:
         raise ValueError(f"the crop {sides} is not left, top, width and height")
     return left, top, width, height
+
+
+def _zoom(share: float) -> float:
+    if not 0.5 <= share <= 1:
+        raise ValueError(f"the zoom {share} is not between 0.5 and 1")
+    return share
 
 
 def _seconds(text: str, count: int) -> frozenset[int]:

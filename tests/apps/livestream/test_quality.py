@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.livestream.collect_clips import collect
+from apps.livestream.media import Frame
 from apps.livestream.quality import derived, plots, scores
 from apps.livestream.quality import intervals as moments
 from apps.livestream.quality import labels as labelling
 from apps.livestream.quality.bands import Evidence, Model, bands
 from apps.livestream.quality.clip_files import find_clips
+from tests.apps.livestream.media_files import DATA, read
 from walle.errors import ConfigError
 
 Interval = moments.Interval
@@ -136,26 +138,54 @@ class TestLabels:
             labelling.read_labels(self.write(tmp_path, passes=passes, set="tune"))
         with pytest.raises(ConfigError, match="not left, top, width and height"):
             labelling.read_labels(self.write(tmp_path, passes=passes, crop=[0, 0, 0, 5]))
+        with pytest.raises(ConfigError, match=r"the zoom 0\.2 is not between"):
+            labelling.read_labels(self.write(tmp_path, passes=passes, zoom=0.2))
 
     def test_the_apps_own_labels_are_whole_and_agree(self) -> None:
         clips = labelling.read_labels(labelling.LABELS)
         first = sorted((clip for clip in clips if not clip.source and not clip.crop), key=lambda clip: clip.name)
         assert [clip.set for clip in first] == ["tuning", "test"] * 4
         added = sorted((clip for clip in clips if clip.source and not clip.crop), key=lambda clip: clip.name)
-        fresh = [clip for clip in clips if clip.set == "fresh"]
-        assert [clip.set for clip in added if clip not in fresh] == ["tuning", "judging"] * 7
-        assert all(clip.source and clip.seconds <= 20 for clip in fresh)
+        fresh, unseen, stills = ([clip for clip in clips if clip.set == name] for name in labelling.SETS[3:])
+        later = (*fresh, *unseen, *stills)
+        added = [clip for clip in added if clip not in later]
+        assert [clip.set for clip in added] == ["tuning", "judging"] * 7
+        assert all(clip.source and clip.seconds <= 20 for clip in later)
+        assert all(clip.zoom == 1 for clip in clips if clip not in stills)
         assert labelling.agreement(first, "highlight").equal == 1
-        for clips_of in (first, added, fresh):
+        for clips_of, least in ((first, 0.95), (added, 0.95), (fresh, 0.95), (unseen, 0.9), (stills, 0.9)):
             for kind in labelling.KINDS:
                 kappa = labelling.agreement(clips_of, kind).kappa
                 assert kappa is not None
-                assert kappa > 0.95
+                assert kappa > least
+
+    @pytest.mark.asyncio
+    async def test_seconds_are_those_of_the_apps_clock(self) -> None:
+        """The first frame of this clip is at 0.83 s: the shot with the laptop is in seconds 24 to 26 of the app."""
+        path = DATA / "video/googlework_short.mp4"
+        if not path.exists():
+            pytest.skip("shared/data/video is not beside the checkout")
+        [interview] = [clip for clip in labelling.read_labels(labelling.LABELS) if clip.name == "googlework_short"]
+        labels = interview.labels("highlight")
+        items, _ = await read(path, frames_per_second=4, max_side=64)
+        frames = [item for item in items if isinstance(item, Frame)]
+        laptop = next(frame.image for frame in frames if frame.pts_ms >= 25_400).astype(int)
+        like = {frame.pts_ms // 1000 for frame in frames if np.abs(frame.image - laptop).mean() < 12}
+        assert like == {second for second, label in enumerate(labels) if label}
+
+    def test_clips_of_the_last_judgement_share_no_file_and_no_package_with_others(self) -> None:
+        clips = labelling.read_labels(labelling.LABELS)
+        last = [clip for clip in clips if clip.set in ("unseen", "stills")]
+        others = [clip for clip in clips if clip not in last]
+        assert len({clip.sha256 for clip in last}) == len(last)
+        assert not {clip.sha256 for clip in last} & {clip.sha256 for clip in others}
+        packages = [{clip.source.split(":")[0] for clip in each} for each in (last, others)]
+        assert not packages[0] & packages[1]
 
     def test_crops_are_of_tuning_clips_at_seconds_without_a_highlight(self) -> None:
         clips = labelling.read_labels(labelling.LABELS)
         whole = {clip.file: clip for clip in clips if not clip.crop}
-        crops = [clip for clip in clips if clip.crop and clip.set != "fresh"]
+        crops = [clip for clip in clips if clip.crop and clip.set not in ("fresh", "unseen")]
         assert len(crops) == 7
         for clip in crops:
             of = whole[clip.file]
@@ -228,6 +258,16 @@ class TestDerivedClips:
         frames = self.read(derived.playable(clip(), picture, tmp_path))
         assert len(frames) == 4
         assert all((frame == self.image).all() for frame in frames)
+
+    def test_a_zoom_cuts_a_picture_towards_its_middle_at_its_size(self, picture: Path, tmp_path: Path) -> None:
+        frames = self.read(derived.playable(clip(seconds=2, zoom=0.75), picture, tmp_path))
+        assert [frame.shape for frame in frames] == [(48, 65, 3)] * 8
+        assert (frames[0] == self.image).all()
+        middle = self.image[6:42, 8:57]  # three quarters of 48 and of 65
+        corners = [(0, 0), (0, -1), (-1, 0), (-1, -1)]
+        distance = [abs(int(frames[-1][at].mean()) - int(middle[at].mean())) for at in corners]
+        assert max(distance) < 50
+        assert len({frame.tobytes() for frame in frames}) == 8
 
     def test_a_crop_is_the_part_of_its_frames_from_its_first_second_on(self, picture: Path, tmp_path: Path) -> None:
         whole = derived.playable(clip("whole", seconds=3), picture, tmp_path)
