@@ -115,7 +115,7 @@ class _Request:
 
 @dataclasses.dataclass(frozen=True)
 class _PushRules:
-    """What pushes are bounded by, recorded in and compiled by."""
+    """Bounds of pushes, the log in which they are recorded, and the compiler of what is pushed."""
 
     limits: GitLimits
     audit: AuditLog | None
