@@ -16,7 +16,7 @@ COMMANDS = {
     "audit head", "audit show", "audit verify",
     "cloud backup", "cloud restore", "cloud up",
     "demo", "demo livestream",
-    "device doctor", "device enrol", "device identities", "device revoke",
+    "device doctor", "device enrol", "device revoke",
     "device list", "device logs", "device run", "device show",
     "features export", "features tail", "figures", "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",

@@ -1,6 +1,7 @@
 """`walle device run`: what it takes, who it is, and what it does with events."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 from tests.sim.program import Programs
 from walle.cli import app
-from walle.cli.device import DeviceIdError, device_id_of, parse_attribute
+from walle.cli.device import ID_FILE, DeviceIdError, device_id_of, parse_attribute
 from walle.cli.device_program import LogSource, StandardInput
 from walle.cli.join import Join, JoinFileError
 from walle.engine_ext.vm.host import HostReport, VmHost
@@ -62,9 +63,25 @@ def test_join_files_are_secret_and_come_back(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["join.json"]
 
 
+def test_a_device_takes_its_id_from_a_join_file_that_admits_it_alone(tmp_path: Path) -> None:
+    path, folder = tmp_path / "join.json", tmp_path / "device"
+    dataclasses.replace(JOIN, device_id="kiosk-1").save(path)
+    assert Join.load(path).device_id == "kiosk-1"
+    folder.mkdir()
+    (folder / ID_FILE).write_text("kiosk-2\n")
+    result = CliRunner().invoke(app, ["device", "run", str(folder), "--join", str(path)])
+    assert isinstance(result.exception, DeviceIdError)
+    assert "kiosk-1" in str(result.exception)
+    earlier = json.loads(path.read_text())
+    del earlier["device_id"]
+    path.write_text(json.dumps(earlier))
+    assert Join.load(path).device_id == ""
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"device_id": 7}, "device_id must be str, is int"),
         ({"url": None}, "url must be str, is NoneType"),
         ({"tunnel_port": "1"}, "tunnel_port must be int, is str"),
         ({"tunnel_port": True}, "tunnel_port must be int, is bool"),

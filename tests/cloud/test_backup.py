@@ -273,16 +273,6 @@ def test_a_full_disk_leaves_no_backup(home: CloudHome, tmp_path: Path, monkeypat
     assert not list(tmp_path.glob(".*unfinished"))
 
 
-def test_the_epoch_is_raised_by_the_function_that_is_given(home: CloudHome, tmp_path: Path) -> None:
-    raised = []
-    out, _ = backup_of(home)
-    restore_backup(
-        out, tmp_path / "r", ManualClock(), raise_epoch=lambda given, clock: raised.append((given, clock.time()))
-    )
-    assert len(raised) == 1
-    assert raised[0][0] != home.folder
-
-
 def test_releases_are_numbered_above_all_that_the_lost_cloud_can_have_used(home: CloudHome) -> None:
     def counters() -> dict[str, int]:
         with contextlib.closing(sqlite3.connect(home.releases_db)) as database:

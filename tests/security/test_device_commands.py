@@ -1,4 +1,4 @@
-"""`walle device enrol|revoke|identities` on a running cloud, over HTTP and on its folder."""
+"""`walle device enrol|revoke|list` on a running cloud, over HTTP and on its folder."""
 
 import asyncio
 import getpass
@@ -75,7 +75,7 @@ async def commands(tmp_path: Path) -> AsyncIterator[Commands]:
 @pytest.mark.parametrize("way", ["folder", "http"])
 async def test_a_device_is_enrolled_listed_revoked_and_enrolled_again(commands: Commands, way: str) -> None:
     async def listed() -> dict[str, Any]:
-        status, output = await commands.run("identities", *commands.where[way], "--json")
+        status, output = await commands.run("list", "--enrolled", *commands.where[way], "--json")
         assert status == 0, output
         (found,) = json.loads(output)["devices"]
         return dict(found)
@@ -89,7 +89,7 @@ async def test_a_device_is_enrolled_listed_revoked_and_enrolled_again(commands: 
     status, _ = await commands.run("revoke", "kiosk", "--reason", "stolen", *commands.where[way])
     assert status == 0
     assert (await listed())["reason"] == "stolen"
-    status, output = await commands.run("identities", *commands.where[way])
+    status, output = await commands.run("list", "--enrolled", *commands.where[way])
     assert "revoked: stolen" in output
     again = await commands.enrol(way, "kiosk", "--expires", "90m")
     async with commands.device("kiosk", again) as device:
@@ -131,7 +131,8 @@ async def test_who_has_logged_in_enrols_by_a_join_file(commands: Commands, monke
     join = ("--join", str(shop.home.folder / "join.json"), "--output", str(path))
     status, output = await commands.run("enrol", "kiosk", *join)
     assert status == 0, output
-    assert f"--id kiosk --join {path}" in output
+    assert f"walle device run FOLDER --join {path}" in output
+    assert Join.load(path).device_id == "kiosk"
     async with commands.device("kiosk", Join.load(path)) as device:
         await device.checkin()
 

@@ -1,6 +1,6 @@
 """`walle device run`: a device on real hardware; `walle device doctor`: what protects it from its tasks.
 
-`walle device list|show|logs` are in `known_devices.py`, `enrol|revoke|identities` in `device_identity.py`.
+`walle device list|show|logs` are in `known_devices.py`, `enrol|revoke` in `device_identity.py`.
 """
 
 import secrets
@@ -81,7 +81,10 @@ def device_id_of(folder: Path, asked: str) -> str:
 def run(
     folder: Annotated[Path, typer.Argument(help="Where the device keeps everything; made if it is not there.")],
     join: Annotated[Path, typer.Option(help="The join file: addresses, keys, and a token that enrols the device.")],
-    id_: Annotated[str, typer.Option("--id", help="The device's id; made up at the first run if not given.")] = "",
+    id_: Annotated[
+        str,
+        typer.Option("--id", help="The device's id; else that of the join file, or one made up at the first run."),
+    ] = "",
     app_version: Annotated[str, typer.Option(help="Version of the app that the device runs in.")] = "1.0",
     attribute: Annotated[
         list[str] | None, typer.Option(help="name=value, once for each; for targeting and tasks.")
@@ -119,7 +122,7 @@ def run(
     from walle.device import DeviceConfig
 
     config = DeviceConfig(
-        device_id=device_id_of(folder, id_),
+        device_id=device_id_of(folder, id_ or joined.device_id),
         folder=folder,
         app_version=app_version,
         attributes=attributes,

@@ -1,4 +1,4 @@
-"""`walle device enrol|revoke|identities`: which devices a cloud knows, and what admits others.
+"""`walle device enrol|revoke`, and the list of enrolled devices: which ones a cloud admits, and what admits others.
 
 They ask a cloud over HTTP with an administrator's token, or work on the folder of a cloud on this machine.
 """
@@ -17,7 +17,6 @@ from rich.markup import escape
 
 from walle.cli.credentials import Credentials, TokenOption, UrlOption, ca_of
 from walle.cli.join import JOIN_FILE, Join
-from walle.cli.known_devices import DeviceId
 from walle.cli.output import JsonFlag, emit, emit_rows
 from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.identity_client import IdentityClient
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PAGE = 1_000
 
+DeviceId = Annotated[str, typer.Argument(help="The device's id, as `walle device list` shows it.")]
 CloudOption = Annotated[
     Path | None, typer.Option("--cloud", help="Folder of a cloud on this machine, in place of --url and --token-file.")
 ]
@@ -121,12 +121,12 @@ def enrol(
             lambda client: client.make_token(device_id, uses=uses, life_s=life_s),
             ca_pem,
         )
-    dataclasses.replace(base, enrolment_token=made).save(output)
+    dataclasses.replace(base, enrolment_token=made, device_id=device_id).save(output)
     admits = f"device {device_id}" if device_id else f"{uses} new device{'s' * (uses > 1)}"
     said = {"join_file": str(output), "device_id": device_id, "uses": uses, "life_s": life_s}
     lines = [f"{output} admits {admits}, for {expires}; it is a secret until then"]
     if device_id:
-        lines.append(f"start it with: walle device run FOLDER --id {device_id} --join {output}")
+        lines.append(f"start it with: walle device run FOLDER --join {output}")
     emit(said, as_json=as_json, text=escape("\n".join(lines)))
 
 
@@ -152,16 +152,11 @@ def revoke(
     emit(found, as_json=as_json, text=escape(f"{device_id} is revoked; admit it again with: walle device enrol"))
 
 
-def identities(
-    url: UrlOption = "",
-    token: TokenOption = "",
-    cloud: CloudOption = None,
-    search: Annotated[str, typer.Option(help="Only devices whose id has this part.")] = "",
-    limit: Annotated[int, typer.Option(help="How many devices to list at most.", min=1, max=_PAGE)] = 100,
-    after: Annotated[str, typer.Option(help="List the devices after this id: the next page.")] = "",
-    as_json: JsonFlag = False,
+def list_enrolled(
+    url: str, token: str, cloud: Path | None, *, search: str, limit: int, after: str, as_json: bool
 ) -> None:
-    """List the devices that are enrolled, by id: state, end of the certificate, when they last proved their key."""
+    """Print the devices that are enrolled, by id: state, end of the certificate, when they last proved their key."""
+    limit = min(limit, _PAGE)
     if cloud is not None:
         store = _home(cloud).identities()
         found: list[Any] = [one.to_plain() for one in store.records(after=after, limit=limit, search=search)]
@@ -199,4 +194,3 @@ def register(group: typer.Typer) -> None:
     """Register the commands in the group `walle device`."""
     group.command(epilog="Example: walle device enrol kiosk-1 --cloud shop-cloud")(enrol)
     group.command(epilog="Example: walle device revoke kiosk-1 --reason stolen --cloud shop-cloud")(revoke)
-    group.command(epilog="Example: walle device identities --cloud shop-cloud")(identities)

@@ -4,13 +4,12 @@
 """
 
 import dataclasses
-import hashlib
 import json
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from walle.cli.credentials import fingerprint_of
 from walle.durable_file import write_file
 from walle.errors import ConfigError
 
@@ -31,8 +30,9 @@ class JoinFileError(ConfigError):
 class Join:
     """Address of a cloud, the authority and keys that the device trusts, and a token that enrols it (a secret).
 
-    The token is "" in a file for devices that are enrolled. The file holds the fingerprint of the authority too, which
-    `walle cloud up` shows: a person can compare the two where the file came over a path that is not trusted.
+    The token is "" in a file for devices that are enrolled; `device_id` is that of the one device that it admits, ""
+    where it admits any. The file holds the fingerprint of the authority too, which `walle cloud up` shows: a person can
+    compare the two where the file came over a path that is not trusted.
     """
 
     url: str
@@ -41,15 +41,12 @@ class Join:
     ca_pem: str
     enrolment_token: str
     trusted_keys: Mapping[str, Any]
+    device_id: str = ""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the authority's certificate in hex, as `openssl x509 -fingerprint -sha256` without colons.
-
-        Raises:
-            ValueError: `ca_pem` is not a certificate.
-        """
-        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(self.ca_pem)).hexdigest()
+        """Fingerprint of the authority's certificate; raises as `fingerprint_of`."""
+        return fingerprint_of(self.ca_pem)
 
     def save(self, path: Path) -> None:
         """Write the file, for its owner's eyes only."""
@@ -68,6 +65,7 @@ class Join:
         if not isinstance(value, dict):
             raise JoinFileError(path, f"must be an object, is {type(value).__name__}")
         kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+        value.setdefault("device_id", "")  # files of before have none
         for name, kind in kinds.items():
             wanted = kind if isinstance(kind, type) else dict
             if name not in value:
@@ -77,7 +75,7 @@ class Join:
         join = cls(**{name: value[name] for name in kinds})
         try:
             fingerprint = join.fingerprint
-        except ValueError as error:
+        except ConfigError as error:
             raise JoinFileError(path, f"ca_pem is not a certificate ({error})") from error
         if value.get("ca_fingerprint") != fingerprint:
             raise JoinFileError(path, f"ca_fingerprint is not that of ca_pem, {fingerprint}")

@@ -9,14 +9,13 @@ import typer
 from rich.markup import escape
 
 from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.device_identity import CloudOption, DeviceId, list_enrolled
 from walle.cli.output import JsonFlag, emit, emit_rows
 from walle.deploy.cloud_client import CloudAddressError
 from walle.deploy.device_client import DeviceClient, DeviceFailureJson, DeviceJson, DevicePageJson
 
 _PAGE = 1_000  # devices of one request
 _NOT_SENT = "a device sends the last lines of failing runs only; its whole log is in device.log of its folder"
-
-DeviceId = Annotated[str, typer.Argument(help="The device's id, as `walle device list` shows it.")]
 
 
 def _run[T](url: str, token: str, work: Callable[[DeviceClient], Coroutine[Any, Any, T]]) -> T:
@@ -34,8 +33,12 @@ def _run[T](url: str, token: str, work: Callable[[DeviceClient], Coroutine[Any, 
 
 
 def list_devices(
-    url: UrlOption,
+    url: UrlOption = "",
     token: TokenOption = "",
+    cloud: CloudOption = None,
+    enrolled: Annotated[
+        bool, typer.Option("--enrolled", help="All enrolled devices, also those that never reported; for admins.")
+    ] = False,
     search: Annotated[str, typer.Option(help="Only devices whose id has this part.")] = "",
     task: Annotated[str, typer.Option(help="Only devices that have this task, as scenario/task.")] = "",
     version: Annotated[str, typer.Option(help="Only devices on which this version is active, such as v3.")] = "",
@@ -52,7 +55,16 @@ def list_devices(
     """List devices that the cloud has heard of, by id: app version, key, when they were seen, tasks.
 
     The cloud keeps 50,000 devices; it forgets those first that never reported an outcome, then those seen longest ago.
+    `--enrolled` lists, from the file of identities, each device that has or had a key: its state, the end of its
+    certificate, and when it last proved its key. So does `--cloud`, on the machine of the cloud.
     """
+    if enrolled or cloud is not None:
+        if task or version or state or app_version or failing or seen_within_s:
+            raise typer.BadParameter("enrolled devices are found by --search only", param_hint="--enrolled")
+        list_enrolled(url, token, cloud, search=search, limit=limit, after=after, as_json=as_json)
+        return
+    if not url:
+        raise typer.BadParameter("name the cloud with --url, or its folder with --cloud", param_hint="--url")
     query: dict[str, str | float] = {"search": search, "task": task, "version": version, "app_version": app_version}
     query |= {"failing": "true" if failing else "", "seen_within_s": seen_within_s, "state": state}
     query = {key: value for key, value in query.items() if value}

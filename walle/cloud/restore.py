@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from walle.clock import Clock
@@ -25,9 +25,6 @@ from walle.durable_file import make_folders, move_folder, sync_tree, write_all
 _CHUNK_BYTES = 1 << 20
 _MINUTE_S = 60
 
-type RaiseEpoch = Callable[[Path, Clock], object]
-"""`raise_epoch(folder, clock)` changes a restored cloud's folder so that devices accept what it says next."""
-
 
 def restore_backup(
     backup: Path,
@@ -37,7 +34,6 @@ def restore_backup(
     keys: Path | None = None,
     passphrase: str = "",
     sha256: str = "",
-    raise_epoch: RaiseEpoch = raise_epoch,
     on_progress: OnProgress | None = None,
 ) -> Manifest:
     """Make `folder` from a backup, and return its list. `folder` must not exist, or be empty.

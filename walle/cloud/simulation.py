@@ -16,15 +16,17 @@ from typing import Any
 
 from walle import plain
 from walle.clock import SystemClock
+from walle.cloud.image_decoder import ImageDecoder
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.engine_ext import _core
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost, shared_host
 from walle.errors import DeployError, VMError, WalleError
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog
-from walle.pipeline.events import EventError
+from walle.pipeline.events import Event, EventError
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TaskOutput
 from walle.pipeline.task_queries import query_payloads
@@ -81,6 +83,7 @@ class Simulator:
         self._task_log = TaskLog("simulation")
         if host is None and vm_host:
             host = shared_host()
+        self._images = ImageDecoder(host) if host is not None else None
         self._device = TaskRunner(vms, task_log=self._task_log, host=host)
         self._cloud = TaskRunner(vms, task_log=self._task_log, host=host)
         self._on_log = on_log
@@ -217,7 +220,7 @@ class Simulator:
                     break
                 await history.keep_up()
                 try:
-                    played = await asyncio.to_thread(named.resolved, event) if named.has_any(event) else event
+                    played = await self._resolved(named, event)
                     await engine.on_event(played, position, can_wait=True)
                 except EventError as error:  # a device refuses and skips it too
                     play.refused.append((position, str(error)))
@@ -228,10 +231,25 @@ class Simulator:
             play.runs += engine.counts.triggers
             play.without_visit = engine.counts.without_visit
 
+    async def _resolved(self, named: EventFiles, event: Event) -> Event:
+        """Return the event with the files that it names, of which images are decoded apart from this process."""
+        if not named.has_any(event):
+            return event
+        images, loop = self._images, asyncio.get_running_loop()
+        if images is None:
+            return await asyncio.to_thread(named.resolved, event)
+
+        def decode_image(data: bytes) -> _core.ndarray:
+            return asyncio.run_coroutine_threadsafe(images.decode(data), loop).result()
+
+        return await asyncio.to_thread(named.resolved, event, decode_image)
+
     def _on_log_of(self, device: str, position: int | None) -> OnLog | None:
         return None if self._on_log is None else functools.partial(self._on_log, device, position)
 
     async def close(self) -> None:
+        if self._images is not None:
+            self._images.close()
         await self._device.close()
         await self._cloud.close()
 

@@ -29,6 +29,8 @@ _FORMATS: dict[str, Any] = {  # of the buffer protocol, by NumPy's
     "<f2": "e", "<f4": "f", "<f8": "d",
 }  # fmt: skip
 
+type DecodeImage = Callable[[bytes], _core.ndarray]
+
 
 class EventFiles:
     """The files that events may name. `read` returns the bytes of one by its path, None if it does not exist."""
@@ -62,30 +64,34 @@ class EventFiles:
         """Return whether the event names a file."""
         return _names_file(event.contents, 0)
 
-    def resolved(self, event: Event) -> Event:
+    def resolved(self, event: Event, decode_image: DecodeImage | None = None) -> Event:
         """Return the event with arrays in the place of the files that it names, itself if it names none.
+
+        `decode_image` returns the image of a file's bytes or raises ValueError; without it that is done here, by
+        libraries in C, which is not for files of strangers.
 
         Raises:
             EventError: a file does not exist or cannot be decoded, or its path is wrong; it names the place.
         """
         if not self.has_any(event):
             return event
-        contents = _Resolver(self._read).resolve(event.contents, "contents", 0)
+        contents = _Resolver(self._read, decode_image or _image).resolve(event.contents, "contents", 0)
         return Event(event.event_id, event.page_id, event.ts_ms, contents)
 
 
 class _Resolver:
     """Loading of the files that one event names, within the bound on its arrays: a few bytes may name a file often."""
 
-    def __init__(self, read: Callable[[str], bytes | None]) -> None:
+    def __init__(self, read: Callable[[str], bytes | None], decode_image: DecodeImage) -> None:
         self._read = read
+        self._loads = ((IMAGE_KEY, decode_image), (ARRAY_KEY, _array))
         self._array_bytes = 0
 
     def resolve(self, value: Any, place: str, depth: int) -> Any:
         if isinstance(value, dict | list) and depth > MAX_CONTENTS_DEPTH:
             raise EventError("contents", f"are nested deeper than {MAX_CONTENTS_DEPTH} levels; flatten them")
         if isinstance(value, dict):
-            for key, load in ((IMAGE_KEY, _image), (ARRAY_KEY, _array)):
+            for key, load in self._loads:
                 if key in value:
                     return self._load(value, place, key, load)
             return {key: self.resolve(item, place + plain.place_step(key), depth + 1) for key, item in value.items()}

@@ -6,7 +6,6 @@ one after the other, whichever processes make them. Tokens are stored as hashes.
 
 import contextlib
 import dataclasses
-import hashlib
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from walle.clock import Clock, SystemClock
+from walle.deploy.cloud.access import hash_of
 from walle.deploy.cloud.api import AccessError
 from walle.deploy.cloud.disk_space import is_full
 from walle.errors import ConfigError, DeployError
@@ -142,7 +142,7 @@ class IdentityStore:
         now_s = self._clock.time()
         with self._writing() as db:
             db.execute("DELETE FROM tokens WHERE expires_s < ? OR (purpose != '' AND purpose = ?)", (now_s, purpose))
-            row = (_hash(token), device_id, uses, now_s + life_s, purpose)
+            row = (hash_of(token), device_id, uses, now_s + life_s, purpose)
             db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?)", row)
         return token
 
@@ -187,7 +187,7 @@ class IdentityStore:
             return BoundKey(generation, is_new=True)
 
     def _use_token(self, db: sqlite3.Connection, token: str, device_id: str, now_s: float, *, is_other: bool) -> None:
-        digest = _hash(token)
+        digest = hash_of(token)
         found = db.execute("SELECT * FROM tokens WHERE hash = ?", (digest,)).fetchone() if token else None
         make = "make another: walle device enrol"
         if found is None:
@@ -360,10 +360,6 @@ def check_device_id(device_id: str) -> None:
 def _least_generation(db: sqlite3.Connection) -> int:
     """Return the least generation of a new key: above 0 where the file was restored from a backup."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _record(row: sqlite3.Row) -> IdentityRecord:

@@ -23,7 +23,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Required, Self, TypedDict, Unpack
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -59,24 +59,25 @@ class AuditError(DeployError):
         self.is_full = is_full
 
 
+class AuditFields(TypedDict, total=False):
+    """Fields of a record: `who` is the name of a credential or of a part of the cloud, `subject` what is acted on,
+    `address` where the request came from, and `details` are plain data.
+    """
+
+    who: Required[str]
+    subject: str
+    address: str
+    details: Mapping[str, Any] | None
+
+
 class Audit(Protocol):
     """The interface to the audit log for what acts."""
 
-    async def record(
-        self,
-        action: str,
-        *,
-        who: str,
-        subject: str = "",
-        address: str = "",
-        details: Mapping[str, Any] | None = None,
-        must: bool = True,
-    ) -> None:
+    async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
         """Return once the record is durable; the caller acts then.
 
-        `action` is a noun and a verb such as `release.start`, `who` the name of a credential or of a part of the cloud,
-        `subject` what is acted on, `address` where the request came from. With `must` False an action that stops harm
-        (a rollback) goes on where the disk is full: the record is then kept in memory and written with the next one.
+        `action` is a noun and a verb such as `release.start`. With `must` False an action that stops harm (a rollback)
+        goes on where the disk is full: the record is then kept in memory and written with the next one.
 
         Raises:
             AuditError: the record is not durable. Do not act.
@@ -86,16 +87,7 @@ class Audit(Protocol):
 class NoAudit:
     """An audit log that keeps nothing: for tests, and for parts that are used without a cloud."""
 
-    async def record(
-        self,
-        action: str,
-        *,
-        who: str,
-        subject: str = "",
-        address: str = "",
-        details: Mapping[str, Any] | None = None,
-        must: bool = True,
-    ) -> None:
+    async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
         pass
 
 
@@ -230,22 +222,12 @@ class AuditLog:
         self._number, self._hash = 0, _FIRST  # of the last record
         self._segment: Path | None = None
         self._size_bytes = 0  # of that segment, as far as this process has read it
-        self._owed: collections.deque[tuple[str, dict[str, Any]]] = collections.deque(maxlen=MAX_OWED)
+        self._owed: collections.deque[tuple[str, AuditFields]] = collections.deque(maxlen=MAX_OWED)
         self._owed_lost = 0
 
-    async def record(
-        self,
-        action: str,
-        *,
-        who: str,
-        subject: str = "",
-        address: str = "",
-        details: Mapping[str, Any] | None = None,
-        must: bool = True,
-    ) -> None:
+    async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
         """Append a record; see `Audit.record`. An append that has begun is finished where the caller is cancelled."""
-        values = {"who": who, "subject": subject, "address": address, "details": details}
-        work = asyncio.ensure_future(asyncio.to_thread(self._append_or_owe, action, values, must))
+        work = asyncio.ensure_future(asyncio.to_thread(self._append_or_owe, action, fields, must))
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -254,15 +236,7 @@ class AuditLog:
                 work.exception()
             raise
 
-    def append(
-        self,
-        action: str,
-        *,
-        who: str,
-        subject: str = "",
-        address: str = "",
-        details: Mapping[str, Any] | None = None,
-    ) -> AuditRecord:
+    def append(self, action: str, **fields: Unpack[AuditFields]) -> AuditRecord:
         """Append a record and return it once it is durable; blocks.
 
         Raises:
@@ -270,16 +244,13 @@ class AuditLog:
         """
         with self._appending():
             while self._owed:
-                late_action, values = self._owed[0]
-                values = {**values, "details": {**(values["details"] or {}), "late": True}}
-                self._append(late_action, values)
+                late_action, late = self._owed[0]
+                self._append(late_action, {**late, "details": {**(late.get("details") or {}), "late": True}})
                 self._owed.popleft()
             if self._owed_lost:
-                lost = {"who": "audit", "subject": "", "address": "", "details": {"records": self._owed_lost}}
-                self._append("audit.lost", lost)
+                self._append("audit.lost", {"who": "audit", "details": {"records": self._owed_lost}})
                 self._owed_lost = 0
-            values = {"who": who, "subject": subject, "address": address, "details": details}
-            self._append(action, values)
+            self._append(action, fields)
             assert self._last is not None
             return self._last
 
@@ -367,13 +338,13 @@ class AuditLog:
         self._segment, self._size_bytes = path, 0
         return handle
 
-    def _append(self, action: str, values: Mapping[str, Any]) -> None:
+    def _append(self, action: str, fields: AuditFields) -> None:
         """Append a record, in a new segment where the present one is full."""
         if self._size_bytes >= self._segment_bytes:
             full, self._handle = self._handle, self._begin_segment()
             os.close(full)
             self._retain()
-        self._write_record(action, values)
+        self._write_record(action, fields)
 
     def _retain(self) -> None:
         segments = segments_of(self.folder)
@@ -381,19 +352,18 @@ class AuditLog:
             data = oldest.read_bytes()
             last = AuditRecord.from_line(data.rstrip(b"\n").rpartition(b"\n")[2])
             details = {"first": int(oldest.stem), "last": last.number, "hash": last.hash}
-            values = {"who": "audit", "subject": oldest.name, "address": "", "details": details}
-            self._write_record("audit.remove", values)
+            self._write_record("audit.remove", {"who": "audit", "subject": oldest.name, "details": details})
             oldest.unlink()
 
-    def _write_record(self, action: str, values: Mapping[str, Any]) -> None:
+    def _write_record(self, action: str, fields: AuditFields) -> None:
         record = AuditRecord(
             number=self._number + 1,
             at_s=round(self._clock.time(), 3),
             action=_text(action),
-            who=_text(values["who"]),
-            subject=_text(values["subject"]),
-            address=_text(values["address"]),
-            details=_details(values["details"] or {}),
+            who=_text(fields["who"]),
+            subject=_text(fields.get("subject", "")),
+            address=_text(fields.get("address", "")),
+            details=_details(fields.get("details") or {}),
             before=self._hash,
         )
         body = record.body()
@@ -419,15 +389,15 @@ class AuditLog:
         write_file(self.folder / _HEAD_FILE, head.to_json())
         return head
 
-    def _append_or_owe(self, action: str, values: dict[str, Any], must: bool) -> None:
+    def _append_or_owe(self, action: str, fields: AuditFields, must: bool) -> None:
         try:
-            self.append(action, **values)
+            self.append(action, **fields)
         except AuditError as error:
             if must:
                 raise
             _LOG.error("%s is done without its record, which is kept in memory: %s", printable(action), error)
             self._owed_lost += len(self._owed) == MAX_OWED
-            self._owed.append((action, values))
+            self._owed.append((action, fields))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from walle.deploy.cloud.push_rules import RefQuota, clash_refusal, deletion_refu
 from walle.deploy.cloud.quarantine import PackError, Quarantine
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree
 from walle.deploy.cloud.task_config import is_name
-from walle.errors import DeployError
+from walle.errors import ConfigError, DeployError
 from walle.protocol import printable
 
 MAX_REQUEST_BYTES = 256 * 1024 * 1024
@@ -115,7 +115,7 @@ class _Request:
 
 @dataclasses.dataclass(frozen=True)
 class _PushRules:
-    """What pushes are bounded by, recorded in and compiled by."""
+    """Bounds of pushes, the log in which they are recorded, and the compiler of what is pushed."""
 
     limits: GitLimits
     audit: AuditLog | None
@@ -446,7 +446,7 @@ def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request
         task, _, version = command.name.removeprefix("refs/tags/").partition("/")
         tree = read_tree(store, command.new, request.scenario, task, version)
         compile_version(TaskVersion.parse(tree), compile_sources=compile_sources)
-    except DeployError as error:
+    except (DeployError, ConfigError) as error:  # the latter where no process can be started to compile it
         return str(error)
     except (KeyError, FileFormatException, AssertionError) as error:
         return f"its objects cannot be read: {error}"

@@ -6,11 +6,10 @@ fill the log.
 """
 
 import contextvars
-from collections.abc import Mapping
-from typing import Any
+from typing import Unpack
 
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
-from walle.deploy.cloud.audit import Audit
+from walle.deploy.cloud.audit import Audit, AuditFields
 
 _address: contextvars.ContextVar[str] = contextvars.ContextVar("request_address", default="")
 
@@ -33,16 +32,6 @@ class RequestAudit:
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
 
-    async def record(
-        self,
-        action: str,
-        *,
-        who: str,
-        subject: str = "",
-        address: str = "",
-        details: Mapping[str, Any] | None = None,
-        must: bool = True,
-    ) -> None:
-        await self._audit.record(
-            action, who=who, subject=subject, address=address or _address.get(), details=details, must=must
-        )
+    async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
+        fields["address"] = fields.get("address") or _address.get()
+        await self._audit.record(action, must=must, **fields)

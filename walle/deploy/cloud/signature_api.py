@@ -5,10 +5,10 @@ import binascii
 from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Depends, Header
 from pydantic import BaseModel, ConfigDict, Field
 
-from walle.deploy.cloud.access import Identifier, Role
+from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.api import check_role, identify
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.signatures import SigningState
@@ -47,13 +47,17 @@ def signature_router(versions: SignedVersions, access: Identifier, audit: Audit 
         check_role(identify(access, authorization), scenario, Role.READER)
         return _shown(await versions.signing(scenario, task, version))
 
-    @router.post("/signatures")
-    async def add(
-        scenario: str, task: str, version: str, body: SignaturesBody, authorization: Annotated[str, Header()] = ""
-    ) -> dict[str, Any]:
-        """Keep signatures of a version's manifest; a release that waits for them goes on."""
+    def author(scenario: str, authorization: Annotated[str, Header()] = "") -> Identity:
+        """Check the role: as a dependency before the body, of which who lacks it learns nothing."""
         identity = identify(access, authorization)
         check_role(identity, scenario, Role.AUTHOR)
+        return identity
+
+    @router.post("/signatures")
+    async def add(
+        scenario: str, task: str, version: str, body: SignaturesBody, identity: Annotated[Identity, Depends(author)]
+    ) -> dict[str, Any]:
+        """Keep signatures of a version's manifest; a release that waits for them goes on."""
         try:
             signatures = {name: base64.b64decode(text, validate=True) for name, text in body.signatures.items()}
         except (ValueError, binascii.Error) as error:

@@ -1,0 +1,66 @@
+"""Decoder of images that strangers pushed, in a VM with a process of its own, within the layers of a VM host.
+
+libjpeg and libpng are C: what a broken or hostile file makes them do ends, or takes over, that process alone.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+from pathlib import Path
+
+from walle.engine_ext import _core
+from walle.engine_ext.vm.host import VmHost
+from walle.engine_ext.vm.vm import VM
+from walle.errors import VMError
+from walle.pipeline.transient_events import MAX_ARRAY_BYTES
+
+_PROGRAM = """\
+from walle import cv
+
+def decode(data):
+    return cv.imdecode(data)
+"""
+_DEADLINE_S = 20.0
+# An image and what decoding it takes beside; the largest result is that of an event's arrays.
+_LIMITS = {"memory_mb": 3 * MAX_ARRAY_BYTES >> 20, "output_kb": (MAX_ARRAY_BYTES >> 10) + 1024}
+
+
+class ImageDecoder:
+    """A decoder whose process starts with the first image, and again after one has ended it. For one event loop."""
+
+    def __init__(self, host: VmHost) -> None:
+        self._host = host
+        self._vm: VM | None = None
+
+    async def decode(self, data: bytes) -> _core.ndarray:
+        """Return the image of a JPEG or PNG file: uint8 [height, width, 3], BGR.
+
+        Raises:
+            ValueError: it is not such a file, is damaged or too large, or has ended the process.
+        """
+        vm = self._vm
+        if vm is None:
+            vm = self._vm = await asyncio.to_thread(self._start)
+        try:
+            found = await vm.call("decode", data, deadline=_DEADLINE_S)
+        except VMError as error:
+            self.close()
+            raise ValueError(f"cannot be decoded: {error}") from error
+        if found is None:
+            raise ValueError("is not a JPEG or PNG image, or is damaged")
+        if not isinstance(found, _core.ndarray) or found.dtype != "uint8" or found.ndim != 3 or found.shape[2] != 3:
+            self.close()
+            raise ValueError("cannot be decoded: its process gave something else than an image")
+        return found
+
+    def _start(self) -> VM:
+        with tempfile.TemporaryDirectory(prefix="walle-images-") as folder:
+            (Path(folder) / "main.py").write_text(_PROGRAM)
+            return VM(Path(folder), name="images", limits=_LIMITS, host=self._host, alone=True)
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._vm is not None:
+            with contextlib.suppress(VMError):
+                self._vm.close()
+            self._vm = None
