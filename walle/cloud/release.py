@@ -75,6 +75,9 @@ class ReleaseNode:
         async def put_cloud_file(data: bytes) -> str:
             return await asyncio.to_thread(home.cloud_files.put, data)
 
+        async def read(sha256: str) -> bytes:
+            return await asyncio.to_thread(home.files.path(sha256).read_bytes)
+
         async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
             try:
                 async with asyncio.timeout(self._config.simulation_s):
@@ -94,6 +97,7 @@ class ReleaseNode:
             build=build,
             put=put,
             put_cloud_file=put_cloud_file,
+            read=read,
             simulate=simulate,
             publish=gateway.publish,
             recent_devices=gateway.recent_devices,
