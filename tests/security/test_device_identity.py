@@ -24,6 +24,7 @@ from walle.clock import Clock, ManualClock, SystemClock
 from walle.cloud import Cloud, CloudConfig
 from walle.cloud.authority import Authority
 from walle.cloud.identity.node import IdentityNode
+from walle.cloud.identity.service import UsedChallenges
 from walle.cloud.identity.sessions import SessionRefusedError, SessionSigner, SessionVerifier
 from walle.deploy.cloud.audit import read_records
 from walle.deploy.http_roots import http_tls
@@ -263,6 +264,36 @@ async def test_a_proof_is_of_a_fresh_challenge_of_this_cloud_and_this_device(tmp
         clock._now_s += 61
         stale = await attacker.session("a", key, challenge)
         assert (stale.status_code, "over" in stale.json()["error"]) == (401, True)
+
+
+@pytest.mark.asyncio
+async def test_a_proof_counts_once_also_where_it_is_sent_twice_at_once(tmp_path: Path) -> None:
+    async with attacked(tmp_path) as attacker:
+        key, _ = await attacker.enrolled("a")
+        other, _ = await attacker.enrolled("b")
+
+        async def challenge() -> str:
+            text: str = (await attacker.http.post("/v1/identity/challenge")).json()["challenge"]
+            return text
+
+        older, read = await challenge(), await challenge()
+        answers = await asyncio.gather(*(attacker.session("a", key, read) for _ in range(8)))
+        assert sorted(answer.status_code for answer in answers) == [200, *[401] * 7]
+        assert "the challenge was used" in next(one for one in answers if one.status_code == 401).json()["error"]
+        assert (await attacker.session("a", key, older)).status_code == 401
+        assert (await attacker.session("b", other, older)).status_code == 200, "of another device"
+        assert (await attacker.session("b", key, await challenge())).status_code == 401
+        assert (await attacker.session("a", key)).status_code == 200
+
+
+def test_used_challenges_take_memory_by_devices_of_the_last_minute() -> None:
+    used = UsedChallenges()
+    for number in range(1, 10_001):
+        assert used.use(f"d{number % 10}", number, now_s=number / 1000)
+    assert len(used) == 10
+    assert not used.use("d1", 1, now_s=70)
+    assert used.use("d1", 10_001, now_s=80)
+    assert len(used) == 1
 
 
 @pytest.mark.asyncio

@@ -32,7 +32,7 @@ TUF_KEYS = [
 ]  # the same keys; their ids are python-tuf's
 
 
-def _root(
+def root(
     version: int, by: list[int], *, root_keys: tuple[int, ...] = (0,), threshold: int = 1, **changes: Any
 ) -> bytes:
     roles = {
@@ -70,31 +70,31 @@ def _two_labels(body: dict[str, Any]) -> None:
     body["roles"]["root"] = {"keyids": [name, "again"], "threshold": 2}
 
 
-FIRST = _root(1, [0])
+FIRST = root(1, [0])
 CHAINS: dict[str, tuple[list[bytes], bool]] = {
     "one": ([FIRST], True),
-    "next by the same key": ([FIRST, _root(2, [0])], True),
-    "new root key, both sign": ([FIRST, _root(2, [0, 4], root_keys=(4,)), _root(3, [4], root_keys=(4,))], True),
-    "new root key, old alone signs": ([FIRST, _root(2, [0], root_keys=(4,))], False),
-    "new root key, new alone signs": ([FIRST, _root(2, [4], root_keys=(4,))], False),
-    "old key after its removal": ([FIRST, _root(2, [0, 4], root_keys=(4,)), _root(3, [0], root_keys=(4,))], False),
+    "next by the same key": ([FIRST, root(2, [0])], True),
+    "new root key, both sign": ([FIRST, root(2, [0, 4], root_keys=(4,)), root(3, [4], root_keys=(4,))], True),
+    "new root key, old alone signs": ([FIRST, root(2, [0], root_keys=(4,))], False),
+    "new root key, new alone signs": ([FIRST, root(2, [4], root_keys=(4,))], False),
+    "old key after its removal": ([FIRST, root(2, [0, 4], root_keys=(4,)), root(3, [0], root_keys=(4,))], False),
     "the same version again": ([FIRST, FIRST], False),
-    "a version left out": ([FIRST, _root(3, [0])], False),
-    "unsigned": ([FIRST, _root(2, [])], False),
-    "signed by another role": ([FIRST, _root(2, [1])], False),
-    "broken signature": ([FIRST, _broken_signature(_root(2, [0]))], False),
-    "a signature twice": ([FIRST, _twice(_root(2, [0]))], False),
+    "a version left out": ([FIRST, root(3, [0])], False),
+    "unsigned": ([FIRST, root(2, [])], False),
+    "signed by another role": ([FIRST, root(2, [1])], False),
+    "broken signature": ([FIRST, _broken_signature(root(2, [0]))], False),
+    "a signature twice": ([FIRST, _twice(root(2, [0]))], False),
     "threshold 2, two sign": (
-        [_root(1, [0, 4], root_keys=(0, 4), threshold=2), _root(2, [0, 4], root_keys=(0, 4), threshold=2)],
+        [root(1, [0, 4], root_keys=(0, 4), threshold=2), root(2, [0, 4], root_keys=(0, 4), threshold=2)],
         True,
     ),
     "threshold 2, one signs": (
-        [_root(1, [0, 4], root_keys=(0, 4), threshold=2), _root(2, [0], root_keys=(0, 4), threshold=2)],
+        [root(1, [0, 4], root_keys=(0, 4), threshold=2), root(2, [0], root_keys=(0, 4), threshold=2)],
         False,
     ),
-    "threshold raised, too few new": ([FIRST, _root(2, [0], root_keys=(0, 4), threshold=2)], False),
-    "threshold raised, enough": ([FIRST, _root(2, [0, 4], root_keys=(0, 4), threshold=2)], True),
-    "version 0": ([_root(0, [0])], False),
+    "threshold raised, too few new": ([FIRST, root(2, [0], root_keys=(0, 4), threshold=2)], False),
+    "threshold raised, enough": ([FIRST, root(2, [0, 4], root_keys=(0, 4), threshold=2)], True),
+    "version 0": ([root(0, [0])], False),
     "no threshold": ([_edited(FIRST, lambda body: body["roles"]["root"].update(threshold=0), [0])], False),
     "a role is missing": ([_edited(FIRST, lambda body: body["roles"].pop("snapshot"), [0])], False),
     "a role too many": (
@@ -115,7 +115,7 @@ CHAINS: dict[str, tuple[list[bytes], bool]] = {
 }
 
 
-def _tuf_accepts(chain: list[bytes]) -> bool:
+def tuf_accepts(chain: list[bytes]) -> bool:
     try:
         known = TrustedMetadataSet(chain[0], EnvelopeType.METADATA)
         for data in chain[1:]:
@@ -125,7 +125,7 @@ def _tuf_accepts(chain: list[bytes]) -> bool:
     return True
 
 
-def _device_accepts(chain: list[bytes]) -> bool:
+def device_accepts(chain: list[bytes]) -> bool:
     try:
         root = trust.Root.trusted(chain[0])
         for data in chain[1:]:
@@ -138,7 +138,7 @@ def _device_accepts(chain: list[bytes]) -> bool:
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_device_and_python_tuf_agree_on_chains_of_roots(name: str) -> None:
     chain, accepted = CHAINS[name]
-    assert (_device_accepts(chain), _tuf_accepts(chain)) == (accepted, accepted)
+    assert (device_accepts(chain), tuf_accepts(chain)) == (accepted, accepted)
 
 
 def test_a_key_under_two_ids_counts_once() -> None:
@@ -146,7 +146,7 @@ def test_a_key_under_two_ids_counts_once() -> None:
     data = _edited(FIRST, _two_labels, [0])
     value = json.loads(data)
     value["signatures"].append({"keyid": "again", "sig": value["signatures"][0]["sig"]})
-    assert not _device_accepts([json.dumps(value).encode()])
+    assert not device_accepts([json.dumps(value).encode()])
 
 
 def test_a_device_follows_metadata_that_python_tuf_made_and_signed() -> None:

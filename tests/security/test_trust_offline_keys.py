@@ -108,6 +108,52 @@ async def test_a_cloud_without_the_offline_keys_waits_for_the_authors_signature(
             assert phone.agent._trust.scenarios.version == 2
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_full", [True, False])
+async def test_a_version_of_a_revoked_key_is_signed_again_while_its_release_goes_on(
+    tmp_path: Path, is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "one") as one, shop.device(tmp_path / "two") as two:
+        home = shop.cloud.home
+        await shop.push("v1")
+        first = await shop.release("v1", beta=0) if is_full else await shop.release("v1", beta=["one", "two"])
+        user = User(one)
+        await installed(user, "v1")
+        if is_full:
+            await shop.until(first, "full", users=[user])
+        status, text = await walle(None, "trust", "delegate", str(home.folder), "shop", "--new")
+        assert status == 0, text
+        trust = one.agent._trust
+        await user.until(lambda: trust.scenarios is not None and trust.scenarios.version == 2)
+        errors: list[str] = []
+        handle = two.agent.handle
+
+        async def handled(*arguments: Any) -> list[Any]:
+            found = await handle(*arguments)
+            errors.extend(map(str, found))
+            return found
+
+        monkeypatch.setattr(two.agent, "handle", handled)
+
+        async def refused() -> bool:
+            await two.checkin()
+            return any("0 valid signatures" in error for error in errors)
+
+        await until(refused)
+        assert two.tasks == {}
+        sign = ("sign", "shop", "count", "v1", f"--repo={tmp_path / 'work'}", "--again")
+        status, text = await walle(shop, *sign, f"--key={home.trust.offline / 'scenario-shop.pem'}")
+        assert status == 0, text
+        assert f"{first} goes on with it" in text
+        await installed(User(two), "v1")
+        assert one.tasks == two.tasks == {TASK: "v1"}
+        shown = await shop.releases.get(first)
+        assert "SignedAgain" in [step["event"] for step in shown["history"]]
+        assert shown["state"] in (("full",) if is_full else ("beta", "gray", "full"))
+        status, text = await walle(shop, *sign, f"--key={home.trust.offline / 'scenario-shop.pem'}")
+        assert (status, "goes on" in text) == (0, False), "nothing is left to do"
+
+
 def _move_keys(offline: Path, cloud: Path, folder: Path) -> None:
     """Lay out a folder of the author: the offline keys, and copies of the public metadata."""
     folder.mkdir()

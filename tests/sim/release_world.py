@@ -4,6 +4,7 @@ The test decides the result of a simulation, and whether a gateway answers.
 """
 
 import asyncio
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -93,6 +94,8 @@ class ReleaseWorld:
         self.published = asyncio.Event()  # a table has reached the gateway
         self.go_on = asyncio.Event()  # a simulation and a publication wait for it
         self.go_on.set()
+        self.signer = BUNDLE_SIGNER  # of the versions
+        self.commit = ""  # another one than the version was simulated with
         self.unsigned = False  # the versions wait for a signature
         self.schema: Schema = {"os": ColumnType.STRING, "memory_mb": ColumnType.INT}
         self.publish_errors = 0  # count of the next publications that fail
@@ -107,6 +110,7 @@ class ReleaseWorld:
             put=self._put,
             put_cloud_file=self._put,
             code_files=self._code_files,
+            read=self._read_blob,
             simulate=self._simulate,
             publish=self._publish,
             recent_devices=self._recent,
@@ -160,7 +164,9 @@ class ReleaseWorld:
     async def _build(self, version: TaskVersion) -> Bundle:
         if self.unsigned:
             raise SignatureAwaitedError("shop/ipv", version.tree.version, "sign it with: walle sign")
-        return build_bundle(version, BUNDLE_SIGNER)
+        if self.commit:
+            version = dataclasses.replace(version, tree=dataclasses.replace(version.tree, commit=self.commit))
+        return build_bundle(version, self.signer)
 
     async def _stamp(self, table: ReleaseTable) -> str:
         return f"{table.generation}:{table.floor}"
@@ -174,6 +180,9 @@ class ReleaseWorld:
 
     async def _put(self, data: bytes) -> str:
         return self.files.put(data)
+
+    async def _read_blob(self, sha256: str) -> bytes:
+        return self.files.path(sha256).read_bytes()
 
     async def _simulate(self, bundle: Bundle, _events: bytes | None, _files: Mapping[str, bytes]) -> SimulationResult:
         self.simulated.append(bundle.manifest.version)

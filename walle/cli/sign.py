@@ -27,6 +27,12 @@ def sign(
     token: TokenOption = "",
     key: Annotated[Path | None, typer.Option(help="The scenario's private key, a PEM file.")] = None,
     signer: SignerOption = "",
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="For a release that devices may get already, where the key that signed it was revoked."
+        ),
+    ] = False,
     repo: Annotated[Path, typer.Option(help="Your own checkout of the scenario.")] = Path(),
     python: Annotated[
         list[str] | None, typer.Option(help="As of `walle cloud up`: another Python to compile for; once for each.")
@@ -38,7 +44,18 @@ def sign(
     The manifest is built here, from your own checkout at the tag. It must be the one that the cloud built.
     """
     asyncio.run(
-        _sign(scenario, task, version, url, token, signing(key, signer), repo, tuple(python or ()), as_json=as_json)
+        _sign(
+            scenario,
+            task,
+            version,
+            url,
+            token,
+            signing(key, signer),
+            repo,
+            tuple(python or ()),
+            again=again,
+            as_json=as_json,
+        )
     )
 
 
@@ -52,6 +69,7 @@ async def _sign(
     repo: Path,
     pythons: tuple[str, ...],
     *,
+    again: bool,
     as_json: bool,
 ) -> None:
     from walle.deploy.signature_client import SignatureClient
@@ -71,14 +89,17 @@ async def _sign(
             )
         signature = await asyncio.to_thread(make, MANIFEST_DOMAIN + payload)
         name = _key_of(asked["keys"], signature, MANIFEST_DOMAIN + payload)
-        state = await client.add(scenario, task, version, {name: signature})
+        state = await client.add(scenario, task, version, {name: signature}, again=again)
     _say(state, f"{scenario}/{task} {version}", as_json=as_json)
 
 
 def _say(state: "SigningJson", what: str, *, as_json: bool) -> None:
-    shown = {"threshold": state["threshold"], "signed_by": state["signed_by"]}
+    changed = state.get("releases", [])
+    shown = {"threshold": state["threshold"], "signed_by": state["signed_by"], "releases": changed}
     missing = state["threshold"] - len(state["signed_by"])
     rest = f"{missing} more signatures are needed" if missing > 0 else "it may be released"
+    if changed:
+        rest = f"{', '.join(changed)} goes on with it"
     emit(shown, as_json=as_json, text=f"{escape(what)} is signed by {', '.join(state['signed_by'])}: {rest}")
 
 

@@ -90,6 +90,9 @@ class ReleaseNode:
             except (DeployError, OSError, MemoryError):
                 _LOG.warning("%s: its files travel whole", bundle.manifest.name, exc_info=True)
 
+        async def read(sha256: str) -> bytes:
+            return await asyncio.to_thread(home.files.path(sha256).read_bytes)
+
         async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
             try:
                 async with asyncio.timeout(self._config.simulation_s):
@@ -117,6 +120,7 @@ class ReleaseNode:
             put=put,
             put_cloud_file=put_cloud_file,
             code_files=code_files,
+            read=read,
             simulate=simulate,
             publish=gateway.publish,
             recent_devices=gateway.recent_devices,

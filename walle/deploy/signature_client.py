@@ -3,7 +3,7 @@
 import base64
 import urllib.parse
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from walle.deploy.cloud_client import CloudClient
 
@@ -15,6 +15,7 @@ class SigningJson(TypedDict):
     threshold: int
     keys: dict[str, str]
     signed_by: list[str]
+    releases: NotRequired[list[str]]  # those that go on with new signatures
 
 
 class SignatureClient(CloudClient):
@@ -25,9 +26,12 @@ class SignatureClient(CloudClient):
         found: SigningJson = await self._call("GET", f"{_path(scenario, task, version)}/manifest")
         return found
 
-    async def add(self, scenario: str, task: str, version: str, signatures: Mapping[str, bytes]) -> SigningJson:
-        """Hand over signatures, key id → bytes."""
-        body = {"signatures": {name: base64.b64encode(data).decode() for name, data in signatures.items()}}
+    async def add(
+        self, scenario: str, task: str, version: str, signatures: Mapping[str, bytes], *, again: bool = False
+    ) -> SigningJson:
+        """Hand over signatures, key id → bytes; `again` for releases that devices may get already."""
+        encoded = {name: base64.b64encode(data).decode() for name, data in signatures.items()}
+        body = {"signatures": encoded, "again": again}
         found: SigningJson = await self._call("POST", f"{_path(scenario, task, version)}/signatures", body)
         return found
 

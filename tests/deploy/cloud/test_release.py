@@ -22,6 +22,7 @@ from walle.deploy.cloud.release import (
     Resume,
     Rollback,
     SignatureAwaited,
+    SignedAgain,
     SimulationFailed,
     SimulationPassed,
     Start,
@@ -34,6 +35,7 @@ MANIFEST = "ab" * 32
 EVENTS: dict[str, ReleaseEvent] = {
     "Start": Start(1.0),
     "SignatureAwaited": SignatureAwaited(1.0, "sign it"),
+    "SignedAgain": SignedAgain(1.0, "cd" * 32, 79),
     "SimulationPassed": SimulationPassed(1.0, MANIFEST, 77),
     "SimulationFailed": SimulationFailed(1.0, "it broke"),
     "BetaResolved": BetaResolved(1.0, ("d1", "d2")),
@@ -113,6 +115,8 @@ TABLE: dict[tuple[str, str], tuple[str, tuple[Effect, ...]]] = {
     ("paused in gray 0.25", "GateRejected"): ("rolled_back", TELL),
     ("paused in gray 0.25", "Rollback"): ("rolled_back", TELL),
 }
+PUBLISHED = [place for place in PATHS if place.startswith(("beta", "gray", "full", "paused"))]
+TABLE |= {(place, "SignedAgain"): (place, (Effect.PUBLISH,)) for place in PUBLISHED}
 
 
 def _place(release: Release) -> str:

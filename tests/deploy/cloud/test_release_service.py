@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor import Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState, TransitionError
-from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
+from walle.deploy.cloud.release_service import SignedAgainError, TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.signing import Signer
@@ -481,6 +482,28 @@ async def test_a_version_without_signatures_waits_says_why_and_goes_on_also_afte
         await _says_why(world, again.id)
         await world.service.add_signatures("shop", "ipv", "v2", {"a": b"signature"})
         await world.reached(again.id, "gray 0.25")
+
+
+@pytest.mark.asyncio
+async def test_another_manifest_is_not_signed_into_a_release_that_was_simulated(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        release = await world.service.create(_request(beta=0))
+        await world.service.start(release.id)
+        before = await world.reached(release.id, "gray 0.25")
+        assert await world.service.sign_again("shop", "ipv", "v1") == []
+        world.signer = Signer.generate()
+        assert await world.service.sign_again("shop", "ipv", "v1") == [release.id]
+        await world.service.settled()
+        after = await world.service.get(release.id)
+        assert after.manifest != before.manifest
+        assert dataclasses.replace(after, manifest="", revision=0, updated_s=0.0) == dataclasses.replace(
+            before, manifest="", revision=0, updated_s=0.0
+        )
+        assert after.manifest in world.answerer.table.manifests
+        world.commit = "d" * 40
+        with pytest.raises(SignedAgainError, match="release a new version"):
+            await world.service.sign_again("shop", "ipv", "v1")
+        assert (await world.service.get(release.id)).manifest == after.manifest
 
 
 @pytest.mark.asyncio

@@ -4,7 +4,9 @@ import asyncio
 import dataclasses
 import hashlib
 import hmac
+import itertools
 import secrets
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,33 @@ class DeviceSession:
     certificate_left_s: float
 
 
+class UsedChallenges:
+    """The newest challenge that each device has used within the life of a challenge: older ones are refused.
+
+    Who reads a proof can so not use it again. One number for each device, whatever the rate of its requests. Safe from
+    several threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: dict[str, tuple[int, float]] = {}  # device → number, and when it may be forgotten; in that order
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def use(self, device_id: str, number: int, now_s: float) -> bool:
+        """Return whether challenge `number` is newer than each that the device has used, and note it."""
+        with self._lock:
+            while self._newest and (oldest := next(iter(self._newest.items())))[1][1] < now_s:
+                del self._newest[oldest[0]]
+            newest, _ = self._newest.get(device_id, (0, 0.0))
+            if number <= newest:
+                return False
+            self._newest.pop(device_id, None)
+            self._newest[device_id] = number, now_s + _CHALLENGE_S + 1
+            return True
+
+
 class IdentityService:
     """The service on a folder with its keys and on a file of identities; between `open` and the end of the process."""
 
@@ -63,6 +92,8 @@ class IdentityService:
         self._clock = clock or SystemClock()
         self._store = IdentityStore(database, clock=self._clock)
         self._challenge_key = secrets.token_bytes(32)  # a challenge does not outlive this process
+        self._challenges = itertools.count(1)
+        self._used = UsedChallenges()
 
     def open(self) -> None:
         """Load the keys, or make them.
@@ -100,20 +131,22 @@ class IdentityService:
         return await self._blocking(work)
 
     async def challenge(self) -> str:
-        """Return a text that a device signs within a minute, to prove its key now; the cloud does not keep it."""
-        body = f"{self._clock.time() + _CHALLENGE_S:.0f}.{secrets.token_hex(16)}"
+        """Return a text that a device signs once, within a minute, to prove its key; the cloud does not keep it."""
+        body = f"{self._clock.time() + _CHALLENGE_S:.0f}.{next(self._challenges)}"
         return f"{body}.{self._tag(body)}"
 
     async def session(self, device_id: str, challenge: str, signature: bytes) -> DeviceSession:
         """Return a session for a device that has signed a challenge with the key that is bound to it.
 
         Raises:
-            IdentityRefusedError: the challenge is over, or the signature is not that key's; or its key was revoked.
+            IdentityRefusedError: the challenge is over or was used, or the signature is not that key's; or its key was
+                revoked.
         """
         body, _, tag = challenge.rpartition(".")
         if not hmac.compare_digest(tag.encode(), self._tag(body).encode()):
             raise IdentityRefusedError(401, "the challenge is not of this cloud; ask for another")
-        if float(body.partition(".")[0]) < self._clock.time():
+        end_s, number = map(int, body.split("."))  # ours, since we made the tag
+        if end_s < self._clock.time():
             raise IdentityRefusedError(401, "the challenge is over; ask for another, and sign it within a minute")
 
         def work() -> DeviceSession:
@@ -125,8 +158,11 @@ class IdentityService:
             except InvalidSignature:
                 what = f"the proof is not of the key of device {device_id[:100]!r}"
                 raise IdentityRefusedError(401, what) from None
-            self._store.note_session(device_id)
             now_s = self._clock.time()
+            if not self._used.use(device_id, number, now_s):
+                what = "the challenge was used, or a newer one was; ask for another"
+                raise IdentityRefusedError(401, what)
+            self._store.note_session(device_id)
             token = self._signer.sign(DeviceIdentity(device_id, generation), now_s + SESSION_LIFE_S)
             return DeviceSession(token, SESSION_LIFE_S, certificate_s - now_s)
 

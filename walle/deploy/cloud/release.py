@@ -3,6 +3,7 @@
     created ─Start─► simulating ─SimulationPassed─► beta ─GateAccepted─► gray (a share a step) ─GateAccepted─► full
                           └─SimulationFailed─► failed        beta, gray ─Pause─► paused ─Resume─► where it was
     A version that its scenario's keys have not signed waits for them in `simulating` (SignatureAwaited).
+    SignedAgain, after the key was revoked that had signed the version: from beta on; the state stays.
     Rollback by a person: from every state but the two terminal ones, full included; GateRejected: beta, gray, paused.
 
 `advance` returns the next release and the effects to run. An effect only names the part of the system that must be made
@@ -120,6 +121,15 @@ class SimulationPassed:
 
 
 @dataclasses.dataclass(frozen=True)
+class SignedAgain:
+    """The same manifest has another envelope, with signatures of the keys that count now; fields as above."""
+
+    at_s: float
+    manifest: str
+    size_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class SimulationFailed:
     at_s: float
     reason: str
@@ -177,6 +187,7 @@ type ReleaseEvent = (
     Start
     | SignatureAwaited
     | SimulationPassed
+    | SignedAgain
     | SimulationFailed
     | BetaResolved
     | GateAccepted
@@ -334,13 +345,13 @@ def allowed(release: Release) -> tuple[str, ...]:
         case ReleaseState.SIMULATING:
             names = ["SignatureAwaited", "SimulationPassed", "SimulationFailed", "Rollback"]
         case ReleaseState.BETA if not release.beta_devices:
-            names = ["BetaResolved", "Pause", "Rollback"]
+            names = ["BetaResolved", "SignedAgain", "Pause", "Rollback"]
         case ReleaseState.BETA | ReleaseState.GRAY:
-            names = ["GateAccepted", "GateRejected", "Pause", "Rollback"]
+            names = ["GateAccepted", "GateRejected", "SignedAgain", "Pause", "Rollback"]
         case ReleaseState.PAUSED:
-            names = [*(["GateRejected"] if release.judged else []), "Resume", "Rollback"]
+            names = [*(["GateRejected"] if release.judged else []), "SignedAgain", "Resume", "Rollback"]
         case ReleaseState.FULL:
-            names = ["Rollback"]
+            names = ["SignedAgain", "Rollback"]
         case ReleaseState.ROLLED_BACK | ReleaseState.FAILED:
             names = []
     return tuple(names)
@@ -372,6 +383,8 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
             if isinstance(release.request.beta, int):
                 return built | {"state": ReleaseState.BETA}, (Effect.RESOLVE_BETA,)
             return built | {"state": ReleaseState.BETA, "beta_devices": release.request.beta}, reaches_devices
+        case SignedAgain():
+            return {"manifest": event.manifest, "size_bytes": event.size_bytes}, (Effect.PUBLISH,)
         case SimulationFailed():
             return {"state": ReleaseState.FAILED, "reason": event.reason}, ()
         case BetaResolved():

@@ -34,6 +34,7 @@ from walle.deploy.cloud.release import (
     Resume,
     Rollback,
     SignatureAwaited,
+    SignedAgain,
     SimulationFailed,
     SimulationPassed,
     Start,
@@ -45,7 +46,7 @@ from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError
-from walle.protocol import Directive
+from walle.protocol import Directive, Envelope
 
 _LOG = logging.getLogger(__name__)
 _WHO = "release service"  # in the audit log
@@ -82,6 +83,20 @@ class TaskBusyError(DeployError):
         )
 
 
+class SignedAgainError(DeployError):
+    """A release whose version cannot be signed again: another manifest would need another simulation."""
+
+    def __init__(self, release_id: str) -> None:
+        super().__init__(release_id)
+        self.release_id = release_id
+
+    def __str__(self) -> str:
+        return (
+            f"release {self.release_id} cannot go on with new signatures: the manifest is another one since walle or"
+            " Python of this cloud changed; release a new version"
+        )
+
+
 class Judge(Protocol):
     """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the service calls."""
 
@@ -94,16 +109,15 @@ class Judge(Protocol):
 class World:
     """External effects of the release service, as injected calls. Every call may be repeated.
 
-    `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
-    not exist; `read_schema` returns the declared attributes of devices; `simulate` takes the version's own events, None
-    without any, and the files that they may name; `put` stores one blob that devices fetch, `put_cloud_file` one that
-    they do not; `code_files` makes smaller forms of a bundle's files, for devices that have the versions with these
-    manifests (sha256); `publish` swaps the table in all gateways; `stamp` returns the signed timestamp of a table;
-    `build` raises SignatureAwaitedError while too few keys
-    have signed a version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns
-    at most a given number of ids of recently seen devices of a policy; `exclusive_files` returns the signed list of a
-    device's exclusive files. A call that raises is retried, except during a
-    simulation, where it fails the release.
+    `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it
+    does not exist; `read_schema` returns the declared attributes of devices; `simulate` takes the version's own events,
+    None without any, and the files that they may name; `put` stores one blob that devices fetch, `put_cloud_file` one
+    that they do not, and `read` returns one that they fetch; `code_files` makes smaller forms of a bundle's files, for
+    devices that have the versions with these manifests (sha256); `publish` swaps the table in all gateways; `stamp`
+    returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys have signed a
+    version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns at most a given
+    number of ids of recently seen devices of a policy; `exclusive_files` returns the signed list of a device's
+    exclusive files. A call that raises is retried, except during a simulation, where it fails the release.
     """
 
     check_version: Callable[[str, str, str], Awaitable[None]]
@@ -114,6 +128,7 @@ class World:
     put: Callable[[bytes], Awaitable[str]]
     put_cloud_file: Callable[[bytes], Awaitable[str]]
     code_files: Callable[[Bundle, Sequence[str]], Awaitable[None]]
+    read: Callable[[str], Awaitable[bytes]]
     simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
@@ -292,6 +307,29 @@ class ReleaseService:
         state = await self._world.add_signatures(await self._world.read_version(scenario, task, version), signatures)
         self.look_again()
         return state
+
+    async def sign_again(self, scenario: str, task: str, version: str) -> list[str]:
+        """Give the releases of a version that devices may get the signatures that count now; return the changed ones.
+
+        Raises:
+            SignatureAwaitedError: too few keys have signed it.
+            SignedAgainError: this cloud builds another manifest of it than the one that was simulated.
+        """
+        bundle = await self._world.build(await self._world.read_version(scenario, task, version))
+        payload = Envelope.from_bytes(bundle.envelope).payload
+        changed = []
+        for release in await self.all():
+            request = release.request
+            is_of_version = (request.scenario, request.task, request.version) == (scenario, task, version)
+            if not is_of_version or "SignedAgain" not in allowed(release) or release.manifest == bundle.sha256:
+                continue
+            if Envelope.from_bytes(await self._world.read(release.manifest)).payload != payload:
+                raise SignedAgainError(release.id)
+            await self._world.put(bundle.envelope)
+            event = SignedAgain(self._clock.time(), bundle.sha256, len(bundle.envelope))
+            await self._apply(release.id, event)
+            changed.append(release.id)
+        return changed
 
     def look_again(self) -> None:
         """Look again whether the versions that wait for a signature have one; call it when metadata changed too."""

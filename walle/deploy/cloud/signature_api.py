@@ -22,6 +22,7 @@ class SignedVersions(Protocol):
     async def add_signatures(
         self, scenario: str, task: str, version: str, signatures: Mapping[str, bytes]
     ) -> SigningState: ...
+    async def sign_again(self, scenario: str, task: str, version: str) -> list[str]: ...
 
 
 class SignaturesBody(BaseModel):
@@ -31,6 +32,9 @@ class SignaturesBody(BaseModel):
 
     signatures: dict[str, Annotated[str, Field(max_length=200)]] = Field(
         max_length=16, description="key id to Ed25519 signature in base64"
+    )
+    again: bool = Field(
+        default=False, description="releases that devices may get go on with it, in place of a revoked key's signature"
     )
 
 
@@ -57,7 +61,10 @@ def signature_router(versions: SignedVersions, access: Identifier, audit: Audit 
     async def add(
         scenario: str, task: str, version: str, body: SignaturesBody, identity: Annotated[Identity, Depends(author)]
     ) -> dict[str, Any]:
-        """Keep signatures of a version's manifest; a release that waits for them goes on."""
+        """Keep signatures of a version's manifest; a release that waits for them goes on.
+
+        With `again`, `releases` of the answer are those that devices may get and that have new signatures now.
+        """
         try:
             signatures = {name: base64.b64decode(text, validate=True) for name, text in body.signatures.items()}
         except (ValueError, binascii.Error) as error:
@@ -66,7 +73,10 @@ def signature_router(versions: SignedVersions, access: Identifier, audit: Audit 
         if (await versions.signing(scenario, task, version)).is_news(signatures):
             details = {"version": version, "keys": sorted(signatures)}
             await log.record("version.sign", who=identity.name, subject=f"{scenario}/{task}", details=details)
-        return _shown(await versions.add_signatures(scenario, task, version, signatures))
+        state = await versions.add_signatures(scenario, task, version, signatures)
+        is_enough = body.again and len(state.signed_by) >= state.threshold
+        changed = await versions.sign_again(scenario, task, version) if is_enough else []
+        return _shown(state) | {"releases": changed}
 
     return router
 
