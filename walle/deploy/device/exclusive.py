@@ -73,7 +73,7 @@ class ExclusiveUnknownError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """What `list.json` holds. `era` is that of `DeviceTrust`: serials are ordered within it."""
+    """Content of `list.json`. `era` is that of `DeviceTrust`: serials are ordered within it."""
 
     files: ExclusiveList
     era: str
