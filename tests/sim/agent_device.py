@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.sim.cloud_files import CloudFiles
 from walle.clock import ManualClock
 from walle.deploy.device.agent import ActivationPostponedError, Agent
+from walle.deploy.device.exclusive import ExclusiveFiles
 from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.trust import DeviceTrust
@@ -51,6 +52,7 @@ class Device:
         fetcher: Fetcher | None = None,
         jitter_s: float = 0.0,
         room: int = 10**8,
+        exclusive: ExclusiveFiles | None = None,
     ) -> None:
         self.folder = folder
         self.cloud = cloud
@@ -71,6 +73,7 @@ class Device:
             self._check,
             self.clock,
             outcomes=OutcomeReport("d1"),
+            exclusive=exclusive,
             prepare=self._prepare,
             on_activate=self._on_activate,
             on_suspend=self._on_suspend,

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.sim.agent_device import FILES, Device
 from tests.sim.exclusive_cloud import DEVICE, NOW_S, TASK, ExclusiveCloud, task
 from tests.sim.power_cut import FaultyDisk, PowerCut
 from tests.sim.shop_cloud import until
 from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError, ExclusiveUnknownError
 from walle.deploy.sealing import SealError, open_sealed
 from walle.deploy.signing import Signer
-from walle.protocol import ExclusiveFile, Timestamp, seal_info
+from walle.protocol import ExclusiveFile, Manifest, Timestamp, seal_info
 
 A, B = ExclusiveFile(name="a", required=False), ExclusiveFile(name="b")
 BOTH = task(A, B)
@@ -244,6 +245,47 @@ async def test_a_device_with_another_key_reads_nothing_of_the_one_before(tmp_pat
     assert await device.refresh()
     assert await contents(device) == b"the next owner's"
     assert len(list((tmp_path / "sealed").iterdir())) == 1
+
+
+# --- versions that require files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_version_waits_for_its_file_without_another_pull_and_a_rollback_does_not_wait(tmp_path: Path) -> None:
+    files = ExclusiveCloud()
+    cloud = files.cloud
+
+    def requires(*names: str) -> Callable[[Manifest], Manifest]:
+        listed = tuple(ExclusiveFile(name=name) for name in names)
+        return lambda manifest: dataclasses.replace(manifest, exclusive=listed)
+
+    device = Device(
+        tmp_path / "agent", cloud, exclusive=await files.device(tmp_path / "exclusive", trust=files.trust())
+    )
+    await device.agent.start()
+    first = cloud.publish(TASK, "v1", FILES["v1"], change=requires("a"))
+    stamp = cloud.timestamp(device.clock.time())
+    for _ in range(2):
+        (error,) = await device.agent.handle([first], stamp)
+        assert "v1 is not activated yet" in str(error)
+        assert "requires exclusive files that this device does not have: a (walle file put)" in str(error)
+    pulls = len(cloud.pulls)
+    assert device.agent.tasks == {}
+    files.put("a", b"one")
+    exclusive = device.agent._exclusive
+    assert exclusive is not None
+    assert await exclusive.refresh()
+    assert await device.agent.handle([first], stamp) == []
+    assert (device.agent.tasks, len(cloud.pulls)) == ({TASK: "v1"}, pulls)
+    second = cloud.publish(TASK, "v2", FILES["v2"], change=requires("a", "b"))
+    assert "does not have: b (" in str((await device.agent.handle([second], stamp))[0])
+    assert device.agent.tasks == {TASK: "v1"}  # which goes on
+    third = cloud.publish(TASK, "v3", FILES["v3"])
+    assert await device.agent.handle([third], stamp) == []
+    files.remove("a")
+    assert await exclusive.refresh()
+    assert await device.agent.handle([cloud.sign(first)], stamp) == []  # away from v3, which is bad
+    assert device.agent.tasks == {TASK: "v1"}
 
 
 # --- the disk ---------------------------------------------------------------------------------------------------------
