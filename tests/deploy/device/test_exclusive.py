@@ -173,7 +173,7 @@ async def test_a_restored_cloud_reaches_the_device_by_its_epoch_and_a_stolen_ser
     trust = cloud.trust()
     device = await cloud.device(tmp_path, BOTH, trust=trust)
     assert await device.refresh()
-    cloud.serial, cloud.cloud.epoch = 0, 2
+    cloud.serial, cloud.cloud.epoch = 10, 2
     trust.accept(Timestamp.from_header(cloud.cloud.timestamp(NOW_S)))
     cloud.put("a", b"of a restored cloud")
     assert await device.refresh()
@@ -312,13 +312,15 @@ async def test_a_flipped_bit_on_the_disk_is_found_and_the_file_comes_again(
     device = await cloud.device(tmp_path, BOTH)
     assert await device.refresh()
     (path,) = (tmp_path / "sealed").iterdir()
-    path.write_bytes(bytes((sealed[0] ^ 1,)) + sealed[1:])
 
     async def reads_it() -> bool:
         return await contents(device) == b"one"
 
     running = asyncio.create_task(device.run(lambda: 3600.0))
     try:
+        await until(lambda: len(cloud.asked) > 2)  # its first question
+        assert await device.refresh()
+        path.write_bytes(bytes((sealed[0] ^ 1,)) + sealed[1:])
         await until(reads_it)
     finally:
         running.cancel()
