@@ -18,6 +18,7 @@ from walle.cloud.identity.routes import identity_router
 from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.api import device_router, release_router, watch_router
 from walle.deploy.cloud.device_api import registry_router
+from walle.deploy.cloud.exclusive_api import cen_router, exclusive_router
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.routes import BUSINESS, ROUTES, Caller
 from walle.deploy.cloud.token_api import token_router
@@ -140,8 +141,10 @@ def _api() -> FastAPI:
     for router in (
         release_router(nothing, nothing, nothing),
         device_router(nothing, nothing),
+        cen_router(nothing, nothing, nothing),
         identity_router(nothing, nothing),
         registry_router(nothing, nothing, nothing),
+        exclusive_router(nothing, nothing, nothing, nothing, space=nothing, audit=nothing),
         feature_router(nothing, nothing),
         token_router(nothing, ""),
         watch_router(nothing, nothing, Answerer(), nothing),

@@ -120,8 +120,23 @@ def test_a_walle_that_would_upload_an_output_that_stays_refuses_its_manifest() -
     kept = dataclasses.replace(manifest, output=OutputPolicy(destination=Destination.DEVICE))
     value = json.loads(kept.to_bytes())
     assert (value["format"], value["output"]) == (3, {"destination": "device"})
-    with pytest.raises(ProtocolError, match=r"manifest\.format: must be 1 to 3, is 4; a newer walle may read it"):
-        Manifest.from_bytes(json.dumps(value | {"format": 4}).encode())
+    with pytest.raises(ProtocolError, match=r"manifest\.format: must be 1 to 4, is 5; a newer walle may read it"):
+        Manifest.from_bytes(json.dumps(value | {"format": 5}).encode())
+
+
+def test_a_walle_that_does_not_know_exclusive_files_refuses_a_manifest_with_them() -> None:
+    manifest = dataclasses.replace(manifest_of(()), exclusive=(ExclusiveFile(name="gallery.json", required=False),))
+    value = json.loads(manifest.to_bytes())
+    listed = {"name": "gallery.json", "required": False, "max_bytes": 1 << 20}
+    assert (value["format"], value["exclusive"]) == (4, [listed])
+    for wrong, error in (
+        ([listed, listed], r"manifest\.exclusive\.2\.name: 'gallery.json' is listed twice"),
+        ([listed | {"name": "a/b"}], r"manifest\.exclusive\.1\.name: must be letters"),
+        ({}, r"manifest\.exclusive: must be a list of tables"),
+        ([listed | {"name": str(number)} for number in range(101)], "lists 101 files, more than 100"),
+    ):
+        with pytest.raises(ProtocolError, match=error):
+            Manifest.from_bytes(json.dumps(value | {"exclusive": wrong}).encode())
 
 
 @pytest.mark.parametrize(

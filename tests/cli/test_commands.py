@@ -18,7 +18,8 @@ COMMANDS = {
     "demo", "demo livestream",
     "device doctor", "device enrol", "device revoke",
     "device list", "device logs", "device run", "device show",
-    "features export", "features tail", "figures", "git-credential", "login", "logout",
+    "features export", "features tail", "figures", "file list", "file put", "file remove",
+    "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release pause", "release resume", "release rollback", "release start", "release status",
     "sign", "trust delegate", "trust init", "trust keys add", "trust keys remove", "trust publish",
@@ -64,7 +65,9 @@ def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
     assert (command.epilog or "").startswith(f"Example: walle {path}")
 
 
-@pytest.mark.parametrize("group", ["task", "release", "cloud", "demo", "device", "features", "model", "token", "audit"])
+@pytest.mark.parametrize(
+    "group", ["task", "release", "cloud", "demo", "device", "features", "file", "model", "token", "audit"]
+)
 def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> None:
     assert group in CliRunner().invoke(app, ["--help"]).output
     listed = CliRunner().invoke(app, [group, "--help"]).output

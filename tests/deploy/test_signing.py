@@ -16,7 +16,16 @@ from walle.deploy.signing import MANIFEST_DOMAIN, SignatureError, Signer
 from walle.deploy.trust import RELEASE, ROLES, TIMESTAMP, RoleKeys, Root, Scenarios
 from walle.deploy.trust_folder import root_body, scenarios_body, sign_metadata
 from walle.errors import ConfigError
-from walle.protocol import Directive, Envelope, FileEntry, Manifest, Timestamp, TriggerCondition
+from walle.protocol import (
+    Directive,
+    Envelope,
+    ExclusiveList,
+    FileEntry,
+    Manifest,
+    SealedFile,
+    Timestamp,
+    TriggerCondition,
+)
 
 OWNER, BUNDLE, ONLINE, STAMPER = (Signer.generate() for _ in range(4))
 CLOCK = ManualClock()
@@ -67,6 +76,14 @@ STAMP = Timestamp(
     time_s=10,
     expires_s=20,
 )
+EXCLUSIVE = ExclusiveList(
+    device_id="phone 1",
+    generation=1,
+    serial=1,
+    epoch=1,
+    expires_s=20,
+    files=(SealedFile(task="shop/ipv", name="a", sha256="a" * 64, size_bytes=100),),
+)
 ENVELOPE = BUNDLE.sign_manifest(MANIFEST).to_bytes()
 
 
@@ -74,6 +91,7 @@ def test_signed_manifest_directive_and_timestamp_are_accepted() -> None:
     assert SCENARIOS.verify_manifest(ENVELOPE) == MANIFEST
     ROOT.verify_directive(ONLINE.sign_directive(DIRECTIVE, FLEET))
     ROOT.verify_timestamp(STAMPER.sign_timestamp(STAMP))
+    ROOT.verify_exclusive(ONLINE.sign_exclusive(EXCLUSIVE, FLEET))
 
 
 def test_each_role_signs_only_its_own_kind() -> None:
@@ -83,6 +101,8 @@ def test_each_role_signs_only_its_own_kind() -> None:
     for signer in (OWNER, BUNDLE, STAMPER):
         with pytest.raises(SignatureError, match="directive for 'shop/ipv': not signed by the release role"):
             ROOT.verify_directive(signer.sign_directive(DIRECTIVE, FLEET))
+        with pytest.raises(SignatureError, match="list of exclusive files: not signed by the release role"):
+            ROOT.verify_exclusive(signer.sign_exclusive(EXCLUSIVE, FLEET))
     for signer in (OWNER, BUNDLE, ONLINE):
         with pytest.raises(SignatureError, match="timestamp: not signed by the timestamp role"):
             ROOT.verify_timestamp(signer.sign_timestamp(STAMP))
@@ -95,6 +115,22 @@ def test_one_kind_never_passes_for_another_even_with_one_key() -> None:
     for payload in (data, data.removeprefix(MANIFEST_DOMAIN), data.partition(b"\0")[2]):
         with pytest.raises(SignatureError):
             scenarios.verify_manifest(Envelope(payload, {ONLINE.key_id: signature}).to_bytes())
+
+
+def test_no_two_kinds_of_signed_bytes_begin_alike() -> None:
+    kinds = (MANIFEST_DOMAIN, DIRECTIVE.signed_bytes(FLEET), STAMP.signed_bytes(), EXCLUSIVE.signed_bytes(FLEET))
+    assert len({data.partition(b"\0")[0] for data in kinds}) == len(kinds)
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(ExclusiveList)])
+def test_changed_field_of_a_list_of_exclusive_files_is_noticed(field: str) -> None:
+    signed = ONLINE.sign_exclusive(EXCLUSIVE, FLEET)
+    value = getattr(signed, field)
+    changed: Any = () if field == "files" else value + (1 if isinstance(value, int) else "x")
+    with pytest.raises(SignatureError):
+        ROOT.verify_exclusive(dataclasses.replace(signed, **{field: changed}))
+    with pytest.raises(SignatureError):
+        ROOT.verify_exclusive(ONLINE.sign_exclusive(EXCLUSIVE, "fleet-2"))
 
 
 @given(st.integers(0, len(ENVELOPE) * 8 - 1))

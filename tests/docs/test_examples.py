@@ -36,6 +36,7 @@ SHOWN_ONLY = {"", "text", "json", "nginx", "{toctree}", "{include}"}  # outputs,
 PHASES = {"preprocess", "execute", "postprocess"}
 MINIMAL = {"task": '[task]\nname = "example"\n', "trigger": '[trigger]\nsequence = ["page_exit"]\n'}
 SECTION_OF = {
+    "ctx.exclusive": "exclusive",
     "ctx.state": "state",
     "ctx.history": "history",
     "ctx.escalate": "phases",

@@ -6,7 +6,15 @@ from pathlib import Path
 
 from walle.deploy.cloud.task_config import LIMITS, POLICIES
 from walle.pipeline.context import Context, Log, Store
-from walle.protocol import PHASES, CloudPolicy, HistoryPolicy, OutputPolicy, StatePolicy, TriggerCondition
+from walle.protocol import (
+    PHASES,
+    CloudPolicy,
+    ExclusiveFile,
+    HistoryPolicy,
+    OutputPolicy,
+    StatePolicy,
+    TriggerCondition,
+)
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
@@ -21,7 +29,7 @@ def test_the_written_pages_are_as_the_code_says() -> None:
 def test_every_key_of_task_toml_has_a_row() -> None:
     rows = re.findall(r"^\| (`.+?) \|", (REFERENCE / "task-toml.md").read_text(), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    policies = {*HistoryPolicy.KEYS, *StatePolicy.KEYS, *CloudPolicy.KEYS, *OutputPolicy.KEYS}
+    policies = {*HistoryPolicy.KEYS, *StatePolicy.KEYS, *CloudPolicy.KEYS, *OutputPolicy.KEYS, *ExclusiveFile.KEYS}
     keys = {*TriggerCondition.KEYS, *PHASES, *LIMITS, *POLICIES, *policies}
     assert named == {*keys, "name", "topics", "dictionary", "events", "destination"}
 

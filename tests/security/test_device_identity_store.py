@@ -1,6 +1,7 @@
 """The contract of the file of identities: tokens that are counted down, ids that are bound to keys, revocation."""
 
 import concurrent.futures
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -217,3 +218,20 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(IdentityStoreError, match=r"identities\.db") as raised:
         IdentityStore(path).open()
     assert error_status(raised.value) == 503  # the cloud's fault, and not the device's
+
+
+def test_a_full_disk_is_said_as_such(identities: Identities, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite ends the transaction itself then; that it cannot be ended again must not hide the reason."""
+    connect, token = sqlite3.connect, identities.token()
+
+    def connect_to_full(*args: object, **kwargs: object) -> sqlite3.Connection:
+        database: sqlite3.Connection = connect(*args, **kwargs)  # type: ignore[call-overload]
+        (pages,) = database.execute("PRAGMA page_count").fetchone()
+        database.execute(f"PRAGMA max_page_count = {pages}")
+        return database
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", connect_to_full)
+        with pytest.raises(IdentityStoreError, match="full") as caught:
+            identities.enrol("a", b"k" * 100_000, token)
+    assert caught.value.status == 507

@@ -2,21 +2,33 @@
 
 import asyncio
 import contextlib
+import json
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.sim.device_session import session_headers
-from tests.sim.shop_cloud import LIMIT_S, ShopCloud, User, shop_cloud
-from tests.sim.visits import TASK_CONFIG
-from walle.protocol import ExclusiveList
+from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
+from tests.sim.visits import TASK_CONFIG, event_at
+from walle.clock import SystemClock
+from walle.cloud import CloudHome
+from walle.cloud.backup import make_backup
+from walle.cloud.restore import restore_backup
+from walle.deploy.cloud.access import Role
+from walle.deploy.cloud.audit import read_records
+from walle.deploy.sealing import SealError, open_sealed
+from walle.protocol import MAX_EXCLUSIVE_FILES, ExclusiveList, seal_info
 
 SECRET = b'{"faces": ["who is in the gallery"]}'
-OPTIONAL = TASK_CONFIG + '[[exclusive]]\nname = "gallery.json"\nrequired = false\nmax_bytes = 2000\n'
-REQUIRED = TASK_CONFIG + '[[exclusive]]\nname = "gallery.json"\n'
+CONFIG = TASK_CONFIG + '[output]\ndestination = "app"\n'  # what the test reads is not uploaded
+OPTIONAL = CONFIG + '[[exclusive]]\nname = "gallery.json"\nrequired = false\nmax_bytes = 2000\n'
+REQUIRED = CONFIG + '[[exclusive]]\nname = "gallery.json"\n'
 MAIN = """\
 def execute(ctx, trigger):
     data = ctx.exclusive("gallery.json")
@@ -29,7 +41,7 @@ async def put(shop: ShopCloud, device: str, data: bytes = SECRET, path: str = PA
     return await shop.http.put(path, params={"device": device}, content=data, **more)
 
 
-async def told(shop: ShopCloud, device: str, generation: int = 1) -> ExclusiveList:
+async def device_list(shop: ShopCloud, device: str, generation: int = 1) -> ExclusiveList:
     headers = session_headers(shop.cloud.home, device, generation)
     return ExclusiveList.from_bytes((await shop.http.get("/cen/files", headers=headers)).content)
 
@@ -44,9 +56,10 @@ async def gallery(user: User) -> Any:
 
 
 async def until_reads(user: User, text: str | None) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while await gallery(user) != text:  # noqa: ASYNC110 - the task has no event of it
-            await asyncio.sleep(0.01)
+    async def reads_it() -> bool:
+        return bool(await gallery(user) == text)
+
+    await until(reads_it)
 
 
 @contextlib.asynccontextmanager
@@ -75,3 +88,187 @@ async def test_a_file_is_put_changed_and_removed_without_a_new_version(tmp_path:
         assert (await shop.http.delete(PATH, params={"device": "mine"})).status_code == 204
         await until_reads(mine, None)
         assert not list((tmp_path / "mine" / "exclusive" / "sealed").iterdir())
+
+
+# --- who may ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_the_asking_devices_does_not_exist(tmp_path: Path) -> None:
+    async with installed(tmp_path, "mine", "other") as (shop, _):
+        await put(shop, "mine")
+        (entry,) = (await device_list(shop, "mine")).files
+        assert (await device_list(shop, "other")).files == ()
+        home, path = shop.cloud.home, f"/cen/files/{entry.sha256}"
+        own = session_headers(home, "mine")
+        async with httpx.AsyncClient(base_url=shop.cloud.address.url) as stranger:
+            assert (await stranger.get(path, headers=own)).status_code == 200
+            for headers in (
+                {},
+                session_headers(home, "other"),
+                session_headers(home, "mine", 2),  # another key of the id
+                {"Authorization": f"Bearer {home.admin_token}"},
+            ):
+                answers = [await stranger.get(one, headers=headers) for one in (path, f"/cen/files/{'0' * 64}")]
+                assert [answer.status_code for answer in answers] == [404, 404]
+                assert answers[0].content == answers[1].content
+            for wrong in ("/cen", "/cen/", "/cen/files/..", "/cen/files/%2e%2e/exclusive.db", f"{path}x", f"{path}/x"):
+                assert (await stranger.get(wrong, headers=own)).status_code == 404
+            assert (await stranger.get("/cen/files")).status_code == 404
+            for headers in (session_headers(home, "mine", life_s=-1.0), {"X-Walle-Device": "forged"}):
+                assert (await stranger.get(path, headers=headers)).status_code == 401
+            assert (await stranger.put(path, headers=own)).status_code == 405
+
+
+@pytest.mark.asyncio
+async def test_only_releasers_of_the_scenario_put_and_remove_and_the_audit_log_says_who(tmp_path: Path) -> None:
+    async with installed(tmp_path, "mine") as (shop, _):
+        access = shop.cloud.gateway._home.access
+        roles = {"other": {"bank": Role.RELEASER}, "reader": {"shop": Role.READER}, "author": {"shop": Role.AUTHOR}}
+        for name, granted in roles.items():
+            headers = {"Authorization": f"Bearer {access.add(name, granted)}"}
+            assert (await put(shop, "mine", headers=headers)).status_code == 403
+            assert (await shop.http.delete(PATH, params={"device": "mine"}, headers=headers)).status_code == 403
+            listed = await shop.http.get("/v1/exclusive/shop", headers=headers)
+            assert listed.status_code == (403 if name == "other" else 200)
+        assert (await put(shop, "mine", headers={"Authorization": ""})).status_code == 401
+        assert (await device_list(shop, "mine")).files == ()
+        assert (await put(shop, "mine")).status_code == 204
+        (file,) = (await shop.http.get("/v1/exclusive/shop", params={"task": "count"})).json()["files"]
+        assert (file["device_id"], file["task"], file["name"]) == ("mine", "shop/count", "gallery.json")
+        assert (await shop.http.delete(PATH, params={"device": "mine"})).status_code == 204
+        assert (await shop.http.delete(PATH, params={"device": "mine"})).status_code == 404
+        records = [one for one in read_records(shop.cloud.home.folder / "audit") if one.action.startswith("file.")]
+        assert [(one.action, one.who, one.subject) for one in records[:2]] == [
+            ("file.put", "admin", "shop/count"),
+            ("file.remove", "admin", "shop/count"),
+        ]
+        assert records[0].details == {"device": "mine", "name": "gallery.json", "size_bytes": len(SECRET)}
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_kept_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with installed(tmp_path, "mine") as (shop, _):
+
+        async def refusal(device: str, data: bytes = b"x", path: str = PATH) -> tuple[int, str]:
+            answer = await put(shop, device, data, path)
+            return answer.status_code, answer.json()["error"]
+
+        status, error = await refusal("mine", b"x" * 2001)
+        assert (status, "larger than 2000 bytes, its max_bytes" in error) == (422, True)
+        status, error = await refusal("nobody")
+        assert (status, "no device 'nobody' is enrolled" in error) == (404, True)
+        status, error = await refusal("mine", path="/v1/exclusive/shop/count/other.json")
+        assert (status, "no version of shop/count lists 'other.json'" in error) == (422, True)
+        for path in ("/v1/exclusive/shop/none/a", "/v1/exclusive/none/count/a"):
+            assert (await refusal("mine", path=path))[0] == 422
+        with sqlite3.connect(shop.cloud.home.folder / "exclusive.db") as db:
+            for number in range(MAX_EXCLUSIVE_FILES):
+                row = ("mine", 1, "shop/count", f"n{number}", "0" * 64, 100, 0.0, "test", b"")
+                db.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        db.close()
+        status, error = await refusal("mine")
+        assert (status, "as many as it may; remove one" in error) == (409, True)
+        shop.cloud.gateway._space._reserve_bytes = 1 << 62
+        status, error = await refusal("mine")
+        assert (status, "the cloud's disk is full" in error) == (507, True)
+
+
+# --- stolen disks, keys and devices -----------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_the_clouds_disk_and_its_backup_hold_no_contents_and_a_restored_cloud_has_the_files(
+    tmp_path: Path,
+) -> None:
+    async with installed(tmp_path, "mine") as (shop, (mine,)):
+        await put(shop, "mine")
+        await until_reads(mine, SECRET.decode())
+        (entry,) = (await device_list(shop, "mine")).files
+        folder, backup = shop.cloud.home.folder, tmp_path / "backup"
+        await asyncio.to_thread(make_backup, folder, backup, SystemClock())
+        for place in (folder, backup, tmp_path / "mine"):
+            held = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+            assert not [path for path, data in held.items() if b"gallery" in data and b"faces" in data]
+    restored = await asyncio.to_thread(restore_backup, backup, tmp_path / "restored", SystemClock())
+    assert "exclusive.db" in {file.path for file in restored.files}
+    store = CloudHome(tmp_path / "restored").exclusive
+    assert store.files("mine", 1).files == (entry,)
+    key = serialization.load_pem_private_key((tmp_path / "mine" / "identity" / "key.pem").read_bytes(), password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    sealed = store.sealed("mine", 1, entry.sha256)
+    assert sealed is not None
+    assert open_sealed(sealed, key, seal_info("mine", 1, "shop/count", "gallery.json")) == SECRET
+    with pytest.raises(SealError):  # so that its disk and another device's key are not enough
+        open_sealed(sealed, ec.generate_private_key(ec.SECP256R1()), seal_info("mine", 1, "shop/count", "gallery.json"))
+
+
+@pytest.mark.asyncio
+async def test_a_revoked_device_gets_nothing_and_its_successor_nothing_of_it(tmp_path: Path) -> None:
+    async with installed(tmp_path, "mine") as (shop, _):
+        await put(shop, "mine")
+        (entry,) = (await device_list(shop, "mine")).files
+        former = session_headers(shop.cloud.home, "mine")
+        assert (await shop.http.post("/v1/identity/revoke", json={"device_id": "mine"})).status_code == 200
+
+        async def is_out() -> bool:
+            answers = [
+                await shop.http.get(path, headers=former) for path in ("/cen/files", f"/cen/files/{entry.sha256}")
+            ]
+            return {answer.status_code for answer in answers} == {401}
+
+        await until(is_out, 5.0)
+        refused = await put(shop, "mine")
+        assert (refused.status_code, refused.json()["type"]) == (403, "KeyRevokedError")
+        async with shop.device(tmp_path / "again" / "mine") as device:  # the same id on another phone, with a new key
+            await device.checkin()
+            next_owner = session_headers(shop.cloud.home, "mine", 2)
+            assert (await device_list(shop, "mine", 2)).files == ()
+            assert (await shop.http.get(f"/cen/files/{entry.sha256}", headers=next_owner)).status_code == 404
+            assert (await put(shop, "mine", b"the next owner's")).status_code == 204
+            (file,) = (await device_list(shop, "mine", 2)).files
+            assert file.sha256 != entry.sha256
+            assert len((await shop.http.get("/v1/exclusive/shop")).json()["files"]) == 1  # the former's is deleted
+
+
+# --- required files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.asyncio
+async def test_a_version_waits_for_the_file_that_it_requires_and_a_lost_one_does_not_count_against_it(
+    tmp_path: Path,
+) -> None:
+    config = REQUIRED + '[simulation]\nevents = "simulation/events.jsonl"\n'
+    simulation = {
+        "simulation/events.jsonl": "".join(f"{json.dumps(event_at(at).to_dict())}\n" for at in range(3)),
+        "simulation/exclusive/gallery.json": "of the simulation",
+    }
+    async with shop_cloud(tmp_path) as shop:
+        await shop.push("v1", config=config, main=MAIN, **simulation)
+        released = await shop.release("v1", beta=0)
+        async with shop.device(tmp_path / "mine", exclusive_interval_s=0.05, vm_host=False) as device:
+            user = User(device)
+
+            async def has_waited() -> bool:
+                await device.checkin()
+                return bool(device.agent._postponed)
+
+            await until(has_waited)
+            assert not device.tasks
+            await put(shop, "mine")
+            await user.until(lambda: user.has("v1"))
+            assert await gallery(user) == SECRET.decode()
+            await shop.http.delete(PATH, params={"device": "mine"})
+
+            async def has_failed() -> bool:
+                await user.visit()
+                return "of shop/count is not on this device now" in device.counts.last_error
+
+            await until(has_failed)
+            for _ in range(12):  # ten failures in a row would revert a version
+                await user.visit()
+            assert user.has("v1")
+            await put(shop, "mine")
+            await until(lambda: device._exclusive.missing(device._versions.active["shop/count"].manifest) == "")
+            assert await gallery(user) == SECRET.decode()
+        assert (await shop.releases.get(released))["totals"]["failed"] == 0

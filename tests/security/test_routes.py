@@ -86,6 +86,9 @@ def request_of(rule: RouteRule, release_id: str) -> tuple[str, str, dict[str, An
         path = path.replace("shop.git", "shop").replace("{task}", "count").replace("{version}", "v1")
     path = path.replace("{device_id:path}", "d0").replace("{name:path}", "nobody-has-this-name")
     path = path.replace("/docs/assets/{path:path}", "/docs/assets/swagger-ui.css").replace("{address:path}", "0" * 64)
+    if path.startswith("/v1/exclusive/"):
+        path = path.replace("shop.git", "shop").replace("{task}", "count").replace("{name}", "a?device=d0")
+    path = path.replace("{sha256}", "0" * 64)
     more: dict[str, Any] = {}
     if path.endswith("/info/refs"):
         path += "?service=git-upload-pack"
@@ -109,7 +112,7 @@ def expected(rule: RouteRule, caller: str) -> set[int]:
     if rule.caller is Caller.FILE_ADDRESS:
         return {403, 404}  # no token opens a file
     if rule.caller is Caller.DEVICE:
-        return set() if caller == "device" else {401, 422}
+        return set() if caller == "device" else {404} if rule.path.startswith("/cen/") else {401, 422}
     if caller not in ROLES:
         return {401}
     scenario = ANY_SCENARIO if rule.where is Where.ALL else "shop"

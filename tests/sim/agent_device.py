@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.sim.cloud_files import CloudFiles
 from walle.clock import ManualClock
 from walle.deploy.device.agent import ActivationPostponedError, Agent
+from walle.deploy.device.exclusive import ExclusiveFiles
 from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.trust import DeviceTrust
@@ -51,9 +52,13 @@ class Device:
         fetcher: Fetcher | None = None,
         jitter_s: float = 0.0,
         room: int = 10**8,
+<<<<<<< HEAD
         difference_room: int = 10**8,
         device_id: str = "d1",
         app_version: str = "10.0",
+=======
+        exclusive: ExclusiveFiles | None = None,
+>>>>>>> s26-exclusive
     ) -> None:
         self.folder = folder
         self.cloud = cloud
@@ -73,7 +78,12 @@ class Device:
             fetcher or cloud,
             self._check,
             self.clock,
+<<<<<<< HEAD
             outcomes=OutcomeReport(device_id),
+=======
+            outcomes=OutcomeReport("d1"),
+            exclusive=exclusive,
+>>>>>>> s26-exclusive
             prepare=self._prepare,
             on_activate=self._on_activate,
             on_suspend=self._on_suspend,

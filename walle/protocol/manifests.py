@@ -117,7 +117,7 @@ class Manifest:
         try:
             exclusive = parse_exclusive(value["exclusive"]) if "exclusive" in value else ()
         except ProtocolError as error:
-            raise ProtocolError(f"manifest.exclusive.{error.where}", error.what) from error
+            raise ProtocolError(f"manifest.exclusive.{error.where}".rstrip("."), error.what) from error
         files = _entries(value, "files", "shared")
         cloud_files = _entries(value, "cloud_files", "cloud") if "cloud_files" in value else ()
         if len({file.path for file in (*files, *cloud_files)}) != len(files) + len(cloud_files):

@@ -194,7 +194,8 @@ class ExclusiveStore:
             try:
                 yield db
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:  # a full disk has ended it
+                    db.execute("ROLLBACK")
                 raise
             db.execute("COMMIT")
 

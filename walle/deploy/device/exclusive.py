@@ -73,7 +73,7 @@ class ExclusiveUnknownError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """What `list.json` holds. `era` is that of `DeviceTrust`: serials are ordered within it."""
+    """Content of `list.json`. `era` is that of `DeviceTrust`: serials are ordered within it."""
 
     files: ExclusiveList
     era: str
@@ -184,7 +184,7 @@ class ExclusiveFiles:
         """
         while True:
             self._wake.clear()
-            if self._kept is not None or any(True for _ in self._wanted()):
+            if self._here or any(True for _ in self._wanted()):
                 await self.refresh()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s()):

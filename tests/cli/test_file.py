@@ -1,0 +1,80 @@
+"""`walle file`: put, list and remove, at a cloud."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from typer.testing import CliRunner
+
+from tests.sim.shop_cloud import shop_cloud
+from tests.sim.visits import TASK_CONFIG
+from walle.cli import app
+from walle.cloud import CloudHome
+from walle.deploy.cloud_client import CloudRefusedError
+from walle.errors import WalleError
+
+CONFIG = TASK_CONFIG + '[[exclusive]]\nname = "gallery.json"\nmax_bytes = 100\n'
+
+
+def enrol(home: CloudHome, device_id: str) -> None:
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    identities = home.identities()
+    token = identities.make_token(device_id, life_s=60.0)
+    identities.certify(device_id, der, token, expires_s=4e9)
+
+
+def run(url: str, token: str, *arguments: str) -> Callable[[], Any]:
+    """Return a call of a command, for a thread: it returns what is printed, read as JSON if --json is given."""
+
+    def call() -> Any:
+        result = CliRunner().invoke(app, ["file", *arguments], env={"WALLE_URL": url, "WALLE_TOKEN": token})
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0 or "--json" not in arguments, result.output
+        return json.loads(result.output) if "--json" in arguments else result.output
+
+    return call
+
+
+@pytest.mark.asyncio
+async def test_files_are_put_listed_and_removed(tmp_path: Path) -> None:
+    data = tmp_path / "alice.json"
+    await asyncio.to_thread(data.write_text, "{}")
+    async with shop_cloud(tmp_path) as shop:
+        await shop.push("v1", config=CONFIG)
+        for device_id in ("phone-1", "phone-2"):
+            await asyncio.to_thread(enrol, shop.cloud.home, device_id)
+
+        async def walle(*arguments: str) -> Any:
+            return await asyncio.to_thread(run(shop.cloud.address.url, shop.cloud.home.admin_token, *arguments))
+
+        both = ("--device", "phone-1", "--device", "phone-2", "--device", "phone-1")
+        name = ("shop/count", "gallery.json")
+        done = await walle("put", *name, str(data), *both, "--json")
+        assert (done["devices"], done["size_bytes"]) == (["phone-1", "phone-2"], 2)
+        listed = await walle("list", "shop/count", "--json")
+        assert [(file["device_id"], file["name"], file["put_by"]) for file in listed] == [
+            ("phone-1", "gallery.json", "admin"),
+            ("phone-2", "gallery.json", "admin"),
+        ]
+        assert await walle("list", "shop/other", "--json") == []
+        assert (await walle("remove", *name, "--device", "phone-1", "--json"))["devices"] == ["phone-1"]
+        assert [file["device_id"] for file in await walle("list", "shop", "--json")] == ["phone-2"]
+        assert "phone-2" in await walle("list", "shop", "--device", "phone-2")
+        with pytest.raises(CloudRefusedError, match=r"'phone-1' has no file 'gallery.json' of shop/count"):
+            await walle("remove", *name, "--device", "phone-1")
+        with pytest.raises(WalleError, match=r"no device 'phone-3' is enrolled.*; done before that for: phone-2"):
+            await walle("put", *name, str(data), "--device", "phone-2", "--device", "phone-3")
+        await asyncio.to_thread(data.write_bytes, bytes(101))
+        with pytest.raises(CloudRefusedError, match="larger than 100 bytes, its max_bytes"):
+            await walle("put", *name, str(data), "--device", "phone-2")
+        for wrong in (("count", "gallery.json", str(data)), (*name, str(tmp_path / "absent"))):
+            assert "Invalid value" in await walle("put", *wrong, "--device", "phone-2")
+        await asyncio.to_thread(data.write_bytes, bytes((4 << 20) + 1))
+        assert "at most" in await walle("put", *name, str(data), "--device", "phone-2")
