@@ -20,7 +20,7 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,20 +113,51 @@ def left_out(files: Mapping[str, Sequence[Evidence]], kinds: Sequence[str]) -> d
 
     A file without seconds, or the only one, is ignored.
     """
-    labelled: list[bool] = []
-    answered: list[bool] = []
     losses: list[float] = []
+
+    def answers(others: Sequence[Evidence], seconds: Sequence[Evidence]) -> list[bool]:
+        model = model_of(others, kinds)
+        found = _probabilities(seconds, model)
+        losses.extend(-float(np.log(p if one.label else 1 - p)) for one, p in zip(seconds, found, strict=True))
+        return [bool(value >= model["threshold"]) for value in found]
+
+    scored = _left_out(files, answers)
+    return {**scored, "log_loss": round(float(np.mean(losses)), 3) if losses else None}
+
+
+def left_out_together(files: Mapping[str, Sequence[Evidence]], kinds: Kinds) -> dict[str, Any]:
+    """Return the same of device and cloud together: the cloud decides where the device is not sure, as `fitted` has it.
+    `sent` is the share of the seconds that it decides.
+    """
+    sent: list[bool] = []
+
+    def answers(others: Sequence[Evidence], seconds: Sequence[Evidence]) -> list[bool]:
+        model = fitted({"others": others}, kinds)
+        low, high = model["sure"]
+        device, cloud = (_probabilities(seconds, model[side]) for side in ("device", "cloud"))
+        unsure = [bool(low < value < high) for value in device]
+        sent.extend(unsure)
+        return [
+            bool(there >= model["cloud"]["threshold"] if asks else here >= model["device"]["threshold"])
+            for asks, here, there in zip(unsure, device, cloud, strict=True)
+        ]
+
+    scored = _left_out(files, answers)
+    return {**scored, "sent": round(float(np.mean(sent)), 3) if sent else None}
+
+
+def _left_out(
+    files: Mapping[str, Sequence[Evidence]],
+    answers_of: Callable[[Sequence[Evidence], Sequence[Evidence]], list[bool]],
+) -> dict[str, Any]:
+    """Return scores where `answers_of` gets the other files' seconds and a file's, and returns this one's answers."""
     by_file = {}
     blocks = []  # a file each
     for name, seconds in files.items():
         others = [one for other, each in files.items() if other != name for one in each]
         if not seconds or not others:
             continue
-        model = model_of(others, kinds)
-        labels = [one.label for one in seconds]
-        found = _probabilities(seconds, model)
-        answers = [bool(value >= model["threshold"]) for value in found]
-        losses += [-float(np.log(value if label else 1 - value)) for value, label in zip(found, labels, strict=True)]
+        labels, answers = [one.label for one in seconds], answers_of(others, seconds)
         counted = scores.count(labels, answers)
         blocks.append((labels, answers))
         by_file[name] = {
@@ -135,13 +166,12 @@ def left_out(files: Mapping[str, Sequence[Evidence]], kinds: Sequence[str]) -> d
             "false": counted.false_positives,
             "missed": counted.false_negatives,
         }
-        labelled += labels
-        answered += answers
-    counted = scores.count(labelled, answered)
+    counted = scores.count(
+        [label for labels, _ in blocks for label in labels], [answer for _, answers in blocks for answer in answers]
+    )
     measures = {name: round(getattr(counted, name), 3) for name in ("precision", "recall", "f1")}
     low, high = scores.interval(blocks, lambda one: one.f1, random.Random(1)) if blocks else (0.0, 0.0)
-    measures["f1_low"], measures["f1_high"] = round(low, 3), round(high, 3)
-    return {**measures, "log_loss": round(float(np.mean(losses)), 3) if losses else None, "by_file": by_file}
+    return {**measures, "f1_low": round(low, 3), "f1_high": round(high, 3), "by_file": by_file}
 
 
 def _arrays(seconds: Sequence[Evidence], kinds: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool]]:
@@ -249,6 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     shown: dict[str, Any] = {"absent": [clip.name for clip in files.absent], **found}
     shown["left_out"] = {side: left_out(evidence, chosen) for side, chosen in kinds.items()}
+    shown["left_out"]["together"] = left_out_together(evidence, kinds)
     sys.stdout.write(json.dumps(shown, indent=1) + "\n")
     return 0
 

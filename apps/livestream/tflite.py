@@ -181,6 +181,8 @@ def _operator(kind: str, table: _Table, inputs: tuple[int, ...], result: int, sh
         if kind.endswith("Pool"):
             across, down = (options.number(field, "i") for field in _POOL_SIDES)
             found["window"] = (down, across)
+        if min(*found["strides"], *found.get("window", (1,))) < 1:
+            raise TfliteError(f"{kind} {result} has a stride or a window of less than 1")
     elif kind in _ACTIVATION_FIELDS:
         options = table.table(4)
         found["activation"] = _activation(options.number(_ACTIVATION_FIELDS[kind], "b"))

@@ -57,10 +57,15 @@ class TfliteGraph:
         return self._names[name]
 
     def _image_shape(self, operator: TfliteOperator) -> tuple[int, ...]:
-        shape = self._shapes[operator.inputs[0]]
+        shape = self._shape(operator)
         if len(shape) != _IMAGE_AXES or len(operator.result_shape) != _IMAGE_AXES:
             raise TfliteError(f"{operator.kind} {operator.result}: {list(shape)} is not an image")
         return shape
+
+    def _shape(self, operator: TfliteOperator, place: int = 0) -> tuple[int, ...]:
+        """Return the shape of an input that is computed."""
+        self._value(operator, place)
+        return self._shapes[operator.inputs[place]]
 
     def _activated(self, value: Value, activation: str) -> Value:
         if activation == "Relu6":
@@ -114,7 +119,7 @@ class TfliteGraph:
         return made
 
     def _add(self, operator: TfliteOperator) -> Value:
-        first, second = (self._shapes.get(number) for number in operator.inputs)
+        first, second = self._shape(operator), self._shape(operator, 1)
         if first != second:
             raise TfliteError(f"Add {operator.result}: shapes {first} and {second}; equal ones are supported")
         made: Value = self._graph.op("Add", [self._value(operator), self._value(operator, 1)])
@@ -150,7 +155,7 @@ class TfliteGraph:
         value = self._value(operator)
         if len(operator.result_shape) == _IMAGE_AXES:
             raise TfliteError(f"Reshape {operator.result} makes an image, which is not supported")
-        if len(self._shapes[operator.inputs[0]]) == _IMAGE_AXES:
+        if len(self._shape(operator)) == _IMAGE_AXES:
             value = self._graph.op("Transpose", [value], perm=[0, 2, 3, 1])
         shape = self._graph.constant(f"r{operator.result}", list(operator.result_shape), "int64")
         made: Value = self._graph.op("Reshape", [value, shape])

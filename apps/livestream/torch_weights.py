@@ -134,7 +134,9 @@ class _Reader(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         found = _NAMES.get((module, name))
         if found is None:
-            raise TorchWeightsError(f"asks for {module[:40]}.{name[:40]}, which is no part of a dictionary of tensors")
+            raise TorchWeightsError(
+                f"asks for {module[:40]}.{name[:40]}, a name that a dictionary of tensors does not need"
+            )
         return found
 
     def persistent_load(self, pid: Any) -> _Storage:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.livestream.frame_choice import Choice
-from apps.livestream.player import Decision, Player
+from apps.livestream.player import OPTIONAL, Decision, Player
 from apps.livestream.quality.labels import Clip
 from apps.livestream.seconds import SecondCounts
 from benchmarks.highlights import processes
@@ -77,7 +77,7 @@ def dropped(counts: Sequence[SecondCounts]) -> dict[str, dict[str, int]]:
         task: {
             kind: sum(getattr(one, kind).get(task, 0) for one in counts) for kind in ("answered", "dropped", "failed")
         }
-        for task in TASKS
+        for task in (*TASKS, *(name for name in OPTIONAL if any(name in one.answered for one in counts)))
     }
 
 

@@ -17,9 +17,9 @@
   const text = (each) => {
     if (!each) return `${clock(second)}: not decided.`;
     const what = each.highlight ? `highlight${each.label ? ` (${each.label})` : ""}` : "no highlight";
-    const { held, face, voice } = each.evidence;
+    const evidence = data.evidence.map(([name, label]) => `${label} ${percent(each.evidence[name])}`).join(", ");
     return `${clock(each.second)}: ${what}, ${percent(each.score)}, decided ${data.places[each.decided]}${each.why ? ` (${each.why})` : ""}. ` +
-      `Item in hand ${percent(held)}, face ${percent(face)}, voice ${percent(voice)}.`;
+      `${evidence[0].toUpperCase()}${evidence.slice(1)}.`;
   };
 
   const show = (to) => {

@@ -15,6 +15,11 @@ _FOLDER = Path(__file__).parent
 WIDTH, HEIGHT = 1000, 160  # of the curves, in the units of the SVG
 PLACES = {"device": "on the device", "cloud": "in the cloud", "device alone": "on the device, without the cloud"}
 CURVES = (("score", "highlight"), ("held", "item in hand"), ("face", "face"), ("voice", "voice"))
+# Where the tasks palm and article ran, their evidence is what the decision weighs.
+CURVES_WITH_ARTICLES = (
+    ("score", "highlight"), ("handled", "item near a palm"), ("shown", "article in the middle, nobody there"),
+    ("face", "face"), ("voice", "voice"),
+)  # fmt: skip
 
 
 def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") -> Path:
@@ -31,6 +36,7 @@ def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") ->
     if not document["counts"]["sound_s"]:  # a voice of 0 was not heard
         decided = [{**second, "evidence": {**second["evidence"], "voice": None}} for second in decided]
     seconds = timeline(decided)
+    curves = CURVES_WITH_ARTICLES if "article" in {row["task"] for row in document["counts"]["tasks"]} else CURVES
     page = environment.get_template("page.html.j2").render(
         document=document,
         count=len(seconds),
@@ -39,9 +45,11 @@ def write_page(document: Mapping[str, Any], folder: Path, *, video: str = "") ->
         video=video,
         width=WIDTH,
         height=HEIGHT,
-        curves=[{"name": name, "label": label, "path": curve_path(seconds, name)} for name, label in CURVES],
-        has_curve={name: any(value_of(second, name) is not None for second in seconds) for name, _ in CURVES},
-        data=script_json({"seconds": seconds, "highlights": document["highlights"], "places": PLACES}),
+        curves=[{"name": name, "label": label, "path": curve_path(seconds, name)} for name, label in curves],
+        has_curve={name: any(value_of(second, name) is not None for second in seconds) for name, _ in curves},
+        data=script_json(
+            {"seconds": seconds, "highlights": document["highlights"], "places": PLACES, "evidence": curves[1:]}
+        ),
         style=(_FOLDER / "page.css").read_text("utf-8"),
         script=(_FOLDER / "page.js").read_text("utf-8"),
     )

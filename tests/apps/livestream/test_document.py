@@ -124,6 +124,20 @@ class TestPage:
         page = write_page(made([second(0, 0.9)]), tmp_path).read_text()
         assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
 
+    def test_the_evidence_of_palms_and_articles_is_shown_where_these_tasks_ran(self, tmp_path: Path) -> None:
+        stream = Stream(source="talk.mp4", duration_s=2, frames=4, sound_s=1.0, cpu_s={"palm": 0.1, "article": 0.2})
+        seconds = [second(0, 0.9, held=0.0, handled=0.25, shown=0.5, face=0.0, voice=0.0)]
+        value = document(stream, seconds, SecondCounts(), made_by="a test", made_at="2026-11-23")
+        assert [row["task"] for row in value["counts"]["tasks"]][-2:] == ["palm", "article"]
+        page = write_page(value, tmp_path).read_text()
+        assert "item near a palm" in page
+        assert 'class="curve handled" d="M0.0 120.0H1000.0"' in page
+        assert 'class="curve shown" d="M0.0 80.0H1000.0"' in page
+        assert 'class="curve held"' not in page
+        without = write_page(made(seconds), tmp_path).read_text()
+        assert 'class="curve held"' in without
+        assert 'class="curve shown"' not in without
+
     def test_a_stream_of_no_second(self, tmp_path: Path) -> None:
         assert "No second of this stream" in write_page(made([]), tmp_path).read_text()
 

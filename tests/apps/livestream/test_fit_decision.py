@@ -16,6 +16,7 @@ from apps.livestream.fit_decision import (
     fit_clips,
     fitted,
     left_out,
+    left_out_together,
     unsure_band,
 )
 from apps.livestream.own_models import OwnModels
@@ -113,6 +114,20 @@ def test_each_clip_is_judged_by_a_fit_of_the_others() -> None:
     assert found["by_file"]["odd"] == {"seconds": 400, "right": 0, "false": 400, "missed": 0}
     assert found["log_loss"] > honest["log_loss"]
     assert left_out({"odd": odd}, KINDS["device"])["log_loss"] is None
+
+
+@pytest.mark.usefixtures("short")
+def test_device_and_cloud_are_scored_together_by_fits_of_the_other_files() -> None:
+    together = left_out_together(clips(), KINDS)
+    assert together["f1"] > 0.8
+    assert 0.1 <= together["sent"] <= 0.15  # the share of the paper
+    # What only the cloud sees decides no second that the device is sure of.
+    blind = {
+        name: [dataclasses.replace(one, values={**one.values, "look": float(one.label)}) for one in seconds]
+        for name, seconds in clips().items()
+    }
+    asked, alone = left_out_together(blind, KINDS), left_out(blind, KINDS["device"])
+    assert alone["f1"] <= asked["f1"] < left_out(blind, KINDS["cloud"])["f1"] + 1e-9
 
 
 @pytest.mark.usefixtures("short")

@@ -92,7 +92,12 @@ def test_an_image_is_added_to_another_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operators", "message"),
     [
-        ([one("Add", IMAGE.shape, CONSTANT)], "Add 1: shapes"),
+        ([one("Add", IMAGE.shape, CONSTANT)], "Add 1: input 1 is absent or a constant"),
+        (
+            [one("MaxPool", (1, 3, 4, 4), window=(2, 2), strides=(2, 2)), one("Add", IMAGE.shape, 1, result=2)],
+            "Add 2: shapes",
+        ),
+        ([TfliteOperator(kind="MaxPool", inputs=(), result=1, result_shape=(1, 1, 1, 4))], "input 0 is absent"),
         ([one("AveragePool", (1, 3, 4, 4), window=(2, 2))], "is not a pool over the whole image"),
         ([one("Concat", (1, 6, 8, 8), SOURCE, axis=3)], "Concat 1 of images"),
         ([one("PRelu", IMAGE.shape, CONSTANT)], "its slopes are not one for each channel"),

@@ -1,4 +1,4 @@
-"""How far a frame shows an article in its middle: `{"article": {"centre", "border"}, "second", "pts_ms"}`.
+"""Share of article in the middle and at the edge of a frame: `{"article": {"centre", "border"}, "second", "pts_ms"}`.
 
 The model gives a map: for each cell of the frame the probability that it shows a portable article, of 238 classes of
 ImageNet. `centre` is the mean of the cells in the middle, `border` of those at the edge: a room that is full of
