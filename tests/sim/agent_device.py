@@ -52,13 +52,10 @@ class Device:
         fetcher: Fetcher | None = None,
         jitter_s: float = 0.0,
         room: int = 10**8,
-<<<<<<< HEAD
         difference_room: int = 10**8,
         device_id: str = "d1",
         app_version: str = "10.0",
-=======
         exclusive: ExclusiveFiles | None = None,
->>>>>>> s26-exclusive
     ) -> None:
         self.folder = folder
         self.cloud = cloud
@@ -78,12 +75,8 @@ class Device:
             fetcher or cloud,
             self._check,
             self.clock,
-<<<<<<< HEAD
             outcomes=OutcomeReport(device_id),
-=======
-            outcomes=OutcomeReport("d1"),
             exclusive=exclusive,
->>>>>>> s26-exclusive
             prepare=self._prepare,
             on_activate=self._on_activate,
             on_suspend=self._on_suspend,
