@@ -335,3 +335,17 @@ def test_addresses() -> None:
     assert address_key("::ffff:192.0.2.1") == "192.0.2.1"
     assert address_key("2001:db8::1") == address_key("2001:db8::2:3") != address_key("2001:db8:0:1::1")
     assert address_key("fe80::1%eth0") == "fe80::/64"
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_was_received_while_reading_was_paused_is_read_to_its_end(tmp_path: Path) -> None:
+    """aiofastnet looks at the socket when reading is resumed, and not at what it has decrypted or received already."""
+    authority = Authority(tmp_path / "authority")
+    trusting = ssl.create_default_context(cafile=str(authority.ca_path))
+    async with served(HttpLimits(), tls=authority.server_context()) as server:
+        for size_bytes in (17_000, 50_000, 150_000):
+            head = f"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: {size_bytes}\r\n\r\n".encode()
+            client = await server.client(tls=trusting)
+            assert await client.ask(head + bytes(size_bytes)) == (200, str(size_bytes).encode())
+            assert await client.ask((head + bytes(size_bytes)) * 3 + GET % b"echo") == (200, str(size_bytes).encode())
+            assert [(await client.answer())[1] for _ in range(3)] == [*[str(size_bytes).encode()] * 2, b"0"]

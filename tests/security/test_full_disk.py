@@ -80,7 +80,7 @@ def test_a_rollback_works_on_a_full_disk_and_new_work_is_refused_with_507(
     for number in (1, 2):
         git(copy, "tag", f"ipv/v{number}")
     remote = address(gateway.target.url, gateway.target.token, "shop")
-    git(copy, "push", remote, "ipv", "ipv/v1", "ipv/v2")
+    git(copy, *gateway.git_trust, "push", remote, "ipv", "ipv/v1", "ipv/v2")
     bad = begin(gateway, "v1")
     balloon = Balloon(gateway)
     balloon.fill()
@@ -89,7 +89,7 @@ def test_a_rollback_works_on_a_full_disk_and_new_work_is_refused_with_507(
     assert refused.status_code == 507
     assert "releases can be rolled back and paused meanwhile" in refused.json()["error"]
     git(copy, "tag", "ipv/v3")
-    push = git(copy, "push", remote, "ipv/v3", check=False)
+    push = git(copy, *gateway.git_trust, "push", remote, "ipv/v3", check=False)
     assert push.returncode != 0
     assert "507" in push.stderr
     done = api(gateway, "POST", f"/v1/releases/{bad}/rollback", reason="it is bad")
@@ -104,9 +104,9 @@ def test_a_rollback_works_on_a_full_disk_and_new_work_is_refused_with_507(
     balloon.fill(32 << 20)  # less than the reserve
     assert api(gateway, "POST", "/v1/releases", scenario="shop", task="ipv", version="v2").status_code == 507
     balloon.free()
-    git(copy, "push", remote, "ipv/v3")
+    git(copy, *gateway.git_trust, "push", remote, "ipv/v3")
     begin(gateway, "v3")
     view = Path(f"/proc/{gateway.process.pid}/root{gateway.folder}")
     assert not list(view.glob("repos/shop.git/objects/incoming-*"))
-    git(tmp_path, "clone", "--mirror", remote, "mirror")
+    git(tmp_path, *gateway.git_trust, "clone", "--mirror", remote, "mirror")
     git(tmp_path / "mirror", "fsck", "--strict")

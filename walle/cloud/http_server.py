@@ -47,7 +47,6 @@ _SWEEP_S = 0.5
 _FAREWELL_S = 3.0  # for requests under way when the gateway closes
 _SPARE_FILES = 512  # file descriptors for all but HTTP
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_TLS_BUFFER_BYTES = 4 * (16 * 1024 + 64)
 _RETRY = [(b"retry-after", str(RETRY_AFTER_S).encode())]
 _CONNECTION = "walle.connection"  # in a scope
 
@@ -399,7 +398,7 @@ def _connector(front: HttpFront, context: ssl.SSLContext | None) -> Connect:
         connect = importlib.import_module("aiofastnet").connect_accepted_socket
     except ImportError:
         return functools.partial(front.loop.connect_accepted_socket, **options)
-    sizes = {"ssl_incoming_bio_size": _TLS_BUFFER_BYTES, "ssl_outgoing_bio_size": _TLS_BUFFER_BYTES}
+    sizes = {"ssl_incoming_bio_size": READ_BYTES, "ssl_outgoing_bio_size": READ_BYTES}
     return functools.partial(connect, front.loop, **options, **sizes)
 
 
@@ -435,7 +434,7 @@ async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext
     send_at_once(listener)
     config = uvicorn.Config(
         front.app_of,  # each connection has an app of its own
-        http="h11",
+        http="httptools",
         interface="asgi3",
         log_level="error",  # strangers may cause warnings
         access_log=False,
