@@ -210,6 +210,37 @@ async def test_a_full_server_ends_what_keeps_it_waiting_first() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_full_server_ends_strangers_before_those_who_have_shown_a_token() -> None:
+    known = b"GET / HTTP/1.1\r\nhost: x\r\nauthorization: yes\r\n\r\n"
+    pretended = known.replace(b"yes", b"no")
+    async with served(HttpLimits(connections=3)) as server:
+        honest = await server.client(host="127.0.0.2")
+        assert (await honest.ask(known))[0] == 200
+        begun = await server.client(host="127.0.0.2")  # has sent nothing yet, but its address is known
+        await server.counted(2)
+        strangers = [await server.client(host="127.0.0.3")]
+        assert (await strangers[0].ask(pretended))[0] == 200
+        for _ in range(3):
+            strangers.append(await server.client(host="127.0.0.3"))
+            assert await strangers[-2].closed() == b""
+            assert (await strangers[-1].ask(GET % b""))[0] == 200
+        assert (await begun.ask(GET % b""))[0] == 200
+        assert (await honest.ask(GET % b""))[0] == 200
+        strangers.append(await server.client(host="127.0.0.3"))
+        await strangers[-2].closed()
+        # A place that waits for a known client is taken by a known one, and not by a stranger.
+        busy = [await server.client(host="127.0.0.2") for _ in range(3)]
+        assert await strangers[-1].closed() == b""
+        await begun.closed()
+        await honest.closed()
+        await server.counted(3)
+        refused = await server.client(host="127.0.0.3")
+        assert (await refused.answer())[0] == 503
+        assert (await (await server.client(host="127.0.0.2")).ask(known))[0] == 200
+        assert await busy[0].closed() == b""
+
+
+@pytest.mark.asyncio
 async def test_an_address_has_a_number_of_connections_without_a_request() -> None:
     async with served(HttpLimits(unfinished_each=2)) as server:
         first, second = await server.client(), await server.client()

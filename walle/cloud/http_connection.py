@@ -164,6 +164,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.phase = Phase.HEADER
         self.began_s = front.loop.time()  # the phase
         self.has_finished = False  # a request, ever
+        self.has_shown = False  # a token or session, valid or not
         self.requests = 0
         self.stalled_s: float | None = None  # since when the client takes nothing of an answer
         self.accepted: socket.socket | None = None
