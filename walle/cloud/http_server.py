@@ -167,12 +167,12 @@ class HttpFront:
 
     def _end_waiting(self, *, are_known: bool) -> bool:
         """End one that is idle, else one whose client does not read."""
-        for is_less_busy in (lambda one: one.phase is Phase.IDLE, lambda one: one.stalled_s is not None):
-            for one in self._connections:
-                if is_less_busy(one) and self._is_known(one.address) is are_known:
-                    one.close("evicted")
-                    return True
-        return False
+        own = [one for one in self._connections if self._is_known(one.address) is are_known]
+        idle = next((one for one in own if one.phase is Phase.IDLE), None)
+        found = idle or next((one for one in own if one.stalled_s is not None), None)
+        if found is not None:
+            found.close("evicted")
+        return found is not None
 
     def _end_one(self, unfinished: dict[HttpConnection, None], kind: str) -> bool:
         """End the oldest that waits for its client, and not for this server; return whether there is one."""
