@@ -309,6 +309,18 @@ async def test_only_proxies_are_believed_who_their_clients_are(proxies: tuple[st
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"])
+async def test_a_handshake_has_its_time_also_before_its_first_byte(tmp_path: Path, sent: bytes) -> None:
+    context = Authority(tmp_path / "authority").server_context()
+    async with served(HttpLimits(handshake_s=0.1), tls=context) as server:
+        client = await server.client()
+        client.writer.write(sent)
+        assert await client.closed() == b""
+        await server.counted(0)
+        assert server.front.refused["handshake"] == 1
+
+
+@pytest.mark.asyncio
 async def test_tls_and_its_handshakes_are_within_the_limits(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     context = authority.server_context()

@@ -129,6 +129,13 @@ async def half_open(target: Target, seen: Counter[str]) -> None:
         await _answer(reader, seen)
 
 
+async def half_hello(target: Target, seen: Counter[str]) -> None:
+    """Connections that begin a handshake of TLS, and send no more."""
+    async with connected(target, is_secure=False) as (reader, writer):
+        writer.write(b"\x16\x03\x01")
+        await _answer(reader, seen)
+
+
 async def silent(target: Target, seen: Counter[str]) -> None:
     """Connections that send nothing after the handshake of TLS."""
     async with connected(target) as (reader, _):
@@ -288,6 +295,7 @@ ATTACKS: dict[str, Attack] = {
     "deep_json": _many(8, deep_json),
     "wide_json": _many(8, wide_json),
     "half_open": _many(3000, half_open),
+    "half_hello": _many(3000, half_hello),
     "silent": _many(1000, silent),
     "not_tls": _many(50, not_tls),
     "slow_header": _many(1000, slow_header),

@@ -308,7 +308,10 @@ class HttpConnection(asyncio.BufferedProtocol):
     def check(self, now_s: float, since_s: float) -> None:
         """End the connection if its client is too slow; `since_s` have passed since the last call."""
         limits = self.front.limits
-        if self.stalled_s is not None and now_s - self.stalled_s > limits.stalled_s:
+        if self.transport is None:
+            if self.handshake is not None and now_s - self.began_s > limits.handshake_s:
+                self.close("handshake")
+        elif self.stalled_s is not None and now_s - self.stalled_s > limits.stalled_s:
             self.close("slow_reader")
         elif self.phase is Phase.HEADER and now_s - self.began_s > limits.header_s:
             self.refuse(408, f"the header was not complete after {limits.header_s:g} s", "slow_header")

@@ -125,6 +125,7 @@ class HttpFront:
 
     def _start(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
         if connection in self._connections:  # else it was ended while it waited
+            connection.began_s = self.loop.time()
             connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect))
 
     async def _connect(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
@@ -428,7 +429,25 @@ def _connector(front: HttpFront, context: ssl.SSLContext | None) -> Connect:
     except ImportError:
         return functools.partial(front.loop.connect_accepted_socket, **options)
     sizes = {"ssl_incoming_bio_size": READ_BYTES, "ssl_outgoing_bio_size": READ_BYTES}
-    return functools.partial(connect, front.loop, **options, **sizes)
+
+    async def connect_once_it_sends(
+        protocol_factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
+    ) -> None:
+        await _readable(front.loop, accepted)
+        await connect(front.loop, protocol_factory, accepted, **options, **sizes)
+
+    return connect_once_it_sends
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
+    """Wait for a client's first byte: the objects of TLS take tens of KiB, also for one that never sends any."""
+    sends: asyncio.Future[None] = loop.create_future()
+    number = accepted.fileno()
+    loop.add_reader(number, lambda: None if sends.done() else sends.set_result(None))
+    try:
+        await sends
+    finally:
+        loop.remove_reader(number)
 
 
 class _Server(uvicorn.Server):
