@@ -1,6 +1,6 @@
 """Memory of a gateway under attack, and how long the check-ins of honest devices take meanwhile.
 
-python -m benchmarks.gateway_attacks [--seconds 5] [ATTACK ...]; the attacks are those of tests/security.
+python -m benchmarks.gateway_attacks [--seconds 5] [ATTACK ...]; the attacks are those of tests/security, over HTTPS.
 """
 
 import argparse

@@ -210,6 +210,37 @@ async def test_a_full_server_ends_what_keeps_it_waiting_first() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_full_server_ends_strangers_before_those_who_have_shown_a_token() -> None:
+    known = b"GET / HTTP/1.1\r\nhost: x\r\nauthorization: yes\r\n\r\n"
+    pretended = known.replace(b"yes", b"no")
+    async with served(HttpLimits(connections=3)) as server:
+        honest = await server.client(host="127.0.0.2")
+        assert (await honest.ask(known))[0] == 200
+        begun = await server.client(host="127.0.0.2")  # has sent nothing yet, but its address is known
+        await server.counted(2)
+        strangers = [await server.client(host="127.0.0.3")]
+        assert (await strangers[0].ask(pretended))[0] == 200
+        for _ in range(3):
+            strangers.append(await server.client(host="127.0.0.3"))
+            assert await strangers[-2].closed() == b""
+            assert (await strangers[-1].ask(GET % b""))[0] == 200
+        assert (await begun.ask(GET % b""))[0] == 200
+        assert (await honest.ask(GET % b""))[0] == 200
+        strangers.append(await server.client(host="127.0.0.3"))
+        await strangers[-2].closed()
+        # A place that waits for a known client is taken by a known one, and not by a stranger.
+        busy = [await server.client(host="127.0.0.2") for _ in range(3)]
+        assert await strangers[-1].closed() == b""
+        await begun.closed()
+        await honest.closed()
+        await server.counted(3)
+        refused = await server.client(host="127.0.0.3")
+        assert (await refused.answer())[0] == 503
+        assert (await (await server.client(host="127.0.0.2")).ask(known))[0] == 200
+        assert await busy[0].closed() == b""
+
+
+@pytest.mark.asyncio
 async def test_an_address_has_a_number_of_connections_without_a_request() -> None:
     async with served(HttpLimits(unfinished_each=2)) as server:
         first, second = await server.client(), await server.client()
@@ -278,6 +309,18 @@ async def test_only_proxies_are_believed_who_their_clients_are(proxies: tuple[st
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"])
+async def test_a_handshake_has_its_time_also_before_its_first_byte(tmp_path: Path, sent: bytes) -> None:
+    context = Authority(tmp_path / "authority").server_context()
+    async with served(HttpLimits(handshake_s=0.1), tls=context) as server:
+        client = await server.client()
+        client.writer.write(sent)
+        assert await client.closed() == b""
+        await server.counted(0)
+        assert server.front.refused["handshake"] == 1
+
+
+@pytest.mark.asyncio
 async def test_tls_and_its_handshakes_are_within_the_limits(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     context = authority.server_context()
@@ -335,3 +378,17 @@ def test_addresses() -> None:
     assert address_key("::ffff:192.0.2.1") == "192.0.2.1"
     assert address_key("2001:db8::1") == address_key("2001:db8::2:3") != address_key("2001:db8:0:1::1")
     assert address_key("fe80::1%eth0") == "fe80::/64"
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_was_received_while_reading_was_paused_is_read_to_its_end(tmp_path: Path) -> None:
+    """aiofastnet looks at the socket when reading is resumed, and not at what it has decrypted or received already."""
+    authority = Authority(tmp_path / "authority")
+    trusting = ssl.create_default_context(cafile=str(authority.ca_path))
+    async with served(HttpLimits(), tls=authority.server_context()) as server:
+        for size_bytes in (17_000, 50_000, 150_000):
+            head = f"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: {size_bytes}\r\n\r\n".encode()
+            client = await server.client(tls=trusting)
+            assert await client.ask(head + bytes(size_bytes)) == (200, str(size_bytes).encode())
+            assert await client.ask((head + bytes(size_bytes)) * 3 + GET % b"echo") == (200, str(size_bytes).encode())
+            assert [(await client.answer())[1] for _ in range(3)] == [*[str(size_bytes).encode()] * 2, b"0"]

@@ -1,11 +1,14 @@
 """A gateway in a process of its own, an honest client of it, and its memory: for attacks on it.
 
+It speaks HTTPS, as `walle cloud up` does; its honest devices have sessions.
+
 As a program it is the gateway's process: python -m tests.security.attacked_gateway FOLDER [--small-disk]
 """
 
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import select
 import signal
@@ -21,6 +24,7 @@ from urllib.parse import urlsplit
 from tests.sim.device_session import session_headers
 from tests.sim.fault_disk import SmallDisk, enter_mount_namespace
 from walle.cli import event_loop
+from walle.deploy.cloud.access import Role
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 
 ROOT = Path(__file__).parents[2]
@@ -33,10 +37,11 @@ HONEST_DEVICES = 50
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """The address of a gateway, a person's token that it accepts, and sessions of devices by their id."""
+    """The address of a gateway, an admin's and a reader's token, and sessions of devices by their id."""
 
     url: str
     token: str
+    reader: str
     sessions: dict[str, str]
 
     @property
@@ -47,14 +52,17 @@ class Target:
         return parts.hostname, parts.port
 
     @property
-    def tls(self) -> ssl.SSLContext | None:
-        """A context that trusts anybody: the attacks are not on TLS."""
-        if not self.url.startswith("https"):
-            return None
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
+    def tls(self) -> ssl.SSLContext:
+        """The context that all connections of this process have."""
+        return _trusting_anybody()
+
+
+@functools.cache
+def _trusting_anybody() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without the system's authorities: reading them takes 20 ms
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 class AttackedGateway:
@@ -87,6 +95,12 @@ class AttackedGateway:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(20)
                 process.kill()
+
+    @property
+    def git_trust(self) -> tuple[str, str]:
+        """Options by which git trusts the gateway's certificate."""
+        authority = f"/proc/{self.process.pid}/root{self.folder}/authority/ca.pem"  # its disk may be its own
+        return "-c", f"http.sslCAInfo={authority}"
 
     def reset(self) -> None:
         self.peak_bytes = 0
@@ -194,10 +208,11 @@ async def _check_in_until_stopped(target: Target, period_s: float) -> CheckIns:
 async def _serve(folder: Path) -> None:
     from walle.cloud import Cloud, CloudConfig  # in the gateway's process only: it takes a second
 
-    async with Cloud(CloudConfig(folder=folder, scenarios=("shop",))) as cloud:
+    async with Cloud(CloudConfig(folder=folder, scenarios=("shop",), https=True)) as cloud:
         devices = [ATTACKER, *(f"honest-{number}" for number in range(HONEST_DEVICES))]
         sessions = {device: session_headers(cloud.home, device)[DEVICE_HEADER] for device in devices}
-        target = Target(cloud.address.url, cloud.home.admin_token, sessions)
+        reader = cloud.home.access.add("reader", {"shop": Role.READER})
+        target = Target(cloud.address.url, cloud.home.admin_token, reader, sessions)
         _say(json.dumps(dataclasses.asdict(target)))
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

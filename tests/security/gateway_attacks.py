@@ -6,12 +6,14 @@ python -m tests.security.gateway_attacks NAME,NAME... SECONDS < TARGET_JSON
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
+import re
 import resource
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
 import httpx
 
@@ -33,8 +35,11 @@ type Attack = Callable[[Target, Counter[str]], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def connected(target: Target) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection(*target.place, ssl=target.tls, local_addr=_ADDRESS)
+async def connected(
+    target: Target, *, is_secure: bool = True
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    tls = target.tls if is_secure else None
+    reader, writer = await asyncio.open_connection(*target.place, ssl=tls, local_addr=_ADDRESS)
     try:
         yield reader, writer
     finally:
@@ -75,6 +80,10 @@ def _many(count: int, one: Attack) -> Attack:
     return all_of_them
 
 
+def _get(path: str, token: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n".encode()
+
+
 def _post(path: str, token: str = "", *, size_bytes: int | None, session: str = "") -> bytes:
     lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json"]
     if token:
@@ -101,9 +110,9 @@ async def big_json(target: Target, seen: Counter[str]) -> None:
     await _send_body(target, seen, "/v1/releases", b'{"steps":[' + b"1," * (150 << 20) + b"1]}")
 
 
-async def big_json_of_an_author(target: Target, seen: Counter[str]) -> None:
+async def big_json_of_a_reader(target: Target, seen: Counter[str]) -> None:
     """100 MB of JSON with a token."""
-    await _send_body(target, seen, "/v1/releases", b'{"steps":[' + b"1," * (50 << 20) + b"1]}", token=target.token)
+    await _send_body(target, seen, "/v1/releases", b'{"steps":[' + b"1," * (50 << 20) + b"1]}", token=target.reader)
 
 
 async def deep_json(target: Target, seen: Counter[str]) -> None:
@@ -116,7 +125,28 @@ async def wide_json(target: Target, seen: Counter[str]) -> None:
 
 async def half_open(target: Target, seen: Counter[str]) -> None:
     """Connections that send nothing."""
+    async with connected(target, is_secure=False) as (reader, _):
+        await _answer(reader, seen)
+
+
+async def half_hello(target: Target, seen: Counter[str]) -> None:
+    """Connections that begin a handshake of TLS, and send no more."""
+    async with connected(target, is_secure=False) as (reader, writer):
+        writer.write(b"\x16\x03\x01")
+        await _answer(reader, seen)
+
+
+async def silent(target: Target, seen: Counter[str]) -> None:
+    """Connections that send nothing after the handshake of TLS."""
     async with connected(target) as (reader, _):
+        await _answer(reader, seen)
+
+
+async def not_tls(target: Target, seen: Counter[str]) -> None:
+    """Records of TLS that are none."""
+    async with connected(target, is_secure=False) as (reader, writer):
+        writer.write(b"\x16\x03\x01\x40\x00" + bytes(range(256)) * 64)
+        await writer.drain()
         await _answer(reader, seen)
 
 
@@ -142,7 +172,7 @@ async def slow_reader(target: Target, seen: Counter[str]) -> None:
     """Ask for a large answer, and read none of it."""
     async with connected(target) as (reader, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        writer.write(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n" * 2000)
+        writer.write(_get("/openapi.json", target.reader) * 2000)
         await asyncio.sleep(30)
         await _answer(reader, seen)
 
@@ -150,8 +180,7 @@ async def slow_reader(target: Target, seen: Counter[str]) -> None:
 async def streams(target: Target, seen: Counter[str]) -> None:
     """Ask for the events of a release."""
     async with connected(target) as (reader, writer):
-        known = f"host: x\r\nauthorization: Bearer {target.token}"
-        writer.write(f"GET /v1/releases/{RELEASE}/stream HTTP/1.1\r\n{known}\r\n\r\n".encode())
+        writer.write(_get(f"/v1/releases/{RELEASE}/stream", target.reader))
         await _answer(reader, seen)
         while await reader.read(1 << 16):
             pass
@@ -168,7 +197,7 @@ async def pipelined(target: Target, seen: Counter[str]) -> None:
         sending = asyncio.create_task(send())
         try:
             while data := await reader.read(1 << 16):
-                seen["answers"] += data.count(b"HTTP/1.1 204")
+                seen["answers"] += data.count(b"HTTP/1.1 ")
         finally:
             sending.cancel()
             await asyncio.wait([sending])
@@ -176,13 +205,51 @@ async def pipelined(target: Target, seen: Counter[str]) -> None:
                 sending.exception()
 
 
-async def flood(target: Target, seen: Counter[str]) -> None:
-    """Check in over and over on a connection that is kept."""
+async def _flood(target: Target, seen: Counter[str], requests: Iterable[bytes]) -> None:
     async with connected(target) as (reader, writer):
-        while True:
-            writer.write(CHECK_IN)
+        for request in requests:
+            writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
             seen[head.split()[1].decode()] += 1
+            if length := re.search(rb"content-length: (\d+)", head):
+                await reader.readexactly(int(length[1]))
+
+
+async def flood(target: Target, seen: Counter[str]) -> None:
+    """Check in over and over on a connection that is kept."""
+    await _flood(target, seen, itertools.repeat(CHECK_IN))
+
+
+async def flood_of_a_device(target: Target, seen: Counter[str]) -> None:
+    """Check in with a profile that is another each time."""
+
+    def requests() -> Iterator[bytes]:
+        for number in itertools.count():
+            profile = Profile(ATTACKER, f"10.{number}.{id(seen)}", {}, {}).to_header()
+            lines = f"{PROFILE_HEADER}: {profile}\r\n{DEVICE_HEADER}: {target.sessions[ATTACKER]}"
+            yield f"POST /v1/checkin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{lines}\r\n\r\n".encode()
+
+    await _flood(target, seen, requests())
+
+
+async def flood_of_a_reader(target: Target, seen: Counter[str]) -> None:
+    """Ask for lists over and over."""
+    paths = ("/v1/devices", "/v1/features?topic=ipv", "/v1/releases", f"/v1/releases/{RELEASE}", "/v1/whoami")
+    await _flood(target, seen, itertools.cycle(_get(path, target.reader) for path in paths))
+
+
+async def fetches(target: Target, seen: Counter[str]) -> None:
+    """Begin to clone a repository over and over: each time git runs in a child process."""
+    await _flood(target, seen, itertools.repeat(_get("/git/shop.git/info/refs?service=git-upload-pack", target.reader)))
+
+
+async def stalled_fetches(target: Target, seen: Counter[str]) -> None:
+    """Begin a request to git with a body that does not end."""
+    async with connected(target) as (reader, writer):
+        kind = "content-type: application/x-git-upload-pack-request\r\ncontent-length: 1000000"
+        known = f"host: x\r\nauthorization: Bearer {target.reader}\r\n{kind}"
+        writer.write(f"POST /git/shop.git/git-upload-pack HTTP/1.1\r\n{known}\r\n\r\n".encode())
+        await _answer(reader, seen)
 
 
 async def churn(target: Target, seen: Counter[str]) -> None:
@@ -221,18 +288,26 @@ async def garbage(target: Target, seen: Counter[str]) -> None:
         await _answer(reader, seen)
 
 
+# Attackers are strangers, or have what was stolen from a device, or a reader's token.
 ATTACKS: dict[str, Attack] = {
     "big_json": _many(2, big_json),
-    "big_json_of_an_author": _many(4, big_json_of_an_author),
+    "big_json_of_a_reader": _many(4, big_json_of_a_reader),
     "deep_json": _many(8, deep_json),
     "wide_json": _many(8, wide_json),
     "half_open": _many(3000, half_open),
+    "half_hello": _many(3000, half_hello),
+    "silent": _many(1000, silent),
+    "not_tls": _many(50, not_tls),
     "slow_header": _many(1000, slow_header),
     "slow_body": _many(1000, slow_body),
     "slow_reader": _many(500, slow_reader),
     "streams": _many(500, streams),
     "pipelined": _many(20, pipelined),
     "flood": _many(300, flood),
+    "flood_of_a_device": _many(300, flood_of_a_device),
+    "flood_of_a_reader": _many(300, flood_of_a_reader),
+    "fetches": _many(50, fetches),
+    "stalled_fetches": _many(50, stalled_fetches),
     "churn": _many(50, churn),
     "huge_header": _many(100, huge_header),
     "many_headers": _many(20, many_headers),

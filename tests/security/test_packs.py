@@ -71,7 +71,7 @@ def test_a_push_does_not_wait_for_another_that_is_unpacked(gateway: AttackedGate
     attacking.start()
     while not leftovers(gateway):
         time.sleep(0.01)
-    git(copy, "push", address(gateway.target.url, gateway.target.token, "shop"), "ipv")
+    git(copy, *gateway.git_trust, "push", address(gateway.target.url, gateway.target.token, "shop"), "ipv")
     ends["push"] = time.monotonic()
     attacking.join()
     assert ends["push"] < ends["attack"]

@@ -87,7 +87,7 @@ class ExclusiveCloud:
 
     def trust(self) -> DeviceTrust:
         """Return the trust of a device that has a fresh timestamp of this cloud."""
-        trust = DeviceTrust(self.cloud.pinned, ManualClock(float(NOW_S)))
+        trust = DeviceTrust(self.cloud.pinned, ManualClock(float(NOW_S)), device_id="d1", app_version="10.0")
         stamp = Timestamp.from_header(self.cloud.timestamp(NOW_S))
         assert trust.check(stamp)
         trust.accept(stamp, self.cloud.trust["1.scenarios.json"])

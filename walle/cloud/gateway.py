@@ -162,13 +162,13 @@ class GatewayNode:
                 "tokens": access,
             }
             table = RouteTable(has_business=business is not None)
-            pushing = WallePush(RequestNotes(app), self._answerer, self._identity.verifier.device_id)
-            guarded = RouteGuard(pushing, access, table)
+            identify = self._identity.verifier.device_id
+            pushing = WallePush(RequestNotes(app), self._answerer, identify)
+            pushing_business = None if business is None else WallePush(business, self._answerer, identify)
+            guarded = RouteGuard(pushing, access, table, pushing_business)
             front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies, self._space)
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, access, parts))
-            if business is not None:  # after walle's own routes, since it takes every other path
-                app.mount("/", business)
             undo.push_async_callback(self._tables.close)
             await self._tables.start(inference)
             check_routes(app.routes, table)

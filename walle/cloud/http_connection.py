@@ -1,31 +1,32 @@
-"""One connection of the gateway's HTTP server: uvicorn's protocol on h11, with limits around it.
+"""One connection of the gateway's HTTP server: uvicorn's protocol with limits around it.
 
-Bytes are read 16 KiB at a time and parsed in turns (walle.cloud.turns). The body of a request is not read before the
+Bytes are read 32 KiB at a time and parsed in turns (walle.cloud.turns). The body of a request is not read before the
 app asks for it.
 """
 
 import asyncio
 import enum
 import socket
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
 
-import h11
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from walle.cloud.http_limits import RETRY_AFTER_S
+from walle.cloud.http_parser import RequestError, RequestHeader, RequestParser
 
 if TYPE_CHECKING:
     from walle.cloud.http_server import HttpFront
 
-READ_BYTES = 16 << 10
+# Two records of TLS. The transport decrypts no more at a time: aiofastnet does not deliver the rest of what it has
+# decrypted when reading is paused and resumed, unless more comes.
+READ_BYTES = 2 * (16 * 1024 + 64)
 _DISCARD_BYTES = 1 << 20  # of a body after its refusal: a client that sends it all before it reads sees the answer
 _DISCARD_S = 3.0
 _FLUSH_S = 1.0  # for the client to take a refusal
-_CHUNKS = 256  # of a body, from which on their mean size counts
-_CHUNK_BYTES = 64  # which it must have: each chunk costs as much as a small request
 _REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -56,82 +57,102 @@ def refusal(status: int, message: str) -> bytes:
     return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
 
 
-class _Parser(h11.Connection):
-    """A parser that refuses requests with too many headers, and bodies in tiny chunks."""
-
-    def __init__(self, max_header_bytes: int, max_headers: int) -> None:
-        super().__init__(h11.SERVER, max_header_bytes)
-        self._max_header_bytes = max_header_bytes
-        self._max_headers = max_headers
-        self._chunks = 0
-        self._body_bytes = 0
-        self.refused_status = 400
-
-    def next_event(self) -> Any:
-        try:
-            event = super().next_event()
-        except h11.RemoteProtocolError as error:
-            self.refused_status = 431 if error.error_status_hint == 431 else 400
-            raise
-        if isinstance(event, h11.Data):
-            self._chunks += 1
-            self._body_bytes += len(event.data)
-            if self._chunks >= _CHUNKS and self._body_bytes < _CHUNK_BYTES * self._chunks:
-                raise h11.RemoteProtocolError("the body comes in tiny chunks")
-        elif isinstance(event, h11.Request):
-            self._chunks = self._body_bytes = 0
-            size_bytes = len(event.target) + sum(len(name) + len(value) + 4 for name, value in event.headers)
-            if len(event.headers) > self._max_headers or size_bytes > self._max_header_bytes:
-                self.refused_status = 431
-                raise h11.RemoteProtocolError("the header is too large")
-        return event
-
-
 class _Flow(FlowControl):
-    """Uvicorn's control of what is read, which resumes reading by the connection."""
+    """Uvicorn's control of what is read, by the connection's."""
 
     def __init__(self, owner: "HttpConnection", transport: asyncio.Transport) -> None:
         super().__init__(transport)
         self._owner = owner
 
+    def pause_reading(self) -> None:
+        self.read_paused = True
+        self._owner.pause_reading()
+
     def resume_reading(self) -> None:
-        if self.read_paused:
-            self.read_paused = False
-            self._owner.resume_reading()
+        self.read_paused = False
+        self._owner.resume_reading()
 
 
-class _Protocol(H11Protocol):
-    """Uvicorn's protocol, which parses in turns and reports to its connection."""
+class _Protocol(HttpToolsProtocol):
+    """Uvicorn's protocol with a parser of one request at a time, whose turns are its connection's."""
 
     def __init__(self, owner: "HttpConnection", config: Config, state: ServerState) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
         self._owner = owner
-        self.parser = _Parser(owner.front.limits.header_bytes, owner.front.limits.headers)
-        self.conn = self.parser
+        limits = owner.front.limits
+        self.requests = RequestParser(self, limits.header_bytes, limits.headers)
         self.app = owner.front.app_of(owner)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(self._owner, transport)
 
-    def handle_events(self) -> None:
-        if self._owner.has_turn:
-            super().handle_events()
-        else:  # an answer has ended, and more requests may have been read already
-            self._owner.wait_for_turn()
+    def parse(self, data: bytes) -> bytes:
+        """Parse one request, or its next bytes; return what is left for later."""
+        self._unset_keepalive_if_required()
+        try:
+            return self.requests.parse(data)
+        except RequestError as error:
+            limits = self._owner.front.limits
+            if error.status == 431:
+                message = f"the header has more than {limits.header_bytes} bytes or {limits.headers} fields; send less"
+            else:
+                message = f"this is not a request of HTTP/1.1, or its body comes in tiny chunks: {error}"
+            self._owner.refuse(error.status, message, "header" if error.status == 431 else "invalid")
+            return b""
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text is the same for all causes
-        status = self.parser.refused_status
-        limits = self._owner.front.limits
-        if status == 431:
-            message = f"the header has more than {limits.header_bytes} bytes or {limits.headers} fields; send less"
-        else:
-            message = "this is not a request of HTTP/1.1, or its body comes in tiny chunks"
-        self._owner.refuse(status, message, "invalid" if status == 400 else "header")
+    def on_request(self, header: RequestHeader) -> None:
+        raw_path, _, query = header.target.partition(b"?")
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": header.version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,  # type: ignore[typeddict-item]
+            "method": header.method,
+            "root_path": "",
+            "path": unquote(raw_path.decode("ascii")),
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": header.fields,
+            "state": {},
+        }
+        self.cycle = RequestResponseCycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=header.expects_continue,
+            keep_alive=header.keeps_alive,
+            on_response=self.on_response_complete,
+        )
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def on_body(self, data: bytes) -> None:
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += data
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
+    def on_end(self) -> None:
+        if not self.cycle.response_complete:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
-        self._owner.on_answered(is_read=not self.cycle.more_body)
+        self._owner.on_answered(is_read=self.requests.is_between)
         super().on_response_complete()
+        self._owner.go_on()
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -143,7 +164,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.phase = Phase.HEADER
         self.began_s = front.loop.time()  # the phase
         self.has_finished = False  # a request, ever
-        self.has_turn = False
+        self.has_shown = False  # a token or session, valid or not
         self.requests = 0
         self.stalled_s: float | None = None  # since when the client takes nothing of an answer
         self.accepted: socket.socket | None = None
@@ -152,6 +173,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._protocol: _Protocol | None = None
         self._data = b""  # that waits for a turn
         self.waits = False  # for a turn
+        self._is_paused = False
         self._body_bytes = 0
         self._body_wait_s = 0.0
         self._cycle: object = None
@@ -170,9 +192,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._enter(Phase.HEADER)
         if self._protocol is not None:
             self._protocol._unset_keepalive_if_required()
-        if self.waits and self.transport is not None:  # an answer that ended has resumed reading
-            self.transport.pause_reading()
-        self.wait_for_turn()
+        if self.waits or self.phase is Phase.ANSWER:  # there is enough to go on with
+            self.pause_reading()
+        else:
+            self._wait_for_turn()
 
     def eof_received(self) -> bool | None:
         return None
@@ -195,13 +218,17 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
-    def wait_for_turn(self) -> None:
-        """Read nothing until the data has had its turn."""
-        if self.waits or self.transport is None:
-            return
-        self.waits = True
-        self.transport.pause_reading()
-        self.front.turns.take(self.address, self._take_turn)
+    def go_on(self) -> None:
+        """Go on with what was read behind a request that is answered."""
+        if self._data and self.phase is Phase.IDLE:
+            self._enter(Phase.HEADER)
+            if not self.waits:
+                self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if self.transport is not None:
+            self.waits = True
+            self.front.turns.take(self.address, self._take_turn)
 
     def _take_turn(self) -> None:
         self.waits = False
@@ -215,41 +242,31 @@ class HttpConnection(asyncio.BufferedProtocol):
         data, self._data = self._data, b""
         if self.phase is Phase.BODY:
             self._body_bytes += len(data)
-        self.has_turn = True
-        try:
-            if data:
-                protocol.data_received(data)
-            else:
-                protocol.handle_events()
-        finally:
-            self.has_turn = False
+        self._data = protocol.parse(data)
         if _is_closing(transport):
+            self._data = b""
             return
         self._note_request(protocol, len(data))
-        if not protocol.flow.read_paused:
-            self.resume_reading()
+        self.go_on()
+        self.resume_reading()
+
+    def pause_reading(self) -> None:
+        if not self._is_paused and self.transport is not None:
+            self._is_paused = True
+            self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, first what the transport has decrypted or received already.
-
-        aiofastnet 1.2.0 looks at the socket alone when reading is resumed: the rest of a body that it has received
-        whole would never be read.
-        """
+        """Read on if nothing is in the way."""
         transport = self.transport
-        if transport is None or _is_closing(transport):
+        protocol = self._protocol
+        if not self._is_paused or transport is None or _is_closing(transport):
             return
+        if self.waits or (protocol is not None and protocol.flow.read_paused):
+            return
+        if self._data and self.phase is Phase.ANSWER:
+            return  # the next request waits for the end of the answer
+        self._is_paused = False
         transport.resume_reading()
-        if hasattr(transport, "_do_read"):
-            self.front.loop.call_soon(self._read_rest)
-
-    def _read_rest(self) -> None:
-        transport: Any = self.transport
-        if transport is None or _is_closing(transport):
-            return
-        try:
-            transport._do_read()
-        except OSError:  # what came is not TLS
-            transport.abort()
 
     def _note_request(self, protocol: _Protocol, size_bytes: int) -> None:
         cycle = cast("RequestResponseCycle | None", protocol.cycle)  # None until the first request
@@ -268,7 +285,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._enter(Phase.ANSWER)
         elif self.phase is Phase.DISCARD:
             self._body_bytes += size_bytes
-            if protocol.conn.their_state is h11.IDLE:
+            if protocol.requests.is_between:
                 self._enter(Phase.IDLE)
             elif self._body_bytes > _DISCARD_BYTES:
                 self.close("discarded")
@@ -291,7 +308,10 @@ class HttpConnection(asyncio.BufferedProtocol):
     def check(self, now_s: float, since_s: float) -> None:
         """End the connection if its client is too slow; `since_s` have passed since the last call."""
         limits = self.front.limits
-        if self.stalled_s is not None and now_s - self.stalled_s > limits.stalled_s:
+        if self.transport is None:
+            if self.handshake is not None and now_s - self.began_s > limits.handshake_s:
+                self.close("handshake")
+        elif self.stalled_s is not None and now_s - self.stalled_s > limits.stalled_s:
             self.close("slow_reader")
         elif self.phase is Phase.HEADER and now_s - self.began_s > limits.header_s:
             self.refuse(408, f"the header was not complete after {limits.header_s:g} s", "slow_header")

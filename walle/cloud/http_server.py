@@ -2,7 +2,8 @@
 
 When all connections are in use, a new one takes the place of one whose client keeps it waiting: the oldest without a
 finished request, of the address that has the most of them; then an idle one; then one whose client does not read.
-Whoever sends whole requests is served.
+Whoever sends whole requests is served. Strangers go first: addresses from which nobody has shown a valid token or
+session within the hour.
 """
 
 import asyncio
@@ -47,9 +48,11 @@ _SWEEP_S = 0.5
 _FAREWELL_S = 3.0  # for requests under way when the gateway closes
 _SPARE_FILES = 512  # file descriptors for all but HTTP
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_TLS_BUFFER_BYTES = 4 * (16 * 1024 + 64)
 _RETRY = [(b"retry-after", str(RETRY_AFTER_S).encode())]
 _CONNECTION = "walle.connection"  # in a scope
+_KNOWN_S = 3600.0  # after a valid token or session, for its address
+_MOST_KNOWN = 1 << 16
+_DEVICE = DEVICE_HEADER.lower().encode()
 
 
 type Connect = Callable[[Callable[[], asyncio.BaseProtocol], socket.socket], Awaitable[object]]
@@ -91,6 +94,7 @@ class HttpFront:
         )
         self._connections: dict[HttpConnection, None] = {}
         self._unfinished: dict[str, dict[HttpConnection, None]] = {}  # by address; the oldest first
+        self._known: dict[str, float] = {}  # addresses, until when; the one that was known first is the first
         self._streams = Counter[str]()
         self.max_connections = limits.connections
 
@@ -106,7 +110,7 @@ class HttpFront:
         own = self._unfinished.get(address, {})
         if len(own) >= self.limits.unfinished_each and not self._is_proxy(host):
             self._end_one(own, "address")
-        if self.count >= self.max_connections and not self.make_room():
+        if self.count >= self.max_connections and not self.make_room(is_known=self._is_known(address)):
             self.refused["full"] += 1
             with contextlib.suppress(OSError):
                 accepted.send(refusal(503, "the gateway is full; try again"))
@@ -121,6 +125,7 @@ class HttpFront:
 
     def _start(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
         if connection in self._connections:  # else it was ended while it waited
+            connection.began_s = self.loop.time()
             connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect))
 
     async def _connect(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
@@ -137,18 +142,38 @@ class HttpFront:
     def _is_proxy(self, host: str) -> bool:
         return bool(self._proxies) and any(ipaddress.ip_address(host) in network for network in self._proxies)
 
-    def make_room(self) -> bool:
-        """End the connection that keeps the server waiting most; return whether there is one."""
-        if self._unfinished:
-            address = max(self._unfinished, key=lambda one: len(self._unfinished[one]))
-            if self._end_one(self._unfinished[address], "evicted"):
-                return True
-        for is_less_busy in (lambda one: one.phase is Phase.IDLE, lambda one: one.stalled_s is not None):
-            found = next(filter(is_less_busy, self._connections), None)
-            if found is not None:
-                found.close("evicted")
-                return True
-        return False
+    def make_room(self, *, is_known: bool = True) -> bool:
+        """End the connection that keeps the server waiting most; return whether there is one.
+
+        A client that is not known does not take the place of one that is, but while that is idle or does not read.
+        """
+        if self._end_unfinished(are_known=False) or self._end_waiting(are_known=False):
+            return True
+        return self._end_waiting(are_known=True) or (is_known and self._end_unfinished(are_known=True))
+
+    def _is_known(self, address: str) -> bool:
+        return self._known.get(address, 0.0) > self.loop.time()
+
+    def _remember(self, address: str) -> None:
+        self._known.pop(address, None)
+        if len(self._known) >= _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        self._known[address] = self.loop.time() + _KNOWN_S
+
+    def _end_unfinished(self, *, are_known: bool) -> bool:
+        """End the oldest without a finished request, of the address with the most of them."""
+        addresses = [one for one in self._unfinished if self._is_known(one) is are_known]
+        most = max(addresses, key=lambda one: len(self._unfinished[one]), default=None)
+        return most is not None and self._end_one(self._unfinished[most], "evicted")
+
+    def _end_waiting(self, *, are_known: bool) -> bool:
+        """End one that is idle, else one whose client does not read."""
+        own = [one for one in self._connections if self._is_known(one.address) is are_known]
+        idle = next((one for one in own if one.phase is Phase.IDLE), None)
+        found = idle or next((one for one in own if one.stalled_s is not None), None)
+        if found is not None:
+            found.close("evicted")
+        return found is not None
 
     def _end_one(self, unfinished: dict[HttpConnection, None], kind: str) -> bool:
         """End the oldest that waits for its client, and not for this server; return whether there is one."""
@@ -216,6 +241,10 @@ class HttpFront:
             self.refused["invalid"] += 1
             await _refuse(send, 400, "a path has no line break (%0A)")
             return
+        if not connection.has_shown and (_DEVICE in headers or b"authorization" in headers):
+            connection.has_shown = True  # once: a wrong signature takes 0.1 ms
+            if not self._why_unknown(headers):
+                self._remember(connection.address)
         rule = body_rule(path, self.limits)
         length = headers.get(b"content-length", b"0")
         has_body = b"transfer-encoding" in headers or length != b"0"
@@ -399,8 +428,26 @@ def _connector(front: HttpFront, context: ssl.SSLContext | None) -> Connect:
         connect = importlib.import_module("aiofastnet").connect_accepted_socket
     except ImportError:
         return functools.partial(front.loop.connect_accepted_socket, **options)
-    sizes = {"ssl_incoming_bio_size": _TLS_BUFFER_BYTES, "ssl_outgoing_bio_size": _TLS_BUFFER_BYTES}
-    return functools.partial(connect, front.loop, **options, **sizes)
+    sizes = {"ssl_incoming_bio_size": READ_BYTES, "ssl_outgoing_bio_size": READ_BYTES}
+
+    async def connect_once_it_sends(
+        protocol_factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
+    ) -> None:
+        await _readable(front.loop, accepted)
+        await connect(front.loop, protocol_factory, accepted, **options, **sizes)
+
+    return connect_once_it_sends
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
+    """Wait for a client's first byte: the objects of TLS take tens of KiB, also for one that never sends any."""
+    sends: asyncio.Future[None] = loop.create_future()
+    number = accepted.fileno()
+    loop.add_reader(number, lambda: None if sends.done() else sends.set_result(None))
+    try:
+        await sends
+    finally:
+        loop.remove_reader(number)
 
 
 class _Server(uvicorn.Server):
@@ -435,7 +482,7 @@ async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext
     send_at_once(listener)
     config = uvicorn.Config(
         front.app_of,  # each connection has an app of its own
-        http="h11",
+        http="httptools",
         interface="asgi3",
         log_level="error",  # strangers may cause warnings
         access_log=False,

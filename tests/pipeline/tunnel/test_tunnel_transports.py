@@ -74,6 +74,30 @@ def test_uploads_requests_and_bounds_are_the_same(
 
 
 @on_each
+def test_uploads_that_were_received_while_reading_was_paused_are_read_to_their_end(
+    authority: TunnelAuthority, tmp_path: Path, loop: str, fast: bool
+) -> None:
+    """The device sends all at once and then nothing, so that no byte that comes later lets the transport read on."""
+
+    async def scenario() -> None:
+        limits = ServerLimits(window=2_000, queue_uploads=20)
+        cloud = TunnelCloud(
+            ssl_context=authority.server_context(), path=tmp_path / "ingest.db", limits=limits, fast_transports=fast
+        )
+        async with cloud, RawDevice.connect(authority, cloud.server.port) as device, asyncio.timeout(20):
+            await device.hello()
+            last = 0
+            for count in (50, 100, 200, 400):
+                device.say(*(upload(seq, 997) for seq in range(last + 1, last + count + 1)))
+                last += count
+                while await device.hear() != protocol.Ack(last):
+                    pass
+            assert cloud.server.counts.pauses > 0
+
+    _run(loop, scenario())
+
+
+@on_each
 def test_closing_does_not_wait_for_a_handshake_or_a_device(
     authority: TunnelAuthority, tmp_path: Path, loop: str, fast: bool
 ) -> None:

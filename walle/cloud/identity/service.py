@@ -105,6 +105,7 @@ class IdentityService:
         self._authority = DeviceAuthority(self._folder, clock=self._clock)
         self._signer = SessionSigner(self._folder)
         self._store.open()
+        self._store.keep_room()
 
     async def keys(self) -> IdentityKeys:
         """Return the public keys."""

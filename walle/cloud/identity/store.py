@@ -6,8 +6,10 @@ one after the other, whichever processes make them. Tokens are stored as hashes.
 
 import contextlib
 import dataclasses
+import logging
 import secrets
 import sqlite3
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -26,6 +28,8 @@ RENEWAL_GRACE_S = 180 * 86_400.0  # after the end of its certificate, in which a
 LOST_CERTIFICATE_S = 31 * 86_400.0  # above the life of a certificate
 _BUSY_S = 5.0
 _MAX_REASON_CHARS = 500
+_RESERVE_BYTES = 256 << 10  # a revocation takes about 20 KiB
+_LOG = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tokens (
@@ -121,6 +125,29 @@ class IdentityStore:
             db.execute("DELETE FROM tokens WHERE expires_s < ?", (self._clock.time(),))
             db.execute("DELETE FROM revocations WHERE until_s < ?", (self._clock.time(),))
         return self
+
+    def keep_room(self) -> None:
+        """Keep the file's space and its log while this object lives: a full disk must not keep a thief's key valid.
+
+        Pages that are written and deleted stay the file's, and a log is removed with the last connection.
+        """
+        try:
+            kept = self._connect(is_shared=True)
+        except sqlite3.Error as error:
+            raise IdentityStoreError(self.path, str(error)) from error
+        weakref.finalize(self, kept.close)
+        try:
+            kept.execute("SELECT count(*) FROM revocations").fetchone()  # which makes the log and its index
+            kept.execute("CREATE TABLE IF NOT EXISTS reserve (bytes BLOB NOT NULL) STRICT")
+            kept.execute("INSERT INTO reserve VALUES (zeroblob(?))", (_RESERVE_BYTES,))
+            kept.execute("DROP TABLE reserve")
+            kept.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.Error as error:
+            if not is_full(error):
+                raise IdentityStoreError(self.path, str(error)) from error
+            _LOG.error(
+                "identities of devices, %s: no reserve, the disk is full. Free some space, and restart", self.path
+            )
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
@@ -333,8 +360,8 @@ class IdentityStore:
                 raise
             db.execute("COMMIT")
 
-    def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)
+    def _connect(self, *, is_shared: bool = False) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=not is_shared)
         db.row_factory = sqlite3.Row
         try:
             db.execute("PRAGMA synchronous = FULL")  # a revocation or a used token survives a power cut

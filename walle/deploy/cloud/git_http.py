@@ -31,13 +31,13 @@ from dulwich.repo import Repo
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import Identifier, Identity, Role
-from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send, address_of
+from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send, address_of
 from walle.deploy.cloud.audit import AuditError, AuditLog
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.compilers import Compile, compile_apart
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
-from walle.deploy.cloud.places import Places, PlacesTakenError
+from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTakenError
 from walle.deploy.cloud.push_rules import RefQuota, clash_refusal, deletion_refusal, name_refusal, rewrite_refusal
 from walle.deploy.cloud.quarantine import PackError, Quarantine
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree
@@ -165,13 +165,14 @@ def git_app(
                 except Exception:  # noqa: BLE001 - the push is done; an error of its listener does not undo it
                     _LOG.exception("listener failed on the push of %s to %s", ref, request.scenario)
 
-    async def spool_and_serve(scope: Scope, receive: Receive, send: Send, request: _Request) -> None:
+    async def spool_and_serve(scope: Scope, receive: Receive, send: Send, request: _Request, place: Place) -> None:
         spool = tempfile.SpooledTemporaryFile
         with spool(_SPOOL_BYTES, dir=str(repos.spool)) as body, spool(_SPOOL_BYTES, dir=str(repos.spool)) as answer:
             if request.service == "git-receive-pack" and space is not None:
                 space.check()
-            if not await _spool(scope, receive, body):
-                return  # the client disconnected before the end of its request
+            async with place.waiting():
+                if not await _spool(scope, receive, body):
+                    return  # the client disconnected before the end of its request
             # A push that has begun is finished, and `on_push` called, even if the client disconnects.
             task = asyncio.create_task(serve(request, body, answer))
             pushes.add(task)
@@ -182,19 +183,32 @@ def git_app(
                 await asyncio.wait([task])  # the thread reads the spools: keep them open until it ends
                 raise
             kind = "advertisement" if request.advertises else "result"
-            await _send_file(send, f"application/x-{request.service}-{kind}", answer)
+            async with place.waiting():
+                await _send_file(send, f"application/x-{request.service}-{kind}", answer)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise GitHttpError(500, f"task repositories speak HTTP, not {scope['type']}")
+        has_begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
             request = _judge(scope, access)
-            with places.taken(request.identity.name):
-                await spool_and_serve(scope, receive, send, request)
+            with places.taken(request.identity.name) as place:
+                await spool_and_serve(scope, receive, send_noted, request, place)
         except GitHttpError as error:
             await _send_error(send, error)
         except PlacesTakenError as error:
             await _send_error(send, GitHttpError(429 if error.own else 503, str(error)))
+        except PlaceLostError as error:
+            if has_begun:
+                _LOG.warning("git: an answer is broken off, since its client was slow and others waited")
+                raise
+            await _send_error(send, GitHttpError(503, str(error)))
         except RepoError as error:
             await _send_error(send, GitHttpError(404, str(error)))
         except DiskFullError as error:

@@ -32,7 +32,7 @@ _NOT_HERE = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}  # of an address: IPv6 is 
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 # Bytes that a connection reads, or encrypts, at a time: 16 TLS records. The C library maps a buffer of this size by
 # itself, so that its unused pages take no memory: a connection takes 34 KiB, and 47 with buffers of two records.
-_RECORDS_BYTES = 16 * (16 * 1024 + 64)
+RECORDS_BYTES = 16 * (16 * 1024 + 64)
 
 
 async def listen(
@@ -78,7 +78,7 @@ def _connect_accepted(
                 raise
         else:
             name_sessions(context)
-            sizes = {"ssl_incoming_bio_size": _RECORDS_BYTES, "ssl_outgoing_bio_size": _RECORDS_BYTES}
+            sizes = {"ssl_incoming_bio_size": RECORDS_BYTES, "ssl_outgoing_bio_size": RECORDS_BYTES}
             return functools.partial(connect_fast, loop, **sizes)
     return loop.connect_accepted_socket
 

@@ -35,11 +35,13 @@ from walle.pipeline.tunnel.connection import READ_BYTES, READ_UPLOADS, Connectio
 from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
-from walle.pipeline.tunnel.listener import Listener, listen
+from walle.pipeline.tunnel.listener import RECORDS_BYTES, Listener, listen
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 
-_RECEIVE_BYTES = 256 << 10  # of one read of a connection
+# Of one read of a connection: all that its transport decrypts at a time. aiofastnet does not deliver the rest when
+# reading is paused and resumed, unless more comes.
+_RECEIVE_BYTES = RECORDS_BYTES
 
 
 class TunnelServerError(PipelineError):
