@@ -196,7 +196,7 @@ async def test_a_task_has_versions_for_a_bounded_number_of_groups(
 
 @pytest.mark.asyncio
 async def test_devices_of_a_group_are_no_beta_devices_of_a_release_for_all(cloud: Cloud) -> None:
-    """They keep the version of their group, so that the gate would wait for their reports for ever."""
+    """They keep the version of their group, so that the gate would wait for their reports without end."""
     await cloud.full("v1")
     group = await cloud.full("v2", rule="os == 'ios'")
     for number, os in enumerate(["ios", "android", "ios", "android"]):
