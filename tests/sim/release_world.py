@@ -198,5 +198,5 @@ class ReleaseWorld:
         self.answerer.swap(table)
         self.published.set()
 
-    async def _recent(self, count: int, policy: Policy) -> tuple[str, ...]:
-        return self.answerer.recent(count, policy)
+    async def _recent(self, count: int, policy: Policy, task: str) -> tuple[str, ...]:
+        return self.answerer.recent(count, policy, task)

@@ -332,8 +332,8 @@ class GatewayNode:
         """Answer from `table` from now on; new versions once fallback inference has loaded them."""
         await self._tables.publish(table)
 
-    async def recent_devices(self, count: int, policy: Policy) -> tuple[str, ...]:
-        return self._answerer.recent(count, policy)
+    async def recent_devices(self, count: int, policy: Policy, task: str) -> tuple[str, ...]:
+        return self._answerer.recent(count, policy, task)
 
     # --- called by an operator ----------------------------------------------------------------------------------------
 

@@ -93,6 +93,8 @@ def _takes(rule: str, attributes: Mapping[str, Attribute], app_version: str = "1
         ("os.startsWith('and') && os.matches('^a.*d$') && os.size() == 7", True),
         ("memory_mb / 1024 == 4", True),
         ("is_member ? battery > 0.4 : battery > 0.9", True),
+        ("!version_in(app_version, '>=11') && (version_in(app_version, '>=99') || memory_mb / 2 > 3)", True),
+        ("battery + 1.0 > 9.0 || version_in(app_version, '>=11') || is_member == false", False),
         ("true", True),
     ],
 )
@@ -108,6 +110,10 @@ def test_a_rule_takes_no_device_that_lacks_what_it_asks_for(rule: str) -> None:
 
 
 def test_what_a_rule_does_not_need_may_be_missing() -> None:
+    assert _takes("version_in(os, '>=17') || is_member", {"is_member": True})
+    assert not _takes("!version_in(os, '>=17')", {"is_member": True})
+    assert _takes("!version_in(os, '>=17')", {"os": "linux"})  # not a version: in no range
+    assert not _takes("version_in(os, '>=17') == is_member", {"is_member": False})
     assert _takes("is_member || os == 'ios'", {"is_member": True})
     assert not _takes("is_member && os == 'ios'", {"is_member": False})
     assert _takes("battery > 1.5", {"battery": 2})  # a whole number is a number
@@ -131,6 +137,7 @@ def test_what_a_rule_does_not_need_may_be_missing() -> None:
         ("app_version >= '10'", 13, "texts have no order in rules"),
         ("version_in(app_version, 'ten')", 25, "is not a version range"),
         ("version_in(app_version, os)", 25, "a range of versions is a literal"),
+        ("version_in(os + '1', '>=1')", 15, "version_in takes an attribute"),
         ("os.matches('[')", 12, "invalid regular expression"),
         ("os.matches(app_version)", 12, "a pattern is a literal"),
         ("os in ['a', 3]", 7, "the list has values of another type than os"),
@@ -194,6 +201,7 @@ def test_a_device_specific_policy_takes_its_devices() -> None:
         ("os = 'string'", "has 'os'; attributes are declared in the section"),
         ("[attributes]\nos = 'text'", "os is of type 'text'; the types are"),
         ("[attributes]\n'o s' = 'string'", "'o s' is not a name"),
+        ("[attributes]\n__os = 'string'", "'__os' is not a name"),
         ("[attributes]\nin = 'string'", "'in' is not a name"),
         ("[attributes]\napp_version = 'string'", "app_version is declared always"),
         ("[attributes", "is not TOML"),

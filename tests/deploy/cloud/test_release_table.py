@@ -453,10 +453,19 @@ def test_a_table_goes_through_json_and_pickle() -> None:
 
 
 def test_made_up_groups_do_not_fill_the_memory() -> None:
-    table = Cloud().table(_release(1, "v1", ReleaseState.FULL))
-    for number in range(3 * MAX_GROUPS):
-        assert len(table.answer(Profile("d", f"10.{number}"))) == 1
-    assert len(table._plans) <= MAX_GROUPS
+    schema = {f"b{bit}": ColumnType.BOOL for bit in range(10)}
+    releases = []
+    for number, name in enumerate(schema, 1):  # each device below is in a group of its own
+        release = _release(number, f"v{number}", ReleaseState.GRAY, step=2)
+        request = dataclasses.replace(release.request, policy=Policy(rule=name).typed(schema))
+        releases.append(dataclasses.replace(release, request=request))
+    table = Cloud().table(*releases)
+    for number in range(1, 3 * MAX_GROUPS):
+        attributes = {f"b{bit}": bool(number >> bit & 1) for bit in range(10)}
+        (directive,) = table.answer(Profile("d", f"10.{number}", attributes))
+        assert directive.version == f"v{number.bit_length()}"
+    assert 0 < len(table._plans) <= MAX_GROUPS
+    assert all(0 < len(steps.known) <= MAX_GROUPS for steps in table._row_steps)
 
 
 @pytest.mark.parametrize("have", ["v2", "v999999", "weird", "v", "v²"])

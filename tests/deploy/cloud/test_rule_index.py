@@ -1,5 +1,6 @@
 """The index of policies against the policies themselves, one after another."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
@@ -7,7 +8,7 @@ from packaging.version import Version
 
 from walle.deploy.cloud.attribute_schema import ColumnType
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.rule import compile_rule, unparse
+from walle.deploy.cloud.rule import RuleError, compile_rule, unparse
 from walle.deploy.cloud.rule_index import PolicyIndex
 from walle.deploy.version_range import cuts_of, in_range, plain_numbers
 from walle.protocol import Profile
@@ -167,3 +168,15 @@ def test_rules_that_give_a_column_two_types_are_each_true_to_their_own() -> None
     assert index.matching(Profile("d", "1", {"model": "a"})) == 0b01
     assert index.matching(Profile("d", "1", {"model": 2})) == 0b10
     assert index.matching(Profile("d", "1", {"model": 2.0})) == 0
+
+
+@pytest.mark.parametrize("depth", [1, 10, *range(22, 40)])
+def test_a_rule_that_is_taken_can_be_evaluated_however_it_is_nested(depth: int) -> None:
+    """The library refuses deep texts, and a gateway writes a rule's terms with more brackets than the rule has."""
+    rule = f"memory_mb{'+1' * depth} > 0 && os == 'ios' && (is_member || {'(' * depth}battery > 0.0{')' * depth})"
+    if depth > 29:
+        with pytest.raises(RuleError, match="nested too deeply"):
+            Policy(rule=rule).typed(SCHEMA)
+        return
+    policy = Policy(rule=rule).typed(SCHEMA)
+    assert PolicyIndex([policy]).matching(Profile("d", "1", {"os": "ios", "memory_mb": 1, "is_member": True})) == 1

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from tests.sim.release_world import ReleaseWorld
 from walle.clock import ManualClock
+from walle.deploy.cloud import release_service
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.api import install_error_handlers, release_router
 from walle.deploy.cloud.device_registry import DeviceRegistry
@@ -174,3 +175,38 @@ async def test_releases_for_other_devices_are_under_way_at_once_and_for_the_same
         assert (await cloud.ask("POST", "/v1/releases", body("v1", app_version=f">={number}")))[0] == 201
     status, answer = await cloud.ask("POST", "/v1/releases", body("v1", app_version=">=99"))
     assert (status, "one of 16" in answer["error"]) == (409, True)
+
+
+@pytest.mark.asyncio
+async def test_a_task_has_versions_for_a_bounded_number_of_groups(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_service, "MAX_GROUPS_OF_TASK", 2)
+    first = await cloud.full("v1", devices=["d1"])
+    await cloud.full("v1", devices=["d2"])
+    body = {"scenario": "shop", "task": "ipv", "version": "v2", "beta": 0, "policy": {"devices": ["d3"]}}
+    status, answer = await cloud.ask("POST", "/v1/releases", body)
+    assert (status, answer["type"]) == (409, "TooManyGroupsError")
+    assert (await cloud.ask("POST", "/v1/releases", {**body, "policy": {"devices": ["d2"]}}))[
+        0
+    ] == 201  # a newer version
+    await cloud.ask("POST", f"/v1/releases/{first}/rollback")
+    assert (await cloud.ask("POST", "/v1/releases", body))[0] == 201
+
+
+@pytest.mark.asyncio
+async def test_devices_of_a_group_are_no_beta_devices_of_a_release_for_all(cloud: Cloud) -> None:
+    """They keep the version of their group, so that the gate would wait for their reports without end."""
+    await cloud.full("v1")
+    group = await cloud.full("v2", rule="os == 'ios'")
+    for number, os in enumerate(["ios", "android", "ios", "android"]):
+        profile = Profile(f"d{number}", "10", {"os": os})
+        cloud.world.answerer.headers(profile.to_header().encode(), profile.device_id)
+    body = {"scenario": "shop", "task": "ipv", "version": "v3", "beta": 2}
+    _, release = await cloud.ask("POST", "/v1/releases", body)
+    await cloud.ask("POST", f"/v1/releases/{release['id']}/start")
+    async for reached in cloud.world.service.watch(release["id"]):
+        if reached.beta_devices:
+            break
+    assert reached.beta_devices == ("d3", "d1")
+    assert (await cloud.world.service.get(group)).stage == "full"

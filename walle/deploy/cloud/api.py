@@ -37,7 +37,7 @@ from walle.deploy.cloud.release import (
     ReleaseState,
     TransitionError,
 )
-from walle.deploy.cloud.release_service import TaskBusyError, UnknownReleaseError
+from walle.deploy.cloud.release_service import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, OutcomeBatch, ProtocolError, printable
@@ -472,7 +472,7 @@ def error_status(error: Exception) -> int:
             return 507 if error.is_full else 503
         case UnknownReleaseError() | UnknownDeviceError() | UnknownTokenError():
             return 404
-        case TransitionError() | TaskBusyError() | TokenExistsError() | LastAdminError():
+        case TransitionError() | TaskBusyError() | TooManyGroupsError() | TokenExistsError() | LastAdminError():
             return 409
         case DiskFullError() | JournalError(is_full=True):
             return 507

@@ -98,9 +98,9 @@ def parse_schema(text: str, where: str = "attributes.toml") -> Schema:
         raise SchemaError(where, f"declares {len(declared)} attributes; {MAX_ATTRIBUTES} is the most")
     schema = {}
     for name, kind in declared.items():
-        if not _NAME.fullmatch(name) or _RESERVED.fullmatch(name):
+        if not _NAME.fullmatch(name) or name.startswith("__") or _RESERVED.fullmatch(name):
             raise SchemaError(
-                where, f"{name[:100]!r} is not a name (letters, digits and _, 64 at most, no word of CEL)"
+                where, f"{name[:100]!r} is not a name (letters, digits and _, not __ first, 64 at most, no word of CEL)"
             )
         if name == APP_VERSION:
             raise SchemaError(where, f"{APP_VERSION} is declared always: it is the profile's app version, a string")

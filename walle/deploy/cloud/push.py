@@ -145,13 +145,18 @@ class Answerer:
         self._seen_bytes = size_bytes
         self._has_seen.set()
 
-    def recent(self, count: int, policy: Policy) -> tuple[str, ...]:
-        """Return up to `count` devices of the policy, ordered by the last change of their profile, newest first."""
+    def recent(self, count: int, policy: Policy, task: str = "") -> tuple[str, ...]:
+        """Return up to `count` devices of the policy, ordered by the last change of their profile, newest first.
+
+        Devices for which a more specific release of the task is are left out: they would not get this one.
+        """
         found: list[str] = []
+        row = self.table.rows.get(task)
+        before = [entry.policy for entry in row.entries if entry.policy.tier > policy.tier] if row is not None else []
         for device_id, profile in reversed(self._recent.items()):
             if len(found) == count:
                 break
-            if policy.matches(profile):
+            if policy.matches(profile) and not any(other.matches(profile) for other in before):
                 found.append(device_id)
         return tuple(found)
 

@@ -53,6 +53,7 @@ _WHO = "release service"  # in the audit log
 _VERSIONS_OF_DEVICES = 3  # of a task, to which differences are made
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
 MAX_UNDER_WAY = 16  # releases of one task at once, each for other devices
+MAX_GROUPS_OF_TASK = 100  # different policies in its row
 _RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one is repeated
 
 
@@ -97,6 +98,20 @@ class SignedAgainError(DeployError):
         )
 
 
+class TooManyGroupsError(DeployError):
+    """A task has versions for as many groups of devices as it can have."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task} has releases for {MAX_GROUPS_OF_TASK} groups of devices, which is the most;"
+            " roll back those of groups that need no version of their own any more"
+        )
+
+
 class Judge(Protocol):
     """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the service calls."""
 
@@ -116,8 +131,9 @@ class World:
     devices that have the versions with these manifests (sha256); `publish` swaps the table in all gateways; `stamp`
     returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys have signed a
     version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns at most a given
-    number of ids of recently seen devices of a policy; `exclusive_files` returns the signed list of a device's
-    exclusive files. A call that raises is retried, except during a simulation, where it fails the release.
+    number of ids of recently seen devices of a policy that would get the task by it; `exclusive_files` returns the
+    signed list of a device's exclusive files. A call that raises is retried, except during a simulation, where it fails
+    the release.
     """
 
     check_version: Callable[[str, str, str], Awaitable[None]]
@@ -131,7 +147,7 @@ class World:
     read: Callable[[str], Awaitable[bytes]]
     simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
-    recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
+    recent_devices: Callable[[int, Policy, str], Awaitable[tuple[str, ...]]]
     sign: Callable[[Directive], Directive]
     stamp: Callable[[ReleaseTable], Awaitable[str]]
     signing: Callable[[TaskVersion], Awaitable[SigningState]]
@@ -212,6 +228,7 @@ class ReleaseService:
 
         Raises:
             TaskBusyError: another one of the task with the same policy is under way, or MAX_UNDER_WAY are.
+            TooManyGroupsError: its releases are for MAX_GROUPS_OF_TASK other policies.
             RuleError, SchemaError: the policy's rule is invalid, or cannot be checked.
             RepoError: the version does not exist.
         """
@@ -370,6 +387,10 @@ class ReleaseService:
         if same or len(under_way) >= MAX_UNDER_WAY:
             first = (same or under_way)[0]
             raise TaskBusyError(request.name, first.id, first.state.value)
+        of_task = (release for release in self._releases.values() if release.request.name == request.name)
+        groups = {entry.policy for entry in plan_row(request.name, of_task, "").entries}
+        if request.policy not in groups and len(groups) >= MAX_GROUPS_OF_TASK:
+            raise TooManyGroupsError(request.name)
 
     async def typed_policy(self, policy: Policy) -> Policy:
         """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""
@@ -535,7 +556,9 @@ class ReleaseService:
             count = release.request.beta
             if release.state is not ReleaseState.BETA or release.beta_devices or not isinstance(count, int):
                 return
-            devices = await self._world.recent_devices(min(count, MAX_BETA_DEVICES), release.request.policy)
+            devices = await self._world.recent_devices(
+                min(count, MAX_BETA_DEVICES), release.request.policy, release.request.name
+            )
             if len(devices) >= count:
                 await self._apply_if_still(release, BetaResolved(self._clock.time(), tuple(devices[:count])))
                 return

@@ -13,9 +13,10 @@ ranges are literals, so that no device's text is one. Texts have no order here: 
 
 import dataclasses
 import functools
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cel_expr_python import cel
@@ -50,6 +51,7 @@ _OPERATORS = {
 }
 _METHODS = frozenset({"startsWith", "endsWith", "contains", "matches", "size"})
 _VERSION_IN = "version_in"
+_TOO_DEEP = "is nested too deeply: about 30 brackets or operators within each other are the most"
 _PLACE = re.compile(r"<input>:(\d+):(\d+): ([^\n]*)")
 
 
@@ -74,16 +76,21 @@ class RuleError(DeployError):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A compiled rule. `terms` are its parts that `&&` joins; `columns` are those that it names."""
+    """A compiled rule. `terms` are its parts that `&&` joins; `columns` are those that it names.
+
+    The library would leak memory at each call of a function of ours. So a rule is evaluated with a column of truth
+    values in place of each `version_in`, which is computed before: `versions` has its name, attribute and range.
+    """
 
     text: str
     columns: Columns
+    versions: tuple[tuple[str, str, str], ...]
     expression: cel.Expression
     terms: tuple[Node, ...]
 
     def matches(self, profile: Profile) -> bool:
         """Return whether the rule is true of a device."""
-        return self.holds(activation(values_of(profile, dict(self.columns)), self.columns))
+        return self.holds(activation(profile, self.columns, self.versions))
 
     def holds(self, values: cel.Activation) -> bool:
         """Return whether the rule is true of the values, which have the types of its columns."""
@@ -96,9 +103,17 @@ def column_types(text: str, schema: Schema) -> Columns:
     Raises:
         RuleError: it is not.
     """
+    if len(text) > MAX_RULE_CHARS:
+        raise RuleError(text, MAX_RULE_CHARS, f"a rule has at most {MAX_RULE_CHARS} characters, this one {len(text)}")
     declared = tuple(sorted(schema.items()))
-    names = {name for term in _compile(text, declared).terms for name in names_in(term)}
-    return tuple((name, kind) for name, kind in declared if name in names)
+    terms = _compile(text, declared).terms
+    names = {name for term in terms for name in names_in(term)}
+    columns = tuple((name, kind) for name, kind in declared if name in names)
+    try:
+        compile_rule(joined(terms), columns)  # a gateway evaluates some of the terms, which have more brackets as text
+    except RuleError as error:
+        raise RuleError(text, 0, _TOO_DEEP) from error
+    return columns
 
 
 @functools.lru_cache(maxsize=4096)
@@ -112,8 +127,6 @@ def compile_rule(text: str, columns: Columns) -> Rule:
 
 
 def _compile(text: str, columns: Columns) -> Rule:
-    if len(text) > MAX_RULE_CHARS:
-        raise RuleError(text, MAX_RULE_CHARS, f"a rule has at most {MAX_RULE_CHARS} characters, this one {len(text)}")
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise RuleError(text, 0, "has a character that no text has")
     environment = _environment(columns)
@@ -128,33 +141,55 @@ def _compile(text: str, columns: Columns) -> Rule:
         raise RuleError(text, 0, what)
     tree = tree_of(expression)
     _check(text, tree, {APP_VERSION: ColumnType.STRING, **dict(columns)})
-    return Rule(text, columns, expression, tuple(_conjuncts(tree)))
+    versions: dict[str, tuple[str, str]] = {}
+    without = _without_versions(tree, versions)
+    named = tuple((name, *versions[name]) for name in sorted(versions))
+    if named:
+        expression = _environment(columns, tuple(sorted(versions))).compile(unparse(without))
+    return Rule(text, columns, named, expression, tuple(_conjuncts(tree)))
 
 
-@functools.lru_cache(maxsize=256)
-def _environment(columns: Columns) -> cel.Env:
+@functools.lru_cache(maxsize=1024)
+def _environment(columns: Columns, versions: tuple[str, ...] = ()) -> cel.Env:
     text = cel.Type.STRING
-    overload = cel.Overload("version_in_range", cel.Type.BOOL, [text, text], False, in_range)
-    types = {APP_VERSION: text, **{name: _TYPES[kind] for name, kind in columns}}
+    overload = cel.Overload("version_in_range", cel.Type.BOOL, [text, text], False)  # to be checked, never called
+    types = {
+        APP_VERSION: text,
+        **{name: _TYPES[kind] for name, kind in columns},
+        **dict.fromkeys(versions, cel.Type.BOOL),
+    }
     return cel.NewEnv(variables=types, functions=[cel.FunctionDecl(_VERSION_IN, [overload])])
 
 
-def activation(values: Mapping[str, Attribute], columns: Columns) -> cel.Activation:
-    """Return values in the library's form, for any number of rules that agree on the types of these columns."""
-    return _environment(columns).Activation(values)
+def _without_versions(node: Node, found: dict[str, tuple[str, str]]) -> Node:
+    """Return the tree with a column in place of each `version_in`; `found` gets their attributes and ranges."""
+    if node.kind == "call" and node.value == _VERSION_IN:
+        column, text = str(node.parts[0].value), str(node.parts[1].value)
+        digest = hashlib.blake2b(f"{column} {text}".encode(), digest_size=12).hexdigest()
+        name = f"__version_{digest}"  # the same in all rules that share values; no attribute begins with __
+        found[name] = column, text
+        return Node("name", name, (), node.offset)
+    return dataclasses.replace(node, parts=tuple(_without_versions(part, found) for part in node.parts))
 
 
-def values_of(profile: Profile, types: Mapping[str, ColumnType]) -> dict[str, Attribute]:
-    """Return a profile's values of these columns and its app version, without those of another type."""
+def activation(profile: Profile, columns: Columns, versions: tuple[tuple[str, str, str], ...]) -> cel.Activation:
+    """Return a profile's values in the library's form, without those of another type than their column.
+
+    It is for any number of rules that agree on the types of these columns.
+    """
     values: dict[str, Attribute] = {}
-    for name, kind in types.items():
+    for name, kind in columns:
         value = kind.take(profile.attributes.get(name))
         if value is not None:
             values[name] = value
-    version = ColumnType.STRING.take(profile.app_version)
-    if version is not None:
-        values[APP_VERSION] = version
-    return values
+    app_version = ColumnType.STRING.take(profile.app_version)
+    if app_version is not None:
+        values[APP_VERSION] = app_version
+    for name, column, text in versions:
+        version = values.get(column)
+        if isinstance(version, str):
+            values[name] = in_range(version, text)
+    return _environment(columns, tuple(name for name, _, _ in versions)).Activation(values)
 
 
 def _explained(text: str, message: str, columns: Columns) -> RuleError:
@@ -162,9 +197,7 @@ def _explained(text: str, message: str, columns: Columns) -> RuleError:
     found = _PLACE.search(message)
     if found is None:
         if "recursion" in message:
-            return RuleError(
-                text, 0, "is nested too deeply: about 30 brackets or operators within each other are the most"
-            )
+            return RuleError(text, 0, _TOO_DEEP)
         return RuleError(text, 0, message.split("\n", maxsplit=1)[0].removesuffix("]").rpartition(" [")[0] or message)
     line, column, what = int(found[1]), int(found[2]), found[3].removesuffix(" [INVALID_ARGUMENT]")
     offset = sum(len(one) + 1 for one in text.split("\n")[: line - 1]) + column - 1
@@ -230,6 +263,8 @@ def _check(text: str, node: Node, types: Mapping[str, ColumnType]) -> None:
             if not isinstance(tried.value(), bool):
                 raise refuse(one.parts[1], f"{str(tried.value())[:200]}")
         elif function == _VERSION_IN:
+            if one.parts[0].kind != "name":
+                raise refuse(one.parts[0], f"{_VERSION_IN} takes an attribute, such as app_version")
             if one.parts[1].kind != "literal":
                 raise refuse(one.parts[1], "a range of versions is a literal, such as '>=10,<11'")
             try:
@@ -275,6 +310,11 @@ def unparse(node: Node) -> str:
             return f"{_bracketed(parts[0])}.{function}({', '.join(map(unparse, parts[1:]))})"
         case _, function:
             return f"{function}({', '.join(map(unparse, parts))})"
+
+
+def joined(terms: Iterable[Node]) -> str:
+    """Return the rule that has these terms."""
+    return " && ".join(f"({unparse(term)})" for term in terms)
 
 
 def _bracketed(node: Node) -> str:

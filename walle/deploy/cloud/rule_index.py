@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from walle.deploy.cloud.attribute_schema import APP_VERSION, Columns, ColumnType
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.rule import Rule, RuleError, activation, values_of
+from walle.deploy.cloud.rule import Rule, RuleError, activation, compile_rule, joined
 from walle.deploy.cloud.value_sets import Choice, NumberCut, Ranges, ValueSet, VersionRange, set_of
 from walle.deploy.version_range import in_range, plain_numbers
 from walle.protocol import Profile
@@ -149,6 +149,7 @@ class PolicyIndex:
                 self._tables.append((column, kind, free, _TABLES[of](free, list(taken.items()))))
                 remaining = rest
         self._columns: Columns = tuple(sorted(self._types.items()))
+        self._versions = tuple(sorted({one for rule in self._rules.values() for one in rule.versions}))
         self._evaluated = 0
         for bit in (*self._rules, *self._strange):
             self._evaluated |= bit
@@ -160,20 +161,21 @@ class PolicyIndex:
         constraints: dict[tuple[str, ColumnType, type[ValueSet]], list[tuple[int, ValueSet]]],
     ) -> None:
         types = {APP_VERSION: ColumnType.STRING, **dict(rule.columns)}
-        is_whole = True  # the tables say all of it
+        rest = []  # what the tables do not say
         for term in rule.terms:
             found = set_of(term, rule.columns)
             if found is None:
-                is_whole = False
+                rest.append(term)
             else:
                 constraints.setdefault((found[0], types[found[0]], type(found[1])), []).append((bit, found[1]))
-        if is_whole:
+        if not rest:
             return
+        evaluated = compile_rule(joined(rest), rule.columns) if len(rest) < len(rule.terms) else rule
         if all(self._types.get(name, kind) is kind for name, kind in rule.columns):
             self._types.update(rule.columns)
-            self._rules[bit] = rule
+            self._rules[bit] = evaluated
         else:
-            self._strange[bit] = rule
+            self._strange[bit] = evaluated
 
     def matching(self, profile: Profile) -> int:
         """Return the policies that take a device, as bits."""
@@ -184,7 +186,7 @@ class PolicyIndex:
             found &= free if value is None else table.allowed(value)
         rest = found & self._evaluated
         if rest:
-            values = activation(values_of(profile, self._types), self._columns)
+            values = activation(profile, self._columns, self._versions)
             while rest:
                 bit = rest & -rest
                 rest ^= bit
