@@ -13,7 +13,7 @@ import httpx
 from walle.clock import Clock, SystemClock
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.fetch import HttpFetcher
-from walle.deploy.device.outcomes import OutcomeReport
+from walle.deploy.device.outcomes import OutcomeReport, device_groups
 from walle.deploy.device.trust import DeviceTrust
 from walle.deploy.http_roots import http_tls
 from walle.device.background import BackgroundWork
@@ -115,7 +115,7 @@ class Device:
                 HttpFetcher(http),
                 runner.check,
                 clock,
-                outcomes=OutcomeReport(config.device_id),
+                outcomes=OutcomeReport(config.device_id, device_groups(config.app_version, config.attributes)),
                 prepare=self._versions.prepare,
                 on_activate=self._versions.activate,
                 on_suspend=self._versions.suspend,

@@ -39,6 +39,7 @@ from walle.protocol import (
 
 AS_DEVICE = {DEVICE_HEADER: "d1"}
 BODY: dict[str, Any] = {"scenario": "shop", "task": "ipv", "version": "v1", "beta": ["d1"]}
+BODY["gate"] = {"trial_runs": 10_000}
 
 
 def _sender(session: bytes | None) -> str:
@@ -76,9 +77,10 @@ class Gateway:
         return await self.client.get(path, headers=self.as_anna)
 
     async def report(self, release_id: str, ok: int, failed: int, batch_id: str) -> httpx.Response:
+        installed = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.INSTALLED)
         outcome = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=ok, failed=failed)
         response = await self.client.post(
-            "/v1/outcomes", json=OutcomeBatch("d1", batch_id, (outcome,)).to_json(), headers=AS_DEVICE
+            "/v1/outcomes", json=OutcomeBatch("d1", batch_id, (installed, outcome)).to_json(), headers=AS_DEVICE
         )
         await self.world.service.settled()
         return response
