@@ -225,6 +225,17 @@ def test_in_a_trial_each_run_counts_like_a_device() -> None:
     assert limited.evidence()["new"]["runs"] == 1
 
 
+def test_a_device_that_leaves_the_version_in_the_same_report_is_broken_and_in_a_trial_its_runs_count_too() -> None:
+    outcomes = [_outcome(OutcomeKind.REVERTED), _outcome(OutcomeKind.RUN, 500, 10), _outcome(OutcomeKind.INSTALLED)]
+    monitor = Monitor(_step())
+    monitor.take("a", outcomes, {}, 0.0)
+    assert (monitor.devices, monitor.broken_devices) == (1, 1)
+    trial = Monitor(_step(Gate(p_good=0.05, p_bad=0.5, alpha=0.05, trial_runs=1_000), steps=2))
+    trial.take("a", [outcomes[0], _outcome(OutcomeKind.RUN, 0, 10), outcomes[2]], {}, 0.0)
+    assert trial.verdict is Verdict.REJECT
+    assert trial.reason == "11 of 11 runs failed, on 1 devices"
+
+
 def test_a_trial_can_wait_for_several_devices() -> None:
     gate = Gate(p_good=0.05, p_bad=0.5, min_devices=2, trial_runs=100)
     monitor = Monitor(_step(gate))

@@ -31,6 +31,14 @@ MAX_DEVICE_RUNS = 100
 MAX_TRIAL_RUNS = 10_000
 _P_BROKEN = 0.05  # share of broken devices of a bad version
 _HOSTILE = 0.01  # share of devices whose failures are disregarded
+_ORDER = (
+    OutcomeKind.INSTALLED,
+    OutcomeKind.REJECTED,
+    OutcomeKind.REVERTED,
+    OutcomeKind.RUN,
+    OutcomeKind.REMOVED,
+)
+_TRIAL_ORDER = tuple(sorted(_ORDER, key=lambda kind: (kind is not OutcomeKind.INSTALLED, kind is not OutcomeKind.RUN)))
 _GROUPS = RateTest(floor=0.1, gap=0.85, hostile=0.0)
 
 
@@ -215,7 +223,9 @@ class Monitor:
     def take(self, device_id: str, outcomes: Collection[Outcome], groups: Mapping[str, str], now_s: float) -> bool:
         """Take a report: the outcomes of the task, whatever their version or order. Return whether it was evidence."""
         runs = self._block_runs
-        for outcome in sorted(outcomes, key=lambda one: one.kind is OutcomeKind.RUN):
+        # Within a report, a refusal outweighs runs; in a trial the runs before it count as well.
+        order = _TRIAL_ORDER if self.step.gate.trial_runs else _ORDER
+        for outcome in sorted(outcomes, key=lambda one: order.index(one.kind)):
             if outcome.release == self.step.release:
                 if self.step.is_new(device_id):
                     self._take_new(device_id, outcome, groups, now_s)
