@@ -276,7 +276,7 @@ class Monitor:
         for sample in (self._new[-1], self._old):
             for one, groups in sample.settle(now_s - settle_s):
                 self._note(sample, one, groups)
-        return self._judge()
+        return self._judge(forced=self._old.changed)
 
     # --- verdict ---
 
@@ -295,12 +295,12 @@ class Monitor:
 
     def _judge(self, *, forced: bool = False) -> bool:
         """Update the verdict; return whether the evidence was touched since the last call."""
-        samples = (self._new[-1], self._old)
-        changed, touched = any(one.changed for one in samples), any(one.touched for one in samples)
-        for one in samples:
-            one.changed = one.touched = False
-        if self.verdict is Verdict.REJECT or not (changed or forced):
-            return touched
+        new, old = self._new[-1], self._old
+        touched = new.touched or old.touched
+        new.touched = old.touched = False
+        if self.verdict is Verdict.REJECT or not (new.changed or forced):
+            return touched  # the control alone is looked at by the next `tick`
+        new.changed = old.changed = False
         for test in self._rejections(exact=False):
             if test.value >= test.boundary:
                 self.verdict, self.reason, self.cause = Verdict.REJECT, self._because(test), ""
@@ -364,9 +364,9 @@ class Monitor:
             return []
         tests = []
         for group in self._groups:
-            new = [one.by_group(group) for one in self._new]
-            if not any(sample.get((1, UNITS)) for sample in new):
+            if not any(one.groups.get(group, (0, 0))[1] for one in self._new):
                 continue
+            new = [one.by_group(group) for one in self._new]
             old = self._old.by_group(group) if self.step.has_control else None
             value = self._over_steps(_GROUPS, new, old, self._group_at, exact=exact)
             tests.append(TestValue(f"group {group[0]}={group[1]}", value, self._group_at))
