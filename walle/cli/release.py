@@ -66,6 +66,9 @@ def start(
     gate_settle_s: Annotated[
         float | None, typer.Option(help="Seconds after which a device with fewer runs counts.")
     ] = None,
+    gate_silence_s: Annotated[
+        float | None, typer.Option(help="Seconds without a further device after which it is paused.")
+    ] = None,
     trial_runs: Annotated[
         int | None,
         typer.Option(help="For a trial with a few devices: this many runs of each count like devices of their own."),
@@ -83,7 +86,7 @@ def start(
         raise typer.BadParameter("give a number or the devices, not both", param_hint="--beta, --beta-device")
     gate = {"p_good": gate_p_good, "p_bad": gate_p_bad, "alpha": gate_alpha, "beta": gate_beta}
     gate = {**gate, "min_devices": gate_min_devices, "device_runs": gate_device_runs}
-    gate = {**gate, "settle_s": gate_settle_s, "trial_runs": trial_runs}
+    gate = {**gate, "settle_s": gate_settle_s, "silence_s": gate_silence_s, "trial_runs": trial_runs}
     optional: dict[str, Any] = {
         "beta": beta_device or beta,
         "steps": step or None,

@@ -25,6 +25,7 @@ TASK = "shop/ipv"
         ("min_devices", {"min_devices": 0}),
         ("device_runs", {"device_runs": 0}),
         ("settle_s", {"settle_s": 0.0}),
+        ("silence_s", {"silence_s": 0.0}),
         ("trial_runs", {"trial_runs": -1}),
     ],
 )
@@ -198,6 +199,25 @@ def test_a_group_on_which_the_version_always_fails_pauses_the_release_until_a_pe
     assert monitor.verdict is Verdict.PAUSE
     monitor.begin(dataclasses.replace(step, overruled=(monitor.cause,)))
     assert monitor.verdict is not Verdict.PAUSE
+
+
+def test_a_step_without_reports_is_paused_after_the_stated_time_and_not_again_once_overruled() -> None:
+    monitor = Monitor(_step(Gate(silence_s=600.0)))
+    monitor.tick(0.0)
+    monitor.tick(500.0)
+    _report(monitor, "a", 10, 0, now_s=550.0)
+    for now_s in (551.0, 1_150.0):
+        monitor.tick(now_s)
+        assert monitor.verdict is Verdict.CONTINUE
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    again.tick(1_151.0)
+    assert (again.verdict, again.cause) == (Verdict.PAUSE, "silence at gray 1.0")
+    assert again.reason == "no further device has reported for 0.167 h; 1 devices count"
+    again.begin(dataclasses.replace(again.step, overruled=(again.cause,)))
+    for now_s in (1_152.0, 9_999.0):
+        again.tick(now_s)
+        assert again.verdict is Verdict.CONTINUE
 
 
 def test_a_beta_is_decided_by_all_of_its_devices() -> None:

@@ -191,7 +191,7 @@ def test_a_release_of_a_journal_of_before_has_overruled_nothing() -> None:
     plain = _after(_release(), *PATHS["gray 0.5"]).to_plain()
     for name in ("cause", "overruled"):
         del plain[name]
-    for name in ("device_runs", "settle_s", "trial_runs"):
+    for name in ("device_runs", "settle_s", "silence_s", "trial_runs"):
         del plain["request"]["gate"][name]
     release = Release.from_plain(json.loads(json.dumps(plain)))
     assert (release.cause, release.overruled, release.request.gate) == ("", (), Gate())

@@ -107,6 +107,9 @@ class GateBody(_Strict):
     min_devices: int = Field(default=Gate.min_devices, description="devices that must count before a step ends")
     device_runs: int = Field(default=Gate.device_runs, description="first runs of a device, by which it counts")
     settle_s: float = Field(default=Gate.settle_s, description="seconds after which a device with fewer runs counts")
+    silence_s: float = Field(
+        default=Gate.silence_s, description="seconds without a further device after which the release is paused"
+    )
     trial_runs: int = Field(
         default=Gate.trial_runs,
         description="for a trial with a few devices: this number of runs of each count like devices; 0: not a trial",

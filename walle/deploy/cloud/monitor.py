@@ -63,6 +63,8 @@ class Gate:
     probability `alpha` or less, over all steps; a step of a bad one is accepted with `beta` or less. `min_devices`
     devices must have counted before a step is accepted.
 
+    A step that no device has been added to for `silence_s` seconds is paused: it neither waits without limit nor ships.
+
     A device counts by its first `device_runs` runs, or by those it made within `settle_s` seconds of its first report.
 
     `trial_runs` is for a trial with a few devices, which cannot be judged by devices: each of the first `trial_runs`
@@ -80,6 +82,7 @@ class Gate:
     min_devices: int = 1
     device_runs: int = 10
     settle_s: float = 300.0
+    silence_s: float = 86_400.0
     trial_runs: int = 0
 
     def __post_init__(self) -> None:
@@ -95,8 +98,9 @@ class Gate:
             raise GateError("min_devices", f"{self.min_devices} is not between 1 and {MAX_DEVICES}")
         if not 1 <= self.device_runs <= MAX_DEVICE_RUNS:
             raise GateError("device_runs", f"{self.device_runs} is not between 1 and {MAX_DEVICE_RUNS}")
-        if not 1 <= self.settle_s <= 30 * 86_400:
-            raise GateError("settle_s", f"{self.settle_s} is not between 1 second and 30 days")
+        for field in ("settle_s", "silence_s"):
+            if not 1 <= getattr(self, field) <= 30 * 86_400:
+                raise GateError(field, f"{getattr(self, field)} is not between 1 second and 30 days")
         if not 0 <= self.trial_runs <= MAX_TRIAL_RUNS:
             raise GateError("trial_runs", f"{self.trial_runs} is not between 0 and {MAX_TRIAL_RUNS}")
 
@@ -185,6 +189,8 @@ class Monitor:
         self.cause = ""  # of a pause, as a key
         self._new = [DeviceSample()]  # of each step so far
         self._old = DeviceSample()
+        self._heard_s: float | None = None  # time of the last tick at which devices were added
+        self._counted = 0  # devices at that tick
         self._groups: list[tuple[str, str]] = []  # in the order in which they were first seen; bounded
         self._set_tests()
 
@@ -219,6 +225,7 @@ class Monitor:
 
     def _reset_verdict(self) -> None:
         self.verdict, self.reason, self.cause = Verdict.CONTINUE, "", ""
+        self._heard_s = None
 
     def take(self, device_id: str, outcomes: Collection[Outcome], groups: Mapping[str, str], now_s: float) -> bool:
         """Take a report: the outcomes of the task, whatever their version or order. Return whether it was evidence."""
@@ -272,11 +279,22 @@ class Monitor:
 
     def tick(self, now_s: float) -> bool:
         """Count the devices that reported fewer runs `settle_s` ago with those. Return whether there were any."""
-        settle_s = self.step.gate.settle_s
+        gate = self.step.gate
         for sample in (self._new[-1], self._old):
-            for one, groups in sample.settle(now_s - settle_s):
+            for one, groups in sample.settle(now_s - gate.settle_s):
                 self._note(sample, one, groups)
-        return self._judge(forced=self._old.changed)
+        touched = self._judge(forced=self._old.changed)
+        if self._heard_s is None or self._counted != self.devices:
+            self._heard_s, self._counted = now_s, self.devices
+            return True
+        cause = f"silence at {self.step.stage}"
+        is_silent = now_s - self._heard_s >= gate.silence_s
+        if is_silent and self.verdict is Verdict.CONTINUE and cause not in self.step.overruled:
+            hours = gate.silence_s / 3600
+            what = f"no further device has reported for {hours:.3g} h; {self.devices} devices count"
+            self.verdict, self.reason, self.cause = Verdict.PAUSE, what, cause
+            return True
+        return touched
 
     # --- verdict ---
 
@@ -441,6 +459,8 @@ class Monitor:
             "verdict": self.verdict.value,
             "reason": self.reason,
             "cause": self.cause,
+            "heard_s": self._heard_s,
+            "counted": self._counted,
             "new": [one.to_plain() for one in self._new],
             "old": self._old.to_plain(),
             "groups": [list(group) for group in self._groups],
@@ -459,6 +479,7 @@ class Monitor:
         monitor = cls(Step(**step))
         monitor.verdict = Verdict(plain["verdict"])
         monitor.reason, monitor.cause = plain["reason"], plain["cause"]
+        monitor._heard_s, monitor._counted = plain["heard_s"], plain["counted"]
         monitor._new = [DeviceSample.from_plain(one) for one in plain["new"]]
         monitor._old = DeviceSample.from_plain(plain["old"])
         monitor._groups = [(key, value) for key, value in plain["groups"]]

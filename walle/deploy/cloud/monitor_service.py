@@ -1,7 +1,8 @@
 """Monitor of releases (§6, exception handling): counts outcome reports and delivers a verdict on each step.
 
 Memory is bounded: per release a `Monitor` and a few counts, and the ids of recent batches, so that a batch that is sent
-again counts once. The evidence is journalled every `flush_s` seconds; a crash loses the reports since then.
+again counts once. The evidence is journalled every `flush_s` seconds, in one transaction with the ids of the batches
+that it counts; a crash loses the reports since then.
 """
 
 import asyncio
@@ -172,6 +173,7 @@ class MonitorService:
         self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
         self._evidence: dict[str, _Evidence] = {}
+        self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
         self._batch_ids: dict[tuple[str, str], None] = {}
         self._unsaved_batches: list[tuple[str, str]] = []
@@ -182,7 +184,9 @@ class MonitorService:
         if self._saving is not None:
             raise RuntimeError("the monitor is started already")
         for release_id, plain in (await self._journal.evidence()).items():
-            self._evidence[release_id] = _Evidence.from_plain(plain)
+            evidence = self._evidence[release_id] = _Evidence.from_plain(plain)
+            if evidence.monitor is not None:
+                self._judged.add(release_id)
         self._batch_ids = dict.fromkeys(await self._journal.batches())
         self._saving = asyncio.create_task(self._save_periodically(), name="monitor evidence")
         return self
@@ -233,7 +237,8 @@ class MonitorService:
     async def _tick(self) -> None:
         """Count the devices whose first runs have settled."""
         now_s = self._clock.time()
-        for release_id, evidence in list(self._evidence.items()):
+        for release_id in list(self._judged):
+            evidence = self._evidence[release_id]
             if evidence.monitor is not None and evidence.monitor.tick(now_s):
                 self._unsaved.add(release_id)
                 await self._deliver(release_id, evidence)
@@ -246,6 +251,7 @@ class MonitorService:
         release_id = step.release
         evidence = self._evidence.setdefault(release_id, _Evidence())
         evidence.stage = step.stage
+        self._judged.add(release_id)
         if evidence.monitor is None:
             evidence.monitor = Monitor(step)
         else:
@@ -258,6 +264,7 @@ class MonitorService:
         """Stop judging the release; continue counting."""
         evidence = self._evidence.setdefault(release_id, _Evidence())
         evidence.stage, evidence.monitor, evidence.delivered = "", None, Verdict.CONTINUE
+        self._judged.discard(release_id)
         self._unsaved.add(release_id)
 
     async def take(self, batch: OutcomeBatch) -> None:
@@ -286,10 +293,10 @@ class MonitorService:
                 continue
             evidence.take(batch.device_id, outcome, now_s)
             touched[outcome.release] = evidence
-        for release_id, evidence in self._evidence.items():
+        for release_id in self._judged:
+            evidence = self._evidence[release_id]
             monitor = evidence.monitor
-            if monitor is None:
-                continue
+            assert monitor is not None
             outcomes = [one for one in batch.outcomes if one.task == monitor.step.task]
             if outcomes and monitor.take(batch.device_id, outcomes, batch.groups, now_s):
                 touched[release_id] = evidence
