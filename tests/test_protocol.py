@@ -389,3 +389,15 @@ def test_a_report_that_would_harm_the_cloud_that_keeps_it_is_refused(part: str, 
 def test_a_profile_of_no_possible_device_is_refused(device_id: str) -> None:
     with pytest.raises(ProtocolError, match=r"X-Walle-Profile\.d: "):
         Profile.from_header(Profile(device_id, "1").to_header())
+
+
+def test_the_groups_of_a_batch_are_read_and_bounded() -> None:
+    groups = {"app_version": "10.1", "os": "12"}
+    batch = OutcomeBatch("d", "b", (outcome_of(ok=1),), groups=groups)
+    plain = json.loads(json.dumps(batch.to_json()))
+    assert OutcomeBatch.from_json(plain) == batch
+    del plain["groups"]  # of a device of before
+    assert OutcomeBatch.from_json(plain).groups == {}
+    for wrong in ({str(number): "x" for number in range(9)}, {"os": "x" * 65}, {"x" * 65: "12"}, {"os": 12}, ["os"]):
+        with pytest.raises(ProtocolError, match="groups"):
+            OutcomeBatch.from_json({**plain, "groups": wrong})

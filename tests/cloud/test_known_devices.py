@@ -26,7 +26,7 @@ def execute(ctx, trigger):
         raise ValueError({HOSTILE!r})
     return 1
 """
-TOLERANT = {"p_good": 0.98, "p_bad": 0.99, "alpha": 0.01, "beta": 0.01}
+TOLERANT = {"p_good": 0.98, "p_bad": 0.99, "alpha": 0.01, "beta": 0.01, "trial_runs": 1_000}
 
 
 async def command(shop: ShopCloud, *arguments: str, token: str | None = None) -> tuple[int, str]:

@@ -127,10 +127,11 @@ class ReleaseWorld:
     async def report(self, release_id: str, ok: int, failed: int, device_id: str = "d1", error: str = "") -> None:
         """Send a report of executions, and wait until its effects have run."""
         self._batches += 1
-        outcome = Outcome(
+        installed = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.INSTALLED)
+        ran = Outcome(
             task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=ok, failed=failed, error=error
         )
-        await self.monitor.take(OutcomeBatch(device_id, f"b{self._batches}", (outcome,)))
+        await self.monitor.take(OutcomeBatch(device_id, f"b{self._batches}", (installed, ran)))
         await self.service.settled()
 
     async def reached(self, release_id: str, stage: str) -> Release:

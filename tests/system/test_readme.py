@@ -181,7 +181,7 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     with (folder / "shop" / "visits.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert f"visits.csv: {len(rows)} features" in release
-    assert len(rows) >= 4 * 22
+    assert len(rows) >= 4 * 24
     assert {"item/2", "2", "1400.0"} in [{row["page"], row["payload.clicks"], row["payload.dwell_ms"]} for row in rows]
     device = printed["terminal-3.txt"]
     assert "shop/visits v1" in device
@@ -192,5 +192,5 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     assert "shop/visits v1: item/2: 2 clicks" in log
     assert "WARNING" not in log
     found = asyncio.run(features(folder / "data" / "uploads.db"))
-    assert len(found) >= 4 * 22  # beta and three steps, of which each needs 22 runs
+    assert len(found) >= 4 * 24  # beta and three steps, of which each needs 24 runs
     assert {"page": "item/2", "clicks": 2, "dwell_ms": 1400.0} in found

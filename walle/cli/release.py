@@ -54,6 +54,17 @@ def start(
     gate_min_devices: Annotated[
         int | None, typer.Option(help="Devices that must report before a step is done.")
     ] = None,
+    gate_device_runs: Annotated[int | None, typer.Option(help="First runs of a device, by which it counts.")] = None,
+    gate_settle_s: Annotated[
+        float | None, typer.Option(help="Seconds after which a device with fewer runs counts.")
+    ] = None,
+    gate_silence_s: Annotated[
+        float | None, typer.Option(help="Seconds without a further device after which it is paused.")
+    ] = None,
+    trial_runs: Annotated[
+        int | None,
+        typer.Option(help="For a trial with a few devices: this many runs of each count like devices of their own."),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Follow it until it is full, has failed or is rolled back.")
     ] = False,
@@ -66,7 +77,8 @@ def start(
     if beta is not None and beta_device:
         raise typer.BadParameter("give a number or the devices, not both", param_hint="--beta, --beta-device")
     gate = {"p_good": gate_p_good, "p_bad": gate_p_bad, "alpha": gate_alpha, "beta": gate_beta}
-    gate = {**gate, "min_devices": gate_min_devices}
+    gate = {**gate, "min_devices": gate_min_devices, "device_runs": gate_device_runs}
+    gate = {**gate, "settle_s": gate_settle_s, "silence_s": gate_silence_s, "trial_runs": trial_runs}
     policy: PolicyJson = {"app_version": app_version, "rule": rule, "devices": only_device or []}
     optional: dict[str, Any] = {
         "beta": beta_device or beta,
@@ -114,14 +126,14 @@ def status(
         else:
             emit_rows([_row(release) for release in releases], as_json=False)
         return
-    release, found = run_client(url, token, lambda client: _get_with_failures(client, release_id))
+    release, found, evidence = run_client(url, token, lambda client: _get_with_failures(client, release_id))
     if as_json:
-        emit({**release, **found}, as_json=True)
+        emit({**release, **found, "evidence": evidence}, as_json=True)
         return
     emit_rows([_row(release)], as_json=False)
     if release["reason"]:
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
-    for line in [*_reads(release), *_failure_lines(found)]:
+    for line in [*_reads(release), *_evidence_lines(evidence), *_failure_lines(found)]:
         emit(release, as_json=False, text=escape(line))
     emit_rows([_history_row(entry) for entry in release["history"]], as_json=False, title="history")
 
@@ -178,8 +190,28 @@ def _reads(release: ReleaseJson) -> list[str]:
     return [f"reads topics of other tasks: {', '.join(reads)}"] if reads else []
 
 
-async def _get_with_failures(client: ReleaseClient, release_id: str) -> tuple[ReleaseJson, FailuresJson]:
-    return await client.get(release_id), await client.failures(release_id)
+async def _get_with_failures(
+    client: ReleaseClient, release_id: str
+) -> tuple[ReleaseJson, FailuresJson, dict[str, Any]]:
+    return await client.get(release_id), await client.failures(release_id), await client.evidence(release_id)
+
+
+def _evidence_lines(evidence: dict[str, Any]) -> list[str]:
+    """Return what the gate has on the step that is judged, a line each, none if no step is."""
+    if not evidence:
+        return []
+    lines = [f"gate of {evidence['stage']}: {_sample_line(evidence['new'])}"]
+    if evidence["control"]:
+        lines.append(f"  with the version before: {_sample_line(evidence['control'])}")
+    effects = (("rejects", "rejects"), ("groups", "pauses"), ("accepts", "accepts"))
+    for key, verb in effects:
+        lines += [f"  {test['test']}: {test['value']:.1f}, {verb} at {test['boundary']:.1f}" for test in evidence[key]]
+    return lines
+
+
+def _sample_line(sample: dict[str, Any]) -> str:
+    runs = f"{sample['failed']:g} of {sample['runs']} runs failed"
+    return f"{sample['devices']} devices count, {sample['broken']} are broken, {runs}; {sample['waiting']} wait"
 
 
 def _failure_lines(found: FailuresJson) -> list[str]:

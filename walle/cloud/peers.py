@@ -7,7 +7,7 @@ from walle.cloud.identity.routes import Identities
 from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
 from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.exclusive_api import SignedLists
-from walle.deploy.cloud.monitor import Gate, Verdict
+from walle.deploy.cloud.monitor import Step, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.signature_api import SignedVersions
@@ -24,7 +24,7 @@ class GatewayPeer(Protocol):
 class MonitorPeer(Outcomes, Devices, TargetedDevices, Protocol):
     """Methods of the monitor that the gateway and the release node call."""
 
-    async def watch(self, release_id: str, stage: str, gate: Gate) -> None: ...
+    async def watch(self, step: Step) -> None: ...
     async def unwatch(self, release_id: str) -> None: ...
     async def note_profiles(self, profiles: Mapping[str, bytes]) -> None: ...
 
@@ -32,7 +32,7 @@ class MonitorPeer(Outcomes, Devices, TargetedDevices, Protocol):
 class ReleasesPeer(Releases, SignedVersions, SignedLists, Protocol):
     """Methods of the release service that the gateway, the monitor and fallback inference call."""
 
-    async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None: ...
+    async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str, cause: str = "") -> None: ...
 
 
 class IdentityPeer(Identities, Protocol):

@@ -8,7 +8,7 @@ from typing import Any, NotRequired, TypedDict
 
 import httpx
 
-from walle.deploy.cloud_client import CloudClient, raise_refusal, unreachable
+from walle.deploy.cloud_client import CloudClient, CloudRefusedError, raise_refusal, unreachable
 
 _PATH = "/v1/releases"
 _STREAM_TIMEOUT_S = 60.0  # the cloud sends a ping every 15 s
@@ -194,6 +194,19 @@ class ReleaseClient(CloudClient):
         """Return the distinct failures of a release; this needs the role `reader`."""
         failures: FailuresJson = await self._call("GET", f"{_PATH}/{release_id}/failures")
         return failures
+
+    async def evidence(self, release_id: str) -> dict[str, Any]:
+        """Return what the gate has on the step that is judged, empty where none is; this needs the role `reader`.
+
+        A cloud from before there was this answers with an error: then empty too.
+        """
+        try:
+            evidence: dict[str, Any] = await self._call("GET", f"{_PATH}/{release_id}/evidence")
+        except CloudRefusedError as error:
+            if error.status != 404:
+                raise
+            return {}
+        return evidence
 
     async def list_all(self) -> list[ReleaseJson]:
         """Return every release, newest first."""

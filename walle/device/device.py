@@ -14,7 +14,7 @@ from walle.clock import Clock, SystemClock
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.exclusive import ExclusiveFiles
 from walle.deploy.device.fetch import HttpFetcher
-from walle.deploy.device.outcomes import OutcomeReport
+from walle.deploy.device.outcomes import OutcomeReport, device_groups
 from walle.deploy.device.trust import DeviceTrust
 from walle.deploy.http_roots import http_tls
 from walle.deploy.sealing import open_sealed
@@ -129,7 +129,7 @@ class Device:
                 HttpFetcher(http),
                 runner.check,
                 clock,
-                outcomes=OutcomeReport(config.device_id),
+                outcomes=OutcomeReport(config.device_id, device_groups(config.app_version, config.attributes)),
                 exclusive=self._exclusive,
                 prepare=self._versions.prepare,
                 on_activate=self._versions.activate,

@@ -2,9 +2,10 @@
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 from typing import Any, Self
 
-from walle.protocol.fields import ProtocolError, take, take_id, take_optional, whole_characters
+from walle.protocol.fields import ProtocolError, take, take_id, take_map, take_optional, whole_characters
 from walle.protocol.trust import Alarm
 
 
@@ -90,15 +91,19 @@ class Outcome:
 class OutcomeBatch:
     """One report of a device. `batch_id` is unique to it, so that a repeated report counts once.
 
-    A cloud from before there were alarms ignores them.
+    `groups` are what the device has in common with others, such as its app version, operating system and model: a
+    version may fail on one group only. A cloud from before there were alarms or groups ignores them.
     """
 
     device_id: str
     batch_id: str
     outcomes: tuple[Outcome, ...]
     alarms: tuple[Alarm, ...] = ()
+    groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     MAX_ALARMS = 10
+    MAX_GROUPS = 8
+    MAX_GROUP_CHARS = 64  # of a key, and of a value
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -140,7 +145,13 @@ class OutcomeBatch:
         if len(found) > cls.MAX_ALARMS:
             raise ProtocolError("batch.alarms", f"{len(found)} alarms, more than {cls.MAX_ALARMS}")
         alarms = tuple(Alarm.from_json(one, f"batch.alarms[{index}]") for index, one in enumerate(found))
-        return cls(take_id(value, "device_id", "batch"), take_id(value, "batch_id", "batch"), tuple(outcomes), alarms)
+        groups = take_map(value, "groups", (str,), "batch") if "groups" in value else {}
+        if len(groups) > cls.MAX_GROUPS:
+            raise ProtocolError("batch.groups", f"{len(groups)} groups, more than {cls.MAX_GROUPS}")
+        if any(len(text) > cls.MAX_GROUP_CHARS for pair in groups.items() for text in pair):
+            raise ProtocolError("batch.groups", f"a key or a value has more than {cls.MAX_GROUP_CHARS} characters")
+        device_id, batch_id = (take_id(value, key, "batch") for key in ("device_id", "batch_id"))
+        return cls(device_id, batch_id, tuple(outcomes), alarms, groups)
 
 
 def _failures(entry: dict[str, Any], where: str) -> tuple[Failure, ...]:

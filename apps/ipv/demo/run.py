@@ -40,7 +40,7 @@ TASK = "shop/ipv"
 BETA_DEVICES = 2
 STEPS = (0.25, 0.5, 1.0)
 # A demo's devices report within seconds, not weeks: a failure rate of 1 % is good, 10 % bad; about 50 good runs decide.
-GATE = {"p_good": 0.01, "p_bad": 0.10, "alpha": 0.01, "beta": 0.01, "min_devices": 1}
+GATE = {"p_good": 0.01, "p_bad": 0.10, "alpha": 0.01, "beta": 0.01, "trial_runs": 1_000}
 _SPEED = 120.0  # times real time: about four page visits a second on each device
 _LOG_SPEED = 2000.0  # real logs pause for hours
 _SAMPLE_S = 0.4

@@ -40,6 +40,7 @@ from walle.protocol import (
 
 AS_DEVICE = {DEVICE_HEADER: "d1"}
 BODY: dict[str, Any] = {"scenario": "shop", "task": "ipv", "version": "v1", "beta": ["d1"]}
+BODY["gate"] = {"trial_runs": 10_000}
 
 
 def _sender(session: bytes | None) -> str:
@@ -77,9 +78,10 @@ class Gateway:
         return await self.client.get(path, headers=self.as_anna)
 
     async def report(self, release_id: str, ok: int, failed: int, batch_id: str) -> httpx.Response:
+        installed = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.INSTALLED)
         outcome = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=ok, failed=failed)
         response = await self.client.post(
-            "/v1/outcomes", json=OutcomeBatch("d1", batch_id, (outcome,)).to_json(), headers=AS_DEVICE
+            "/v1/outcomes", json=OutcomeBatch("d1", batch_id, (installed, outcome)).to_json(), headers=AS_DEVICE
         )
         await self.world.service.settled()
         return response
@@ -324,3 +326,17 @@ async def test_reports_are_devices_own(gateway: Gateway, headers: dict[str, str]
     assert other.status_code == 403
     assert "'d1'" in other.json()["error"]
     assert (await gateway.client.post("/v1/outcomes", json=body, headers=AS_DEVICE)).status_code == 204
+
+
+@pytest.mark.asyncio
+async def test_the_evidence_of_the_gate_is_shown(gateway: Gateway) -> None:
+    release_id = await _in_beta(gateway)
+    await gateway.report(release_id, 7, 0, "b1")
+    shown = (await gateway.get(f"/v1/releases/{release_id}/evidence")).json()
+    assert shown["new"] == {"devices": 1, "broken": 0, "runs": 7, "failed": 0.0, "waiting": 1}
+    assert [test["test"] for test in shown["rejects"]] == ["failed runs", "broken devices"]
+    assert all(test["value"] < test["boundary"] for test in [*shown["rejects"], *shown["accepts"]])
+    await gateway.post(f"/v1/releases/{release_id}/rollback")
+    await gateway.world.service.settled()
+    assert (await gateway.get(f"/v1/releases/{release_id}/evidence")).json() == {}
+    assert (await gateway.client.get(f"/v1/releases/{release_id}/evidence")).status_code == 401

@@ -1,10 +1,17 @@
+import dataclasses
+import json
 import random
-import statistics
+from collections.abc import Mapping
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from walle.deploy.cloud.monitor import Gate, GateError, Monitor, Verdict, counts
+from walle.deploy.cloud.monitor import Gate, GateError, Monitor, Step, Verdict
+from walle.deploy.cloud.policy import share
 from walle.protocol import Outcome, OutcomeKind
+
+TASK = "shop/ipv"
 
 
 @pytest.mark.parametrize(
@@ -16,6 +23,10 @@ from walle.protocol import Outcome, OutcomeKind
         ("alpha", {"alpha": 0.5}),
         ("beta", {"beta": 0.0}),
         ("min_devices", {"min_devices": 0}),
+        ("device_runs", {"device_runs": 0}),
+        ("settle_s", {"settle_s": 0.0}),
+        ("silence_s", {"silence_s": 0.0}),
+        ("trial_runs", {"trial_runs": -1}),
     ],
 )
 def test_a_gate_names_the_parameter_that_is_wrong(field: str, changes: dict[str, float]) -> None:
@@ -25,88 +36,296 @@ def test_a_gate_names_the_parameter_that_is_wrong(field: str, changes: dict[str,
     assert f"gate.{field}" in str(caught.value)
 
 
-def _first_verdict(rate: float, reports: int, seed: int) -> tuple[Verdict, int]:
-    """Return the first verdict on single reports that fail at `rate`, and after how many it came."""
-    source = random.Random(seed)
-    monitor = Monitor(Gate())
-    for number in range(1, reports + 1):
-        failed = source.random() < rate
-        if monitor.add("d", int(not failed), int(failed)) is not Verdict.CONTINUE:
-            return monitor.verdict, number
-    return Verdict.CONTINUE, reports
+def _step(gate: Gate | None = None, **changes: object) -> Step:
+    """Return a gray step for all devices."""
+    values = {"stage": "gray 1.0", "steps": 4, "share_to": 1.0, **changes}
+    return Step(release="r2", task=TASK, version="v2", gate=gate or Gate(), **values)  # type: ignore[arg-type]
 
 
-def test_healthy_releases_are_seldom_stopped() -> None:
-    verdicts = [_first_verdict(0.005, 2000, seed)[0] for seed in range(1500)]
-    rejected = verdicts.count(Verdict.REJECT) / len(verdicts)
-    assert rejected <= 0.018  # alpha, 1 %, and three standard errors; a threshold of 1 % stops 26 to 51 %
-    assert verdicts.count(Verdict.ACCEPT) / len(verdicts) > 0.95
+def _outcome(kind: OutcomeKind, ok: int = 0, failed: int = 0, *, old: bool = False) -> Outcome:
+    version, release = ("v1", "r1") if old else ("v2", "r2")
+    return Outcome(task=TASK, version=version, release=release, kind=kind, ok=ok, failed=failed)
 
 
-@pytest.mark.parametrize(("rate", "median_below"), [(0.02, 340), (0.05, 100)])
-def test_bad_releases_are_found_soon(rate: float, median_below: int) -> None:
-    runs = [_first_verdict(rate, 20_000, seed) for seed in range(1000)]
-    assert statistics.median(number for _, number in runs) <= median_below
-    assert sum(verdict is Verdict.ACCEPT for verdict, _ in runs) / len(runs) <= 0.02
+def _report(
+    monitor: Monitor,
+    device_id: str,
+    ok: int,
+    failed: int,
+    *,
+    groups: Mapping[str, str] | None = None,
+    old: bool = False,
+    installs: bool = True,
+    now_s: float = 0.0,
+) -> Verdict:
+    outcomes = [_outcome(OutcomeKind.RUN, ok, failed, old=old)]
+    if installs and not old:
+        outcomes.append(_outcome(OutcomeKind.INSTALLED))
+    monitor.take(device_id, outcomes, groups or {}, now_s)
+    return monitor.verdict
 
 
-def test_counts_may_come_in_batches() -> None:
-    monitor = Monitor(Gate())
-    assert monitor.add("d", 200, 0) is Verdict.CONTINUE
-    assert monitor.add("d", 200, 0) is Verdict.ACCEPT
-    assert (monitor.ok, monitor.failed) == (400, 0)
+def test_a_device_counts_once_however_much_it_reports() -> None:
+    monitor = Monitor(_step())
+    for _ in range(1_000):
+        assert _report(monitor, "a", 0, 1_000) is Verdict.CONTINUE
+    assert (monitor.devices, monitor.broken_devices) == (1, 1)
+    good = Monitor(_step())
+    assert _report(good, "a", 1_000_000, 0) is Verdict.CONTINUE
+    assert good.evidence()["new"] == {"devices": 1, "broken": 0, "runs": 10, "failed": 0.0, "waiting": 0}
 
 
-def test_acceptance_waits_for_enough_devices() -> None:
-    monitor = Monitor(Gate(min_devices=3))
-    assert monitor.add("a", 10_000, 0) is Verdict.CONTINUE
-    assert monitor.add("a", 10_000, 0) is Verdict.CONTINUE
-    assert monitor.add("b", 1, 0) is Verdict.CONTINUE
-    assert monitor.add("c", 1, 0) is Verdict.ACCEPT
+def test_a_device_waits_for_its_first_runs_and_then_settles() -> None:
+    monitor = Monitor(_step())
+    _report(monitor, "a", 3, 0, now_s=100.0)
+    assert (monitor.devices, monitor.evidence()["new"]["waiting"]) == (0, 1)
+    monitor.tick(399.0)
+    assert monitor.devices == 0
+    monitor.tick(400.0)
+    assert (monitor.devices, monitor.evidence()["new"]["runs"]) == (1, 3)
+    _report(monitor, "a", 0, 100, now_s=500.0)
+    assert (monitor.devices, monitor.broken_devices) == (1, 0)
 
 
-def test_waiting_for_devices_piles_up_no_credit() -> None:
-    monitor = Monitor(Gate(min_devices=2))
-    monitor.add("a", 1_000_000, 0)
-    assert monitor.add("b", 0, 10) is Verdict.REJECT
+def test_only_a_device_that_confirmed_the_installation_counts() -> None:
+    monitor = Monitor(_step())
+    _report(monitor, "a", 0, 100, installs=False)
+    assert monitor.devices == 0
+    _report(monitor, "a", 0, 100)
+    assert monitor.devices == 1
 
 
-def test_a_rejection_needs_no_quorum_and_is_final() -> None:
-    monitor = Monitor(Gate(min_devices=50))
-    assert monitor.add("a", 0, 4) is Verdict.REJECT
-    assert monitor.add("b", 1_000_000, 0) is Verdict.REJECT
+def test_only_devices_that_the_step_admits_first_count() -> None:
+    places = {name: share("r2", name) for name in map(str, range(200))}
+    step = _step(
+        share_from=0.25, share_to=0.5, devices=frozenset(), earlier_devices=frozenset({"beta"}), has_control=True
+    )
+    monitor = Monitor(step)
+    for name in [*places, "beta"]:
+        _report(monitor, name, 10, 0)
+        _report(monitor, name, 10, 0, old=True)
+    assert monitor.devices == sum(0.25 <= place < 0.5 for place in places.values())
+    assert monitor.control_devices == sum(place >= 0.5 for place in places.values())
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.REJECTED, OutcomeKind.REVERTED])
+def test_a_device_that_refuses_or_leaves_the_version_is_broken(kind: OutcomeKind) -> None:
+    monitor = Monitor(_step())
+    _report(monitor, "a", 9, 0)
+    for _ in range(3):
+        monitor.take("a", [_outcome(kind)], {}, 0.0)
+        monitor.take("b", [_outcome(kind)], {}, 0.0)
+    assert (monitor.devices, monitor.broken_devices) == (2, 2)
+
+
+def test_a_version_that_fails_everywhere_is_rejected_after_a_few_devices() -> None:
+    monitor = Monitor(_step())
+    for number in range(3):
+        _report(monitor, str(number), 0, 10)
+    assert monitor.verdict is Verdict.REJECT
+    assert monitor.reason == "30 of 30 runs failed, on 3 devices"
+    for number in range(1_000):
+        assert _report(monitor, f"good {number}", 10, 0) is Verdict.REJECT
 
 
 def test_an_accepted_step_can_still_be_rejected() -> None:
-    monitor = Monitor(Gate())
-    assert monitor.add("a", 1000, 0) is Verdict.ACCEPT
-    assert monitor.add("a", 10, 1) is Verdict.ACCEPT
-    assert monitor.add("a", 0, 4) is Verdict.REJECT
+    monitor = Monitor(_step())
+    verdicts = [_report(monitor, str(number), 10, 0) for number in range(200)]
+    assert verdicts[-1] is Verdict.ACCEPT
+    verdicts = [_report(monitor, f"bad {number}", 0, 10) for number in range(200)]
+    assert verdicts[-1] is Verdict.REJECT
 
 
-def test_devices_without_executions_do_not_count_as_evidence() -> None:
-    monitor = Monitor(Gate())
-    assert monitor.add("a", 0, 0) is Verdict.CONTINUE
-    assert monitor.to_plain()["devices"] == []
+def test_evidence_of_every_step_is_kept_against_the_version() -> None:
+    def devices_until_rejected(monitor: Monitor) -> int:
+        while monitor.verdict is not Verdict.REJECT:
+            number = monitor.devices
+            failed = int(number % 4 == 3)
+            _report(monitor, f"{monitor.step.stage} {number}", 10 - failed, failed)
+        return monitor.devices
+
+    fresh = devices_until_rejected(Monitor(_step()))
+    monitor = Monitor(_step())
+    for number in range(fresh // 2):
+        _report(monitor, str(number), 10 - int(number % 4 == 3), int(number % 4 == 3))
+    assert monitor.verdict is Verdict.CONTINUE
+    monitor.begin(_step(stage="another"))
+    assert monitor.devices == 0
+    assert devices_until_rejected(monitor) < fresh - 10
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (OutcomeKind.RUN, (3, 2)),
-        (OutcomeKind.INSTALLED, (0, 0)),
-        (OutcomeKind.REMOVED, (0, 0)),
-        (OutcomeKind.REJECTED, (0, 1)),
-        (OutcomeKind.REVERTED, (0, 1)),
-    ],
+def _failures(source: random.Random, rate: float) -> int:
+    return sum(source.random() < rate for _ in range(10))
+
+
+def _run(seed: int, new: float, old: float, devices: int) -> tuple[Verdict, int]:
+    """Return the verdict of a step in which devices of the old version report beside three times as many."""
+    source = random.Random(seed)
+    monitor = Monitor(_step(share_to=0.25, has_control=True))
+    while monitor.devices < devices and monitor.verdict is Verdict.CONTINUE:
+        device_id = f"{source.getrandbits(64)}"
+        is_new = share("r2", device_id) < 0.25
+        failed = _failures(source, new if is_new else old)
+        _report(monitor, device_id, 10 - failed, failed, old=not is_new)
+    return monitor.verdict, monitor.devices
+
+
+def test_a_bad_version_is_found_after_the_evidence_of_320_devices() -> None:
+    runs = [_run(seed, 0.02, 0.005, 600) for seed in range(15)]
+    assert sum(verdict is Verdict.ACCEPT for verdict, _ in runs) == 0
+    assert sorted(devices for _, devices in runs)[7] <= 320
+
+
+@pytest.mark.parametrize("rate", [0.005, 0.01])
+def test_a_version_that_fails_as_seldom_as_the_one_before_is_accepted(rate: float) -> None:
+    runs = [_run(seed, rate, rate, 800) for seed in range(15)]
+    assert sum(verdict is Verdict.ACCEPT for verdict, _ in runs) >= 13
+    assert not any(verdict in (Verdict.REJECT, Verdict.PAUSE) for verdict, _ in runs)
+
+
+def test_a_group_on_which_the_version_always_fails_pauses_the_release_until_a_person_overrules() -> None:
+    step = _step(share_to=0.25, has_control=True)
+    monitor = Monitor(step)
+    source = random.Random(0)
+    while monitor.verdict is Verdict.CONTINUE:
+        device_id = f"{source.getrandbits(64)}"
+        is_new = share("r2", device_id) < 0.25
+        model = "x" if source.random() < 0.02 else f"m{source.randrange(9)}"
+        failed = 10 if is_new and model == "x" else 0
+        _report(monitor, device_id, 10 - failed, failed, groups={"model": model}, old=not is_new)
+    assert (monitor.verdict, monitor.cause) == (Verdict.PAUSE, "group model=x")
+    assert "it fails on devices of one group, model=x" in monitor.reason
+    monitor.begin(step)
+    assert monitor.verdict is Verdict.PAUSE
+    monitor.begin(dataclasses.replace(step, overruled=(monitor.cause,)))
+    assert monitor.verdict is not Verdict.PAUSE
+
+
+def test_a_step_without_reports_is_paused_after_the_stated_time_and_not_again_once_overruled() -> None:
+    monitor = Monitor(_step(Gate(silence_s=600.0)))
+    monitor.tick(0.0)
+    monitor.tick(500.0)
+    _report(monitor, "a", 10, 0, now_s=550.0)
+    for now_s in (551.0, 1_150.0):
+        monitor.tick(now_s)
+        assert monitor.verdict is Verdict.CONTINUE
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    again.tick(1_151.0)
+    assert (again.verdict, again.cause) == (Verdict.PAUSE, "silence at gray 1.0")
+    assert again.reason == "no further device has reported for 0.167 h; 1 devices count"
+    again.begin(dataclasses.replace(again.step, overruled=(again.cause,)))
+    for now_s in (1_152.0, 9_999.0):
+        again.tick(now_s)
+        assert again.verdict is Verdict.CONTINUE
+
+
+def test_a_beta_is_decided_by_all_of_its_devices() -> None:
+    step = _step(share_to=0.0, devices=frozenset("abc"))
+    monitor = Monitor(step)
+    assert _report(monitor, "a", 10, 0) is Verdict.CONTINUE
+    assert _report(monitor, "stranger", 10, 0) is Verdict.CONTINUE
+    assert _report(monitor, "b", 0, 10) is Verdict.CONTINUE
+    assert _report(monitor, "c", 10, 0) is Verdict.ACCEPT
+    alone = Monitor(_step(share_to=0.0, devices=frozenset("a")))
+    assert _report(alone, "a", 0, 10) is Verdict.PAUSE
+    assert alone.cause == "inconclusive gray 1.0"
+    alone.begin(dataclasses.replace(alone.step, overruled=(alone.cause,)))
+    assert alone.verdict is Verdict.ACCEPT
+
+
+def test_in_a_trial_each_run_counts_like_a_device() -> None:
+    gate = Gate(p_good=0.05, p_bad=0.5, alpha=0.05, beta=0.05, trial_runs=100)
+    good = Monitor(_step(gate, steps=2))
+    assert _report(good, "a", 20, 0) is Verdict.ACCEPT
+    bad = Monitor(_step(gate, steps=2))
+    assert _report(bad, "a", 0, 5) is Verdict.REJECT
+    limited = Monitor(_step(dataclasses.replace(gate, trial_runs=1), steps=2))
+    assert _report(limited, "a", 0, 1_000) is Verdict.CONTINUE
+    assert limited.evidence()["new"]["runs"] == 1
+
+
+def test_a_device_that_leaves_the_version_in_the_same_report_is_broken_and_in_a_trial_its_runs_count_too() -> None:
+    outcomes = [_outcome(OutcomeKind.REVERTED), _outcome(OutcomeKind.RUN, 500, 10), _outcome(OutcomeKind.INSTALLED)]
+    monitor = Monitor(_step())
+    monitor.take("a", outcomes, {}, 0.0)
+    assert (monitor.devices, monitor.broken_devices) == (1, 1)
+    trial = Monitor(_step(Gate(p_good=0.05, p_bad=0.5, alpha=0.05, trial_runs=1_000), steps=2))
+    trial.take("a", [outcomes[0], _outcome(OutcomeKind.RUN, 0, 10), outcomes[2]], {}, 0.0)
+    assert trial.verdict is Verdict.REJECT
+    assert trial.reason == "11 of 11 runs failed, on 1 devices"
+
+
+def test_a_trial_can_wait_for_several_devices() -> None:
+    gate = Gate(p_good=0.05, p_bad=0.5, min_devices=2, trial_runs=100)
+    monitor = Monitor(_step(gate))
+    assert _report(monitor, "a", 50, 0) is Verdict.CONTINUE
+    assert _report(monitor, "b", 1, 0) is Verdict.ACCEPT
+
+
+def test_evidence_of_before_is_not_read_as_evidence_of_devices() -> None:
+    before = {"gate": {}, "ok": 3, "failed": 1, "verdict": "continue", "devices": ["a"], "ratio": 0.1}
+    assert Monitor.from_plain(before) is None
+
+
+REPORTS = st.lists(
+    st.tuples(
+        st.sampled_from("abcdefgh"),
+        st.integers(0, 12),
+        st.integers(0, 3),
+        st.booleans(),
+        st.sampled_from(["x", "y"]),
+    ),
+    max_size=30,
 )
-def test_what_an_outcome_is_worth(kind: OutcomeKind, expected: tuple[int, int]) -> None:
-    assert counts(Outcome(task="s/t", version="v1", release="r", kind=kind, ok=3, failed=2)) == expected
 
 
-def test_a_monitor_goes_through_plain_values() -> None:
-    monitor = Monitor(Gate(min_devices=2))
-    monitor.add("a", 100, 2)
-    again = Monitor.from_plain(monitor.to_plain())
-    assert again.to_plain() == monitor.to_plain()
-    assert again.add("b", 0, 3) is monitor.add("b", 0, 3) is Verdict.REJECT
+@given(REPORTS)
+@settings(max_examples=60, deadline=None)
+def test_a_monitor_goes_through_plain_values_at_any_time(reports: list[tuple[str, int, int, bool, str]]) -> None:
+    monitor = Monitor(_step(share_to=0.5, has_control=True))
+    for device_id, ok, failed, old, group in reports:
+        again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+        assert again is not None
+        assert again.to_plain() == monitor.to_plain()
+        _report(monitor, device_id, ok, failed, old=old, groups={"os": group})
+        _report(again, device_id, ok, failed, old=old, groups={"os": group})
+        assert again.evidence() == monitor.evidence()
+        assert again.verdict is monitor.verdict
+
+
+@given(st.dictionaries(st.integers(0, 40), st.tuples(st.integers(0, 10), st.booleans()), max_size=30), st.randoms())
+@settings(max_examples=60, deadline=None)
+def test_the_evidence_does_not_depend_on_the_order_of_devices(
+    reports: dict[int, tuple[int, bool]], source: random.Random
+) -> None:
+    def evidence(order: list[int]) -> object:
+        monitor = Monitor(_step(share_to=0.5, has_control=True))
+        for name in order:
+            failed, twice = reports[name]
+            for _ in range(1 + twice):
+                _report(monitor, str(name), 10 - failed, failed, old=share("r2", str(name)) >= 0.5)
+        return {key: value for key, value in monitor.evidence().items() if key not in ("cause", "groups")}
+
+    order = list(reports)
+    shuffled = source.sample(order, len(order))
+    assert evidence(order) == evidence(shuffled)
+
+
+@given(st.lists(st.integers(0, 10), min_size=1, max_size=20), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_device_that_fails_more_is_never_better_evidence(failures: list[int], data: st.DataObject) -> None:
+    def values(counts: list[int]) -> tuple[list[float], list[float]]:
+        monitor = Monitor(_step())
+        for number, failed in enumerate(counts):
+            _report(monitor, str(number), 10 - failed, failed)
+        shown = monitor.evidence()
+        return [one["value"] for one in shown["rejects"]], [one["value"] for one in shown["accepts"]]
+
+    place = data.draw(st.integers(0, len(failures) - 1))
+    worse = [*failures]
+    worse[place] = data.draw(st.integers(failures[place], 10))
+    rejects, accepts = values(failures)
+    worse_rejects, worse_accepts = values(worse)
+    assert all(after >= before - 1e-9 for before, after in zip(rejects, worse_rejects, strict=True))
+    assert all(after <= before + 1e-9 for before, after in zip(accepts, worse_accepts, strict=True))

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from walle.clock import ManualClock
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.monitor import Gate, Verdict
+from walle.deploy.cloud.monitor import Gate, Step, Verdict
 from walle.deploy.cloud.monitor_service import MonitorService, Totals
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 
@@ -19,13 +19,15 @@ class VerdictRecorder:
 
     def __init__(self) -> None:
         self.verdicts: list[tuple[str, str, Verdict, str]] = []
+        self.causes: list[str] = []
         self.refuse = 0
 
-    async def __call__(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None:
+    async def __call__(self, release_id: str, stage: str, verdict: Verdict, reason: str, cause: str) -> None:
         if self.refuse:
             self.refuse -= 1
             raise ConnectionError("nobody there")
         self.verdicts.append((release_id, stage, verdict, reason))
+        self.causes.append(cause)
 
 
 @pytest_asyncio.fixture
@@ -40,22 +42,28 @@ def _service(journal: Journal, recorder: VerdictRecorder | None = None) -> Monit
     return service
 
 
+def _step(stage: str, release: str = "r1", **changes: object) -> Step:
+    """Return a step for all devices: in a trial, in which one device is enough."""
+    values = {"gate": Gate(trial_runs=10_000), "steps": 4, "share_to": 1.0, "version": "v1", **changes}
+    return Step(release=release, task=TASK, stage=stage, **values)  # type: ignore[arg-type]
+
+
 def _batch(
     batch_id: str, kind: OutcomeKind, ok: int = 0, failed: int = 0, *, device: str = "d1", release: str = "r1"
 ) -> OutcomeBatch:
     error = "ValueError: x" if failed else ""
-    return OutcomeBatch(
-        device,
-        batch_id,
-        (Outcome(task=TASK, version="v1", release=release, kind=kind, ok=ok, failed=failed, error=error),),
-    )
+    outcome = Outcome(task=TASK, version="v1", release=release, kind=kind, ok=ok, failed=failed, error=error)
+    if kind is not OutcomeKind.RUN:
+        return OutcomeBatch(device, batch_id, (outcome,))
+    installed = Outcome(task=TASK, version="v1", release=release, kind=OutcomeKind.INSTALLED)
+    return OutcomeBatch(device, batch_id, (installed, outcome))
 
 
 @pytest.mark.asyncio
 async def test_the_last_failure_is_kept_with_its_place_and_log_over_a_restart(journal: Journal) -> None:
     recorder = VerdictRecorder()
     service = _service(journal, recorder)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     failure = _outcome(error="E: x", place="main.py:3", log="info: a\nerror: b")
     await service.take(OutcomeBatch("d1", "b1", (failure,)))
     await service.take(_batch("b2", OutcomeKind.RUN, 5, 0))
@@ -72,7 +80,7 @@ async def test_the_last_failure_is_kept_with_its_place_and_log_over_a_restart(jo
         ("E: x", "info: a\nerror: b", 1),
         ("E: y", "", 90),
     }
-    assert recorder.verdicts[-1][3] == "91 of 96 reports failed, the last with: E: y (main.py:9)"
+    assert recorder.verdicts[-1][3] == "90 of 95 runs failed, on 1 devices, the last with: E: y (main.py:9)"
     await again.close()
 
 
@@ -86,24 +94,24 @@ def _outcome(*, failed: int = 1, error: str, place: str, log: str = "") -> Outco
 async def test_reports_are_summed_and_verdicts_delivered_once(journal: Journal) -> None:
     recorder = VerdictRecorder()
     service = _service(journal, recorder)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     for number in range(4):
         await service.take(_batch(f"b{number}", OutcomeKind.RUN, 200, 0))
     assert recorder.verdicts == [("r1", "beta", Verdict.ACCEPT, "")]
-    await service.watch("r1", "gray 0.25", Gate())
+    await service.watch(_step("gray 0.25", "r1"))
     await service.take(_batch("bad", OutcomeKind.RUN, 1, 9))
     assert recorder.verdicts[1:] == [
-        ("r1", "gray 0.25", Verdict.REJECT, "9 of 10 reports failed, the last with: ValueError: x")
+        ("r1", "gray 0.25", Verdict.REJECT, "9 of 10 runs failed, on 1 devices, the last with: ValueError: x")
     ]
     totals = await service.totals("r1")
-    assert (totals.ok, totals.failed, totals.stage_ok, totals.stage_failed) == (801, 9, 1, 9)
+    assert (totals.ok, totals.failed, totals.stage_devices) == (801, 9, 1)
     assert totals.failure_rate == pytest.approx(9 / 810)
 
 
 @pytest.mark.asyncio
 async def test_a_batch_that_is_sent_again_counts_once(journal: Journal) -> None:
     service = _service(journal)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     for _ in range(3):
         await service.take(_batch("same", OutcomeKind.RUN, 5, 1))
     await service.take(_batch("same", OutcomeKind.RUN, 5, 1, device="another"))
@@ -124,7 +132,7 @@ async def test_the_memory_of_batches_is_bounded(journal: Journal, monkeypatch: p
 async def test_installed_is_not_healthy(journal: Journal) -> None:
     recorder = VerdictRecorder()
     service = _service(journal, recorder)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     for number in range(5):
         await service.take(_batch(f"i{number}", OutcomeKind.INSTALLED, device=f"d{number}"))
     assert recorder.verdicts == []
@@ -132,19 +140,19 @@ async def test_installed_is_not_healthy(journal: Journal) -> None:
         await service.take(_batch(f"r{number}", OutcomeKind.REVERTED, device=f"d{number}"))
     assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.REJECT]
     totals = await service.totals("r1")
-    assert (totals.installed, totals.reverted, totals.stage_failed) == (5, 5, 5)
+    assert (totals.installed, totals.reverted, totals.stage_broken) == (5, 5, 5)
 
 
 @pytest.mark.asyncio
 async def test_a_device_that_says_the_same_after_each_restart_is_one_device(journal: Journal) -> None:
     recorder = VerdictRecorder()
     service = _service(journal, recorder)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     for number in range(50):
         await service.take(_batch(f"i{number}", OutcomeKind.INSTALLED))
         await service.take(_batch(f"r{number}", OutcomeKind.REJECTED))
     totals = await service.totals("r1")
-    assert (totals.installed, totals.rejected, totals.stage_failed) == (1, 1, 1)
+    assert (totals.installed, totals.rejected, totals.stage_broken) == (1, 1, 1)
     assert recorder.verdicts == []
 
 
@@ -153,7 +161,7 @@ async def test_a_verdict_that_was_not_taken_is_told_again(journal: Journal, capl
     recorder = VerdictRecorder()
     recorder.refuse = 2
     service = _service(journal, recorder)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     for number in range(3):
         await service.take(_batch(f"b{number}", OutcomeKind.RUN, 0, 10))
     assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.REJECT]
@@ -164,12 +172,12 @@ async def test_a_verdict_that_was_not_taken_is_told_again(journal: Journal, capl
 async def test_watching_the_same_stage_again_keeps_the_evidence_and_repeats_the_verdict(journal: Journal) -> None:
     recorder = VerdictRecorder()
     service = _service(journal, recorder)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     await service.take(_batch("b", OutcomeKind.RUN, 1000))
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.ACCEPT] * 2
-    await service.watch("r1", "gray 0.25", Gate())
-    assert (await service.totals("r1")).stage_ok == 0
+    await service.watch(_step("gray 0.25", "r1"))
+    assert (await service.totals("r1")).stage_devices == 0
     assert (await service.totals("r1")).ok == 1000
 
 
@@ -177,7 +185,7 @@ async def test_watching_the_same_stage_again_keeps_the_evidence_and_repeats_the_
 async def test_what_is_no_longer_watched_is_still_counted(journal: Journal) -> None:
     recorder = VerdictRecorder()
     service = _service(journal, recorder)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     await service.unwatch("r1")
     await service.take(_batch("b", OutcomeKind.RUN, 0, 100))
     assert recorder.verdicts == []
@@ -189,7 +197,7 @@ async def test_strangers_are_counted_and_cost_nothing(journal: Journal) -> None:
     service = _service(journal)
     await service.take(_batch("b1", OutcomeKind.RUN, 1, release="nobody"))
     await service.take(_batch("b2", OutcomeKind.RUN, 1, release=""))
-    assert (service.strangers, service._evidence) == (1, {})
+    assert (service.strangers, service._evidence) == (2, {})  # installation and runs
     assert await service.totals("nobody") == Totals()
 
 
@@ -197,7 +205,7 @@ async def test_strangers_are_counted_and_cost_nothing(journal: Journal) -> None:
 async def test_evidence_outlives_a_restart(journal: Journal) -> None:
     clock = ManualClock()
     first = MonitorService(journal, clock)
-    await first.watch("r1", "gray 0.5", Gate())
+    await first.watch(_step("gray 0.5", "r1"))
     await first.take(_batch("b", OutcomeKind.RUN, 200, 1))
     await first.take(_batch("c", OutcomeKind.INSTALLED))
     await first.flush()
@@ -205,7 +213,7 @@ async def test_evidence_outlives_a_restart(journal: Journal) -> None:
     second = _service(journal, recorder)
     await second.start()
     assert await second.totals("r1") == await first.totals("r1")
-    await second.watch("r1", "gray 0.5", Gate())
+    await second.watch(_step("gray 0.5", "r1"))
     await second.take(_batch("d", OutcomeKind.RUN, 250, 0))
     assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.ACCEPT]
     await second.close()
@@ -215,7 +223,7 @@ async def test_evidence_outlives_a_restart(journal: Journal) -> None:
 async def test_what_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     service = _service(journal)
-    await service.watch("r1", "beta", Gate())
+    await service.watch(_step("beta", "r1"))
     with pytest.raises(Exception, match="is not open"):
         await service.flush()
     async with journal:
@@ -228,13 +236,97 @@ async def test_evidence_is_saved_from_time_to_time(journal: Journal) -> None:
     clock = ManualClock()
     service = MonitorService(journal, clock, flush_s=2.0)
     async with service:
-        await service.watch("r1", "beta", Gate())
+        await service.watch(_step("beta", "r1"))
         await clock.advance(1.9)
         assert await journal.evidence() == {}
         await clock.advance(0.2)
         async with asyncio.timeout(10):
             while list(await journal.evidence()) != ["r1"]:  # noqa: ASYNC110 - the service sets no event
                 await asyncio.sleep(0.001)
-        await service.watch("r2", "beta", Gate())
+        await service.watch(_step("beta", "r2"))
     assert list(await journal.evidence()) == ["r1", "r2"]  # the last of it when the service closes
     await service.close()
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_is_sent_again_after_a_crash_counts_once(journal: Journal) -> None:
+    first = _service(journal)
+    await first.watch(_step("beta"))
+    await first.take(_batch("same", OutcomeKind.RUN, 5, 1))
+    await first.flush()
+    second = _service(journal)
+    await second.start()
+    await second.take(_batch("same", OutcomeKind.RUN, 5, 1))
+    totals = await second.totals("r1")
+    assert (totals.ok, totals.failed, second.duplicates) == (5, 1, 1)
+    await second.close()
+
+
+@pytest.mark.asyncio
+async def test_the_journal_keeps_the_latest_batches_only(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MonitorService, "MAX_BATCH_IDS", 3)
+    service = _service(journal)
+    await service.watch(_step("beta"))
+    for number in range(10):
+        await service.take(_batch(str(number), OutcomeKind.RUN, 1))
+        await service.flush()
+    assert await journal.batches() == [("d1", "7"), ("d1", "8"), ("d1", "9")]
+
+
+@pytest.mark.asyncio
+async def test_a_device_with_few_runs_counts_once_they_have_settled(journal: Journal) -> None:
+    clock = ManualClock()
+    recorder = VerdictRecorder()
+    service = MonitorService(journal, clock, flush_s=1.0)
+    service.on_verdict = recorder
+    async with service:
+        await service.watch(_step("beta", gate=Gate(settle_s=60.0), share_to=0.0, devices=frozenset({"d1"})))
+        await service.take(_batch("b", OutcomeKind.RUN, 3))
+        assert recorder.verdicts == []
+        for _ in range(70):
+            await clock.advance(1.0)
+        async with asyncio.timeout(10):
+            while not recorder.verdicts:
+                await clock.advance(1.0)
+                await asyncio.sleep(0.001)
+    assert recorder.verdicts == [("r1", "beta", Verdict.ACCEPT, "")]
+
+
+@pytest.mark.asyncio
+async def test_a_pause_is_delivered_with_its_cause(journal: Journal) -> None:
+    recorder = VerdictRecorder()
+    service = _service(journal, recorder)
+    await service.watch(_step("beta", gate=Gate(), share_to=0.0, devices=frozenset({"d1"})))
+    await service.take(_batch("b", OutcomeKind.REVERTED))
+    assert [(verdict, reason) for _, _, verdict, reason in recorder.verdicts] == [
+        (Verdict.PAUSE, "1 of 1 devices are broken, which decides nothing")
+    ]
+    assert recorder.causes == ["inconclusive beta"]
+    evidence = await service.evidence("r1")
+    assert (evidence["new"]["broken"], evidence["cause"]) == (1, "inconclusive beta")
+    assert await service.evidence("unknown") == {}
+
+
+@pytest.mark.asyncio
+async def test_reports_of_the_version_before_are_the_control(journal: Journal) -> None:
+    service = _service(journal)
+    await service.watch(_step("gray 0.5", release="r2", gate=Gate(), version="v2", share_to=0.0, has_control=True))
+    await service.take(_batch("b", OutcomeKind.RUN, 10, release="r1"))
+    assert (await service.totals("r2")).control_devices == 1
+
+
+@pytest.mark.asyncio
+async def test_evidence_of_before_begins_its_step_again(journal: Journal) -> None:
+    first = _service(journal)
+    await first.watch(_step("beta"))
+    await first.take(_batch("b", OutcomeKind.RUN, 5, 1))
+    await first.flush()
+    (plain,) = (await journal.evidence()).values()
+    plain["monitor"] = {"gate": {"p_good": 0.005}, "ok": 5, "failed": 1, "verdict": "continue", "devices": ["d1"]}
+    await journal.save_evidence({"r1": plain})
+    second = _service(journal)
+    await second.start()
+    await second.watch(_step("beta"))
+    totals = await second.totals("r1")
+    assert (totals.ok, totals.failed, totals.stage_devices) == (5, 1, 0)
+    await second.close()

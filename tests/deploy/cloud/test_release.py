@@ -12,6 +12,7 @@ from walle.deploy.cloud.release import (
     BetaResolved,
     Effect,
     GateAccepted,
+    GatePaused,
     GateRejected,
     Pause,
     Release,
@@ -41,6 +42,7 @@ EVENTS: dict[str, ReleaseEvent] = {
     "BetaResolved": BetaResolved(1.0, ("d1", "d2")),
     "GateAccepted": GateAccepted(1.0),
     "GateRejected": GateRejected(1.0, "9 of 10 failed"),
+    "GatePaused": GatePaused(1.0, "group os=12", "it fails on one group"),
     "Pause": Pause(1.0),
     "Resume": Resume(1.0),
     "Rollback": Rollback(1.0, "anna", "looks wrong"),
@@ -92,18 +94,22 @@ TABLE: dict[tuple[str, str], tuple[str, tuple[Effect, ...]]] = {
     ("beta", "GateAccepted"): ("gray 0.25", TELL),
     ("beta", "GateRejected"): ("rolled_back", TELL),
     ("beta", "Pause"): ("paused in beta", TELL),
+    ("beta", "GatePaused"): ("paused in beta", TELL),
     ("beta", "Rollback"): ("rolled_back", TELL),
     ("gray 0.25", "GateAccepted"): ("gray 0.5", TELL),
     ("gray 0.25", "GateRejected"): ("rolled_back", TELL),
     ("gray 0.25", "Pause"): ("paused in gray 0.25", TELL),
+    ("gray 0.25", "GatePaused"): ("paused in gray 0.25", TELL),
     ("gray 0.25", "Rollback"): ("rolled_back", TELL),
     ("gray 0.5", "GateAccepted"): ("gray 1.0", TELL),
     ("gray 0.5", "GateRejected"): ("rolled_back", TELL),
     ("gray 0.5", "Pause"): ("paused in gray 0.5", TELL),
+    ("gray 0.5", "GatePaused"): ("paused in gray 0.5", TELL),
     ("gray 0.5", "Rollback"): ("rolled_back", TELL),
     ("gray 1.0", "GateAccepted"): ("full", TELL),
     ("gray 1.0", "GateRejected"): ("rolled_back", TELL),
     ("gray 1.0", "Pause"): ("paused in gray 1.0", TELL),
+    ("gray 1.0", "GatePaused"): ("paused in gray 1.0", TELL),
     ("gray 1.0", "Rollback"): ("rolled_back", TELL),
     ("full", "Rollback"): ("rolled_back", TELL),
     ("paused in beta, unresolved", "Resume"): ("beta, unresolved", (Effect.RESOLVE_BETA,)),
@@ -164,6 +170,35 @@ def test_a_beta_without_devices_is_refused() -> None:
     release = _after(_release(), "Start", "SimulationPassed")
     with pytest.raises(ReleaseRequestError, match="0 devices"):
         advance(release, BetaResolved(0.0, ()))
+
+
+def test_a_person_who_resumes_after_a_pause_by_the_gate_overrules_its_cause() -> None:
+    paused = _after(_release(), *PATHS["gray 0.25"], "GatePaused")
+    assert (paused.reason, paused.cause, paused.overruled) == ("gray 0.25: it fails on one group", "group os=12", ())
+    assert Release.from_plain(json.loads(json.dumps(paused.to_plain()))) == paused
+    resumed = _after(paused, "Resume")
+    assert (resumed.reason, resumed.cause, resumed.overruled) == ("", "", ("group os=12",))
+    assert resumed.judged_step(has_control=True).overruled == ("group os=12",)
+    assert _after(resumed, "Pause", "Resume").overruled == ("group os=12",)
+
+
+def test_a_step_names_the_devices_that_it_admits_first() -> None:
+    beta = _after(_release(), *PATHS["beta"]).judged_step(has_control=False)
+    assert (sorted(beta.devices), sorted(beta.earlier_devices)) == (["d1", "d2"], [])
+    assert (beta.share_to, beta.steps) == (0.0, 4)
+    second = _after(_release(), *PATHS["gray 0.5"]).judged_step(has_control=True)
+    assert (sorted(second.devices), sorted(second.earlier_devices)) == ([], ["d1", "d2"])
+    assert (second.share_from, second.share_to, second.stage) == (0.25, 0.5, "gray 0.5")
+
+
+def test_a_release_of_a_journal_of_before_has_overruled_nothing() -> None:
+    plain = _after(_release(), *PATHS["gray 0.5"]).to_plain()
+    for name in ("cause", "overruled"):
+        del plain[name]
+    for name in ("device_runs", "settle_s", "silence_s", "trial_runs"):
+        del plain["request"]["gate"][name]
+    release = Release.from_plain(json.loads(json.dumps(plain)))
+    assert (release.cause, release.overruled, release.request.gate) == ("", (), Gate())
 
 
 def test_reasons_are_kept_and_bounded() -> None:

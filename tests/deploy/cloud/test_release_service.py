@@ -13,7 +13,7 @@ from tests.sim.release_world import BUNDLE_SIGNER, RELEASE_SIGNER, ReleaseWorld,
 from walle.clock import ManualClock
 from walle.deploy.audience import share
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.monitor import Verdict
+from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState, TransitionError
 from walle.deploy.cloud.release_service import SignedAgainError, TaskBusyError, UnknownReleaseError
@@ -24,6 +24,9 @@ from walle.deploy.trust import RoleKeys, verify_manifest
 from walle.protocol import Profile, directives_from_header
 
 STAGES = ("beta", "gray 0.25", "gray 0.5", "gray 1.0", "full")
+
+
+TRIAL = Gate(trial_runs=10_000)
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +41,8 @@ async def _world(
 
 
 def _request(version: str = "v1", **changes: object) -> ReleaseRequest:
-    return ReleaseRequest(**{"scenario": "shop", "task": "ipv", "version": version, "beta": ("d1",), **changes})  # type: ignore[arg-type]
+    values = {"scenario": "shop", "task": "ipv", "version": version, "beta": ("d1",), "gate": TRIAL, **changes}
+    return ReleaseRequest(**values)  # type: ignore[arg-type]
 
 
 def _answer(world: ReleaseWorld, device_id: str, have: str = "", app_version: str = "10") -> str:
@@ -117,7 +121,7 @@ async def test_a_failing_version_is_taken_back_at_any_stage(tmp_path: Path, stag
         await world.report(bad.id, 10, 10, error="ZeroDivisionError")
         bad = await world.service.get(bad.id)
         assert (bad.state, bad.stage) == (ReleaseState.ROLLED_BACK, "rolled_back")
-        assert f"{stage}: 10 of 20 reports failed, the last with: ZeroDivisionError" in bad.reason
+        assert f"{stage}: 10 of 20 runs failed, on 1 devices, the last with: ZeroDivisionError" in bad.reason
         assert {_answer(world, device, "v2") for device in ("d1", "d2", "d3")} == {"v1"}
         assert _answer(world, "d1", "v1") == "v1"
         fix = await _started(world, "v3", "full")
@@ -363,6 +367,7 @@ from pathlib import Path
 from tests.sim.release_world import ReleaseWorld
 from walle.clock import SystemClock
 from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.release import ReleaseRequest
 
 async def main(folder, stop_at):
@@ -371,7 +376,8 @@ async def main(folder, stop_at):
     await world.service.__aenter__()
     if stop_at == "simulating":
         world.go_on.clear()
-    release = await world.service.create(ReleaseRequest(scenario="shop", task="ipv", version="v1", beta=("d1",)))
+    request = ReleaseRequest(scenario="shop", task="ipv", version="v1", beta=("d1",), gate=Gate(trial_runs=10_000))
+    release = await world.service.create(request)
     await world.service.start(release.id)
     if stop_at == "simulating":
         await world.simulating.wait()
@@ -387,8 +393,9 @@ async def main(folder, stop_at):
 
 def batch(release_id):
     from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
-    outcome = Outcome(task="shop/ipv", version="v1", release=release_id, kind=OutcomeKind.RUN, ok=1000)
-    return OutcomeBatch("d1", "b1", (outcome,))
+    fields = {"task": "shop/ipv", "version": "v1", "release": release_id}
+    outcomes = Outcome(**fields, kind=OutcomeKind.INSTALLED), Outcome(**fields, kind=OutcomeKind.RUN, ok=1000)
+    return OutcomeBatch("d1", "b1", outcomes)
 
 asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
 """

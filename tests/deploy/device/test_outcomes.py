@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
-from walle.deploy.device.outcomes import OutcomeReport
+from walle.deploy.device.outcomes import OutcomeReport, device_groups
 from walle.protocol import Alarm, Failure, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
 
 
@@ -179,3 +179,15 @@ def test_alarms_travel_with_outcomes_the_last_of_each_kind() -> None:
 def test_wrong_alarms_are_refused(alarms: list[object], field: str) -> None:
     with pytest.raises(ProtocolError, match=field):
         OutcomeBatch.from_json({"device_id": "d1", "batch_id": "b", "outcomes": [], "alarms": alarms})
+
+
+def test_a_report_names_the_groups_of_its_device_within_the_bounds_of_the_cloud() -> None:
+    attributes = {"os": 12, "model": "x" * 100, "beta": True, "load": 0.5, "name": "\ud800", "none": ""}
+    groups = device_groups("10.1", {**attributes, **{str(number): number for number in range(20)}})
+    assert list(groups)[:5] == ["app_version", "os", "model", "beta", "name"]
+    assert (groups["os"], groups["model"], groups["beta"], len(groups)) == ("12", "x" * 64, "True", 8)
+    report = OutcomeReport("d1", groups)
+    report.count_run("s/t", "v1", "r1")
+    batch = report.take_batch()
+    assert batch is not None
+    assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()).encode())).groups == groups

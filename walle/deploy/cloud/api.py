@@ -80,6 +80,7 @@ class Outcomes(Protocol):
     async def take(self, batch: OutcomeBatch) -> None: ...
     async def totals(self, release_id: str) -> Totals: ...
     async def failures(self, release_id: str) -> tuple[list[FailureGroup], int]: ...
+    async def evidence(self, release_id: str) -> dict[str, Any]: ...
     async def alarms(self) -> Mapping[str, int]: ...
 
 
@@ -111,9 +112,18 @@ class PolicyBody(_Strict):
 class GateBody(_Strict):
     p_good: float = Field(default=Gate.p_good, description="failure rate of a good version")
     p_bad: float = Field(default=Gate.p_bad, description="failure rate of a bad one, above p_good")
-    alpha: float = Field(default=Gate.alpha, description="probability to reject a good version, at most")
-    beta: float = Field(default=Gate.beta, description="probability to accept a bad one, at most")
-    min_devices: int = Field(default=Gate.min_devices, description="devices that must have reported before a step ends")
+    alpha: float = Field(default=Gate.alpha, description="probability to stop the release of a good version, at most")
+    beta: float = Field(default=Gate.beta, description="probability to accept a bad one at a step, at most")
+    min_devices: int = Field(default=Gate.min_devices, description="devices that must count before a step ends")
+    device_runs: int = Field(default=Gate.device_runs, description="first runs of a device, by which it counts")
+    settle_s: float = Field(default=Gate.settle_s, description="seconds after which a device with fewer runs counts")
+    silence_s: float = Field(
+        default=Gate.silence_s, description="seconds without a further device after which the release is paused"
+    )
+    trial_runs: int = Field(
+        default=Gate.trial_runs,
+        description="for a trial with a few devices: this number of runs of each count like devices; 0: not a trial",
+    )
 
 
 class CreateBody(_Strict):
@@ -228,6 +238,16 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         await allowed(release_id, authorization, Role.READER)
         groups, others = await outcomes.failures(release_id)
         return {"failures": _safe([group.to_plain() for group in groups]), "others": others}
+
+    @router.get("/{release_id}/evidence")
+    async def evidence(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Show what the gate has on the step that is judged: its devices, the control, each test's value and boundary.
+
+        A test decides when its value reaches its boundary; both are logarithms. Empty where no step is judged. This
+        needs the role `reader` in its scenario.
+        """
+        await allowed(release_id, authorization, Role.READER)
+        return _safe_map(await outcomes.evidence(release_id))
 
     @router.post("/{release_id}/start")
     async def start(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:

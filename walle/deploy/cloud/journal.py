@@ -14,7 +14,7 @@ import dataclasses
 import json
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +40,8 @@ CREATE TABLE IF NOT EXISTS effects (
 CREATE TABLE IF NOT EXISTS table_rows (task TEXT PRIMARY KEY, task_row TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS evidence (release_id TEXT PRIMARY KEY, evidence TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS batches (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, device_id TEXT NOT NULL, batch_id TEXT NOT NULL) STRICT;
 """
 
 
@@ -233,8 +235,13 @@ class Journal:
 
     # --- evidence of the monitor ---
 
-    async def save_evidence(self, evidence: Mapping[str, Any]) -> None:
-        """Write the evidence of some releases (release id → plain values), replacing theirs."""
+    async def save_evidence(
+        self, evidence: Mapping[str, Any], batches: Sequence[tuple[str, str]] = (), *, keep: int = 0
+    ) -> None:
+        """Write the evidence of some releases (release id → plain values), replacing theirs.
+
+        `batches` are the (device id, batch id) of the reports that are new in it; the latest `keep` are kept.
+        """
         values = [(release_id, json.dumps(plain)) for release_id, plain in evidence.items()]
 
         async def write(db: aiosqlite.Connection) -> None:
@@ -243,8 +250,16 @@ class Journal:
                 " ON CONFLICT (release_id) DO UPDATE SET evidence = excluded.evidence",
                 values,
             )
+            if batches:
+                await db.executemany("INSERT INTO batches (device_id, batch_id) VALUES (?, ?)", batches)
+                await db.execute("DELETE FROM batches WHERE number <= (SELECT max(number) FROM batches) - ?", (keep,))
 
         await self._write(write)
+
+    async def batches(self) -> list[tuple[str, str]]:
+        """Return the (device id, batch id) of the latest reports that the evidence counts, oldest first."""
+        rows = await self._read("SELECT device_id, batch_id FROM batches ORDER BY number")
+        return [(device_id, batch_id) for device_id, batch_id in rows]
 
     async def evidence(self) -> dict[str, Any]:
         return {

@@ -1,17 +1,45 @@
-"""Sequential test that decides whether a release may continue, on completed reports (§6, exception handling). Pure.
+"""Sequential gate of a release, on the evidence of devices (§6, exception handling). Pure.
 
-A fixed threshold on the failure rate stops many healthy releases, because it looks again after every report. Wald's
-sequential probability ratio test is made for looking after every report: it weighs "fails as seldom as a good version"
-against "fails as often as a bad one", and stops at the first report that settles it.
+The unit of evidence is a device. A device of a step counts once, by its first `device_runs` runs, after it has
+confirmed the installation, and only if this step was the first to admit it. Devices that have another version of the
+task are the control. Three tests look at the devices so far, after each of them:
+
+- failed runs: their rate, with few failures of any one device, against that of the control (`RateTest`);
+- broken devices, where half of the runs or more failed, or that refused or left the version: their share, the same way;
+- broken devices within a group, of equal app version or of an equal attribute: a version may fail on one model only.
+
+Each test is evaluated on the devices since each step began, and the wealths are averaged over the steps. α is so spent
+once over the whole release: half of it on the groups, a quarter on each of the other two.
 """
 
 import dataclasses
 import enum
 import math
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
+from walle.deploy.cloud.device_sample import DeviceSample, Observation
+from walle.deploy.cloud.policy import share
+from walle.deploy.cloud.rate_test import UNITS, RateTest, Sample
 from walle.errors import DeployError
 from walle.protocol import Outcome, OutcomeKind
+
+MAX_DEVICES = 4_000  # of a step, and of the control: a step that they do not decide is inconclusive
+MAX_GROUPS = 50
+MAX_GROUPS_OF_KEY = 30
+MAX_DEVICE_RUNS = 100
+MAX_TRIAL_RUNS = 10_000
+_P_BROKEN = 0.05  # share of broken devices of a bad version
+_HOSTILE = 0.01  # share of devices whose failures are disregarded
+_ORDER = (
+    OutcomeKind.INSTALLED,
+    OutcomeKind.REJECTED,
+    OutcomeKind.REVERTED,
+    OutcomeKind.RUN,
+    OutcomeKind.REMOVED,
+)
+_TRIAL_ORDER = tuple(sorted(_ORDER, key=lambda kind: (kind is not OutcomeKind.INSTALLED, kind is not OutcomeKind.RUN)))
+_GROUPS = RateTest(floor=0.1, gap=0.85, hostile=0.0)
 
 
 class GateError(DeployError):
@@ -30,12 +58,18 @@ class GateError(DeployError):
 class Gate:
     """Conditions for a step to be accepted or rejected.
 
-    A version that fails in at most `p_good` of its reports is rejected with probability `alpha` or less, one that fails
-    in `p_bad` or more is accepted with `beta` or less (both nearly: Wald's bounds). `min_devices` devices must have
-    reported before a step is accepted; a rejection waits for no quorum, since a false one costs a delay and a missed
-    one costs devices.
+    A version is good where it fails in at most `p_good` of its runs, or as seldom as the version before it; it is bad
+    where it fails in `p_bad - p_good` more. A release of a good version is ever rejected or paused by the tests with
+    probability `alpha` or less, over all steps; a step of a bad one is accepted with `beta` or less. `min_devices`
+    devices must have counted before a step is accepted.
 
-    There is no limit on waiting: a step without reports stands still, which harms no device and is seen by a person.
+    A step that no device has been added to for `silence_s` seconds is paused: it neither waits without limit nor ships.
+
+    A device counts by its first `device_runs` runs, or by those it made within `settle_s` seconds of its first report.
+
+    `trial_runs` is for a trial with a few devices, which cannot be judged by devices: each of the first `trial_runs`
+    runs of a device at each step then counts as a device of its own, there is no control, and devices of earlier steps
+    count again. One device can then decide. The default is 0: the release is not a trial.
 
     Raises:
         GateError: a parameter is out of its range.
@@ -46,6 +80,10 @@ class Gate:
     alpha: float = 0.01
     beta: float = 0.01
     min_devices: int = 1
+    device_runs: int = 10
+    settle_s: float = 300.0
+    silence_s: float = 86_400.0
+    trial_runs: int = 0
 
     def __post_init__(self) -> None:
         for field in ("p_good", "p_bad"):
@@ -56,11 +94,65 @@ class Gate:
         for field in ("alpha", "beta"):
             if not 0 < getattr(self, field) < 0.5:
                 raise GateError(field, f"{getattr(self, field)} is not a probability of error between 0 and 0.5")
-        if self.min_devices < 1:
-            raise GateError("min_devices", f"{self.min_devices} is less than 1")
+        if not 1 <= self.min_devices <= MAX_DEVICES:
+            raise GateError("min_devices", f"{self.min_devices} is not between 1 and {MAX_DEVICES}")
+        if not 1 <= self.device_runs <= MAX_DEVICE_RUNS:
+            raise GateError("device_runs", f"{self.device_runs} is not between 1 and {MAX_DEVICE_RUNS}")
+        for field in ("settle_s", "silence_s"):
+            if not 1 <= getattr(self, field) <= 30 * 86_400:
+                raise GateError(field, f"{getattr(self, field)} is not between 1 second and 30 days")
+        if not 0 <= self.trial_runs <= MAX_TRIAL_RUNS:
+            raise GateError("trial_runs", f"{self.trial_runs} is not between 0 and {MAX_TRIAL_RUNS}")
+
+    @property
+    def gap(self) -> float:
+        return self.p_bad - self.p_good
 
     def to_plain(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of a release that is judged: its devices, and what is needed to tell them from the control.
+
+    Its devices are those of `devices`, and those whose place in the release is in [`share_from`, `share_to`); in a
+    trial, from 0. `steps` is how many steps the release has in all. `has_control`: the task has a version before.
+    `overruled` are the causes of pauses after which a person let the release go on.
+    """
+
+    release: str
+    task: str
+    version: str
+    stage: str
+    gate: Gate
+    steps: int
+    devices: frozenset[str] = frozenset()
+    earlier_devices: frozenset[str] = frozenset()
+    share_from: float = 0.0
+    share_to: float = 0.0
+    has_control: bool = False
+    overruled: tuple[str, ...] = ()
+
+    def is_new(self, device_id: str) -> bool:
+        """Return whether this step is the first to admit the device; in a trial, whether it is admitted at all."""
+        if device_id in self.devices:
+            return True
+        trial = self.gate.trial_runs > 0
+        if device_id in self.earlier_devices:
+            return trial
+        low = 0.0 if trial else self.share_from
+        return low <= share(self.release, device_id) < self.share_to
+
+    def is_control(self, device_id: str) -> bool:
+        """Return whether the device has not been admitted by this step or one before."""
+        known = device_id in self.devices or device_id in self.earlier_devices
+        return not known and share(self.release, device_id) >= self.share_to
+
+    @property
+    def is_census(self) -> bool:
+        """Return whether the step is decided by all of its devices: a list of them, outside of a trial."""
+        return self.share_to == 0 and not self.gate.trial_runs
 
 
 class Verdict(enum.StrEnum):
@@ -69,89 +161,326 @@ class Verdict(enum.StrEnum):
     CONTINUE = "continue"
     ACCEPT = "accept"
     REJECT = "reject"
+    PAUSE = "pause"  # a person must look; `Monitor.cause` says why
 
 
-def counts(outcome: Outcome) -> tuple[int, int]:
-    """Return how many (ok, failed) reports an outcome counts for.
+@dataclasses.dataclass(frozen=True)
+class TestValue:
+    """Evidence of one test: `value` decides when it reaches `boundary`. Both are logarithms of a wealth."""
 
-    A bundle refused or left by a device counts as one failure, beside the executions that were reported: installed is
-    not healthy, and a version that never runs must not look like one that never fails. An installation counts
-    for nothing.
-    """
-    match outcome.kind:
-        case OutcomeKind.RUN:
-            return outcome.ok, outcome.failed
-        case OutcomeKind.REJECTED | OutcomeKind.REVERTED:
-            return 0, 1
-        case _:
-            return 0, 0
+    name: str
+    value: float
+    boundary: float
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"test": self.name, "value": round(self.value, 3), "boundary": round(self.boundary, 3)}
 
 
 class Monitor:
-    """Evidence of one step of one release, and the verdict on it.
+    """Evidence of one release, and the verdict on its present step.
 
-    Evidence restarts at each step, so that a step is judged by reports that were made during it. The evidence of the
-    steps before could only weaken a rejection: each of them ended below the acceptance threshold, so the sum of all
-    log-likelihood ratios is always below that of the step alone. After acceptance the test starts again from zero,
-    because reports keep coming while a person has paused the release; a rejection outweighs an earlier acceptance and
-    is final.
+    A rejection is final. After a pause for a cause that a person overrules, the same cause does not pause again.
     """
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
-        self.ok = 0
-        self.failed = 0
+    def __init__(self, step: Step) -> None:
+        self.step = step
         self.verdict = Verdict.CONTINUE
-        self._devices: set[str] = set()  # never more than min_devices
-        self._ratio = 0.0
-        self._per_ok = math.log((1 - gate.p_bad) / (1 - gate.p_good))
-        self._per_failed = math.log(gate.p_bad / gate.p_good)
-        self._accept_at = math.log(gate.beta / (1 - gate.alpha))
-        self._reject_at = math.log((1 - gate.beta) / gate.alpha)
+        self.reason = ""  # of a rejection or a pause, as a sentence
+        self.cause = ""  # of a pause, as a key
+        self._new = [DeviceSample()]  # of each step so far
+        self._old = DeviceSample()
+        self._heard_s: float | None = None  # time of the last tick at which devices were added
+        self._counted = 0  # devices at that tick
+        self._groups: list[tuple[str, str]] = []  # in the order in which they were first seen; bounded
+        self._set_tests()
 
-    def add(self, device_id: str, ok: int, failed: int) -> Verdict:
-        """Return the verdict after `ok` and `failed` further reports of a device, in constant time."""
-        if ok == failed == 0:
-            return self.verdict
-        self.ok += ok
-        self.failed += failed
-        if len(self._devices) < self.gate.min_devices:
-            self._devices.add(device_id)
-        self._ratio += ok * self._per_ok + failed * self._per_failed
-        if self.verdict is Verdict.REJECT or self._ratio >= self._reject_at:
-            self.verdict = Verdict.REJECT
-        elif self._ratio <= self._accept_at:
-            if len(self._devices) >= self.gate.min_devices:
+    def _set_tests(self) -> None:
+        gate = self.step.gate
+        hostile = min(_HOSTILE, gate.gap * 2 / 3)
+        self._runs = RateTest(gate.p_good, gate.gap, hostile)
+        self._broken = RateTest(gate.p_good, max(_P_BROKEN - gate.p_good, gate.gap), hostile)
+        spread = math.log(self.step.steps / gate.alpha)
+        self._reject_at = spread + math.log(4)
+        self._group_at = spread + math.log(2 * MAX_GROUPS)
+        self._accept_at = math.log(1 / gate.beta)
+
+    # --- evidence ---
+
+    def begin(self, step: Step) -> None:
+        """Judge `step` from now on; where it is the present one, go on, with what a person has overruled since."""
+        same = dataclasses.replace(step, overruled=self.step.overruled) == self.step
+        overruled = step.overruled != self.step.overruled
+        self.step = step
+        self._set_tests()
+        if not same:
+            earlier = self._new[-1].end()
+            self._new.append(DeviceSample())
+            if step.gate.trial_runs:
+                for device_id in earlier:  # they count again, and confirm no installation again
+                    self._new[-1].admit(device_id, MAX_DEVICES)
+            self._reset_verdict()
+        elif overruled and self.verdict is Verdict.PAUSE:
+            self._reset_verdict()
+        self._judge(forced=True)
+
+    def _reset_verdict(self) -> None:
+        self.verdict, self.reason, self.cause = Verdict.CONTINUE, "", ""
+        self._heard_s = None
+
+    def take(self, device_id: str, outcomes: Collection[Outcome], groups: Mapping[str, str], now_s: float) -> bool:
+        """Take a report: the outcomes of the task, whatever their version or order. Return whether it was evidence."""
+        runs = self._block_runs
+        # Within a report, a refusal outweighs runs; in a trial the runs before it count as well.
+        order = _TRIAL_ORDER if self.step.gate.trial_runs else _ORDER
+        for outcome in sorted(outcomes, key=lambda one: order.index(one.kind)):
+            if outcome.release == self.step.release:
+                if self.step.is_new(device_id):
+                    self._take_new(device_id, outcome, groups, now_s)
+            elif (
+                self.step.has_control
+                and not self.step.gate.trial_runs
+                and outcome.kind is OutcomeKind.RUN
+                and outcome.version != self.step.version
+                and self.step.is_control(device_id)
+            ):
+                self._old.admit(device_id, MAX_DEVICES)
+                for one in self._old.run(device_id, outcome, groups, now_s, runs=runs):
+                    self._note(self._old, one, groups)
+        return self._judge()
+
+    @property
+    def _block_runs(self) -> int:
+        return 1 if self.step.gate.trial_runs else self.step.gate.device_runs
+
+    def _take_new(self, device_id: str, outcome: Outcome, groups: Mapping[str, str], now_s: float) -> None:
+        sample, runs = self._new[-1], self._block_runs
+        match outcome.kind:
+            case OutcomeKind.INSTALLED:
+                sample.admit(device_id, MAX_DEVICES)
+            case OutcomeKind.REJECTED | OutcomeKind.REVERTED:
+                for one in sample.break_off(device_id, runs, MAX_DEVICES):
+                    self._note(sample, one, groups)
+            case OutcomeKind.RUN:
+                limit = self.step.gate.trial_runs
+                each = sample.run_each(device_id, outcome, limit) if limit else None
+                for one in each or sample.run(device_id, outcome, groups, now_s, runs=runs):
+                    self._note(sample, one, groups)
+
+    def _note(self, sample: DeviceSample, observation: Observation, groups: Mapping[str, str]) -> None:
+        known = []
+        for group in groups.items():
+            if group not in self._groups:
+                of_key = sum(key == group[0] for key, _ in self._groups)
+                if len(self._groups) >= MAX_GROUPS or of_key >= MAX_GROUPS_OF_KEY:
+                    continue
+                self._groups.append(group)
+            known.append(group)
+        sample.note(observation, known)
+
+    def tick(self, now_s: float) -> bool:
+        """Count the devices that reported fewer runs `settle_s` ago with those. Return whether there were any."""
+        gate = self.step.gate
+        for sample in (self._new[-1], self._old):
+            for one, groups in sample.settle(now_s - gate.settle_s):
+                self._note(sample, one, groups)
+        touched = self._judge(forced=self._old.changed)
+        if self._heard_s is None or self._counted != self.devices:
+            self._heard_s, self._counted = now_s, self.devices
+            return True
+        cause = f"silence at {self.step.stage}"
+        is_silent = now_s - self._heard_s >= gate.silence_s
+        if is_silent and self.verdict is Verdict.CONTINUE and cause not in self.step.overruled:
+            hours = gate.silence_s / 3600
+            what = f"no further device has reported for {hours:.3g} h; {self.devices} devices count"
+            self.verdict, self.reason, self.cause = Verdict.PAUSE, what, cause
+            return True
+        return touched
+
+    # --- verdict ---
+
+    @property
+    def devices(self) -> int:
+        """Return how many devices of the present step count."""
+        return self._new[-1].members
+
+    @property
+    def broken_devices(self) -> int:
+        return self._new[-1].broken
+
+    @property
+    def control_devices(self) -> int:
+        return self._old.devices
+
+    def _judge(self, *, forced: bool = False) -> bool:
+        """Update the verdict; return whether the evidence was touched since the last call."""
+        new, old = self._new[-1], self._old
+        touched = new.touched or old.touched
+        new.touched = old.touched = False
+        if self.verdict is Verdict.REJECT or not (new.changed or forced):
+            return touched  # the control alone is looked at by the next `tick`
+        new.changed = old.changed = False
+        for test in self._rejections(exact=False):
+            if test.value >= test.boundary:
+                self.verdict, self.reason, self.cause = Verdict.REJECT, self._because(test), ""
+                return True
+        if self.verdict is Verdict.CONTINUE:
+            self._pause_or_accept()
+        return True
+
+    def _pause_or_accept(self) -> None:
+        for test in self._group_tests(exact=False):
+            if test.value >= test.boundary and test.name not in self.step.overruled:
+                self.verdict, self.reason, self.cause = Verdict.PAUSE, self._because(test), test.name
+                return
+        if self._accepts():
+            self.verdict = Verdict.ACCEPT
+            return
+        cause = f"inconclusive {self.step.stage}"
+        full = self._new[-1].members >= MAX_DEVICES
+        if full or (self.step.is_census and self._census_done):
+            if cause in self.step.overruled:
                 self.verdict = Verdict.ACCEPT
-                self._ratio = 0.0
-            else:  # good evidence of too few devices is kept, but capped: it must not outweigh later failures
-                self._ratio = self._accept_at
-        return self.verdict
+                return
+            sample = self._new[-1]
+            what = f"{sample.broken} of {sample.devices} devices are broken, which decides nothing"
+            self.verdict, self.reason, self.cause = Verdict.PAUSE, what, cause
+
+    @property
+    def _census_done(self) -> bool:
+        return self._new[-1].members >= len(self.step.devices)
+
+    def _accepts(self) -> bool:
+        sample, gate = self._new[-1], self.step.gate
+        if not self.step.is_census and sample.members < gate.min_devices:
+            return False
+        if self.step.is_census:
+            return self._census_done and 2 * sample.broken <= sample.devices - (sample.devices == 1)
+        return all(test.value >= test.boundary for test in self._acceptances(exact=False))
+
+    def _acceptances(self, *, exact: bool) -> list[TestValue]:
+        at = self._accept_at
+        below = -math.inf if exact else at
+        new, old = self._new[-1], self._old
+        runs = self._runs.accept_log(new.runs, old.runs, below=below)
+        if not exact and runs < at:
+            return [TestValue("runs are good", runs, at)]
+        broken = self._broken.accept_log(new.by_broken, old.by_broken, below=below)
+        return [TestValue("runs are good", runs, at), TestValue("few devices are broken", broken, at)]
+
+    def _rejections(self, *, exact: bool) -> list[TestValue]:
+        at = self._reject_at
+        has_control = self.step.has_control and not self.step.gate.trial_runs
+        old = self._old if has_control else None
+        runs = self._over_steps(self._runs, [one.runs for one in self._new], old.runs if old else None, at, exact=exact)
+        broken = self._over_steps(
+            self._broken, [one.by_broken for one in self._new], old.by_broken if old else None, at, exact=exact
+        )
+        return [TestValue("failed runs", runs, at), TestValue("broken devices", broken, at)]
+
+    def _group_tests(self, *, exact: bool) -> list[TestValue]:
+        if self.step.gate.trial_runs:
+            return []
+        tests = []
+        for group in self._groups:
+            if not any(one.groups.get(group, (0, 0))[1] for one in self._new):
+                continue
+            new = [one.by_group(group) for one in self._new]
+            old = self._old.by_group(group) if self.step.has_control else None
+            value = self._over_steps(_GROUPS, new, old, self._group_at, exact=exact)
+            tests.append(TestValue(f"group {group[0]}={group[1]}", value, self._group_at))
+        return tests
+
+    def _over_steps(
+        self,
+        test: RateTest,
+        new: list[Sample],
+        old: Sample | None,
+        boundary: float,
+        *,
+        exact: bool,
+    ) -> float:
+        """Return the logarithm of the sum of the wealths of bets that began with each step."""
+        below = boundary - math.log(self.step.steps)  # with every bet under it, the sum is under the boundary
+        values: list[float] = []
+        since: dict[tuple[int, int], int] = {}
+        for sample in reversed(new):
+            if not sample and values:
+                continue
+            since = dict(since)
+            for cell, count in sample.items():
+                since[cell] = since.get(cell, 0) + count
+            values.append(test.reject_log(since, old, below=-math.inf if exact else below))
+        top = max(values)
+        if not exact and top >= below:
+            return self._over_steps(test, new, old, boundary, exact=True)
+        return top + math.log(sum(math.exp(value - top) for value in values))
+
+    def _because(self, test: TestValue) -> str:
+        sample, old = self._new[-1], self._old
+        if test.name.startswith("group "):
+            group = test.name.removeprefix("group ")
+            key, _, value = group.partition("=")
+            counts = [one.by_group((key, value)) for one in self._new]
+            broken = sum(one.get((1, UNITS), 0) for one in counts)
+            total = sum(sum(one.values()) for one in counts)
+            before = old.by_group((key, value))
+            text = f"it fails on devices of one group, {group}: {broken} of its {total} devices are broken"
+            control = f"{before.get((1, UNITS), 0)} of {sum(before.values())}"
+        elif test.name == "failed runs":
+            text = f"{sample.failed:.4g} of {sample.executions:g} runs failed, on {sample.members} devices"
+            control = f"{old.failed:.4g} of {old.executions:g}"
+        else:
+            text = f"{sample.broken} of {sample.devices} devices are broken"
+            control = f"{old.broken} of {old.devices}"
+        return f"{text}; with the version before, {control}" if old.devices else text
 
     def evidence(self) -> dict[str, Any]:
-        """Return the numbers behind the verdict: counts, and the log-likelihood ratio with its two thresholds.
+        """Return the numbers behind the verdict: devices of the step and of the control, and each test's value."""
+        return {
+            "gate": self.step.gate.to_plain(),
+            "stage": self.step.stage,
+            "new": self._new[-1].counts(),
+            "control": self._old.counts() if self.step.has_control and not self.step.gate.trial_runs else None,
+            "rejects": [test.to_plain() for test in self._rejections(exact=True)],
+            "accepts": [] if self.step.is_census else [test.to_plain() for test in self._acceptances(exact=True)],
+            "groups": [test.to_plain() for test in self._group_tests(exact=True)],
+            "cause": self.cause,
+        }
 
-        After an acceptance the ratio is 0: the test has begun again.
-        """
-        thresholds = {"accept_at": round(self._accept_at, 6), "reject_at": round(self._reject_at, 6)}
-        counted = {"ok": self.ok, "failed": self.failed, "devices": len(self._devices)}
-        return {"gate": self.gate.to_plain(), **counted, "ratio": round(self._ratio, 6), **thresholds}
+    # --- plain values ---
 
     def to_plain(self) -> dict[str, Any]:
+        step = dataclasses.asdict(self.step)
+        for field in ("devices", "earlier_devices"):
+            step[field] = sorted(step[field])
         return {
-            "gate": self.gate.to_plain(),
-            "ok": self.ok,
-            "failed": self.failed,
+            "format": 2,
+            "step": step,
             "verdict": self.verdict.value,
-            "devices": sorted(self._devices),
-            "ratio": self._ratio,
+            "reason": self.reason,
+            "cause": self.cause,
+            "heard_s": self._heard_s,
+            "counted": self._counted,
+            "new": [one.to_plain() for one in self._new],
+            "old": self._old.to_plain(),
+            "groups": [list(group) for group in self._groups],
         }
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Self:
-        monitor = cls(Gate(**plain["gate"]))
-        monitor.ok, monitor.failed = plain["ok"], plain["failed"]
+    def from_plain(cls, plain: dict[str, Any]) -> Self | None:
+        """Return the monitor; None for evidence of before format 2, which counted runs: its step begins again."""
+        if plain.get("format") != 2:
+            return None
+        step = dict(plain["step"])
+        step["gate"] = Gate(**step["gate"])
+        step["overruled"] = tuple(step["overruled"])
+        for field in ("devices", "earlier_devices"):
+            step[field] = frozenset(step[field])
+        monitor = cls(Step(**step))
         monitor.verdict = Verdict(plain["verdict"])
-        monitor._devices = set(plain["devices"])
-        monitor._ratio = plain["ratio"]
+        monitor.reason, monitor.cause = plain["reason"], plain["cause"]
+        monitor._heard_s, monitor._counted = plain["heard_s"], plain["counted"]
+        monitor._new = [DeviceSample.from_plain(one) for one in plain["new"]]
+        monitor._old = DeviceSample.from_plain(plain["old"])
+        monitor._groups = [(key, value) for key, value in plain["groups"]]
         return monitor

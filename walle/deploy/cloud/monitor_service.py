@@ -1,7 +1,8 @@
 """Monitor of releases (§6, exception handling): counts outcome reports and delivers a verdict on each step.
 
 Memory is bounded: per release a `Monitor` and a few counts, and the ids of recent batches, so that a batch that is sent
-again counts once. The evidence is journalled every `flush_s` seconds; a crash loses the reports since then.
+again counts once. The evidence is journalled every `flush_s` seconds, in one transaction with the ids of the batches
+that it counts; a crash loses the reports since then.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from walle.deploy.cloud.device_registry import (
 )
 from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.journal import Journal, JournalError
-from walle.deploy.cloud.monitor import Gate, Monitor, Verdict, counts
+from walle.deploy.cloud.monitor import Monitor, Step, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.protocol import Alarm, Outcome, OutcomeBatch, OutcomeKind, printable
 
@@ -32,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 _DEVICE_KINDS = (OutcomeKind.INSTALLED, OutcomeKind.REJECTED, OutcomeKind.REVERTED, OutcomeKind.REMOVED)
 
-type OnVerdict = Callable[[str, str, Verdict, str], Awaitable[None]]
+type OnVerdict = Callable[[str, str, Verdict, str, str], Awaitable[None]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class Totals:
     """Counts of one release. Numbers of devices are exact up to 1,024, and within about 1 % above.
 
     `installed`, `reverted`, `rejected` and `removed` are devices that ever reported it; `ok` and `failed` count
-    executions. `stage`, `stage_ok`, `stage_failed` and `verdict` are the evidence of the step that is being judged.
+    executions. `stage`, `stage_devices`, `stage_broken`, `control_devices` and `verdict` are the evidence of the step
+    that is being judged: devices that count, those of them that are broken, and devices with the version before.
     """
 
     installed: int = 0
@@ -53,8 +55,9 @@ class Totals:
     last_place: str = ""  # of that error, "file:line in function" of the task's code
     distinct_failures: int = 0  # see `MonitorService.failures`
     stage: str = ""
-    stage_ok: int = 0
-    stage_failed: int = 0
+    stage_devices: int = 0
+    stage_broken: int = 0
+    control_devices: int = 0
     verdict: str = ""
 
     @property
@@ -88,8 +91,6 @@ class _Evidence:
             self.last_error, self.last_place = outcome.error, outcome.place
         if is_new:
             self.failures.take(device_id, outcome, now_s)
-        if self.monitor is not None and is_new:
-            self.monitor.add(device_id, *counts(outcome))
 
     def totals(self) -> Totals:
         monitor = self.monitor
@@ -104,15 +105,16 @@ class _Evidence:
             last_place=self.last_place,
             distinct_failures=len(self.failures),
             stage=self.stage,
-            stage_ok=monitor.ok if monitor else 0,
-            stage_failed=monitor.failed if monitor else 0,
+            stage_devices=monitor.devices if monitor else 0,
+            stage_broken=monitor.broken_devices if monitor else 0,
+            control_devices=monitor.control_devices if monitor else 0,
             verdict=monitor.verdict.value if monitor else "",
         )
 
     def reason(self) -> str:
-        """Return the reason of a rejection as a sentence."""
+        """Return the reason of a rejection or a pause as a sentence."""
         assert self.monitor is not None
-        text = f"{self.monitor.failed} of {self.monitor.ok + self.monitor.failed} reports failed"
+        text = self.monitor.reason
         if not self.last_error:
             return text
         place = f" ({self.last_place})" if self.last_place not in self.last_error else ""
@@ -140,6 +142,8 @@ class _Evidence:
         if "failures" in plain:  # not in evidence of before
             evidence.failures = FailureGroups.from_plain(plain["failures"])
         evidence.monitor = Monitor.from_plain(plain["monitor"]) if plain["monitor"] else None
+        if evidence.monitor is None:
+            evidence.stage = ""
         return evidence
 
 
@@ -171,8 +175,10 @@ class MonitorService:
         self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
         self._evidence: dict[str, _Evidence] = {}
+        self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
         self._batch_ids: dict[tuple[str, str], None] = {}
+        self._unsaved_batches: list[tuple[str, str]] = []
         self._saving: asyncio.Task[None] | None = None
         self._counting = asyncio.Lock()  # of devices, which takes a core for a while
 
@@ -181,7 +187,10 @@ class MonitorService:
         if self._saving is not None:
             raise RuntimeError("the monitor is started already")
         for release_id, plain in (await self._journal.evidence()).items():
-            self._evidence[release_id] = _Evidence.from_plain(plain)
+            evidence = self._evidence[release_id] = _Evidence.from_plain(plain)
+            if evidence.monitor is not None:
+                self._judged.add(release_id)
+        self._batch_ids = dict.fromkeys(await self._journal.batches())
         self._saving = asyncio.create_task(self._save_periodically(), name="monitor evidence")
         return self
 
@@ -208,30 +217,48 @@ class MonitorService:
     async def _save_periodically(self) -> None:
         while True:
             await self._clock.sleep(self._flush_s)
+            await self._tick()
             try:
                 await self.flush()
             except JournalError:
                 _LOG.exception("the monitor's evidence could not be saved; trying again")
 
     async def flush(self) -> None:
-        """Journal changed evidence."""
+        """Journal changed evidence, with the reports that it counts: after a crash, they are known to be counted."""
         unsaved, self._unsaved = self._unsaved, set()
+        batches, self._unsaved_batches = self._unsaved_batches, []
         if not unsaved:
             return
+        evidence = {one: self._evidence[one].to_plain() for one in unsaved}
         try:
-            await self._journal.save_evidence({one: self._evidence[one].to_plain() for one in unsaved})
+            await self._journal.save_evidence(evidence, batches, keep=self.MAX_BATCH_IDS)
         except BaseException:
             self._unsaved |= unsaved
+            self._unsaved_batches = [*batches, *self._unsaved_batches][-self.MAX_BATCH_IDS :]
             raise
 
-    async def watch(self, release_id: str, stage: str, gate: Gate) -> None:
-        """Judge the release's reports from now on as evidence on `stage`.
+    async def _tick(self) -> None:
+        """Count the devices whose first runs have settled."""
+        now_s = self._clock.time()
+        for release_id in list(self._judged):
+            evidence = self._evidence[release_id]
+            if evidence.monitor is not None and evidence.monitor.tick(now_s):
+                self._unsaved.add(release_id)
+                await self._deliver(release_id, evidence)
 
-        Where that stage is judged already, its evidence is kept, and its verdict, if any, is delivered again.
+    async def watch(self, step: Step) -> None:
+        """Judge the release's reports from now on as evidence on `step`.
+
+        Where that step is judged already, its evidence is kept, and its verdict, if any, is delivered again.
         """
+        release_id = step.release
         evidence = self._evidence.setdefault(release_id, _Evidence())
-        if evidence.monitor is None or (evidence.stage, evidence.monitor.gate) != (stage, gate):
-            evidence.stage, evidence.monitor = stage, Monitor(gate)
+        evidence.stage = step.stage
+        self._judged.add(release_id)
+        if evidence.monitor is None:
+            evidence.monitor = Monitor(step)
+        else:
+            evidence.monitor.begin(step)
         evidence.delivered = Verdict.CONTINUE
         self._unsaved.add(release_id)
         await self._deliver(release_id, evidence)
@@ -240,6 +267,7 @@ class MonitorService:
         """Stop judging the release; continue counting."""
         evidence = self._evidence.setdefault(release_id, _Evidence())
         evidence.stage, evidence.monitor, evidence.delivered = "", None, Verdict.CONTINUE
+        self._judged.discard(release_id)
         self._unsaved.add(release_id)
 
     async def take(self, batch: OutcomeBatch) -> None:
@@ -268,6 +296,15 @@ class MonitorService:
                 continue
             evidence.take(batch.device_id, outcome, now_s)
             touched[outcome.release] = evidence
+        for release_id in self._judged:
+            evidence = self._evidence[release_id]
+            monitor = evidence.monitor
+            assert monitor is not None
+            outcomes = [one for one in batch.outcomes if one.task == monitor.step.task]
+            if outcomes and monitor.take(batch.device_id, outcomes, batch.groups, now_s):
+                touched[release_id] = evidence
+        if touched:
+            self._unsaved_batches.append(key)
         self._unsaved |= touched.keys()
         for release_id, evidence in touched.items():
             await self._deliver(release_id, evidence)
@@ -276,6 +313,11 @@ class MonitorService:
         """Return the counts of a release, zeros where it is unknown."""
         evidence = self._evidence.get(release_id)
         return evidence.totals() if evidence else Totals()
+
+    async def evidence(self, release_id: str) -> dict[str, Any]:
+        """Return the evidence of the step that is judged, as `Monitor.evidence`; empty where none is."""
+        evidence = self._evidence.get(release_id)
+        return evidence.monitor.evidence() if evidence and evidence.monitor else {}
 
     async def alarms(self) -> dict[str, int]:
         """Return how many alarms devices have reported since this start, by kind."""
@@ -327,7 +369,7 @@ class MonitorService:
         if self.on_verdict is None or monitor is None or monitor.verdict is evidence.delivered:
             return
         before, evidence.delivered = evidence.delivered, monitor.verdict
-        reason = evidence.reason() if monitor.verdict is Verdict.REJECT else ""
+        reason = evidence.reason() if monitor.verdict in (Verdict.REJECT, Verdict.PAUSE) else ""
         try:
             if monitor.verdict is not Verdict.CONTINUE:
                 await self._audit.record(
@@ -335,9 +377,9 @@ class MonitorService:
                     who="monitor",
                     subject=release_id,
                     details={"stage": evidence.stage, "reason": reason, **monitor.evidence()},
-                    must=monitor.verdict is not Verdict.REJECT,
+                    must=monitor.verdict is Verdict.ACCEPT,
                 )
-            await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason)
+            await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason, monitor.cause)
         except Exception:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one
             if evidence.monitor is monitor:
                 evidence.delivered = before

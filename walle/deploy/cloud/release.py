@@ -4,6 +4,7 @@
                           └─SimulationFailed─► failed        beta, gray ─Pause─► paused ─Resume─► where it was
     A version that its scenario's keys have not signed waits for them in `simulating` (SignatureAwaited).
     SignedAgain, after the key was revoked that had signed the version: from beta on; the state stays.
+    GatePaused: beta and gray, to paused, with a reason; a person who resumes overrules it.
     Rollback by a person: from every state but the two terminal ones, full included; GateRejected: beta, gray, paused.
 
 `advance` returns the next release and the effects to run. An effect only names the part of the system that must be made
@@ -17,7 +18,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Self
 
-from walle.deploy.cloud.monitor import Gate
+from walle.deploy.cloud.monitor import Gate, Step
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.errors import DeployError
@@ -159,6 +160,18 @@ class GateRejected:
 
 
 @dataclasses.dataclass(frozen=True)
+class GatePaused:
+    """The gate can neither accept nor reject: a person must look. `cause` is the key of what it found."""
+
+    at_s: float
+    cause: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        _bound_reason(self)
+
+
+@dataclasses.dataclass(frozen=True)
 class Pause:
     at_s: float
 
@@ -178,7 +191,7 @@ class Rollback:
         _bound_reason(self)
 
 
-def _bound_reason(event: "SimulationFailed | GateRejected | Rollback") -> None:
+def _bound_reason(event: "SimulationFailed | GateRejected | GatePaused | Rollback") -> None:
     """Cut and escape a reason: tasks, devices and people write it, and terminals, logs and pages show it."""
     object.__setattr__(event, "reason", printable(event.reason[:MAX_REASON_CHARS])[:MAX_REASON_CHARS])
 
@@ -192,6 +205,7 @@ type ReleaseEvent = (
     | BetaResolved
     | GateAccepted
     | GateRejected
+    | GatePaused
     | Pause
     | Resume
     | Rollback
@@ -290,7 +304,9 @@ class Release:
     size_bytes: int = 0
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
     resumes: ReleaseState | None = None  # the state that a paused release returns to
-    reason: str = ""  # why it was rolled back or failed, or what its simulation waits for
+    reason: str = ""  # why it was rolled back, paused or failed, or what its simulation waits for
+    cause: str = ""  # of a pause by the gate
+    overruled: tuple[str, ...] = ()  # causes of pauses that a person has overruled by resuming
     revision: int = 0
 
     @property
@@ -313,6 +329,26 @@ class Release:
         share = self.request.steps[self.step] if (self.resumes or self.state) is ReleaseState.GRAY else 0.0
         return Admission(share, frozenset(self.beta_devices), self.state is not ReleaseState.PAUSED)
 
+    def judged_step(self, *, has_control: bool) -> Step:
+        """Return the step that is judged. `has_control`: devices have a version of the task from before."""
+        in_gray = (self.resumes or self.state) is ReleaseState.GRAY
+        steps = self.request.steps
+        beta = frozenset(self.beta_devices)
+        return Step(
+            release=self.id,
+            task=self.request.name,
+            version=self.request.version,
+            stage=self.stage,
+            gate=self.request.gate,
+            steps=len(steps) + (self.request.beta != 0),
+            devices=frozenset() if in_gray else beta,
+            earlier_devices=beta if in_gray else frozenset(),
+            share_from=steps[self.step - 1] if in_gray and self.step else 0.0,
+            share_to=steps[self.step] if in_gray else 0.0,
+            has_control=has_control,
+            overruled=self.overruled,
+        )
+
     def to_plain(self) -> dict[str, Any]:
         """Return the release as JSON-ready values."""
         plain = dataclasses.asdict(self)
@@ -322,6 +358,7 @@ class Release:
         request["beta"] = self.request.beta if isinstance(self.request.beta, int) else list(self.request.beta)
         plain["beta_devices"] = list(self.beta_devices)
         plain["reads"] = list(self.reads)
+        plain["overruled"] = list(self.overruled)
         plain["state"] = self.state.value
         plain["resumes"] = self.resumes.value if self.resumes else None
         return plain
@@ -334,6 +371,7 @@ class Release:
         values["resumes"] = ReleaseState(values["resumes"]) if values["resumes"] else None
         values["beta_devices"] = tuple(values["beta_devices"])
         values["reads"] = tuple(values.get("reads", ()))  # a journal of an older walle has none
+        values["overruled"] = tuple(values.get("overruled", ()))
         return cls(**values)
 
 
@@ -347,7 +385,7 @@ def allowed(release: Release) -> tuple[str, ...]:
         case ReleaseState.BETA if not release.beta_devices:
             names = ["BetaResolved", "SignedAgain", "Pause", "Rollback"]
         case ReleaseState.BETA | ReleaseState.GRAY:
-            names = ["GateAccepted", "GateRejected", "SignedAgain", "Pause", "Rollback"]
+            names = ["GateAccepted", "GateRejected", "GatePaused", "SignedAgain", "Pause", "Rollback"]
         case ReleaseState.PAUSED:
             names = [*(["GateRejected"] if release.judged else []), "SignedAgain", "Resume", "Rollback"]
         case ReleaseState.FULL:
@@ -400,11 +438,17 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
         case GateRejected():
             reason = f"{release.stage}: {event.reason}"
             return _over(reason), reaches_devices
+        case GatePaused():
+            paused = {"state": ReleaseState.PAUSED, "resumes": release.state, "cause": event.cause}
+            return paused | {"reason": f"{release.stage}: {event.reason}"[:MAX_REASON_CHARS]}, reaches_devices
         case Pause():
             return {"state": ReleaseState.PAUSED, "resumes": release.state}, reaches_devices
         case Resume():
             effects = reaches_devices if release.judged else (Effect.RESOLVE_BETA,)
-            return {"state": release.resumes, "resumes": None}, effects
+            resumed: dict[str, Any] = {"state": release.resumes, "resumes": None}
+            if release.cause:
+                resumed |= {"reason": "", "cause": "", "overruled": (*release.overruled, release.cause)}
+            return resumed, effects
         case Rollback():
             reason = f"by {event.by}: {event.reason}" if event.reason else f"by {event.by}"
             return _over(reason), reaches_devices

@@ -18,13 +18,14 @@ from walle.deploy.cloud.attribute_schema import Schema
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.bundle import Bundle, TaskVersion
 from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
-from walle.deploy.cloud.monitor import Gate, Verdict
+from walle.deploy.cloud.monitor import Step, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import (
     MAX_BETA_DEVICES,
     BetaResolved,
     Effect,
     GateAccepted,
+    GatePaused,
     GateRejected,
     Pause,
     Release,
@@ -115,7 +116,7 @@ class TooManyGroupsError(DeployError):
 class Judge(Protocol):
     """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the service calls."""
 
-    async def watch(self, release_id: str, stage: str, gate: Gate) -> None: ...
+    async def watch(self, step: Step) -> None: ...
 
     async def unwatch(self, release_id: str) -> None: ...
 
@@ -355,8 +356,11 @@ class ReleaseService:
 
     # --- verdicts of the monitor ---
 
-    async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str) -> None:
-        """Take the monitor's verdict; ignored where the stage is over, and an acceptance while it is paused."""
+    async def verdict(self, release_id: str, stage: str, verdict: Verdict, reason: str, cause: str = "") -> None:
+        """Take the monitor's verdict; ignored where the stage is over, and while it is paused, unless it rejects.
+
+        `cause` is the key of what a pause is for.
+        """
         release = self._releases.get(release_id)
         if release is None or release.stage != stage:
             return
@@ -365,6 +369,9 @@ class ReleaseService:
             event = GateAccepted(self._clock.time())
         elif verdict is Verdict.REJECT:
             event = GateRejected(self._clock.time(), reason)
+        elif verdict is Verdict.PAUSE:
+            _LOG.warning("release %s is paused by its gate at %s: %s", release_id, stage, reason)
+            event = GatePaused(self._clock.time(), cause, reason)
         else:
             return
         await self._apply_if_still(release, event)
@@ -444,7 +451,7 @@ class ReleaseService:
             "stage": before.stage,
             **dataclasses.asdict(event),
         }
-        must = not isinstance(event, (Rollback, GateRejected, SimulationFailed, Pause))
+        must = not isinstance(event, (Rollback, GateRejected, GatePaused, SimulationFailed, Pause))
         await self._audit.record("release.moved", who=_WHO, subject=after.id, details=details, must=must)
 
     def _take(self, release: Release) -> None:
@@ -567,13 +574,20 @@ class ReleaseService:
     async def _set_gate(self, release_id: str) -> None:
         release = self._known(release_id)
         if release.judged:
-            await self._world.judge.watch(release_id, release.stage, release.request.gate)
+            task = release.request.name
+            has_control = any(
+                other.state is ReleaseState.FULL and other.request.name == task for other in self._releases.values()
+            )
+            await self._world.judge.watch(release.judged_step(has_control=has_control))
         else:
             await self._world.judge.unwatch(release_id)
 
     # --- the release table ---
 
     async def _publish(self, release_id: str) -> None:
+        release = self._known(release_id)
+        if release.judged and release.state is not ReleaseState.PAUSED:
+            await self._set_gate(release_id)  # a device's confirmation must find the gate of its step
         task = self._known(release_id).request.name
         async with self._publishing:
             await self._make_row(task)

@@ -73,6 +73,7 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("GET", "/v1/releases", Role.READER, Where.SOME),
     _person("GET", "/v1/releases/{release_id}", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/failures", Role.READER, Where.ITS),
+    _person("GET", "/v1/releases/{release_id}/evidence", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/stream", Role.READER, Where.ITS, "ends when the token is revoked"),
     _person("POST", "/v1/releases/{release_id}/start", Role.RELEASER, Where.ITS),
     _person("POST", "/v1/releases/{release_id}/pause", Role.RELEASER, Where.ITS),

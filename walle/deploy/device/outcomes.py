@@ -8,9 +8,9 @@ a restart. An unconfirmed report is sent again as the same batch with the same i
 import dataclasses
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from walle.protocol import Alarm, Failure, Outcome, OutcomeBatch, OutcomeKind, whole_characters
+from walle.protocol import Alarm, Attribute, Failure, Outcome, OutcomeBatch, OutcomeKind, whole_characters
 
 _MAX_BATCH_BYTES = 512 << 10  # of JSON; the cloud takes 1 MiB
 _MAX_KEYS = 1000  # different (task, version, release, kind) between two reports; a device has tens
@@ -20,11 +20,27 @@ def _random_id() -> str:
     return uuid.uuid4().hex
 
 
+def device_groups(app_version: str, attributes: Mapping[str, Attribute]) -> dict[str, str]:
+    """Return the groups that a device reports: its app version and its first attributes, but for fractions."""
+    named = {"app_version": app_version, **{key: str(one) for key, one in attributes.items() if type(one) is not float}}
+    most = OutcomeBatch.MAX_GROUP_CHARS
+    cut = {whole_characters(key[:most]): whole_characters(one[:most]) for key, one in named.items() if one}
+    return dict(list(cut.items())[: OutcomeBatch.MAX_GROUPS])
+
+
 class OutcomeReport:
     """Gathers outcomes between reports. `dropped` counts those that did not fit since the last confirmed report."""
 
-    def __init__(self, device_id: str, *, new_id: Callable[[], str] = _random_id, max_keys: int = _MAX_KEYS) -> None:
+    def __init__(
+        self,
+        device_id: str,
+        groups: Mapping[str, str] | None = None,
+        *,
+        new_id: Callable[[], str] = _random_id,
+        max_keys: int = _MAX_KEYS,
+    ) -> None:
         self.device_id = device_id
+        self._groups = dict(groups or {})
         self.dropped = 0
         self._new_id = new_id
         self._max_keys = max_keys
@@ -83,7 +99,7 @@ class OutcomeReport:
         """
         if self._sent is None and (self._gathered or self._alarms):
             alarms, self._alarms = tuple(self._alarms.values()), {}
-            self._sent = OutcomeBatch(self.device_id, self._new_id(), self._take_outcomes(), alarms)
+            self._sent = OutcomeBatch(self.device_id, self._new_id(), self._take_outcomes(), alarms, self._groups)
         return self._sent
 
     def _take_outcomes(self) -> tuple[Outcome, ...]:

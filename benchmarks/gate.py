@@ -1,0 +1,213 @@
+"""Simulation of the gate of releases: how often it stops a healthy version, and after how many devices a bad one.
+
+    python benchmarks/gate.py --releases 2000 [--case bad] [--by-runs]
+
+Each release has a beta of two devices and gray steps of 25, 50 and 100 %; devices report once, ten runs each, in random
+order, those of the old version too. `--by-runs` judges the same reports by the sequential test of runs that Walle had
+before (ADR 22), for comparison.
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import math
+import random
+import statistics
+from collections.abc import Iterator
+from typing import Protocol
+
+from walle.deploy.cloud.monitor import Gate, Monitor, Step, Verdict
+from walle.protocol import Outcome, OutcomeKind
+
+TASK = "shop/ipv"
+SHARES = (0.25, 0.5, 1.0)
+RUNS = 10
+MOST_DEVICES = 3_000  # that have the new version; a release that lasts longer counts as undecided
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A fleet and a version: rates of failed runs of the new and the old one, and devices that are special."""
+
+    new: float
+    old: float = 0.005
+    always_failing: float = 0.0  # share of devices on which every version fails
+    bad_model: float = 0.0  # share of devices of the model on which the new version fails always
+    hostile: float = 0.0  # share of devices that lie about the new version
+    lie_failed: bool = True  # they say that every run failed; else, that none did
+    lie_runs: int = 1_000
+    loud: int = 0  # reports of one honest phone, a thousand runs each, before all others
+
+
+CASES = {
+    "healthy": Case(new=0.005),
+    "healthy, 0.5 % of devices always fail": Case(new=0.005, always_failing=0.005),
+    "1 %, as the version before": Case(new=0.01, old=0.01),
+    "bad: 2 %": Case(new=0.02),
+    "bad: 5 %": Case(new=0.05),
+    "bad: always on 2 % of devices": Case(new=0.005, bad_model=0.02),
+    "healthy, 1 % hostile say failed": Case(new=0.005, hostile=0.01),
+    "bad: 2 %, 1 % hostile say ok": Case(new=0.02, hostile=0.01, lie_failed=False),
+    "bad: 2 %, a phone says ok 1,000,000 times": Case(new=0.02, loud=1_000),
+    "healthy, a phone says failed 1,000 times": Case(new=0.005, hostile=0.0, loud=-1),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    id: str
+    groups: dict[str, str]
+    is_failing: bool
+    is_bad_model: bool
+    is_hostile: bool
+
+
+def devices(case: Case, rng: random.Random) -> Iterator[Device]:
+    """Yield devices of 20 common models and the bad one, four releases of the OS, and three of the app."""
+    while True:
+        is_bad = rng.random() < case.bad_model
+        model = "model-x" if is_bad else f"model-{int(20 * rng.random() ** 2)}"
+        groups = {"model": model, "os": f"os-{rng.randrange(4)}", "app_version": f"10.{rng.randrange(3)}"}
+        yield Device(
+            f"{rng.getrandbits(64):016x}",
+            groups,
+            rng.random() < case.always_failing,
+            is_bad,
+            rng.random() < case.hostile,
+        )
+
+
+def report(case: Case, device: Device, *, is_new: bool, rng: random.Random) -> tuple[int, int]:
+    """Return the runs of a device that ended well and that failed."""
+    if device.is_hostile and is_new:
+        return (0, case.lie_runs) if case.lie_failed else (case.lie_runs, 0)
+    if device.is_failing or (is_new and device.is_bad_model):
+        return 0, RUNS
+    rate = case.new if is_new else case.old
+    place, failed, left = rng.random(), 0, (1 - rate) ** RUNS
+    chance = left
+    while place >= left and failed < RUNS:  # the inverse of the binomial distribution
+        failed += 1
+        chance *= (RUNS - failed + 1) / failed * rate / (1 - rate)
+        left += chance
+    return RUNS - failed, failed
+
+
+class Judge(Protocol):
+    """Gate that is simulated."""
+
+    def begin(self, step: Step, /) -> None: ...
+    def take(self, device: Device, ok: int, failed: int, /, *, is_new: bool) -> Verdict: ...
+
+
+class ByDevices:
+    """The monitor of releases."""
+
+    def __init__(self) -> None:
+        self.monitor: Monitor | None = None
+        self._now_s = 0.0
+
+    def begin(self, step: Step) -> None:
+        if self.monitor is None:
+            self.monitor = Monitor(step)
+        else:
+            self.monitor.begin(step)
+
+    def take(self, device: Device, ok: int, failed: int, *, is_new: bool) -> Verdict:
+        assert self.monitor is not None
+        release, version = (self.monitor.step.release, "v2") if is_new else ("r1", "v1")
+        installed = Outcome(task=TASK, version=version, release=release, kind=OutcomeKind.INSTALLED)
+        ran = Outcome(task=TASK, version=version, release=release, kind=OutcomeKind.RUN, ok=ok, failed=failed)
+        self._now_s += 1
+        outcomes = (installed, ran) if is_new else (ran,)
+        self.monitor.take(device.id, outcomes, device.groups, self._now_s)
+        return self.monitor.verdict
+
+
+class ByRuns:
+    """Wald's sequential test of runs, from zero at each step (ADR 22)."""
+
+    def __init__(self) -> None:
+        self._ratio = 0.0
+        self._verdict = Verdict.CONTINUE
+
+    def begin(self, _step: Step, /) -> None:
+        self._ratio, self._verdict = 0.0, Verdict.CONTINUE
+
+    def take(self, _device: Device, ok: int, failed: int, /, *, is_new: bool) -> Verdict:
+        if is_new:
+            self._ratio += ok * math.log(0.98 / 0.995) + failed * math.log(4)
+        if self._ratio >= math.log(99):
+            return Verdict.REJECT
+        return Verdict.ACCEPT if self._ratio <= -math.log(99) else Verdict.CONTINUE
+
+
+def release(case: Case, judge: Judge, seed: int) -> tuple[str, int]:
+    """Return how a release ended, and how many devices had run the new version."""
+    rng = random.Random(seed)
+    fleet = devices(case, rng)
+    beta = [next(fleet), next(fleet)]
+    used = 0
+    name = f"r{seed}"
+    steps = [(0.0, 0.0), *zip((0.0, *SHARES), SHARES, strict=False)]
+    for number, (low, high) in enumerate(steps):
+        ids = frozenset(device.id for device in beta)
+        step = Step(
+            release=name,
+            task=TASK,
+            version="v2",
+            stage=f"step {number}",
+            gate=Gate(),
+            steps=len(steps),
+            devices=ids if number == 0 else frozenset(),
+            earlier_devices=ids if number else frozenset(),
+            share_from=low,
+            share_to=high,
+            has_control=True,
+        )
+        judge.begin(step)
+        verdict = Verdict.CONTINUE
+        waiting = list(beta) if number == 0 else []
+        if case.loud and number == 1:
+            phone = next(one for one in fleet if step.is_new(one.id))
+            for _ in range(abs(case.loud)):
+                verdict = judge.take(phone, *((1_000, 0) if case.loud > 0 else (0, 1_000)), is_new=True)
+                if verdict is not Verdict.CONTINUE:
+                    break
+        while verdict is Verdict.CONTINUE:
+            if used >= MOST_DEVICES:
+                return "undecided", used
+            device = waiting.pop() if waiting else next(fleet)
+            is_new = step.is_new(device.id)
+            if not is_new and not step.is_control(device.id):
+                continue
+            used += is_new
+            verdict = judge.take(device, *report(case, device, is_new=is_new, rng=rng), is_new=is_new)
+        if verdict is not Verdict.ACCEPT:
+            return verdict.value, used
+    return "full", used
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--releases", type=int, default=200)
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--by-runs", action="store_true", help="judge by runs, as before")
+    args = parser.parse_args()
+    for name in args.case or CASES:
+        ends = [release(CASES[name], ByRuns() if args.by_runs else ByDevices(), seed) for seed in range(args.releases)]
+        counts = collections.Counter(end for end, _ in ends)
+        stopped = sorted(used for end, used in ends if end in ("reject", "pause"))
+        row = {
+            "case": name,
+            **{end: f"{counts[end] / len(ends):.2%}" for end in ("full", "reject", "pause", "undecided")},
+            "devices_full_median": statistics.median([used for end, used in ends if end == "full"] or [0]),
+            "devices_stopped_median": statistics.median(stopped or [0]),
+            "devices_stopped_p90": stopped[int(0.9 * (len(stopped) - 1))] if stopped else 0,
+        }
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
