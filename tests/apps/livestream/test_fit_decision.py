@@ -1,4 +1,6 @@
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +8,7 @@ import pytest
 
 from apps.livestream import fit_decision
 from apps.livestream.drawn_clip import SECONDS, shown_seconds
-from apps.livestream.evaluate import ClipResult
+from apps.livestream.evaluate import ClipResult, clips_of
 from apps.livestream.fit_decision import (
     KINDS,
     best_threshold,
@@ -21,6 +23,7 @@ from apps.livestream.fit_decision import (
 )
 from apps.livestream.own_models import OwnModels
 from apps.livestream.player import Decision
+from apps.livestream.quality import labels
 from apps.livestream.quality.bands import Evidence
 from apps.livestream.quality.labels import LABELS, Clip, read_labels
 from apps.livestream.task_files import Models, settings_of
@@ -58,6 +61,26 @@ def test_a_fit_reads_no_clip_that_judges_and_no_other_part_of_its_file(judged: s
     with pytest.raises(ConfigError, match=f"clip 'tuning' is of the same file as '{judged}', which is not for fits"):
         fit_clips([*clips[:2], dataclasses.replace(clips[2], sha256="tuning")])
     fit_clips(read_labels(LABELS))  # of the app's labels none is
+
+
+@pytest.mark.parametrize("chosen", ["unseen", "judging", "tuning"])
+def test_the_clips_of_a_set_are_taken_and_those_of_others_are_not_even_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    none = {"highlight": "", "face": ""}
+    clips = {
+        name: {"file": f"{name}.png", "seconds": 1, "set": name, "sha256": hashlib.sha256(name.encode()).hexdigest(),
+               "passes": [none, none]}
+        for name in ("tuning", "judging", "unseen")
+    }  # fmt: skip
+    (tmp_path / "labels.json").write_text(json.dumps({"clips": clips}))
+    monkeypatch.setattr(labels, "LABELS", tmp_path / "labels.json")
+    (tmp_path / f"{chosen}.png").write_bytes(chosen.encode())
+    for other in clips.keys() - {chosen}:
+        (tmp_path / f"{other}.png").write_bytes(b"a file that would be refused")
+    found, files = clips_of([tmp_path], (chosen,))
+    assert [clip.name for clip in found] == list(files.paths) == [chosen]
+    assert files.absent == ()
 
 
 def test_no_weight_is_negative() -> None:
