@@ -76,6 +76,9 @@ def signature_router(versions: SignedVersions, access: Identifier, audit: Audit 
         state = await versions.add_signatures(scenario, task, version, signatures)
         is_enough = body.again and len(state.signed_by) >= state.threshold
         changed = await versions.sign_again(scenario, task, version) if is_enough else []
+        if changed:  # what does not change a release leaves no record, as above
+            details = {"version": version, "releases": changed}
+            await log.record("version.sign_again", who=identity.name, subject=f"{scenario}/{task}", details=details)
         return _shown(state) | {"releases": changed}
 
     return router
