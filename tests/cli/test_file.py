@@ -7,26 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
+from tests.sim.device_session import enrol
 from tests.sim.shop_cloud import shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle.cli import app
-from walle.cloud import CloudHome
 from walle.deploy.cloud_client import CloudRefusedError
 from walle.errors import WalleError
 
 CONFIG = TASK_CONFIG + '[[exclusive]]\nname = "gallery.json"\nmax_bytes = 100\n'
-
-
-def enrol(home: CloudHome, device_id: str) -> None:
-    key = ec.generate_private_key(ec.SECP256R1()).public_key()
-    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    identities = home.identities()
-    token = identities.make_token(device_id, life_s=60.0)
-    identities.certify(device_id, der, token, expires_s=4e9)
 
 
 def run(url: str, token: str, *arguments: str) -> Callable[[], Any]:

@@ -438,3 +438,26 @@ def execute(ctx, trigger):
     assert result.refused[1][1] == "contents.image: '../main.py' is not a path below the folder of the events"
     assert [run.output.output for run in got if run.output] == [{"mean": 7.0, "samples": [0.5, -1.0]}] * 4
     assert not any(entry.path.startswith("simulation") for entry in bundle.manifest.files)  # no device pulls them
+
+
+@pytest.mark.asyncio
+async def test_exclusive_files_are_those_beside_the_events_and_a_missing_required_one_is_said(
+    simulator: Simulator,
+) -> None:
+    config = TASK_CONFIG + '[[exclusive]]\nname = "a"\nmax_bytes = 9\n[[exclusive]]\nname = "b"\nrequired = false\n'
+    main = """\
+def execute(ctx, trigger):
+    a, b = ctx.exclusive("a"), ctx.exclusive("b")
+    assert (a, b) == (b"of the a", None), (a, b)
+    assert ctx.exclusive("a") is a
+"""
+    made = bundle(main, config)
+    result = await simulator.run(made, LOG, files=EventFiles.of({"exclusive/a": b"of the a"}))
+    assert (result.ok, result.runs, result.first_error) == (True, RUNS, "")
+    result = await simulator.run(made, LOG)
+    assert "exclusive file 'a' is required: for the simulation, add one as exclusive/a" in result.first_error
+    result = await simulator.run(made, LOG, files=EventFiles.of({"exclusive/a": bytes(10)}))
+    assert "exclusive/a has 10 bytes, more than its max_bytes, 9" in result.first_error
+    unlisted = bundle(main.replace('ctx.exclusive("b")', 'ctx.exclusive("c")'), config)
+    result = await simulator.run(unlisted, LOG, files=EventFiles.of({"exclusive/a": b"of the a"}))
+    assert "task.toml does not list 'c' under [[exclusive]]" in result.first_error

@@ -20,6 +20,15 @@ def session_headers(home: CloudHome, device_id: str, generation: int = 1, *, lif
     return {DEVICE_HEADER: signer.sign(DeviceIdentity(device_id, generation), time.time() + life_s)}
 
 
+def enrol(home: CloudHome, device_id: str) -> None:
+    """Bind a new key to a device, which has none of it: for tests of what is sealed to devices that do not run."""
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    identities = home.identities()
+    token = identities.make_token(device_id, life_s=60.0)
+    identities.certify(device_id, der, token, expires_s=time.time() + 86_400.0)
+
+
 def device_context(home: CloudHome, device_id: str, generation: int = 1) -> ResumingContext:
     """Return the TLS context of a device for the tunnel, which need not be enrolled."""
     key = ec.generate_private_key(ec.SECP256R1())

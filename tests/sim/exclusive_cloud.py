@@ -27,7 +27,7 @@ def task(*files: ExclusiveFile, version: str = "v1", name: str = TASK) -> Manife
 
 
 class ExclusiveCloud:
-    """What the cloud has for one device. `asked` has the paths of all questions; `offline` refuses them.
+    """State of the cloud for one device. `asked` has the paths of all questions; `offline` refuses them.
 
     `answers` has bytes to give in place of the right ones, by path.
     """
