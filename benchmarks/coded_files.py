@@ -1,4 +1,4 @@
-"""What a new version of a model costs to send: whole, compressed, and as the difference to the old one (ADR 169).
+"""Bytes and time of a new version of a model on its way: whole, compressed, and as the difference to the old one.
 
 Cases: weights of which one row in twenty changed, a file with 1 KB inserted, weights that a training nudged everywhere,
 real models of two versions that share nothing, and a table of text of which a tenth changed. Each form is made by the
@@ -79,7 +79,7 @@ def _decoded_apart(coded: Path, coding: str, new: bytes, base: Base, rounds: int
 
 def _decoded(coded: Path, coding: str, size_bytes: int, base: Base, sha256: str, rounds: int) -> dict[str, float]:
     target = coded.with_suffix(".decoded")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins again
     before_kib = _peak_kib()
     times_s = []
     for _ in range(rounds):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from walle.deploy.audience import share
 from walle.deploy.cloud.monitor import Gate, GateError, Monitor, Step, Verdict
-from walle.deploy.cloud.policy import share
 from walle.protocol import Outcome, OutcomeKind
 
 TASK = "shop/ipv"

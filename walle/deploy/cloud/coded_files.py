@@ -30,7 +30,7 @@ _LEVEL, _LEVEL_OF_LARGE = 12, 6
 
 
 class CodedFile(NamedTuple):
-    """One form of a file, open for reading; `etag` changes when a form is made anew with other bytes."""
+    """One form of a file, open for reading; `etag` changes when a form is made again with other bytes."""
 
     coding: str
     file: BufferedReader
@@ -124,5 +124,5 @@ def _level(size_bytes: int) -> int:
 
 
 def _log_of(size_bytes: int) -> int:
-    """Return the smallest window that holds so many bytes, as a power of two: with it a frame is one segment."""
+    """Return the smallest window that holds `size_bytes`, as a power of two: with it a frame is one segment."""
     return max(10, (size_bytes - 1).bit_length())

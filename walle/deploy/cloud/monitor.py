@@ -18,8 +18,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
+from walle.deploy.audience import share
 from walle.deploy.cloud.device_sample import DeviceSample, Observation
-from walle.deploy.cloud.policy import share
 from walle.deploy.cloud.rate_test import UNITS, RateTest, Sample
 from walle.errors import DeployError
 from walle.protocol import Outcome, OutcomeKind

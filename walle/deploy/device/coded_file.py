@@ -80,7 +80,7 @@ def decode(coded: Path, coding: str, target: Path, *, size_bytes: int, base: Bas
     bounded by the window of the coding: twice the base and once the file for `dcz`, 8 MiB for `zstd`.
 
     Raises:
-        CodingError: `coded` is no such coding, or of another length; `target` may have been written in part.
+        CodingError: `coded` is of another coding or length; `target` may have been written in part.
         OSError: a disk error.
     """
     with coded.open("rb") as source:
