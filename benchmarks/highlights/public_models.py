@@ -60,11 +60,15 @@ def without_constant_inputs(source: Path, target: Path) -> None:
 def write(folder: Path, models: ModelFolder) -> dict[str, tuple[Path, Path]]:
     """Write the pairs into `folder`; return (.walle, .onnx) by the names of the app's manifest.
 
+    Models in packages are left out: they are not published as ONNX, and the app runs without them.
+
     Raises:
         ModelFileError: a model is not in the folder of models.
     """
     pairs = {}
     for name, entry in manifest().entries.items():
+        if entry.package is not None:
+            continue
         source, ours, theirs = models.file(entry), folder / f"{name}.walle", folder / f"{name}.onnx"
         if source.suffix == ".tflite":
             write_embedder(source, ours)
