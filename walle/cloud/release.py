@@ -69,14 +69,14 @@ class ReleaseNode:
             built = await asyncio.to_thread(build_unsigned, version, others)
             return await asyncio.to_thread(home.signatures.add, built.manifest, signatures)
 
+        async def read(sha256: str) -> bytes:
+            return await asyncio.to_thread(home.files.path(sha256).read_bytes)
+
         async def put(data: bytes) -> str:
             return await asyncio.to_thread(home.files.put, data)
 
         async def put_cloud_file(data: bytes) -> str:
             return await asyncio.to_thread(home.cloud_files.put, data)
-
-        async def read(sha256: str) -> bytes:
-            return await asyncio.to_thread(home.files.path(sha256).read_bytes)
 
         async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
             try:
@@ -97,12 +97,12 @@ class ReleaseNode:
             build=build,
             put=put,
             put_cloud_file=put_cloud_file,
-            read=read,
             simulate=simulate,
             publish=gateway.publish,
             recent_devices=gateway.recent_devices,
             sign=roles.sign,
             stamp=roles.stamp,
+            read=read,
             signing=signing,
             add_signatures=add_signatures,
             judge=monitor,

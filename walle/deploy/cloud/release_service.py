@@ -106,13 +106,13 @@ class Judge(Protocol):
 class World:
     """External effects of the release service, as injected calls. Every call may be repeated.
 
-    `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it
-    does not exist; `simulate` takes the version's own events, None without any, and the files that they may name;
-    `put` stores one blob that devices fetch, `put_cloud_file` one that they do not, and `read` returns one that
-    they fetch; `publish` swaps the table in all gateways; `stamp` returns the signed timestamp of a table; `build`
-    raises SignatureAwaitedError while too few keys have signed a version, `signing` and `add_signatures` as
-    `Signatures.state` and `add` do; `recent_devices` returns at most a given number of ids of recently seen devices
-    of a policy. A call that raises is retried, except during a simulation, where it fails the release.
+    `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it does
+    not exist; `simulate` takes the version's own events, None without any, and the files that they may name; `put`
+    stores one blob that devices fetch, `put_cloud_file` one that they do not; `publish` swaps the table in all
+    gateways; `stamp` returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys
+    have signed a version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns
+    at most a given number of ids of recently seen devices of a policy. A call that raises is retried, except during a
+    simulation, where it fails the release.
     """
 
     check_version: Callable[[str, str, str], Awaitable[None]]
@@ -121,12 +121,12 @@ class World:
     build: Callable[[TaskVersion], Awaitable[Bundle]]
     put: Callable[[bytes], Awaitable[str]]
     put_cloud_file: Callable[[bytes], Awaitable[str]]
-    read: Callable[[str], Awaitable[bytes]]
     simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy], Awaitable[tuple[str, ...]]]
     sign: Callable[[Directive], Directive]
     stamp: Callable[[ReleaseTable], Awaitable[str]]
+    read: Callable[[str], Awaitable[bytes]]  # a blob that `put` stored, by its sha256
     signing: Callable[[TaskVersion], Awaitable[SigningState]]
     add_signatures: Callable[[TaskVersion, Mapping[str, bytes]], Awaitable[SigningState]]
     judge: Judge
