@@ -78,6 +78,9 @@ class ReleaseNode:
             built = await build_version(version)
             return await asyncio.to_thread(home.signatures.add, built.manifest, signatures)
 
+        async def read(sha256: str) -> bytes:
+            return await asyncio.to_thread(home.files.path(sha256).read_bytes)
+
         async def put(data: bytes) -> str:
             return await asyncio.to_thread(home.files.put, data)
 
@@ -89,9 +92,6 @@ class ReleaseNode:
                 await asyncio.to_thread(_code_files, home, bundle, older)
             except (DeployError, OSError, MemoryError):
                 _LOG.warning("%s: its files travel whole", bundle.manifest.name, exc_info=True)
-
-        async def read(sha256: str) -> bytes:
-            return await asyncio.to_thread(home.files.path(sha256).read_bytes)
 
         async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
             try:
@@ -120,12 +120,12 @@ class ReleaseNode:
             put=put,
             put_cloud_file=put_cloud_file,
             code_files=code_files,
-            read=read,
             simulate=simulate,
             publish=gateway.publish,
             recent_devices=gateway.recent_devices,
             sign=roles.sign,
             stamp=roles.stamp,
+            read=read,
             signing=signing,
             add_signatures=add_signatures,
             judge=monitor,

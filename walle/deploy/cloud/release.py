@@ -3,9 +3,9 @@
     created ─Start─► simulating ─SimulationPassed─► beta ─GateAccepted─► gray (a share a step) ─GateAccepted─► full
                           └─SimulationFailed─► failed        beta, gray ─Pause─► paused ─Resume─► where it was
     A version that its scenario's keys have not signed waits for them in `simulating` (SignatureAwaited).
-    SignedAgain, after the key was revoked that had signed the version: from beta on; the state stays.
     GatePaused: beta and gray, to paused, with a reason; a person who resumes overrules it.
     Rollback by a person: from every state but the two terminal ones, full included; GateRejected: beta, gray, paused.
+    SignedAgain, after the key was revoked that had signed the version: from beta on; the state stays.
 
 `advance` returns the next release and the effects to run. An effect only names the part of the system that must be made
 to match the release's state. Effects are therefore idempotent: a restarted cloud runs those that were left in the
@@ -383,15 +383,17 @@ def allowed(release: Release) -> tuple[str, ...]:
         case ReleaseState.SIMULATING:
             names = ["SignatureAwaited", "SimulationPassed", "SimulationFailed", "Rollback"]
         case ReleaseState.BETA if not release.beta_devices:
-            names = ["BetaResolved", "SignedAgain", "Pause", "Rollback"]
+            names = ["BetaResolved", "Pause", "Rollback"]
         case ReleaseState.BETA | ReleaseState.GRAY:
-            names = ["GateAccepted", "GateRejected", "GatePaused", "SignedAgain", "Pause", "Rollback"]
+            names = ["GateAccepted", "GateRejected", "GatePaused", "Pause", "Rollback"]
         case ReleaseState.PAUSED:
-            names = [*(["GateRejected"] if release.judged else []), "SignedAgain", "Resume", "Rollback"]
+            names = [*(["GateRejected"] if release.judged else []), "Resume", "Rollback"]
         case ReleaseState.FULL:
-            names = ["SignedAgain", "Rollback"]
+            names = ["Rollback"]
         case ReleaseState.ROLLED_BACK | ReleaseState.FAILED:
             names = []
+    if release.manifest and not release.state.terminal:
+        names.append("SignedAgain")
     return tuple(names)
 
 

@@ -128,7 +128,7 @@ class World:
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it
     does not exist; `read_schema` returns the declared attributes of devices; `simulate` takes the version's own events,
     None without any, and the files that they may name; `put` stores one blob that devices fetch, `put_cloud_file` one
-    that they do not, and `read` returns one that they fetch; `code_files` makes smaller forms of a bundle's files, for
+    that they do not; `code_files` makes smaller forms of a bundle's files, for
     devices that have the versions with these manifests (sha256); `publish` swaps the table in all gateways; `stamp`
     returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys have signed a
     version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns at most a given
@@ -145,12 +145,12 @@ class World:
     put: Callable[[bytes], Awaitable[str]]
     put_cloud_file: Callable[[bytes], Awaitable[str]]
     code_files: Callable[[Bundle, Sequence[str]], Awaitable[None]]
-    read: Callable[[str], Awaitable[bytes]]
     simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy, str], Awaitable[tuple[str, ...]]]
     sign: Callable[[Directive], Directive]
     stamp: Callable[[ReleaseTable], Awaitable[str]]
+    read: Callable[[str], Awaitable[bytes]]  # a blob that `put` stored, by its sha256
     signing: Callable[[TaskVersion], Awaitable[SigningState]]
     add_signatures: Callable[[TaskVersion, Mapping[str, bytes]], Awaitable[SigningState]]
     judge: Judge
