@@ -68,7 +68,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = ManualClock()
     async with (
         Journal(tmp_path / "j.sqlite") as journal,
-        DeviceRegistry(tmp_path / "d.db", clock, max_devices=20) as known,
+        DeviceRegistry(tmp_path / "d.db", clock, max_devices=20, flush_s=1e9) as known,
     ):
         cloud = Cloud(ReleaseWorld(tmp_path, clock, journal), clock, known)
         async with cloud.world.service, cloud.client:
