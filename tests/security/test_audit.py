@@ -63,14 +63,15 @@ async def test_a_release_leaves_who_did_what_and_the_numbers_behind_each_decisio
     assert {record.subject for record in accepted} == {first}
     assert [record.details["stage"] for record in accepted] == ["beta", "gray 1.0"]
     for record in accepted:
-        assert record.details["ok"] >= 1
-        assert record.details["failed"] == 0
+        assert record.details["new"]["runs"] >= 1
+        assert record.details["new"]["failed"] == 0
         assert record.details["gate"]["p_bad"] == 0.5
-        assert record.details["accept_at"] < 0 < record.details["reject_at"]
+        assert all(test["value"] >= test["boundary"] for test in record.details["accepts"])
+        assert all(test["value"] < test["boundary"] for test in record.details["rejects"])
     (rejected,) = of(records, "gate.reject")
     assert rejected.subject == second
-    assert rejected.details["failed"] >= 1
-    assert rejected.details["ratio"] >= rejected.details["reject_at"]
+    assert rejected.details["new"]["failed"] >= 1
+    assert any(test["value"] >= test["boundary"] for test in rejected.details["rejects"])
     assert "v2 is broken" in rejected.details["reason"]
     (asked,) = of(records, "release.rollback")
     assert (asked.who, asked.subject) == ("admin", first)
