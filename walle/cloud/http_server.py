@@ -104,7 +104,7 @@ class HttpFront:
     def count(self) -> int:
         return len(self._connections)
 
-    def begin(self, accepted: socket.socket, host: str, connect: Connect) -> None:
+    def begin(self, accepted: socket.socket, host: str, connect: Connect, *, is_tls: bool = False) -> None:
         """Serve an accepted connection, in the place of another if there is none."""
         address = address_key(host)
         own = self._unfinished.get(address, {})
@@ -120,24 +120,32 @@ class HttpFront:
         self._connections[connection] = None
         self._unfinished.setdefault(address, {})[connection] = None
         connection.accepted = accepted
-        # In turns too: connections that come faster than they can be served wait behind those of their own address.
-        self.turns.take(address, lambda: self._start(connection, accepted, connect))
+        # In turns: connections that come faster than they can be served wait behind those of their own address.
+        self.turns.take(address, lambda: self._start(connection, accepted, connect, is_tls=is_tls))
 
-    def _start(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
+    def _start(self, connection: HttpConnection, accepted: socket.socket, connect: Connect, *, is_tls: bool) -> None:
         if connection in self._connections:  # else it was ended while it waited
             connection.began_s = self.loop.time()
-            connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect))
+            connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect, is_tls=is_tls))
+            connection.handshake.add_done_callback(lambda _: self._connected(connection, accepted))
 
-    async def _connect(self, connection: HttpConnection, accepted: socket.socket, connect: Connect) -> None:
+    async def _connect(
+        self, connection: HttpConnection, accepted: socket.socket, connect: Connect, *, is_tls: bool
+    ) -> None:
         try:
+            if is_tls:
+                await _readable(self.loop, accepted)
+                await self.turns.wait(connection.address)  # a handshake takes longer than most requests
+                connection.began_s = self.loop.time()
             await connect(lambda: connection, accepted)
         except OSError:  # ssl.SSLError is one
             self.refused["handshake"] += 1
-        finally:
-            connection.handshake = None
-            if connection.transport is None:
-                self.forget(connection)
-                accepted.close()
+
+    def _connected(self, connection: HttpConnection, accepted: socket.socket) -> None:
+        connection.handshake = None
+        if connection.transport is None:
+            self.forget(connection)
+            accepted.close()
 
     def _is_proxy(self, host: str) -> bool:
         return bool(self._proxies) and any(ipaddress.ip_address(host) in network for network in self._proxies)
@@ -373,6 +381,7 @@ class _Acceptor:
         self._retry: asyncio.TimerHandle | None = None
         self._is_open = True
         self._connect = _connector(front, context)
+        self._is_tls = context is not None
         listener.setblocking(False)
         front.loop.add_reader(listener, self._accept)
 
@@ -408,7 +417,7 @@ class _Acceptor:
                 self._retry = self._front.loop.call_later(_RETRY_S, self._resume)
                 return
             accepted.setblocking(False)
-            self._front.begin(accepted, peer[0], self._connect)
+            self._front.begin(accepted, peer[0], self._connect, is_tls=self._is_tls)
 
     def _resume(self) -> None:
         self._retry = None
@@ -429,14 +438,7 @@ def _connector(front: HttpFront, context: ssl.SSLContext | None) -> Connect:
     except ImportError:
         return functools.partial(front.loop.connect_accepted_socket, **options)
     sizes = {"ssl_incoming_bio_size": READ_BYTES, "ssl_outgoing_bio_size": READ_BYTES}
-
-    async def connect_once_it_sends(
-        protocol_factory: Callable[[], asyncio.BaseProtocol], accepted: socket.socket
-    ) -> None:
-        await _readable(front.loop, accepted)
-        await connect(front.loop, protocol_factory, accepted, **options, **sizes)
-
-    return connect_once_it_sends
+    return functools.partial(connect, front.loop, **options, **sizes)
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
