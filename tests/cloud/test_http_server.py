@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import re
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -318,6 +319,39 @@ async def test_a_handshake_has_its_time_also_before_its_first_byte(tmp_path: Pat
         assert await client.closed() == b""
         await server.counted(0)
         assert server.front.refused["handshake"] == 1
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_sends_nothing_is_a_socket_and_no_task(tmp_path: Path) -> None:
+    context = Authority(tmp_path / "authority").server_context()
+    async with served(HttpLimits(unfinished_each=8, handshake_s=60), tls=context) as server:
+        before = len(asyncio.all_tasks())
+        clients = [await server.client() for _ in range(8)]
+        await server.counted(8)
+        assert len(asyncio.all_tasks()) == before
+        await server.client()
+        assert await clients[0].closed() == b""
+        assert server.front.refused == {"address": 1}
+        assert server.front.count == 8
+
+
+@pytest.mark.asyncio
+async def test_who_has_sent_before_it_is_accepted_waits_one_pass_of_the_loop_for_its_handshake() -> None:
+    front = HttpFront(App(), HttpLimits(), lambda _: False)
+    client, accepted = socket.socketpair()
+    accepted.setblocking(False)
+    begun = list[socket.socket]()
+
+    async def connect(_: object, one: socket.socket) -> None:
+        begun.append(one)
+
+    with client, accepted:
+        client.send(b"\x16")
+        front.begin(accepted, "10.0.0.1", connect, is_tls=True)
+        await asyncio.sleep(0)
+        assert begun == [accepted]
+        await asyncio.sleep(0)
+        assert front.count == 0  # it has no transport, so it is over
 
 
 @pytest.mark.asyncio

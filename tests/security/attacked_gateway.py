@@ -10,13 +10,15 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 import select
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -63,6 +65,17 @@ def _trusting_anybody() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+@contextlib.contextmanager
+def on_cores(cores: Collection[int]) -> Iterator[None]:
+    """Run this thread, and what it starts, on these cores within the block."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 class AttackedGateway:
@@ -114,6 +127,11 @@ class AttackedGateway:
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
         return total
 
+    def cpu_s(self) -> float:
+        """Return the CPU time that the process and its children that have ended have taken."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
     def _watch_memory(self) -> None:
         while not self._stopping.wait(0.03):
             self.peak_bytes = max(self.peak_bytes, self.memory_bytes())
@@ -130,14 +148,22 @@ def _family(pid: int) -> list[int]:
 
 @dataclasses.dataclass
 class CheckIns:
-    """Check-ins of honest devices: how long each took, in ms, and how many failed."""
+    """Check-ins of honest devices: how long each took, in ms, and how many failed.
+
+    `late_ms` is by how much their own process was late to begin each: what it waits for its core, not for the gateway.
+    """
 
     took_ms: list[float]
     failures: list[str]
+    late_ms: list[float]
 
     def quantile_ms(self, share: float) -> float:
-        ordered = sorted(self.took_ms)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("inf")
+        return quantile(self.took_ms, share)
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("inf")
 
 
 class HonestDevices:
@@ -158,10 +184,33 @@ class HonestDevices:
         return CheckIns(**json.loads(out))
 
 
+# From <linux/in.h>. The port is chosen when the socket connects: `bind` itself searches for one that nobody has used
+# within a minute, which takes an attacker milliseconds after some 10,000 connections.
+_IP_BIND_ADDRESS_NO_PORT = 24
+
+
+async def connect(
+    target: Target, address: str, *, is_secure: bool = True
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect from one of this machine's addresses."""
+    own = socket.socket()
+    try:
+        own.setblocking(False)
+        own.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
+        own.bind((address, 0))
+        await asyncio.get_running_loop().sock_connect(own, target.place)
+        if is_secure:
+            return await asyncio.open_connection(sock=own, ssl=target.tls, server_hostname="")
+        return await asyncio.open_connection(sock=own)
+    except BaseException:
+        own.close()
+        raise
+
+
 async def check_in(target: Target, device: str) -> int:
     """Check in once on a connection of its own, from 127.0.0.1; return the status."""
     profile = Profile(device, "10.1", {}, {}).to_header()
-    reader, writer = await asyncio.open_connection(*target.place, ssl=target.tls, local_addr=("127.0.0.1", 0))
+    reader, writer = await connect(target, "127.0.0.1")
     try:
         head = f"POST /v1/checkin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{PROFILE_HEADER}: {profile}\r\n"
         writer.write(f"{head}{DEVICE_HEADER}: {target.sessions[device]}\r\n\r\n".encode())
@@ -172,7 +221,7 @@ async def check_in(target: Target, device: str) -> int:
 
 
 async def _check_in_until_stopped(target: Target, period_s: float) -> CheckIns:
-    found = CheckIns([], [])
+    found = CheckIns([], [], [])
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_reader(sys.stdin, stop.set)
@@ -199,7 +248,9 @@ async def _check_in_until_stopped(target: Target, period_s: float) -> CheckIns:
         under_way.add(task)
         task.add_done_callback(under_way.discard)
         number += 1
+        due_s = loop.time() + period_s
         await asyncio.sleep(period_s)
+        found.late_ms.append((loop.time() - due_s) * 1000)
     if under_way:
         await asyncio.wait(under_way)
     return found
@@ -207,11 +258,13 @@ async def _check_in_until_stopped(target: Target, period_s: float) -> CheckIns:
 
 async def _serve(folder: Path) -> None:
     from walle.cloud import Cloud, CloudConfig  # in the gateway's process only: it takes a second
+    from walle.cloud.malloc import keep_what_is_loaded
 
     async with Cloud(CloudConfig(folder=folder, scenarios=("shop",), https=True)) as cloud:
         devices = [ATTACKER, *(f"honest-{number}" for number in range(HONEST_DEVICES))]
         sessions = {device: session_headers(cloud.home, device)[DEVICE_HEADER] for device in devices}
         reader = cloud.home.access.add("reader", {"shop": Role.READER})
+        keep_what_is_loaded()
         target = Target(cloud.address.url, cloud.home.admin_token, reader, sessions)
         _say(json.dumps(dataclasses.asdict(target)))
         stop = asyncio.Event()

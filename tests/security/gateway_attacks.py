@@ -1,6 +1,6 @@
 """Attacks on a gateway's HTTP server, each a coroutine that runs for some seconds, from 127.0.0.2.
 
-python -m tests.security.gateway_attacks NAME,NAME... SECONDS < TARGET_JSON
+python -m tests.security.gateway_attacks NAME,NAME... SECONDS [--give-way] < TARGET_JSON
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import os
 import re
 import resource
 import subprocess
@@ -18,12 +19,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 import httpx
 
 from tests.security import packs
-from tests.security.attacked_gateway import ATTACKER, ROOT, Target
+from tests.security.attacked_gateway import ATTACKER, ROOT, Target, connect
 from tests.sim.tasks import FILES
 from walle.cli import event_loop
 from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 
-_ADDRESS = ("127.0.0.2", 0)
+_ADDRESS = "127.0.0.2"
 _OF_A_PROFILE = Profile("attacker", "10.1", {}, {}).to_header()
 CHECK_IN = (
     f"POST /v1/checkin HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{PROFILE_HEADER}: {_OF_A_PROFILE}\r\n\r\n".encode()
@@ -38,8 +39,7 @@ type Attack = Callable[[Target, Counter[str]], Awaitable[None]]
 async def connected(
     target: Target, *, is_secure: bool = True
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    tls = target.tls if is_secure else None
-    reader, writer = await asyncio.open_connection(*target.place, ssl=tls, local_addr=_ADDRESS)
+    reader, writer = await connect(target, _ADDRESS, is_secure=is_secure)
     try:
         yield reader, writer
     finally:
@@ -325,9 +325,13 @@ async def run(name: str, target: Target, seconds: float) -> Counter[str]:
     return seen
 
 
-def attack(names: Iterable[str], target: Target, seconds: float) -> dict[str, Counter[str]]:
-    """Run attacks one after the other from a process of its own; return what the attacker saw in each."""
+def attack(names: Iterable[str], target: Target, seconds: float, *, gives_way: bool = False) -> dict[str, Counter[str]]:
+    """Run attacks one after the other from a process of its own; return what the attacker saw in each.
+
+    An attacker that `gives_way` leaves a core that it shares with honest clients to them: they would have their own.
+    """
     command = [sys.executable, "-m", "tests.security.gateway_attacks", ",".join(names), str(seconds)]
+    command += ["--give-way"] if gives_way else []
     given = json.dumps(dataclasses.asdict(target))
     done = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, timeout=300, check=True)
     return {name: Counter(seen) for name, seen in json.loads(done.stdout).items()}
@@ -337,7 +341,9 @@ async def _run_all(names: Sequence[str], target: Target, seconds: float) -> dict
     return {name: await run(name, target, seconds) for name in names}
 
 
-def main(names: str, seconds: str) -> None:
+def main(names: str, seconds: str, *options: str) -> None:
+    if "--give-way" in options:
+        os.nice(19)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard >= 0 else soft, hard))
     target = Target(**json.loads(sys.stdin.readline()))
@@ -345,4 +351,4 @@ def main(names: str, seconds: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:])

@@ -11,7 +11,7 @@ from walle.cloud.inference import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
 from walle.cloud.inference.replica_address import Connection, PeerKey, connect
 from walle.cloud.inference.version_source import HomeSource
-from walle.cloud.malloc import map_tls_buffers
+from walle.cloud.malloc import keep_what_is_loaded, map_tls_buffers
 
 
 class GatewayActor(NodeActor):
@@ -41,4 +41,5 @@ class GatewayActor(NodeActor):
         address: GatewayAddress = await self._node.start(
             Remote(releases), Remote(monitor), inference, Remote(identities)
         )
+        keep_what_is_loaded()
         return address

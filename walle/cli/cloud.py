@@ -242,6 +242,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> None:
     from walle.cloud.isolation import probe_layers
+    from walle.cloud.malloc import keep_what_is_loaded
 
     starting = asyncio.current_task()
     assert starting is not None
@@ -263,6 +264,7 @@ async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json:
                 ) from error
         _on_signals(stopping.set)  # again, because Ray takes SIGTERM for itself
         layers = await asyncio.to_thread(probe_layers)
+        keep_what_is_loaded()
         _announce(config, home, address, layers, as_json=as_json)
         await stopping.wait()
         _on_signals(starting.cancel)  # a second one ends it at once: devices find out by themselves

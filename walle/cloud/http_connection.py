@@ -7,6 +7,7 @@ app asks for it.
 import asyncio
 import enum
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
@@ -158,16 +159,17 @@ class _Protocol(HttpToolsProtocol):
 class HttpConnection(asyncio.BufferedProtocol):
     """A connection. Times are the event loop's."""
 
-    def __init__(self, front: "HttpFront", address: str) -> None:
+    def __init__(self, front: "HttpFront", address: str, accepted: socket.socket) -> None:
         self.front = front
         self.address = address
+        self.accepted = accepted
         self.phase = Phase.HEADER
         self.began_s = front.loop.time()  # the phase
         self.has_finished = False  # a request, ever
         self.has_shown = False  # a token or session, valid or not
         self.requests = 0
         self.stalled_s: float | None = None  # since when the client takes nothing of an answer
-        self.accepted: socket.socket | None = None
+        self.is_silent = False  # nothing has come, and nothing but the event loop's watch of the socket was made
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self._protocol: _Protocol | None = None
@@ -177,6 +179,21 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._body_bytes = 0
         self._body_wait_s = 0.0
         self._cycle: object = None
+        self._farewell: asyncio.TimerHandle | None = None  # of a refusal: its client has until then to take it
+
+    def wait_for_first_byte(self, then: Callable[[], None]) -> None:
+        """Call `then` once the client has sent something, unless the connection ends before."""
+
+        def sent() -> None:
+            self._hear()
+            then()
+
+        self.is_silent = True
+        self.front.loop.add_reader(self.accepted.fileno(), sent)
+
+    def _hear(self) -> None:
+        self.is_silent = False
+        self.front.loop.remove_reader(self.accepted.fileno())
 
     # --- called by the transport --------------------------------------------------------------------------------------
 
@@ -202,6 +219,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._data = b""
+        if self._farewell is not None:
+            self._farewell.cancel()  # it holds the transport and its buffers
         self.front.forget(self)
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
@@ -309,7 +328,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """End the connection if its client is too slow; `since_s` have passed since the last call."""
         limits = self.front.limits
         if self.transport is None:
-            if self.handshake is not None and now_s - self.began_s > limits.handshake_s:
+            if (self.is_silent or self.handshake is not None) and now_s - self.began_s > limits.handshake_s:
                 self.close("handshake")
         elif self.stalled_s is not None and now_s - self.stalled_s > limits.stalled_s:
             self.close("slow_reader")
@@ -339,7 +358,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.front.forget(self)
         self._data = b""
         transport.close()
-        self.front.loop.call_later(_FLUSH_S, transport.abort)
+        self._farewell = self.front.loop.call_later(_FLUSH_S, transport.abort)
 
     def close(self, kind: str) -> None:
         """Close without an answer."""
@@ -350,5 +369,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.abort()
         elif self.handshake is not None:
             self.handshake.cancel()
-        elif self.accepted is not None:
+        else:
+            if self.is_silent:
+                self._hear()
             self.accepted.close()

@@ -40,8 +40,10 @@ from walle.protocol import DEVICE_HEADER
 _LOG = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-_ACCEPTS = 128  # in one pass of the event loop, and none after
-_ACCEPT_S = 0.002
+_ACCEPTS = 256  # in one pass of the event loop, and none after
+_ACCEPT_S = (
+    0.004  # most of a pass: whoever connects waits in the kernel's queue behind all the others, which has no turns
+)
 _LARGE_BYTES = 64 << 10  # of a body
 _RETRY_S = 0.2  # after the process ran out of file descriptors
 _SWEEP_S = 0.5
@@ -116,36 +118,39 @@ class HttpFront:
                 accepted.send(refusal(503, "the gateway is full; try again"))
             accepted.close()
             return
-        connection = HttpConnection(self, address)
+        connection = HttpConnection(self, address, accepted)
         self._connections[connection] = None
         self._unfinished.setdefault(address, {})[connection] = None
-        connection.accepted = accepted
-        # In turns: connections that come faster than they can be served wait behind those of their own address.
-        self.turns.take(address, lambda: self._start(connection, accepted, connect, is_tls=is_tls))
+        if is_tls and not _has_sent(accepted):
+            # One that never sends a byte costs a socket: no task, and none of the tens of KiB of TLS.
+            connection.wait_for_first_byte(lambda: self._take_turn(connection, connect))
+        else:
+            self._take_turn(connection, connect)
 
-    def _start(self, connection: HttpConnection, accepted: socket.socket, connect: Connect, *, is_tls: bool) -> None:
+    def _take_turn(self, connection: HttpConnection, connect: Connect) -> None:
+        # Connections that come faster than they can be served wait behind those of their own address; a handshake
+        # takes longer than most requests.
+        self.turns.take(connection.address, lambda: self._start(connection, connect))
+
+    def _start(self, connection: HttpConnection, connect: Connect) -> None:
         if connection in self._connections:  # else it was ended while it waited
             connection.began_s = self.loop.time()
-            connection.handshake = self.loop.create_task(self._connect(connection, accepted, connect, is_tls=is_tls))
-            connection.handshake.add_done_callback(lambda _: self._connected(connection, accepted))
+            # At once: each pass of a busy loop takes milliseconds.
+            connecting = self._connect(connection, connect)
+            connection.handshake = asyncio.Task(connecting, loop=self.loop, eager_start=True)
+            connection.handshake.add_done_callback(lambda _: self._connected(connection))
 
-    async def _connect(
-        self, connection: HttpConnection, accepted: socket.socket, connect: Connect, *, is_tls: bool
-    ) -> None:
+    async def _connect(self, connection: HttpConnection, connect: Connect) -> None:
         try:
-            if is_tls:
-                await _readable(self.loop, accepted)
-                await self.turns.wait(connection.address)  # a handshake takes longer than most requests
-                connection.began_s = self.loop.time()
-            await connect(lambda: connection, accepted)
+            await connect(lambda: connection, connection.accepted)
         except OSError:  # ssl.SSLError is one
             self.refused["handshake"] += 1
 
-    def _connected(self, connection: HttpConnection, accepted: socket.socket) -> None:
+    def _connected(self, connection: HttpConnection) -> None:
         connection.handshake = None
         if connection.transport is None:
             self.forget(connection)
-            accepted.close()
+            connection.accepted.close()
 
     def _is_proxy(self, host: str) -> bool:
         return bool(self._proxies) and any(ipaddress.ip_address(host) in network for network in self._proxies)
@@ -441,15 +446,15 @@ def _connector(front: HttpFront, context: ssl.SSLContext | None) -> Connect:
     return functools.partial(connect, front.loop, **options, **sizes)
 
 
-async def _readable(loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
-    """Wait for a client's first byte: the objects of TLS take tens of KiB, also for one that never sends any."""
-    sends: asyncio.Future[None] = loop.create_future()
-    number = accepted.fileno()
-    loop.add_reader(number, lambda: None if sends.done() else sends.set_result(None))
+def _has_sent(accepted: socket.socket) -> bool:
+    """Return whether there is something to read, which may be the end: who waited to be accepted has often sent."""
     try:
-        await sends
-    finally:
-        loop.remove_reader(number)
+        accepted.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:  # which the handshake will see too
+        return True
+    return True
 
 
 class _Server(uvicorn.Server):
