@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.device.outcomes import OutcomeReport, device_groups
-from walle.protocol import Alarm, Failure, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
+from walle.protocol import Alarm, Attribute, Failure, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
 
 
 def _report(max_keys: int = 1000) -> OutcomeReport:
@@ -182,7 +182,14 @@ def test_wrong_alarms_are_refused(alarms: list[object], field: str) -> None:
 
 
 def test_a_report_names_the_groups_of_its_device_within_the_bounds_of_the_cloud() -> None:
-    attributes = {"os": 12, "model": "x" * 100, "beta": True, "load": 0.5, "name": "\ud800", "none": ""}
+    attributes: dict[str, Attribute] = {
+        "os": 12,
+        "model": "x" * 100,
+        "beta": True,
+        "load": 0.5,
+        "name": "\ud800",
+        "none": "",
+    }
     groups = device_groups("10.1", {**attributes, **{str(number): number for number in range(20)}})
     assert list(groups)[:5] == ["app_version", "os", "model", "beta", "name"]
     assert (groups["os"], groups["model"], groups["beta"], len(groups)) == ("12", "x" * 64, "True", 8)
