@@ -310,7 +310,10 @@ async def test_a_pause_is_delivered_with_its_cause(journal: Journal) -> None:
 @pytest.mark.asyncio
 async def test_reports_of_the_version_before_are_the_control(journal: Journal) -> None:
     service = _service(journal)
-    await service.watch(_step("gray 0.5", release="r2", gate=Gate(), version="v2", share_to=0.0, has_control=True))
+    before = frozenset({"v1"})
+    await service.watch(
+        _step("gray 0.5", release="r2", gate=Gate(), version="v2", share_to=0.0, control_versions=before)
+    )
     await service.take(_batch("b", OutcomeKind.RUN, 10, release="r1"))
     assert (await service.totals("r2")).control_devices == 1
 

@@ -15,9 +15,10 @@ journal (`walle.deploy.cloud.journal`).
 import dataclasses
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from walle.deploy.audience import share
 from walle.deploy.cloud.monitor import Gate, Step
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
@@ -259,6 +260,13 @@ class ReleaseRequest:
         return f"{self.scenario}/{self.task}"
 
     @property
+    def beta_count(self) -> int | None:
+        """Return how many beta devices to choose, of named ones no more than there are; None where they are listed."""
+        if not isinstance(self.beta, int):
+            return None
+        return min(self.beta, len(self.policy.devices)) if self.policy.devices else self.beta
+
+    @property
     def tag(self) -> str:
         return f"{self.task}/{self.version}"
 
@@ -329,11 +337,14 @@ class Release:
         share = self.request.steps[self.step] if (self.resumes or self.state) is ReleaseState.GRAY else 0.0
         return Admission(share, frozenset(self.beta_devices), self.state is not ReleaseState.PAUSED)
 
-    def judged_step(self, *, has_control: bool) -> Step:
-        """Return the step that is judged. `has_control`: devices have a version of the task from before."""
+    def judged_step(self, control_versions: Iterable[str]) -> Step:
+        """Return the step that is judged. `control_versions` are those that its devices have before it."""
         in_gray = (self.resumes or self.state) is ReleaseState.GRAY
         steps = self.request.steps
+        share_from = steps[self.step - 1] if in_gray and self.step else 0.0
+        share_to = steps[self.step] if in_gray else 0.0
         beta = frozenset(self.beta_devices)
+        named = {one for one in self.request.policy.devices if share_from <= share(self.id, one) < share_to}
         return Step(
             release=self.id,
             task=self.request.name,
@@ -341,11 +352,13 @@ class Release:
             stage=self.stage,
             gate=self.request.gate,
             steps=len(steps) + (self.request.beta != 0),
-            devices=frozenset() if in_gray else beta,
+            devices=frozenset(named - beta) if in_gray else beta,
             earlier_devices=beta if in_gray else frozenset(),
-            share_from=steps[self.step - 1] if in_gray and self.step else 0.0,
-            share_to=steps[self.step] if in_gray else 0.0,
-            has_control=has_control,
+            share_from=share_from,
+            share_to=share_to,
+            policy=self.request.policy,
+            control_versions=frozenset(control_versions) - {self.request.version},
+            is_paused=self.state is ReleaseState.PAUSED,
             overruled=self.overruled,
         )
 
