@@ -295,6 +295,16 @@ def test_the_control_are_devices_of_the_policy_with_the_version_that_the_release
     assert monitor.control_devices == 0  # v1 was taken back, and counts no longer
 
 
+def test_evidence_that_was_journalled_before_steps_had_policies_is_read() -> None:
+    plain = json.loads(json.dumps(Monitor(_step()).to_plain()))
+    for name in ("policy", "control_versions", "is_paused"):
+        del plain["step"][name]
+    plain["step"]["has_control"] = True
+    monitor = Monitor.from_plain(plain)
+    assert monitor is not None
+    assert monitor.step == _step()
+
+
 def test_a_step_of_named_devices_is_decided_by_all_that_it_is_the_first_to_admit() -> None:
     policy = Policy(devices=tuple("abcd"))
     step = _step(share_to=1.0, devices=frozenset("cd"), earlier_devices=frozenset("ab"), policy=policy)

@@ -330,6 +330,16 @@ class Release:
         return state is ReleaseState.GRAY or (state is ReleaseState.BETA and bool(self.beta_devices))
 
     @property
+    def waits_for(self) -> str:
+        """Return what has to come from outside before anything is judged, empty if nothing."""
+        if self.state is not ReleaseState.BETA or self.beta_devices:
+            return ""
+        return (
+            f"waits for {self.request.beta_count} beta devices: seen lately, of its policy, and without a more specific"
+            " release; or roll it back, and start it with --beta-device ID, or with --beta 0 for none"
+        )
+
+    @property
     def admission(self) -> Admission | None:
         """Return the devices that may have the version; None while none gets it by this release, or all (full)."""
         if not self.judged:
