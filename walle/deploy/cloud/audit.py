@@ -379,7 +379,10 @@ class AuditLog:
         self._number, self._hash, self._last = record.number, record.hash, record
         self._size_bytes += len(line)
         if record.number % HEAD_EVERY == 0:
-            self._write_head()
+            try:
+                self._write_head()
+            except OSError as error:  # the record is durable all the same, and its caller may act
+                _LOG.warning("%s: the signed head is not renewed: %s", self.folder, error)
 
     def _write_head(self) -> AuditHead:
         at_s = round(self._clock.time(), 3)
