@@ -1,9 +1,9 @@
 """The gateway's HTTP server: uvicorn behind limits of connections, time and bytes.
 
 When all connections are in use, a new one takes the place of one whose client keeps it waiting: the oldest without a
-finished request, of the address that has the most of them; then an idle one; then one whose client does not read;
-then one that sends the rest of a later request slowly. Whoever sends whole requests is served. Strangers go first: addresses from which nobody has shown a valid token or
-session within the hour.
+finished request, of the address that has the most of them; then an idle one; then one whose client does not read; then
+one that sends the rest of a later request slowly. Whoever sends whole requests is served. Strangers go first: addresses
+from which nobody has shown a valid token or session within the hour.
 """
 
 import asyncio
