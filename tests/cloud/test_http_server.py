@@ -16,6 +16,7 @@ from walle.cloud.http_limits import HttpLimits, address_key
 from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.asgi import Receive, Scope, Send
+from walle.deploy.cloud.disk_space import DiskSpace
 
 LIMIT_S = 20
 GET = b"GET /%s HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -307,6 +308,18 @@ async def test_a_connection_ends_after_a_number_of_requests() -> None:
         answers = await client.closed()
         assert answers.count(b"HTTP/1.1 200 OK") == 3
         assert answers.count(b"connection: close") == 1
+
+
+@pytest.mark.asyncio
+async def test_only_who_is_known_is_told_that_the_disk_is_full(tmp_path: Path) -> None:
+    start = b"POST /v1/releases/r/start HTTP/1.1\r\nhost: x\r\n%s\r\n"
+    async with served(HttpLimits()) as server:
+        server.front._space = DiskSpace(tmp_path, 1 << 62)
+        client = await server.client()
+        assert (await client.ask(start % b""))[0] == 200  # the app's own answer, here not 401
+        assert (await client.ask(start % b"authorization: no\r\n"))[0] == 200
+        status, told = await client.ask(start % b"authorization: yes\r\n")
+        assert (status, str(tmp_path).encode() in told) == (507, True)
 
 
 @pytest.mark.asyncio

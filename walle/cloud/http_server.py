@@ -278,7 +278,7 @@ class HttpFront:
             self.refused["body"] += 1
             await _refuse(send, 413, _too_large(rule.max_bytes))
             return
-        if self._space is not None and is_new_work(scope["method"], path):
+        if self._space is not None and is_new_work(scope["method"], path) and not self._why_unknown(headers):
             try:
                 self._space.check()
             except DiskFullError as error:
