@@ -318,8 +318,8 @@ async def test_only_who_is_known_is_told_that_the_disk_is_full(tmp_path: Path) -
         client = await server.client()
         assert (await client.ask(start % b""))[0] == 200  # the app's own answer, here not 401
         assert (await client.ask(start % b"authorization: no\r\n"))[0] == 200
-        status, told = await client.ask(start % b"authorization: yes\r\n")
-        assert (status, str(tmp_path).encode() in told) == (507, True)
+        status, error = await client.ask(start % b"authorization: yes\r\n")
+        assert (status, str(tmp_path).encode() in error) == (507, True)
 
 
 @pytest.mark.asyncio

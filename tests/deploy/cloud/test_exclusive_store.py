@@ -135,7 +135,7 @@ def test_a_full_disk_and_a_damaged_file_are_said(store: ExclusiveStore, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3, "connect", connect_to_full)
-        with pytest.raises(ExclusiveStoreError, match="full") as caught:
+        with pytest.raises(ExclusiveStoreError, match="full; free some space") as caught:
             store.put("phone", 1, TASK, "a", b"x" * 100_000, by="test")
     assert caught.value.status == 507
     assert store.sealed("phone", 1, store.files("phone", 1).files[0].sha256) == b"a" * 100

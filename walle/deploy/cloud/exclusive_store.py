@@ -207,7 +207,9 @@ class ExclusiveStore:
                 db.execute("PRAGMA secure_delete = ON")  # what was removed is not left in the file
                 yield db
         except (sqlite3.Error, OSError) as error:
-            raise ExclusiveStoreError(self.path, str(error), 507 if is_full(error) else 503) from error
+            if is_full(error):
+                raise ExclusiveStoreError(self.path, f"{error}; free some space on the cloud's disk", 507) from error
+            raise ExclusiveStoreError(self.path, str(error)) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
