@@ -164,7 +164,7 @@ def release(case: Case, judge: Judge, seed: int) -> tuple[str, int]:
             earlier_devices=ids if number else frozenset(),
             share_from=low,
             share_to=high,
-            has_control=True,
+            control_versions=frozenset({"v1"}),
         )
         judge.begin(step)
         verdict = Verdict.CONTINUE
@@ -178,11 +178,12 @@ def release(case: Case, judge: Judge, seed: int) -> tuple[str, int]:
         while verdict is Verdict.CONTINUE:
             if used >= MOST_DEVICES:
                 return "undecided", used
-            device = waiting.pop() if waiting else next(fleet)
+            is_again = number == 0 and not waiting  # the devices of a beta go on running
+            device = waiting.pop() if waiting else rng.choice(beta) if is_again else next(fleet)
             is_new = step.is_new(device.id)
-            if not is_new and not step.is_control(device.id):
+            if not is_new and not step.is_control(device.id, "v1", {}):
                 continue
-            used += is_new
+            used += is_new and not is_again
             verdict = judge.take(device, *report(case, device, is_new=is_new, rng=rng), is_new=is_new)
         if verdict is not Verdict.ACCEPT:
             return verdict.value, used

@@ -17,6 +17,7 @@ from walle.cloud.http_limits import HttpLimits, address_key
 from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.asgi import Receive, Scope, Send
+from walle.deploy.cloud.disk_space import DiskSpace
 
 LIMIT_S = 20
 GET = b"GET /%s HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -241,6 +242,31 @@ async def test_a_full_server_ends_strangers_before_those_who_have_shown_a_token(
         assert await busy[0].closed() == b""
 
 
+@pytest.mark.parametrize("rest", [b"G", b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"])
+@pytest.mark.asyncio
+async def test_a_full_server_ends_those_that_begin_a_second_request_and_do_not_send_it(rest: bytes) -> None:
+    known = b"GET / HTTP/1.1\r\nhost: x\r\nauthorization: yes\r\n\r\n"
+    async with served(HttpLimits(connections=4)) as server:
+        honest = await server.client(host="127.0.0.2")
+        assert (await honest.ask(known))[0] == 200
+        honest.writer.write(rest)  # slower than any other, and known
+        await asyncio.sleep(0.1)
+        slow = [await server.client(host=host) for host in ("127.0.0.4", "127.0.0.3", "127.0.0.3")]
+        for one in slow:
+            assert (await one.ask(GET % b""))[0] == 200
+            one.writer.write(rest)
+            await asyncio.sleep(0.05)
+        refused = await server.client(host="127.0.0.5")  # their requests may be on their way
+        assert (await refused.answer())[0] == 503
+        await asyncio.sleep(2)
+        other = await server.client(host="127.0.0.5")
+        assert (await other.ask(GET % b""))[0] == 200
+        assert await slow[1].closed() == b""  # the first of the address that has the most of them
+        honest.writer.write(b"ET / HTTP/1.1\r\nhost: x\r\n\r\n" if rest == b"G" else bytes(100))
+        assert (await honest.answer())[0] == 200
+        assert server.front.refused == {"full": 1, "evicted": 1}
+
+
 @pytest.mark.asyncio
 async def test_an_address_has_a_number_of_connections_without_a_request() -> None:
     async with served(HttpLimits(unfinished_each=2)) as server:
@@ -283,6 +309,18 @@ async def test_a_connection_ends_after_a_number_of_requests() -> None:
         answers = await client.closed()
         assert answers.count(b"HTTP/1.1 200 OK") == 3
         assert answers.count(b"connection: close") == 1
+
+
+@pytest.mark.asyncio
+async def test_only_who_is_known_is_told_that_the_disk_is_full(tmp_path: Path) -> None:
+    start = b"POST /v1/releases/r/start HTTP/1.1\r\nhost: x\r\n%s\r\n"
+    async with served(HttpLimits()) as server:
+        server.front._space = DiskSpace(tmp_path, 1 << 62)
+        client = await server.client()
+        assert (await client.ask(start % b""))[0] == 200  # the app's own answer, here not 401
+        assert (await client.ask(start % b"authorization: no\r\n"))[0] == 200
+        status, error = await client.ask(start % b"authorization: yes\r\n")
+        assert (status, str(tmp_path).encode() in error) == (507, True)
 
 
 @pytest.mark.asyncio

@@ -26,6 +26,7 @@ from walle.cloud.authority import Authority
 from walle.cloud.identity.node import IdentityNode
 from walle.cloud.identity.service import UsedChallenges
 from walle.cloud.identity.sessions import SessionRefusedError, SessionSigner, SessionVerifier
+from walle.cloud.identity.store import RENEWAL_GRACE_S
 from walle.deploy.cloud.audit import read_records
 from walle.deploy.http_roots import http_tls
 from walle.device import credentials as credentials_module
@@ -284,6 +285,35 @@ async def test_a_proof_counts_once_also_where_it_is_sent_twice_at_once(tmp_path:
         assert (await attacker.session("b", other, older)).status_code == 200, "of another device"
         assert (await attacker.session("b", key, await challenge())).status_code == 401
         assert (await attacker.session("a", key)).status_code == 200
+
+
+@pytest.mark.asyncio
+async def test_who_proves_no_key_does_not_learn_which_devices_there_are(tmp_path: Path) -> None:
+    async with attacked(tmp_path) as attacker:
+        await attacker.enrolled("here")
+        revoked, _ = await attacker.enrolled("gone")
+        attacker.cloud.home.identities().revoke("gone", "")
+        for ask in (attacker.session, lambda device, key: attacker.certify(device, _request(key))):
+            said = set()
+            for device_id in ("here", "gone", "none"):
+                answer = await ask(device_id, _key())
+                said.add((answer.status_code, answer.text.replace(device_id, "ID")))
+            assert len(said) == 1, said
+        answer = await attacker.session("gone", revoked)
+        assert (answer.status_code, answer.json()["type"]) == (403, "KeyRevokedError"), "its owner is told"
+
+
+@pytest.mark.asyncio
+async def test_a_key_whose_certificate_ended_long_ago_gets_no_session(tmp_path: Path) -> None:
+    clock = ManualClock(time.time())
+    async with attacked(tmp_path, clock=clock) as attacker:
+        key, _ = await attacker.enrolled("a")
+        clock._now_s += 30 * _DAY_S + RENEWAL_GRACE_S - 10
+        assert (await attacker.session("a", key)).status_code == 200
+        clock._now_s += 20
+        answer = await attacker.session("a", key)
+        assert (answer.status_code, "walle device enrol" in answer.json()["error"]) == (403, True)
+        assert answer.json()["type"] == "IdentityRefusedError", "by which a device tries its token"
 
 
 def test_used_challenges_take_memory_by_devices_of_the_last_minute() -> None:

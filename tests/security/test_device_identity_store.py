@@ -99,7 +99,7 @@ def test_a_revoked_key_stays_revoked_and_a_new_one_needs_a_token_made_afterwards
         with pytest.raises(IdentityRefusedError):
             identities.enrol("a", b"another key", token)
     with pytest.raises(KeyRevokedError):
-        identities.store.proven_key("a")
+        identities.store.current_key("a")
     assert identities.enrol("a", b"another key", identities.token("a")) == 2
     assert identities.store.records()[0].revoked_s is None
     with pytest.raises(UnknownIdentityError):
@@ -160,7 +160,7 @@ def test_what_the_lost_cloud_decided_is_ended_by_the_restored_one(identities: Id
     assert not revocations.allows(DeviceIdentity("enrolled after the backup", 1))
     assert revocations.allows(fresh)
     with pytest.raises(KeyRevokedError):
-        store.proven_key("enrolled after the backup")
+        store.current_key("enrolled after the backup")
     back = identities.enrol("b", b"new key b", identities.token("b"))
     revocations.update(*store.revocations(revocations.version))
     assert revocations.allows(DeviceIdentity("b", back))

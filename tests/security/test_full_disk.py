@@ -89,6 +89,10 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/v1/identity/revoke"): ({"device_id": "stolen", "reason": "lost"}, 200, "lost"),
     ("POST", "/v1/tokens"): ({"name": "new", "roles": {"shop": "reader"}}, 507, "free some"),
     ("DELETE", "/v1/tokens/{name:path}"): ({}, 404, "none"),
+    # Of files that there are: tests/security/test_exclusive_files.py and tests/deploy/cloud/test_exclusive_store.py.
+    ("PUT", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
+    ("DELETE", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
+    ("POST", "/v1/preview"): ({}, 422, "required"),  # nothing is written
     ("POST", "/v1/checkin"): ({}, 401, "session"),  # of a device: below
     ("POST", "/v1/outcomes"): ({}, 401, "session"),
 }

@@ -381,6 +381,25 @@ async def test_fast_forward_of_the_scenarios_is_recovered_from_by_a_new_key(
 
 
 @pytest.mark.asyncio
+async def test_fast_forward_of_the_scenarios_is_recovered_from_by_a_join_file_with_the_new_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = await Scene.begin(tmp_path)
+    cloud, thief, honest = scene.cloud, Signer.generate(), dict(scene.cloud.delegations)
+    cloud.make_scenarios((1 << 53) - 1, {"shop": RoleKeys.of([thief.public_key])})
+    await scene.device.clock.advance(1)
+    assert await scene.answer() == []
+    cloud.make_root(2, {**cloud.roles, "targets": Signer.generate()}, [cloud.root_signer])
+    cloud.make_scenarios(2, honest)
+    monkeypatch.setattr(CloudFiles, "pinned", property(lambda cloud: json.loads(cloud.trust["2.root.json"])))
+    await scene.device.clock.advance(1)
+    await scene.restart()
+    assert scene.device.agent.tasks == {TASK: "v1"}
+    assert await scene.answer(publish(cloud, "v2")) == []
+    assert scene.device.agent.tasks == {TASK: "v2"}
+
+
+@pytest.mark.asyncio
 async def test_a_new_root_is_not_followed_by_metadata_that_its_predecessor_signed(tmp_path: Path) -> None:
     """A key of the scenarios role that was replaced delegates nothing, also what a device has of it already."""
     scene = await Scene.begin(tmp_path)

@@ -28,6 +28,7 @@ READ_BYTES = 2 * (16 * 1024 + 64)
 _DISCARD_BYTES = 1 << 20  # of a body after its refusal: a client that sends it all before it reads sees the answer
 _DISCARD_S = 3.0
 _FLUSH_S = 1.0  # for the client to take a refusal
+_SLOW_S = 1.0  # for the rest of a request to come, before a full server may end its connection
 _REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -323,6 +324,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.front.note(self)
 
     # --- limits -------------------------------------------------------------------------------------------------------
+
+    def is_slow(self, now_s: float) -> bool:
+        """Return whether the server waits for the rest of a request, whatever the connection had sent before."""
+        if self.phase is Phase.BODY:
+            return self._body_wait_s > _SLOW_S
+        return self.phase in (Phase.HEADER, Phase.DISCARD) and not self.waits and now_s - self.began_s > _SLOW_S
 
     def check(self, now_s: float, since_s: float) -> None:
         """End the connection if its client is too slow; `since_s` have passed since the last call."""

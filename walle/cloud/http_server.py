@@ -1,9 +1,9 @@
 """The gateway's HTTP server: uvicorn behind limits of connections, time and bytes.
 
 When all connections are in use, a new one takes the place of one whose client keeps it waiting: the oldest without a
-finished request, of the address that has the most of them; then an idle one; then one whose client does not read.
-Whoever sends whole requests is served. Strangers go first: addresses from which nobody has shown a valid token or
-session within the hour.
+finished request, of the address that has the most of them; then an idle one; then one whose client does not read; then
+one that sends the rest of a later request slowly. Whoever sends whole requests is served. Strangers go first: addresses
+from which nobody has shown a valid token or session within the hour.
 """
 
 import asyncio
@@ -162,7 +162,9 @@ class HttpFront:
         """
         if self._end_unfinished(are_known=False) or self._end_waiting(are_known=False):
             return True
-        return self._end_waiting(are_known=True) or (is_known and self._end_unfinished(are_known=True))
+        if self._end_slow(are_known=False) or self._end_waiting(are_known=True):
+            return True
+        return is_known and (self._end_unfinished(are_known=True) or self._end_slow(are_known=True))
 
     def _is_known(self, address: str) -> bool:
         return self._known.get(address, 0.0) > self.loop.time()
@@ -184,6 +186,16 @@ class HttpFront:
         own = [one for one in self._connections if self._is_known(one.address) is are_known]
         idle = next((one for one in own if one.phase is Phase.IDLE), None)
         found = idle or next((one for one in own if one.stalled_s is not None), None)
+        if found is not None:
+            found.close("evicted")
+        return found is not None
+
+    def _end_slow(self, *, are_known: bool) -> bool:
+        """End the one that keeps a later request waiting for longest, of the address with the most of them."""
+        now_s = self.loop.time()
+        slow = [one for one in self._connections if one.is_slow(now_s) and self._is_known(one.address) is are_known]
+        count = Counter(one.address for one in slow)
+        found = max(slow, key=lambda one: (count[one.address], now_s - one.began_s), default=None)
         if found is not None:
             found.close("evicted")
         return found is not None
@@ -271,7 +283,7 @@ class HttpFront:
             self.refused["body"] += 1
             await _refuse(send, 413, _too_large(rule.max_bytes))
             return
-        if self._space is not None and is_new_work(scope["method"], path):
+        if self._space is not None and is_new_work(scope["method"], path) and not self._why_unknown(headers):
             try:
                 self._space.check()
             except DiskFullError as error:

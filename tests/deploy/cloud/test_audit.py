@@ -261,6 +261,25 @@ async def test_on_a_full_disk_an_action_is_refused_but_for_what_stops_harm(
 
 
 @pytest.mark.asyncio
+async def test_a_record_whose_head_finds_no_room_is_a_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(tmp_path, HEAD_EVERY - 2)
+
+    def full(path: Path, _data: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(audit_module, "write_file", full)
+        for number in range(2):
+            await log.record("release.rollback", who="anna", subject=f"v{number}", must=False)
+        await log.record("release.start", who="anna")
+    await log.record("release.start", who="anna")
+    assert [record.subject for record in read_records(tmp_path)][HEAD_EVERY - 2 :] == ["v0", "v1", "", ""]
+    assert verify(tmp_path).ok
+
+
+@pytest.mark.asyncio
 async def test_a_half_written_record_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path, 1)
 

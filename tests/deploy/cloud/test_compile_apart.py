@@ -75,6 +75,8 @@ def program(folder: Path, *, instead: str) -> Path:
         ("_say({'size': -1})", "cannot be compiled: its process said what it never says"),
         ("_say({'size': 1 << 40})", "larger than a bundle may be"),
         ("_say({'size': 9, 'imports': [['m']], 'queries': []}, b'123456789')", "said what it never says"),
+        ("_say({'error': ['x', float('inf')]})", "said what it never says"),
+        ("_say({'size': 0, 'imports': [['m', '', 1e999, 1]], 'queries': []})", "said what it never says"),
         ("sys.stdout.buffer.write(b'[' * 100_000 + b'\\n')", "said what it never says"),
     ],
 )
@@ -116,6 +118,10 @@ def test_a_compiler_that_was_taken_over_is_within_the_layers(
         compile_apart({**HONEST, "a/bad.py": b"y = 2\n"})
     assert "the key" not in str(caught.value)
     assert secret.read_text() == "the key"
+
+
+def test_the_end_by_a_signal_without_a_name_is_said() -> None:
+    assert compilers._why(-41, False, CompileLimits()) == "it ended its compiler by signal 41"
 
 
 def test_another_python_has_the_limits_too() -> None:

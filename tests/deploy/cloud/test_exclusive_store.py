@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from walle.deploy.cloud.exclusive_store import ExclusiveStore, ExclusiveStoreError, TooManyFilesError
+from walle.deploy.cloud.exclusive_store import ExclusiveStore, ExclusiveStoreError, FormerKeyError, TooManyFilesError
 from walle.protocol import MAX_EXCLUSIVE_FILES
 
 TASK = "shop/ipv"
@@ -58,6 +58,14 @@ def test_another_key_of_a_device_has_none_of_the_files_and_a_put_deletes_them(st
     put(store, "b", generation=2)
     assert (names(store), names(store, generation=2)) == ([], ["b"])
     assert b"a" * 100 not in b"".join(path.read_bytes() for path in store.path.parent.glob("exclusive.db"))
+
+
+def test_a_put_that_began_before_another_key_deletes_nothing_of_it(store: ExclusiveStore) -> None:
+    put(store, "a", generation=2)
+    with pytest.raises(FormerKeyError, match="'phone' has another key now"):
+        put(store, "late", generation=1)
+    assert (names(store), names(store, generation=2)) == ([], ["a"])
+    assert store.files("phone", 2).serial == 1
 
 
 def test_lists_are_of_one_scenario_and_have_pages_of_whole_devices(store: ExclusiveStore) -> None:
@@ -127,7 +135,7 @@ def test_a_full_disk_and_a_damaged_file_are_said(store: ExclusiveStore, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3, "connect", connect_to_full)
-        with pytest.raises(ExclusiveStoreError, match="full") as caught:
+        with pytest.raises(ExclusiveStoreError, match="full; free some space") as caught:
             store.put("phone", 1, TASK, "a", b"x" * 100_000, by="test")
     assert caught.value.status == 507
     assert store.sealed("phone", 1, store.files("phone", 1).files[0].sha256) == b"a" * 100

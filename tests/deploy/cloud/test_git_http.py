@@ -6,7 +6,9 @@ import hashlib
 import os
 import signal
 import subprocess
+import tempfile
 import threading
+import time
 from collections.abc import Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,9 +23,9 @@ from tests.sim import git_host
 from tests.sim.git_host import address, git
 from tests.sim.tasks import CONFIG, FILES
 from walle.clock import ManualClock
-from walle.deploy.cloud import push_rules
+from walle.deploy.cloud import git_http, push_rules
 from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.audit import AuditLog, read_records
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES, MAX_REQUESTS_EACH, git_app
 from walle.deploy.cloud.repo import TaskRepos
@@ -443,6 +445,31 @@ def test_bad_requests_are_told_apart(host: Host) -> None:
         assert b"1" * 40 in report.content
     assert not list((host.repos._folder / "shop.git").rglob("tmp_pack_*"))
     assert host.repos.scenarios() == ["shop"]
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_unpacks_to_much_leaves_the_event_loop_to_others() -> None:
+    contents = os.urandom(1 << 20) + bytes(64 << 20) + os.urandom(1 << 20)
+    packed = gzip.compress(contents)
+    pieces = [packed[at : at + (64 << 10)] for at in range(0, len(packed), 64 << 10)]
+    spent_s = [0.0]
+
+    async def receive() -> Message:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def others() -> None:
+        while True:
+            before_s = time.thread_time()  # of this thread alone: the machine may be busy
+            await asyncio.sleep(0)
+            spent_s.append(time.thread_time() - before_s)
+
+    waiting = asyncio.create_task(others())
+    with tempfile.TemporaryFile() as body:
+        assert await git_http._spool({"headers": [(b"content-encoding", b"gzip")]}, receive, body)
+        waiting.cancel()
+        assert hashlib.file_digest(body, "sha256").digest() == hashlib.sha256(contents).digest()
+    assert max(spent_s) < 0.03
 
 
 def test_a_name_outside_of_refs_is_refused(host: Host, tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walle.deploy.audience import share
+from walle.deploy.cloud.attribute_schema import ColumnType
 from walle.deploy.cloud.monitor import Gate, GateError, Monitor, Step, Verdict
-from walle.protocol import Outcome, OutcomeKind
+from walle.deploy.cloud.policy import Policy
+from walle.deploy.device.outcomes import device_groups
+from walle.protocol import Attribute, Outcome, OutcomeKind
 
 TASK = "shop/ipv"
 
@@ -98,7 +101,11 @@ def test_only_a_device_that_confirmed_the_installation_counts() -> None:
 def test_only_devices_that_the_step_admits_first_count() -> None:
     places = {name: share("r2", name) for name in map(str, range(200))}
     step = _step(
-        share_from=0.25, share_to=0.5, devices=frozenset(), earlier_devices=frozenset({"beta"}), has_control=True
+        share_from=0.25,
+        share_to=0.5,
+        devices=frozenset(),
+        earlier_devices=frozenset({"beta"}),
+        control_versions=frozenset({"v1"}),
     )
     monitor = Monitor(step)
     for name in [*places, "beta"]:
@@ -161,7 +168,7 @@ def _failures(source: random.Random, rate: float) -> int:
 def _run(seed: int, new: float, old: float, devices: int) -> tuple[Verdict, int]:
     """Return the verdict of a step in which devices of the old version report beside three times as many."""
     source = random.Random(seed)
-    monitor = Monitor(_step(share_to=0.25, has_control=True))
+    monitor = Monitor(_step(share_to=0.25, control_versions=frozenset({"v1"})))
     while monitor.devices < devices and monitor.verdict is Verdict.CONTINUE:
         device_id = f"{source.getrandbits(64)}"
         is_new = share("r2", device_id) < 0.25
@@ -184,7 +191,7 @@ def test_a_version_that_fails_as_seldom_as_the_one_before_is_accepted(rate: floa
 
 
 def test_a_group_on_which_the_version_always_fails_pauses_the_release_until_a_person_overrules() -> None:
-    step = _step(share_to=0.25, has_control=True)
+    step = _step(share_to=0.25, control_versions=frozenset({"v1"}))
     monitor = Monitor(step)
     source = random.Random(0)
     while monitor.verdict is Verdict.CONTINUE:
@@ -201,7 +208,10 @@ def test_a_group_on_which_the_version_always_fails_pauses_the_release_until_a_pe
     assert monitor.verdict is not Verdict.PAUSE
 
 
-def test_a_step_without_reports_is_paused_after_the_stated_time_and_not_again_once_overruled() -> None:
+SILENCE = "silence at gray 1.0"
+
+
+def test_a_step_without_reports_is_paused_after_the_stated_time() -> None:
     monitor = Monitor(_step(Gate(silence_s=600.0)))
     monitor.tick(0.0)
     monitor.tick(500.0)
@@ -212,12 +222,101 @@ def test_a_step_without_reports_is_paused_after_the_stated_time_and_not_again_on
     again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
     assert again is not None
     again.tick(1_151.0)
-    assert (again.verdict, again.cause) == (Verdict.PAUSE, "silence at gray 1.0")
-    assert again.reason == "no further device has reported for 0.167 h; 1 devices count"
-    again.begin(dataclasses.replace(again.step, overruled=(again.cause,)))
-    for now_s in (1_152.0, 9_999.0):
-        again.tick(now_s)
-        assert again.verdict is Verdict.CONTINUE
+    assert (again.verdict, again.cause) == (Verdict.PAUSE, SILENCE)
+    assert again.reason.startswith("no further device has reported for 0.167 h; 1 devices count, too few for a verdict")
+    assert "Resume to wait 0.167 h more" in again.reason
+
+
+@pytest.mark.parametrize(
+    ("failed", "verdict"), [(None, Verdict.PAUSE), (0, Verdict.ACCEPT), (4, Verdict.PAUSE), (10, Verdict.PAUSE)]
+)
+def test_an_overruled_silence_ends_with_the_devices_that_count_and_never_lasts_without_limit(
+    failed: int | None, verdict: Verdict
+) -> None:
+    monitor = Monitor(_step(Gate(silence_s=600.0)))
+    if failed is not None:
+        _report(monitor, "a", 10 - failed, failed)
+    monitor.tick(0.0)
+    monitor.tick(600.0)
+    assert monitor.cause == SILENCE
+    for overruled in ((SILENCE,), (SILENCE, SILENCE)):
+        monitor.begin(dataclasses.replace(monitor.step, overruled=overruled))
+        monitor.tick(700.0)
+        monitor.tick(1_299.0)
+        assert monitor.verdict.value == "continue"
+        monitor.tick(1_300.0)
+        assert monitor.verdict is verdict
+        if verdict == "accept":
+            break
+
+
+def test_a_paused_release_is_not_silent_and_resumes_without_a_pause() -> None:
+    step = _step(Gate(silence_s=600.0))
+    monitor = Monitor(step)
+    _report(monitor, "a", 10, 0)
+    monitor.tick(0.0)
+    monitor.begin(dataclasses.replace(step, is_paused=True))
+    for now_s in (10.0, 5_000.0):
+        monitor.tick(now_s)
+        assert monitor.verdict is Verdict.CONTINUE
+    monitor.begin(step)
+    monitor.tick(5_001.0)
+    monitor.tick(5_600.0)
+    assert (monitor.verdict, monitor.devices) == (Verdict.CONTINUE, 1)
+    monitor.tick(5_601.0)
+    assert monitor.cause == SILENCE
+
+
+def test_the_control_are_devices_of_the_policy_with_the_version_that_the_release_takes_the_place_of() -> None:
+    columns = (("memory_mb", ColumnType.INT), ("os", ColumnType.STRING), ("pro", ColumnType.BOOL))
+    policy = Policy(">=10", 'os == "ios" && memory_mb >= 4096 && pro', columns)
+    monitor = Monitor(_step(share_to=0.5, control_versions=frozenset({"v1"}), policy=policy))
+    device = next(name for name in map(str, range(100)) if share("r2", name) >= 0.5)
+    attributes: dict[str, Attribute] = {"os": "ios", "memory_mb": 4096, "pro": True}
+    others: list[tuple[str, dict[str, Attribute]]] = [
+        ("9", attributes),
+        ("10", {**attributes, "os": "android"}),
+        ("10", {**attributes, "memory_mb": 1}),
+        ("10", {**attributes, "pro": False}),
+        ("10", {"os": "ios", "pro": True}),
+    ]
+    for app_version, other in others:
+        _report(monitor, device, 0, 10, groups=device_groups(app_version, other), old=True)
+    groups = device_groups("10.2", attributes)
+    candidate = Outcome(task=TASK, version="v3", release="r3", kind=OutcomeKind.RUN, failed=10)
+    monitor.take(device, [candidate], groups, 0.0)  # of another release that is under way
+    assert monitor.control_devices == 0
+    _report(monitor, device, 10, 0, groups=groups, old=True)
+    assert monitor.control_devices == 1
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    assert again.step == monitor.step
+    monitor.begin(dataclasses.replace(monitor.step, control_versions=frozenset({"v0"})))
+    assert monitor.control_devices == 0  # v1 was taken back, and counts no longer
+
+
+def test_evidence_that_was_journalled_before_steps_had_policies_is_read() -> None:
+    plain = json.loads(json.dumps(Monitor(_step()).to_plain()))
+    for name in ("policy", "control_versions", "is_paused"):
+        del plain["step"][name]
+    plain["step"]["has_control"] = True
+    monitor = Monitor.from_plain(plain)
+    assert monitor is not None
+    assert monitor.step == _step()
+
+
+def test_a_step_of_named_devices_is_decided_by_all_that_it_is_the_first_to_admit() -> None:
+    policy = Policy(devices=tuple("abcd"))
+    step = _step(share_to=1.0, devices=frozenset("cd"), earlier_devices=frozenset("ab"), policy=policy)
+    monitor = Monitor(step)
+    assert _report(monitor, "c", 10, 0) is Verdict.CONTINUE
+    assert _report(monitor, "d", 10, 0) is Verdict.ACCEPT
+    broken = Monitor(step)
+    _report(broken, "c", 0, 10)
+    assert _report(broken, "d", 10, 0) is Verdict.PAUSE
+    empty = Monitor(dataclasses.replace(step, devices=frozenset()))
+    empty.begin(empty.step)
+    assert empty.verdict is Verdict.ACCEPT
 
 
 def test_a_beta_is_decided_by_all_of_its_devices() -> None:
@@ -283,7 +382,7 @@ REPORTS = st.lists(
 @given(REPORTS)
 @settings(max_examples=60, deadline=None)
 def test_a_monitor_goes_through_plain_values_at_any_time(reports: list[tuple[str, int, int, bool, str]]) -> None:
-    monitor = Monitor(_step(share_to=0.5, has_control=True))
+    monitor = Monitor(_step(share_to=0.5, control_versions=frozenset({"v1"})))
     for device_id, ok, failed, old, group in reports:
         again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
         assert again is not None
@@ -300,7 +399,7 @@ def test_the_evidence_does_not_depend_on_the_order_of_devices(
     reports: dict[int, tuple[int, bool]], source: random.Random
 ) -> None:
     def evidence(order: list[int]) -> object:
-        monitor = Monitor(_step(share_to=0.5, has_control=True))
+        monitor = Monitor(_step(share_to=0.5, control_versions=frozenset({"v1"})))
         for name in order:
             failed, twice = reports[name]
             for _ in range(1 + twice):

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -308,9 +309,32 @@ async def test_a_pause_is_delivered_with_its_cause(journal: Journal) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_verdict_is_delivered_once_while_its_release_is_paused_and_again_when_it_goes_on(
+    journal: Journal,
+) -> None:
+    recorder = VerdictRecorder()
+    service = _service(journal, recorder)
+    step = _step("gray 0.5")
+    await service.watch(step)
+    await service.take(_batch("b1", OutcomeKind.RUN, 1_000))
+    assert len(recorder.verdicts) == 1
+    for _ in range(2):
+        await service.watch(dataclasses.replace(step, is_paused=True))
+    assert len(recorder.verdicts) == 1
+    await service.watch(step)
+    assert [verdict for _, _, verdict, _ in recorder.verdicts] == [Verdict.ACCEPT] * 2
+    await service.watch(dataclasses.replace(step, is_paused=True))
+    await service.take(_batch("b2", OutcomeKind.RUN, 0, 100))
+    assert recorder.verdicts[-1][2] is Verdict.REJECT
+
+
+@pytest.mark.asyncio
 async def test_reports_of_the_version_before_are_the_control(journal: Journal) -> None:
     service = _service(journal)
-    await service.watch(_step("gray 0.5", release="r2", gate=Gate(), version="v2", share_to=0.0, has_control=True))
+    before = frozenset({"v1"})
+    await service.watch(
+        _step("gray 0.5", release="r2", gate=Gate(), version="v2", share_to=0.0, control_versions=before)
+    )
     await service.take(_batch("b", OutcomeKind.RUN, 10, release="r1"))
     assert (await service.totals("r2")).control_devices == 1
 

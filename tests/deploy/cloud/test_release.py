@@ -178,15 +178,15 @@ def test_a_person_who_resumes_after_a_pause_by_the_gate_overrules_its_cause() ->
     assert Release.from_plain(json.loads(json.dumps(paused.to_plain()))) == paused
     resumed = _after(paused, "Resume")
     assert (resumed.reason, resumed.cause, resumed.overruled) == ("", "", ("group os=12",))
-    assert resumed.judged_step(has_control=True).overruled == ("group os=12",)
+    assert resumed.judged_step({"v0"}).overruled == ("group os=12",)
     assert _after(resumed, "Pause", "Resume").overruled == ("group os=12",)
 
 
 def test_a_step_names_the_devices_that_it_admits_first() -> None:
-    beta = _after(_release(), *PATHS["beta"]).judged_step(has_control=False)
+    beta = _after(_release(), *PATHS["beta"]).judged_step(())
     assert (sorted(beta.devices), sorted(beta.earlier_devices)) == (["d1", "d2"], [])
     assert (beta.share_to, beta.steps) == (0.0, 4)
-    second = _after(_release(), *PATHS["gray 0.5"]).judged_step(has_control=True)
+    second = _after(_release(), *PATHS["gray 0.5"]).judged_step({"v0"})
     assert (sorted(second.devices), sorted(second.earlier_devices)) == ([], ["d1", "d2"])
     assert (second.share_from, second.share_to, second.stage) == (0.25, 0.5, "gray 0.5")
 

@@ -15,13 +15,13 @@ from walle.deploy.audience import share
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState, TransitionError
+from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseRequestError, ReleaseState, TransitionError
 from walle.deploy.cloud.release_service import SignedAgainError, TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.signing import Signer
 from walle.deploy.trust import RoleKeys, verify_manifest
-from walle.protocol import Profile, directives_from_header
+from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile, directives_from_header
 
 STAGES = ("beta", "gray 0.25", "gray 0.5", "gray 1.0", "full")
 
@@ -237,6 +237,52 @@ async def test_beta_devices_are_those_seen_of_the_policy(tmp_path: Path) -> None
         assert watcher.result().beta_devices == ("second", "first")
         await world.service.settled()
         assert (_answer(world, "first"), _answer(world, "third")) == ("v1", "")
+
+
+@pytest.mark.asyncio
+async def test_a_release_for_one_named_device_becomes_full_by_what_that_device_reports(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        with pytest.raises(ReleaseRequestError, match="'d2' is none of the devices that the release is for"):
+            await world.service.create(_request(beta=("d2",), policy=Policy(devices=("d1",))))
+        _answer(world, "d1")
+        release = await world.service.create(_request(beta=2, policy=Policy(devices=("d1", "d1")), gate=Gate()))
+        await world.service.start(release.id)
+        release = await world.reached(release.id, "beta")
+        await world.service.wait_change(release.id, 2, 1e9)
+        await world.service.settled()
+        await world.report(release.id, 10, 0)
+        assert (await world.service.get(release.id)).state is ReleaseState.FULL
+
+
+@pytest.mark.asyncio
+async def test_releases_for_the_same_devices_in_another_order_are_of_one_policy(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        await world.service.create(_request(policy=Policy(devices=("d1", "d2"))))
+        with pytest.raises(TaskBusyError):
+            await world.service.create(_request("v2", policy=Policy(devices=("d2", "d1", "d1"))))
+
+
+@pytest.mark.asyncio
+async def test_devices_of_another_release_or_policy_are_not_a_control(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        first = await _fully(world, "v1")
+        bad = await _started(world, "v2", policy=Policy(rule='os == "android"'), gate=Gate())
+        good = await _started(world, "v3", "gray 0.25", beta=0, gate=Gate())
+        assert bad.stage == "beta"
+        phones = [name for name in map(str, range(40)) if share(good.id, name) >= 0.25][:10]
+        for number, phone in enumerate(phones):
+            version, failed = ("v2", 10) if number % 2 else ("v1", 0)
+            ran = Outcome(
+                task="shop/ipv", version=version, release="", kind=OutcomeKind.RUN, ok=10 - failed, failed=failed
+            )
+            await world.monitor.take(OutcomeBatch(phone, phone, (ran,)))
+        assert (await world.monitor.evidence(good.id))["control"] == {
+            "devices": 5, "broken": 0, "runs": 50, "failed": 0.0, "waiting": 0,
+        }  # fmt: skip
+        assert (await world.monitor.totals(bad.id)).control_devices == 0  # none of them says its system
+        await world.service.rollback(first.id, "anna", "")
+        await world.service.settled()
+        assert (await world.monitor.evidence(good.id))["control"] is None  # there is no version before any more
 
 
 @pytest.mark.asyncio

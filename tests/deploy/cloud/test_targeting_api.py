@@ -54,6 +54,7 @@ class Cloud:
     async def full(self, version: str, **policy: Any) -> str:
         """Release a version through all its states."""
         request = {"scenario": "shop", "task": "ipv", "version": version, "beta": 0, "steps": [1.0], "policy": policy}
+        request["gate"] = {"trial_runs": 10_000}  # one device decides
         status, release = await self.ask("POST", "/v1/releases", request)
         assert status == 201, release
         await self.ask("POST", f"/v1/releases/{release['id']}/start")
@@ -210,3 +211,13 @@ async def test_devices_of_a_group_are_no_beta_devices_of_a_release_for_all(cloud
             break
     assert reached.beta_devices == ("d3", "d1")
     assert (await cloud.world.service.get(group)).stage == "full"
+
+
+@pytest.mark.asyncio
+async def test_a_beta_that_waits_for_devices_says_so(cloud: Cloud) -> None:
+    body = {"scenario": "shop", "task": "ipv", "version": "v3", "beta": 2}
+    _, release = await cloud.ask("POST", "/v1/releases", body)
+    await cloud.ask("POST", f"/v1/releases/{release['id']}/start")
+    await cloud.world.reached(release["id"], "beta")
+    _, shown = await cloud.ask("GET", f"/v1/releases/{release['id']}")
+    assert shown["reason"].startswith("waits for 2 beta devices: seen lately, of its policy, and without a more")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.device.outcomes import OutcomeReport, device_groups
-from walle.protocol import Alarm, Failure, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
+from walle.protocol import Alarm, Attribute, Failure, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
 
 
 def _report(max_keys: int = 1000) -> OutcomeReport:
@@ -182,7 +182,7 @@ def test_wrong_alarms_are_refused(alarms: list[object], field: str) -> None:
 
 
 def test_a_report_names_the_groups_of_its_device_within_the_bounds_of_the_cloud() -> None:
-    attributes: dict[str, str | int | float] = {
+    attributes: dict[str, Attribute] = {
         "os": 12,
         "model": "x" * 100,
         "beta": True,

@@ -19,7 +19,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from walle.clock import Clock, SystemClock
 from walle.cloud.identity.device_authority import CERTIFICATE_LIFE_S, DeviceAuthority
 from walle.cloud.identity.sessions import SESSION_LIFE_S, SessionSigner
-from walle.cloud.identity.store import IdentityRecord, IdentityRefusedError, IdentityStore
+from walle.cloud.identity.store import (
+    RENEWAL_GRACE_S,
+    IdentityRecord,
+    IdentityRefusedError,
+    IdentityStore,
+    KeyRevokedError,
+    long_expired,
+)
 from walle.identity import DeviceIdentity
 from walle.protocol import session_proof
 
@@ -94,6 +101,7 @@ class IdentityService:
         self._challenge_key = secrets.token_bytes(32)  # a challenge does not outlive this process
         self._challenges = itertools.count(1)
         self._used = UsedChallenges()
+        self._nobodys_key = ec.generate_private_key(ec.SECP256R1()).public_key()
 
     def open(self) -> None:
         """Load the keys, or make them.
@@ -140,8 +148,9 @@ class IdentityService:
         """Return a session for a device that has signed a challenge with the key that is bound to it.
 
         Raises:
-            IdentityRefusedError: the challenge is over or was used, or the signature is not that key's; or its key was
-                revoked.
+            IdentityRefusedError: the challenge is over or was used, or the signature is not that key's; or its
+                certificate ended long ago.
+            KeyRevokedError: it has proven a key that was revoked.
         """
         body, _, tag = challenge.rpartition(".")
         if not hmac.compare_digest(tag.encode(), self._tag(body).encode()):
@@ -151,21 +160,30 @@ class IdentityService:
             raise IdentityRefusedError(401, "the challenge is over; ask for another, and sign it within a minute")
 
         def work() -> DeviceSession:
-            generation, key_der, certificate_s = self._store.proven_key(device_id)
-            key = serialization.load_der_public_key(key_der)
+            bound = self._store.bound_key(device_id)
+            if bound is not None and not bound.public_key:  # nobody could prove it
+                raise KeyRevokedError(device_id)
+            # Whoever does not prove the key learns nothing: not whether there is one, also not by the time it takes.
+            key = self._nobodys_key if bound is None else serialization.load_der_public_key(bound.public_key)
             assert isinstance(key, ec.EllipticCurvePublicKey)
             try:
                 key.verify(signature, session_proof(device_id, challenge), ec.ECDSA(hashes.SHA256()))
             except InvalidSignature:
-                what = f"the proof is not of the key of device {device_id[:100]!r}"
-                raise IdentityRefusedError(401, what) from None
+                bound = None
+            if bound is None:
+                what = f"the proof is not of a key that is enrolled for device {device_id[:100]!r}"
+                raise IdentityRefusedError(401, f"{what}; to admit it: walle device enrol")
+            if bound.is_revoked:
+                raise KeyRevokedError(device_id)
             now_s = self._clock.time()
+            if now_s > bound.expires_s + RENEWAL_GRACE_S:
+                raise long_expired(device_id)
             if not self._used.use(device_id, number, now_s):
                 what = "the challenge was used, or a newer one was; ask for another"
                 raise IdentityRefusedError(401, what)
             self._store.note_session(device_id)
-            token = self._signer.sign(DeviceIdentity(device_id, generation), now_s + SESSION_LIFE_S)
-            return DeviceSession(token, SESSION_LIFE_S, certificate_s - now_s)
+            token = self._signer.sign(DeviceIdentity(device_id, bound.generation), now_s + SESSION_LIFE_S)
+            return DeviceSession(token, SESSION_LIFE_S, bound.expires_s - now_s)
 
         return await self._blocking(work)
 

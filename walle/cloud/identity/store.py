@@ -79,6 +79,15 @@ class BoundKey(NamedTuple):
     is_new: bool
 
 
+class DeviceKey(NamedTuple):
+    """The key (DER) of a device, empty where the cloud was restored without it, and the end of its certificate."""
+
+    generation: int
+    public_key: bytes
+    expires_s: float
+    is_revoked: bool
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IdentityRecord:
     """A device's identity as its cloud knows it. Times are in seconds since the epoch.
@@ -194,9 +203,7 @@ class IdentityStore:
                     raise KeyRevokedError(device_id)
                 if now_s > known["expires_s"] + RENEWAL_GRACE_S:
                     if not token:
-                        days = RENEWAL_GRACE_S / 86_400
-                        what = f"the certificate of device {device_id[:100]!r} expired more than {days:.0f} days ago"
-                        raise IdentityRefusedError(403, f"{what}; enrol it again: walle device enrol")
+                        raise long_expired(device_id)
                     self._use_token(db, token, device_id, now_s, is_other=False)
                 db.execute(
                     "UPDATE identities SET expires_s = ?, seen_s = ? WHERE device_id = ?", (expires_s, now_s, device_id)
@@ -231,19 +238,13 @@ class IdentityStore:
             raise IdentityRefusedError(403, f"{what}; a token for this id replaces it: walle device enrol, with the id")
         db.execute("UPDATE tokens SET uses_left = uses_left - 1 WHERE hash = ?", (digest,))
 
-    def proven_key(self, device_id: str) -> tuple[int, bytes, float]:
-        """Return the generation and key (DER) of a device, and the end of its certificate, for a session.
-
-        Raises:
-            IdentityRefusedError, KeyRevokedError: it has none that is valid.
-        """
+    def bound_key(self, device_id: str) -> DeviceKey | None:
+        """Return the key that is bound to a device, also a revoked one; None if no such device is enrolled."""
         with self._reading() as db:
             known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
         if known is None:
-            raise IdentityRefusedError(401, f"device {device_id[:100]!r}: this key is not enrolled")
-        if known["revoked_s"] is not None:
-            raise KeyRevokedError(device_id)
-        return known["generation"], known["public_key"], known["expires_s"]
+            return None
+        return DeviceKey(known["generation"], known["public_key"], known["expires_s"], known["revoked_s"] is not None)
 
     def current_key(self, device_id: str) -> tuple[int, bytes]:
         """Return the generation and key (DER) of a device, for what only it may read.
@@ -251,13 +252,12 @@ class IdentityStore:
         Raises:
             UnknownIdentityError, KeyRevokedError: it has none that is valid.
         """
-        try:
-            generation, public_key, _ = self.proven_key(device_id)
-        except KeyRevokedError:
-            raise
-        except IdentityRefusedError as error:
-            raise UnknownIdentityError(device_id) from error
-        return generation, public_key
+        key = self.bound_key(device_id)
+        if key is None:
+            raise UnknownIdentityError(device_id)
+        if key.is_revoked:
+            raise KeyRevokedError(device_id)
+        return key.generation, key.public_key
 
     def note_session(self, device_id: str) -> None:
         """Note that the device was seen now."""
@@ -376,6 +376,12 @@ class UnknownIdentityError(AccessError):
 
     def __init__(self, device_id: str) -> None:
         super().__init__(404, f"no device {device_id[:100]!r} is enrolled; list them with: walle device list")
+
+
+def long_expired(device_id: str) -> IdentityRefusedError:
+    """Return the refusal of a device whose certificate ended more than RENEWAL_GRACE_S ago."""
+    what = f"the certificate of device {device_id[:100]!r} expired more than {RENEWAL_GRACE_S / 86_400:.0f} days ago"
+    return IdentityRefusedError(403, f"{what}; enrol it again: walle device enrol")
 
 
 def check_device_id(device_id: str) -> None:

@@ -180,7 +180,8 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
 
     async def shown(release: Release) -> dict[str, Any]:
         totals = await outcomes.totals(release.id)
-        return _safe_map({**release.to_plain(), "stage": release.stage, "totals": totals.to_plain()})
+        view = {"stage": release.stage, "reason": release.reason or release.waits_for, "totals": totals.to_plain()}
+        return _safe_map({**release.to_plain(), **view})
 
     async def allowed(release_id: str, authorization: str, role: Role) -> tuple[Release, Identity]:
         identity = identify(access, authorization)

@@ -224,6 +224,7 @@ class AuditLog:
         self._size_bytes = 0  # of that segment, as far as this process has read it
         self._owed: collections.deque[tuple[str, AuditFields]] = collections.deque(maxlen=MAX_OWED)
         self._owed_lost = 0
+        self._is_head_due = False
 
     async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
         """Append a record; see `Audit.record`. An append that has begun is finished where the caller is cancelled."""
@@ -378,8 +379,14 @@ class AuditLog:
             raise
         self._number, self._hash, self._last = record.number, record.hash, record
         self._size_bytes += len(line)
-        if record.number % HEAD_EVERY == 0:
-            self._write_head()
+        self._is_head_due |= record.number % HEAD_EVERY == 0
+        if self._is_head_due:
+            try:
+                self._write_head()
+            except OSError as error:  # the record is durable all the same, and its caller may act
+                _LOG.warning("%s: the signed head is renewed with the next record: %s", self.folder, error)
+            else:
+                self._is_head_due = False
 
     def _write_head(self) -> AuditHead:
         at_s = round(self._clock.time(), 3)

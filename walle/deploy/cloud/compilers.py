@@ -189,7 +189,13 @@ def _run(
     except EOFError:
         process.wait()
         raise _EndedError(_why(process.returncode, late.is_set(), limits), done) from None
-    except (ValueError, TypeError, KeyError, RecursionError):  # only a process that was taken over says such
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+    ):  # only a process that was taken over says such
         raise _EndedError("its process said what it never says", done) from None
     else:
         return tag, found
@@ -230,5 +236,6 @@ def _why(status: int, is_late: bool, limits: CompileLimits) -> str:
     if status in (-signal.SIGXCPU, -signal.SIGKILL):
         return f"it took more than {limits.cpu_s} s of CPU time; split the file"
     if status < 0:
-        return f"it ended its compiler by {signal.Signals(-status).name}"
+        names = {number.value: number.name for number in signal.Signals}  # those of real time have none
+        return f"it ended its compiler by {names.get(-status, f'signal {-status}')}"
     return f"its compiler ended with exit status {status}"

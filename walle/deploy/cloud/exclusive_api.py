@@ -97,8 +97,9 @@ def exclusive_router(
         """
         identity = releaser(authorization, scenario)
         listed = await asyncio.to_thread(_listed, repos, scenario, task, name)
-        key = await key_of(device)
+        await key_of(device)  # before a body for nobody is read
         data = await _body(request, min(listed.max_bytes, MAX_EXCLUSIVE_BYTES))
+        key = await key_of(device)  # which may have changed since: a body may take minutes
         await asyncio.to_thread(space.check)
         details = {"device": device, "name": name, "size_bytes": len(data)}
         full = f"{scenario}/{task}"
@@ -115,6 +116,8 @@ def exclusive_router(
         """Take a file from a device; this needs the role `releaser` in its scenario."""
         identity = releaser(authorization, scenario)
         full, details = f"{scenario}/{task}", {"device": device, "name": name}
+        if not await asyncio.to_thread(store.has, device, full, name):  # what cannot be done leaves no record
+            raise UnknownFileError(device, full, name)
         await audit.record("file.remove", who=identity.name, subject=full, details=details, must=False)
         if not await asyncio.to_thread(store.remove, device, full, name):
             raise UnknownFileError(device, full, name)

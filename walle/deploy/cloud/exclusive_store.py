@@ -41,6 +41,19 @@ class ExclusiveStoreError(DeployError):
         return f"exclusive files, {self.path}: {self.why}"
 
 
+class FormerKeyError(DeployError):
+    """A file that is sealed to a former key of its device: it was enrolled again meanwhile. Over HTTP: 409."""
+
+    status = 409
+
+    def __init__(self, device_id: str) -> None:
+        super().__init__(device_id)
+        self.device_id = device_id
+
+    def __str__(self) -> str:
+        return f"device {self.device_id[:100]!r} has another key now, to which its files are sealed; put it again"
+
+
 class TooManyFilesError(DeployError):
     """A device that has as many exclusive files as it may. Over HTTP: 409."""
 
@@ -102,13 +115,17 @@ class ExclusiveStore:
     def put(self, device_id: str, generation: int, task: str, name: str, sealed: bytes, *, by: str) -> None:
         """Give a device a file, in place of any it had by this name; `generation` is that of the key it is sealed to.
 
-        Files of other keys of the device are removed: no device can open them any more.
+        Files of its former keys are removed: no device can open them any more.
 
         Raises:
+            FormerKeyError: a later key of the device has files.
             TooManyFilesError: the device has MAX_EXCLUSIVE_FILES others.
         """
         with self._writing() as db:
-            db.execute("DELETE FROM files WHERE device_id = ? AND generation != ?", (device_id, generation))
+            later = "SELECT 1 FROM files WHERE device_id = ? AND generation > ? LIMIT 1"
+            if db.execute(later, (device_id, generation)).fetchone() is not None:
+                raise FormerKeyError(device_id)
+            db.execute("DELETE FROM files WHERE device_id = ? AND generation < ?", (device_id, generation))
             key = (device_id, task, name)
             db.execute("DELETE FROM files WHERE (device_id, task, name) = (?, ?, ?)", key)
             (count,) = db.execute("SELECT count(*) FROM files WHERE device_id = ?", (device_id,)).fetchone()
@@ -118,6 +135,12 @@ class ExclusiveStore:
             row = (device_id, generation, task, name, sha256, len(sealed), self._clock.time(), by, sealed)
             db.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             _raise_serial(db, device_id)
+
+    def has(self, device_id: str, task: str, name: str) -> bool:
+        """Return whether a device, with any key, has a file."""
+        with self._connection() as db:
+            query = "SELECT 1 FROM files WHERE (device_id, task, name) = (?, ?, ?)"
+            return db.execute(query, (device_id, task, name)).fetchone() is not None
 
     def remove(self, device_id: str, task: str, name: str) -> bool:
         """Take a file from a device; return whether it had one."""
@@ -184,7 +207,9 @@ class ExclusiveStore:
                 db.execute("PRAGMA secure_delete = ON")  # what was removed is not left in the file
                 yield db
         except (sqlite3.Error, OSError) as error:
-            raise ExclusiveStoreError(self.path, str(error), 507 if is_full(error) else 503) from error
+            if is_full(error):
+                raise ExclusiveStoreError(self.path, f"{error}; free some space on the cloud's disk", 507) from error
+            raise ExclusiveStoreError(self.path, str(error)) from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

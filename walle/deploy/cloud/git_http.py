@@ -17,7 +17,7 @@ import re
 import struct
 import tempfile
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
@@ -49,6 +49,7 @@ MAX_REQUEST_BYTES = 256 * 1024 * 1024
 MAX_COMMANDS = 200
 _SPOOL_BYTES = 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
+_UNPACK_BYTES = 256 * 1024  # of a gzip body at a time
 _READ_THREADS = 4
 _PUSH_THREADS = 2  # two pushes are unpacked at a time, each in the memory of its limits
 MAX_REQUESTS = 32  # that are spooled or served at once
@@ -260,21 +261,33 @@ async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
             return False
         data = message.get("body", b"")
         received_bytes += len(data)
-        if unpacker is not None:
-            try:
-                data = unpacker.decompress(data, MAX_REQUEST_BYTES - size_bytes + 1)
-            except zlib.error as error:
-                raise GitHttpError(400, f"the body is not gzip: {error}") from error
-        size_bytes += len(data)
-        if max(size_bytes, received_bytes) > MAX_REQUEST_BYTES:
-            raise GitHttpError(413, f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; push in smaller parts")
-        body.write(data)
+        for part in [data] if unpacker is None else _unpacked(unpacker, data):
+            size_bytes += len(part)
+            if max(size_bytes, received_bytes) > MAX_REQUEST_BYTES:
+                raise GitHttpError(
+                    413, f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; push in smaller parts"
+                )
+            body.write(part)
+            if len(part) == _UNPACK_BYTES:
+                await asyncio.sleep(0)  # 64 KiB may unpack to 64 MiB, and others wait for this event loop
         if not message.get("more_body", False):
             break
     if unpacker is not None and not unpacker.eof:
         raise GitHttpError(400, "the gzip body is cut short")
     body.seek(0)
     return True
+
+
+def _unpacked(unpacker: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
+    """Yield what the next data of a gzip body unpacks to, up to _UNPACK_BYTES at a time."""
+    part_bytes = _UNPACK_BYTES
+    while part_bytes == _UNPACK_BYTES:  # else all that there is
+        try:
+            part = unpacker.decompress(data, _UNPACK_BYTES)
+        except zlib.error as error:
+            raise GitHttpError(400, f"the body is not gzip: {error}") from error
+        data, part_bytes = unpacker.unconsumed_tail, len(part)
+        yield part
 
 
 def _advertise(repos: TaskRepos, request: _Request, answer: IO[bytes]) -> None:

@@ -25,13 +25,13 @@ _MAX_MESSAGE_BYTES = 4096  # of what git says of a failure
 _NICE = 10  # devices are served first
 # Packs are mapped in windows that fit into the limit of memory. Larger files are streamed, and never held whole.
 _CONFIGURATION = (
-    "core.packedGitWindowSize=4m",
+    "core.packedGitWindowSize=1m",
     "core.packedGitLimit=32m",
-    "core.deltaBaseCacheLimit=16m",
+    "core.deltaBaseCacheLimit=8m",
     "core.bigFileThreshold=16m",
     "pack.threads=1",
-    "pack.windowMemory=32m",
-    "pack.deltaCacheSize=16m",
+    "pack.windowMemory=16m",
+    "pack.deltaCacheSize=8m",
     "gc.auto=0",
     "safe.directory=*",
 )

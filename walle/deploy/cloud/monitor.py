@@ -1,8 +1,9 @@
 """Sequential gate of a release, on the evidence of devices (§6, exception handling). Pure.
 
 The unit of evidence is a device. A device of a step counts once, by its first `device_runs` runs, after it has
-confirmed the installation, and only if this step was the first to admit it. Devices that have another version of the
-task are the control. Three tests look at the devices so far, after each of them:
+confirmed the installation, and only if this step was the first to admit it. The control are devices that the release is
+for and that it has not admitted yet, with the versions that the release takes the place of. Three tests look at the
+devices so far, after each of them:
 
 - failed runs: their rate, with few failures of any one device, against that of the control (`RateTest`);
 - broken devices, where half of the runs or more failed, or that refused or left the version: their share, the same way;
@@ -15,14 +16,17 @@ once over the whole release: half of it on the groups, a quarter on each of the 
 import dataclasses
 import enum
 import math
+import re
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from walle.deploy.audience import share
+from walle.deploy.cloud.attribute_schema import APP_VERSION, ColumnType
 from walle.deploy.cloud.device_sample import DeviceSample, Observation
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rate_test import UNITS, RateTest, Sample
 from walle.errors import DeployError
-from walle.protocol import Outcome, OutcomeKind
+from walle.protocol import Attribute, Outcome, OutcomeBatch, OutcomeKind, Profile
 
 MAX_DEVICES = 4_000  # of a step, and of the control: a step that they do not decide is inconclusive
 MAX_GROUPS = 50
@@ -39,6 +43,8 @@ _ORDER = (
     OutcomeKind.REMOVED,
 )
 _TRIAL_ORDER = tuple(sorted(_ORDER, key=lambda kind: (kind is not OutcomeKind.INSTALLED, kind is not OutcomeKind.RUN)))
+_SETS = ("devices", "earlier_devices", "control_versions")
+_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _GROUPS = RateTest(floor=0.1, gap=0.85, hostile=0.0)
 
 
@@ -64,6 +70,8 @@ class Gate:
     devices must have counted before a step is accepted.
 
     A step that no device has been added to for `silence_s` seconds is paused: it neither waits without limit nor ships.
+    Where a person lets it go on, it waits as long again, and then goes on with the devices that count, if they are
+    sound. A paused release is not silent.
 
     A device counts by its first `device_runs` runs, or by those it made within `settle_s` seconds of its first report.
 
@@ -117,8 +125,9 @@ class Step:
     """A step of a release that is judged: its devices, and what is needed to tell them from the control.
 
     Its devices are those of `devices`, and those whose place in the release is in [`share_from`, `share_to`); in a
-    trial, from 0. `steps` is how many steps the release has in all. `has_control`: the task has a version before.
-    `overruled` are the causes of pauses after which a person let the release go on.
+    trial, from 0. `steps` is how many steps the release has in all. `policy` are the devices that the release is for;
+    where it names them, `devices` are all that the step is the first to admit. `control_versions` are those that they
+    have before it. `overruled` are the causes of pauses after which a person let the release go on.
     """
 
     release: str
@@ -131,8 +140,14 @@ class Step:
     earlier_devices: frozenset[str] = frozenset()
     share_from: float = 0.0
     share_to: float = 0.0
-    has_control: bool = False
+    policy: Policy = dataclasses.field(default_factory=Policy)
+    control_versions: frozenset[str] = frozenset()
+    is_paused: bool = False
     overruled: tuple[str, ...] = ()
+
+    @property
+    def has_control(self) -> bool:
+        return bool(self.control_versions)
 
     def is_new(self, device_id: str) -> bool:
         """Return whether this step is the first to admit the device; in a trial, whether it is admitted at all."""
@@ -144,15 +159,38 @@ class Step:
         low = 0.0 if trial else self.share_from
         return low <= share(self.release, device_id) < self.share_to
 
-    def is_control(self, device_id: str) -> bool:
-        """Return whether the device has not been admitted by this step or one before."""
+    def is_control(self, device_id: str, version: str, groups: Mapping[str, str]) -> bool:
+        """Return whether a device that reports runs of `version` is one that the release is for and has not admitted.
+
+        Devices of other policies differ in more than the version. A device that does not report an attribute on which
+        the policy depends is not a control.
+        """
         known = device_id in self.devices or device_id in self.earlier_devices
-        return not known and share(self.release, device_id) >= self.share_to
+        if known or version not in self.control_versions or share(self.release, device_id) < self.share_to:
+            return False
+        return self.policy.takes_all or self.policy.matches(_reported_profile(device_id, groups, self.policy))
 
     @property
     def is_census(self) -> bool:
         """Return whether the step is decided by all of its devices: a list of them, outside of a trial."""
-        return self.share_to == 0 and not self.gate.trial_runs
+        return (self.share_to == 0 or bool(self.policy.devices)) and not self.gate.trial_runs
+
+
+def _reported_profile(device_id: str, groups: Mapping[str, str], policy: Policy) -> Profile:
+    """Return what a report says of a device's profile: `walle.deploy.device.outcomes.device_groups` made the texts."""
+    attributes: dict[str, Attribute] = {}
+    for name, kind in policy.columns:
+        text = groups.get(name)
+        if text is None or len(text) >= OutcomeBatch.MAX_GROUP_CHARS:  # it may be cut
+            continue
+        if kind is ColumnType.STRING:
+            attributes[name] = text
+        elif kind is ColumnType.BOOL:
+            if text in ("True", "False"):
+                attributes[name] = text == "True"
+        elif _WHOLE.fullmatch(text):
+            attributes[name] = int(text)
+    return Profile(device_id, groups.get(APP_VERSION, ""), attributes)
 
 
 class Verdict(enum.StrEnum):
@@ -208,9 +246,20 @@ class Monitor:
 
     def begin(self, step: Step) -> None:
         """Judge `step` from now on; where it is the present one, go on, with what a person has overruled since."""
-        same = dataclasses.replace(step, overruled=self.step.overruled) == self.step
-        overruled = step.overruled != self.step.overruled
+        before = self.step
+        same = before == dataclasses.replace(
+            step,
+            overruled=before.overruled,
+            control_versions=before.control_versions,
+            policy=before.policy,
+            is_paused=before.is_paused,
+        )
+        overruled = step.overruled != before.overruled
         self.step = step
+        if step.control_versions != before.control_versions:
+            self._old = DeviceSample()  # what was before may have been rolled back, and does not count any more
+        if step.is_paused != before.is_paused:
+            self._heard_s = None
         self._set_tests()
         if not same:
             earlier = self._new[-1].end()
@@ -237,11 +286,10 @@ class Monitor:
                 if self.step.is_new(device_id):
                     self._take_new(device_id, outcome, groups, now_s)
             elif (
-                self.step.has_control
-                and not self.step.gate.trial_runs
+                not self.step.gate.trial_runs
                 and outcome.kind is OutcomeKind.RUN
                 and outcome.version != self.step.version
-                and self.step.is_control(device_id)
+                and self.step.is_control(device_id, outcome.version, groups)
             ):
                 self._old.admit(device_id, MAX_DEVICES)
                 for one in self._old.run(device_id, outcome, groups, now_s, runs=runs):
@@ -287,11 +335,15 @@ class Monitor:
         if self._heard_s is None or self._counted != self.devices:
             self._heard_s, self._counted = now_s, self.devices
             return True
-        cause = f"silence at {self.step.stage}"
         is_silent = now_s - self._heard_s >= gate.silence_s
-        if is_silent and self.verdict is Verdict.CONTINUE and cause not in self.step.overruled:
-            hours = gate.silence_s / 3600
-            what = f"no further device has reported for {hours:.3g} h; {self.devices} devices count"
+        if is_silent and self.verdict is Verdict.CONTINUE and not self.step.is_paused:
+            cause = f"silence at {self.step.stage}"
+            if cause in self.step.overruled and self.devices >= gate.min_devices and self._is_sound:
+                self.verdict = Verdict.ACCEPT
+                return True
+            hours = f"{gate.silence_s / 3600:.3g} h"
+            what = f"no further device has reported for {hours}; {self.devices} devices count, too few for a verdict."
+            what += f" Resume to wait {hours} more, and then go on with the devices that count, if they are sound"
             self.verdict, self.reason, self.cause = Verdict.PAUSE, what, cause
             return True
         return touched
@@ -353,9 +405,19 @@ class Monitor:
         sample, gate = self._new[-1], self.step.gate
         if not self.step.is_census and sample.members < gate.min_devices:
             return False
-        if self.step.is_census:
-            return self._census_done and 2 * sample.broken <= sample.devices - (sample.devices == 1)
+        if self.step.is_census and self._census_done and self._is_sound:
+            return True
+        if self.step.is_census and (self.step.share_to == 0 or sample.members < gate.min_devices):
+            return False
         return all(test.value >= test.boundary for test in self._acceptances(exact=False))
+
+    @property
+    def _is_sound(self) -> bool:
+        """Return whether the devices that count look good, where they are too few for a test."""
+        sample, gate = self._new[-1], self.step.gate
+        if self.step.share_to == 0:  # a beta is a first look
+            return 2 * sample.broken <= sample.devices - (sample.devices == 1)
+        return sample.failed <= gate.p_bad * sample.executions and sample.broken <= _P_BROKEN * sample.devices
 
     def _acceptances(self, *, exact: bool) -> list[TestValue]:
         at = self._accept_at
@@ -450,8 +512,8 @@ class Monitor:
     # --- plain values ---
 
     def to_plain(self) -> dict[str, Any]:
-        step = dataclasses.asdict(self.step)
-        for field in ("devices", "earlier_devices"):
+        step = dataclasses.asdict(self.step) | {"policy": self.step.policy.to_plain()}
+        for field in _SETS:
             step[field] = sorted(step[field])
         return {
             "format": 2,
@@ -474,8 +536,10 @@ class Monitor:
         step = dict(plain["step"])
         step["gate"] = Gate(**step["gate"])
         step["overruled"] = tuple(step["overruled"])
-        for field in ("devices", "earlier_devices"):
-            step[field] = frozenset(step[field])
+        step["policy"] = Policy.from_plain(step.get("policy", {}))
+        step.pop("has_control", None)  # of evidence from before there were control versions
+        for field in _SETS:
+            step[field] = frozenset(step.get(field, ()))
         monitor = cls(Step(**step))
         monitor.verdict = Verdict(plain["verdict"])
         monitor.reason, monitor.cause = plain["reason"], plain["cause"]

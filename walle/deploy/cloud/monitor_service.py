@@ -368,6 +368,8 @@ class MonitorService:
         monitor = evidence.monitor
         if self.on_verdict is None or monitor is None or monitor.verdict is evidence.delivered:
             return
+        if monitor.step.is_paused and monitor.verdict is not Verdict.REJECT:
+            return  # `watch` delivers it when the release goes on
         before, evidence.delivered = evidence.delivered, monitor.verdict
         reason = evidence.reason() if monitor.verdict in (Verdict.REJECT, Verdict.PAUSE) else ""
         try:

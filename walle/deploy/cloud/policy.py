@@ -86,13 +86,16 @@ class Policy:
         return Tier.CUSTOMISED if self.rule else Tier.UNIFORM
 
     def typed(self, schema: Schema) -> Self:
-        """Return the policy with the columns of its rule.
+        """Return the policy with the columns of its rule, and each of its devices once, in order.
+
+        So a release for the same devices is of the same policy, however they are listed.
 
         Raises:
             RuleError: the rule is invalid, or names an attribute that the schema does not declare.
         """
         rule = self.rule.strip()
-        return dataclasses.replace(self, rule=rule, columns=column_types(rule, schema) if rule else ())
+        columns = column_types(rule, schema) if rule else ()
+        return dataclasses.replace(self, rule=rule, columns=columns, devices=tuple(sorted(set(self.devices))))
 
     def compiled(self) -> Rule:
         """Return the compiled rule. Raises RuleError where it is not valid for `columns`."""

@@ -15,9 +15,10 @@ journal (`walle.deploy.cloud.journal`).
 import dataclasses
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from walle.deploy.audience import share
 from walle.deploy.cloud.monitor import Gate, Step
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
@@ -259,6 +260,13 @@ class ReleaseRequest:
         return f"{self.scenario}/{self.task}"
 
     @property
+    def beta_count(self) -> int | None:
+        """Return how many beta devices to choose, of named ones no more than there are; None where they are listed."""
+        if not isinstance(self.beta, int):
+            return None
+        return min(self.beta, len(self.policy.devices)) if self.policy.devices else self.beta
+
+    @property
     def tag(self) -> str:
         return f"{self.task}/{self.version}"
 
@@ -322,6 +330,16 @@ class Release:
         return state is ReleaseState.GRAY or (state is ReleaseState.BETA and bool(self.beta_devices))
 
     @property
+    def waits_for(self) -> str:
+        """Return what has to come from outside before anything is judged, empty if nothing."""
+        if self.state is not ReleaseState.BETA or self.beta_devices:
+            return ""
+        return (
+            f"waits for {self.request.beta_count} beta devices: seen lately, of its policy, and without a more specific"
+            " release; or roll it back, and start it with --beta-device ID, or with --beta 0 for none"
+        )
+
+    @property
     def admission(self) -> Admission | None:
         """Return the devices that may have the version; None while none gets it by this release, or all (full)."""
         if not self.judged:
@@ -329,11 +347,14 @@ class Release:
         share = self.request.steps[self.step] if (self.resumes or self.state) is ReleaseState.GRAY else 0.0
         return Admission(share, frozenset(self.beta_devices), self.state is not ReleaseState.PAUSED)
 
-    def judged_step(self, *, has_control: bool) -> Step:
-        """Return the step that is judged. `has_control`: devices have a version of the task from before."""
+    def judged_step(self, control_versions: Iterable[str]) -> Step:
+        """Return the step that is judged. `control_versions` are those that its devices have before it."""
         in_gray = (self.resumes or self.state) is ReleaseState.GRAY
         steps = self.request.steps
+        share_from = steps[self.step - 1] if in_gray and self.step else 0.0
+        share_to = steps[self.step] if in_gray else 0.0
         beta = frozenset(self.beta_devices)
+        named = {one for one in self.request.policy.devices if share_from <= share(self.id, one) < share_to}
         return Step(
             release=self.id,
             task=self.request.name,
@@ -341,11 +362,13 @@ class Release:
             stage=self.stage,
             gate=self.request.gate,
             steps=len(steps) + (self.request.beta != 0),
-            devices=frozenset() if in_gray else beta,
+            devices=frozenset(named - beta) if in_gray else beta,
             earlier_devices=beta if in_gray else frozenset(),
-            share_from=steps[self.step - 1] if in_gray and self.step else 0.0,
-            share_to=steps[self.step] if in_gray else 0.0,
-            has_control=has_control,
+            share_from=share_from,
+            share_to=share_to,
+            policy=self.request.policy,
+            control_versions=frozenset(control_versions) - {self.request.version},
+            is_paused=self.state is ReleaseState.PAUSED,
             overruled=self.overruled,
         )
 

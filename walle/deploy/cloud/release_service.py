@@ -31,6 +31,7 @@ from walle.deploy.cloud.release import (
     Release,
     ReleaseEvent,
     ReleaseRequest,
+    ReleaseRequestError,
     ReleaseState,
     Resume,
     Rollback,
@@ -42,7 +43,7 @@ from walle.deploy.cloud.release import (
     advance,
     allowed,
 )
-from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row
+from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row, versions_behind
 from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.task_config import TaskConfig
@@ -228,12 +229,17 @@ class ReleaseService:
         """Return a new release, not yet started. Its `reads` are those that task.toml declares.
 
         Raises:
+            ReleaseRequestError: a beta device is none of those that the policy names.
             TaskBusyError: another one of the task with the same policy is under way, or MAX_UNDER_WAY are.
             TooManyGroupsError: its releases are for MAX_GROUPS_OF_TASK other policies.
             RuleError, SchemaError: the policy's rule is invalid, or cannot be checked.
             RepoError: the version does not exist.
         """
         request = dataclasses.replace(request, policy=request.policy.typed(await self._world.read_schema()))
+        named = request.policy.devices
+        strangers = [] if isinstance(request.beta, int) or not named else sorted({*request.beta} - {*named})
+        if strangers:
+            raise ReleaseRequestError("beta", f"{strangers[0][:100]!r} is none of the devices that the release is for")
         self._refuse_if_busy(request)
         await self._world.check_version(request.scenario, request.task, request.version)
         reads: tuple[str, ...] = ()
@@ -560,8 +566,8 @@ class ReleaseService:
         """Wait until enough devices of the policy were seen, or the release leaves the beta."""
         while True:
             release = self._known(release_id)
-            count = release.request.beta
-            if release.state is not ReleaseState.BETA or release.beta_devices or not isinstance(count, int):
+            count = release.request.beta_count
+            if release.state is not ReleaseState.BETA or release.beta_devices or count is None:
                 return
             devices = await self._world.recent_devices(
                 min(count, MAX_BETA_DEVICES), release.request.policy, release.request.name
@@ -574,13 +580,19 @@ class ReleaseService:
     async def _set_gate(self, release_id: str) -> None:
         release = self._known(release_id)
         if release.judged:
-            task = release.request.name
-            has_control = any(
-                other.state is ReleaseState.FULL and other.request.name == task for other in self._releases.values()
-            )
-            await self._world.judge.watch(release.judged_step(has_control=has_control))
-        else:
-            await self._world.judge.unwatch(release_id)
+            await self._watch(release)
+            return
+        await self._world.judge.unwatch(release_id)
+        for other in self._of_task(release.request.name):
+            if other.judged:  # the version before it may be another one now
+                await self._watch(other)
+
+    async def _watch(self, release: Release) -> None:
+        before = versions_behind(release, self._of_task(release.request.name))
+        await self._world.judge.watch(release.judged_step(before))
+
+    def _of_task(self, task: str) -> list[Release]:
+        return [release for release in self._releases.values() if release.request.name == task]
 
     # --- the release table ---
 

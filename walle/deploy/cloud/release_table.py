@@ -261,6 +261,16 @@ def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
     return RowPlan(task=task, entries=tuple(entries), url=url)
 
 
+def versions_behind(release: Release, of_task: Iterable[Release]) -> frozenset[str]:
+    """Return the versions of full releases that go after `release`: it takes their place on the devices that it is for.
+
+    Versions of more specific releases, which it takes no device from, and those under way are not among them.
+    """
+    entries = plan_row(release.request.name, of_task, "").entries
+    at = next((at for at, entry in enumerate(entries) if entry.directive.release == release.id), len(entries))
+    return frozenset(entry.directive.version for entry in entries[at + 1 :] if entry.admission is None)
+
+
 def _audience(
     policy: Policy, admission: Admission | None, release_id: str, earlier: Sequence[PlannedEntry]
 ) -> Audience:

@@ -84,6 +84,10 @@ class DeviceTrust:
             self.timestamp = None
             self._era = root.version
         self.root = root
+        self._forget_replaced_scenarios()
+
+    def _forget_replaced_scenarios(self) -> None:
+        """Forget scenarios metadata that the keys of the root have not signed; what is installed by them stays."""
         if self.scenarios is not None and not self._is_scenarios_role_kept(self.scenarios):
             self._retire({})
             self.scenarios = None
@@ -286,6 +290,7 @@ class DeviceTrust:
             scenario: dict(RoleKeys.of(bytes.fromhex(key) for key in keys).keys)
             for scenario, keys in body["retired"].items()
         }
+        self._forget_replaced_scenarios()  # those of a root before the pinned one, whose keys it may not have
 
 
 class TrustFile:
