@@ -119,12 +119,17 @@ class AttackedGateway:
         self.peak_bytes = 0
 
     def memory_bytes(self) -> int:
-        """Return the resident memory of the process and its children, without what they share."""
+        """Return the resident memory of the process and its children, without what they share.
+
+        A child between vfork and exec has all of its parent's memory, and its command line: it is not counted twice.
+        """
         total = 0
+        own = _command(self.process.pid)
         for pid in _family(self.process.pid):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
+                if pid == self.process.pid or _command(pid) != own:
+                    total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
         return total
 
     def cpu_s(self) -> float:
@@ -135,6 +140,10 @@ class AttackedGateway:
     def _watch_memory(self) -> None:
         while not self._stopping.wait(0.03):
             self.peak_bytes = max(self.peak_bytes, self.memory_bytes())
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _family(pid: int) -> list[int]:
