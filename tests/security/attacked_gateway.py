@@ -124,9 +124,9 @@ class AttackedGateway:
         A child between vfork and exec has all of its parent's memory, and its command line: it is not counted twice.
         """
         total = 0
-        own = _command(self.process.pid)
         for pid in _family(self.process.pid):
             with contextlib.suppress(OSError, ValueError, IndexError):
+                own = _command(self.process.pid)
                 lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
                 if pid == self.process.pid or _command(pid) != own:
                     total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) << 10
@@ -208,12 +208,13 @@ async def connect(
         own.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
         own.bind((address, 0))
         await asyncio.get_running_loop().sock_connect(own, target.place)
-        if is_secure:
-            return await asyncio.open_connection(sock=own, ssl=target.tls, server_hostname="")
-        return await asyncio.open_connection(sock=own)
     except BaseException:
         own.close()
         raise
+    # From here on the socket is asyncio's, which closes it also where the handshake fails.
+    if is_secure:
+        return await asyncio.open_connection(sock=own, ssl=target.tls, server_hostname="")
+    return await asyncio.open_connection(sock=own)
 
 
 async def check_in(target: Target, device: str) -> int:

@@ -26,4 +26,5 @@ class IdentityNode:
         return self._service
 
     async def close(self) -> None:
-        """Do nothing: the service holds no connection between two calls."""
+        """Let the space go that is kept for revocations."""
+        await asyncio.to_thread(self._service.close)

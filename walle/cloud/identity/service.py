@@ -92,7 +92,7 @@ class UsedChallenges:
 
 
 class IdentityService:
-    """The service on a folder with its keys and on a file of identities; between `open` and the end of the process."""
+    """The service on a folder with its keys and on a file of identities; between `open` and `close`."""
 
     def __init__(self, folder: Path, database: Path, *, clock: Clock | None = None) -> None:
         self._folder = folder
@@ -114,6 +114,10 @@ class IdentityService:
         self._signer = SessionSigner(self._folder)
         self._store.open()
         self._store.keep_room()
+
+    def close(self) -> None:
+        """Close the file of identities."""
+        self._store.close()
 
     async def keys(self) -> IdentityKeys:
         """Return the public keys."""

@@ -10,7 +10,7 @@ import logging
 import secrets
 import sqlite3
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -120,6 +120,7 @@ class IdentityStore:
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self.path = path
         self._clock = clock or SystemClock()
+        self._let_go: Callable[[], object] | None = None  # of what `keep_room` keeps
 
     def open(self) -> Self:
         """Make what is absent, and remove what nothing needs any more."""
@@ -135,8 +136,13 @@ class IdentityStore:
             db.execute("DELETE FROM revocations WHERE until_s < ?", (self._clock.time(),))
         return self
 
+    def close(self) -> None:
+        """End what `keep_room` began; every other call has a connection of its own."""
+        if self._let_go is not None:
+            self._let_go()
+
     def keep_room(self) -> None:
-        """Keep the file's space and its log while this object lives: a full disk must not keep a thief's key valid.
+        """Keep the file's space and its log until `close`: a full disk must not keep a thief's key valid.
 
         Pages that are written and deleted stay the file's, and a log is removed with the last connection.
         """
@@ -144,7 +150,7 @@ class IdentityStore:
             kept = self._connect(is_shared=True)
         except sqlite3.Error as error:
             raise IdentityStoreError(self.path, str(error)) from error
-        weakref.finalize(self, kept.close)
+        self._let_go = weakref.finalize(self, kept.close)
         try:
             kept.execute("SELECT count(*) FROM revocations").fetchone()  # which makes the log and its index
             kept.execute("CREATE TABLE IF NOT EXISTS reserve (bytes BLOB NOT NULL) STRICT")
