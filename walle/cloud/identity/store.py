@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import secrets
 import sqlite3
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -121,6 +122,7 @@ class IdentityStore:
         self.path = path
         self._clock = clock or SystemClock()
         self._let_go: Callable[[], object] | None = None  # of what `keep_room` keeps
+        self._keeping = threading.Lock()  # a node that is closed while it starts does so in another thread
 
     def open(self) -> Self:
         """Make what is absent, and remove what nothing needs any more."""
@@ -138,31 +140,33 @@ class IdentityStore:
 
     def close(self) -> None:
         """End what `keep_room` began; every other call has a connection of its own."""
-        if self._let_go is not None:
-            self._let_go()
+        with self._keeping:
+            if self._let_go is not None:
+                self._let_go()
 
     def keep_room(self) -> None:
         """Keep the file's space and its log until `close`: a full disk must not keep a thief's key valid.
 
         Pages that are written and deleted stay the file's, and a log is removed with the last connection.
         """
-        try:
-            kept = self._connect(is_shared=True)
-        except sqlite3.Error as error:
-            raise IdentityStoreError(self.path, str(error)) from error
-        self._let_go = weakref.finalize(self, kept.close)
-        try:
-            kept.execute("SELECT count(*) FROM revocations").fetchone()  # which makes the log and its index
-            kept.execute("CREATE TABLE IF NOT EXISTS reserve (bytes BLOB NOT NULL) STRICT")
-            kept.execute("INSERT INTO reserve VALUES (zeroblob(?))", (_RESERVE_BYTES,))
-            kept.execute("DROP TABLE reserve")
-            kept.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error as error:
-            if not is_full(error):
+        with self._keeping:
+            try:
+                kept = self._connect(is_shared=True)
+            except sqlite3.Error as error:
                 raise IdentityStoreError(self.path, str(error)) from error
-            _LOG.error(
-                "identities of devices, %s: no reserve, the disk is full. Free some space, and restart", self.path
-            )
+            self._let_go = weakref.finalize(self, kept.close)
+            try:
+                kept.execute("SELECT count(*) FROM revocations").fetchone()  # which makes the log and its index
+                kept.execute("CREATE TABLE IF NOT EXISTS reserve (bytes BLOB NOT NULL) STRICT")
+                kept.execute("INSERT INTO reserve VALUES (zeroblob(?))", (_RESERVE_BYTES,))
+                kept.execute("DROP TABLE reserve")
+                kept.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error as error:
+                if not is_full(error):
+                    raise IdentityStoreError(self.path, str(error)) from error
+                _LOG.error(
+                    "identities of devices, %s: no reserve, the disk is full. Free some space, and restart", self.path
+                )
 
     # --- tokens -------------------------------------------------------------------------------------------------------
 
