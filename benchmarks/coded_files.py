@@ -1,7 +1,7 @@
 """Bytes and time of a new version of a model on its way: whole, compressed, and as the difference to the old one.
 
 Cases: weights of which one row in twenty changed, a file with 1 KB inserted, weights that a training nudged everywhere,
-real models of two versions that share nothing, and a table of text of which a tenth changed. Each form is made by the
+weights that share nothing with the old ones, and a table of text of which a tenth changed. Each form is made by the
 cloud's own code (`CodedFiles`) and decoded by a device's (`decode`); results are compared first. CPU time is the
 smallest of the rounds; memory is that of a device's process above what it had before.
 
