@@ -130,3 +130,31 @@ def test_vms_that_are_just_starting_do_not_hold_up_the_exit(tmp_path: Path) -> N
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (5, "")
+
+
+def test_other_libraries_can_take_the_gil_after_a_stuck_vm_was_detached(tmp_path: Path) -> None:
+    """PyGILState_Ensure aborts the process where the thread's own state was forgotten. A ctypes callback calls it."""
+    folder = write_task(tmp_path, MAIN)
+    program = f"""
+    import atexit, asyncio, ctypes, sys
+    callback = ctypes.PYFUNCTYPE(None)(lambda: print("called back"))  # is called with the GIL
+    atexit.register(callback)  # before the VMs' own handler, and so called after it
+    from walle.vm import VM, DeadlineExceeded
+
+    async def main():
+        vm = VM({str(folder)!r})
+        await vm.call("ready")
+        try:
+            await vm.call("sleep", deadline=0.02)
+        except DeadlineExceeded:
+            keep.append(vm)
+
+    keep = []
+    asyncio.run(main())
+    sys.exit(5 if keep else 6)
+    """
+    result = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout, result.stderr) == (5, "called back\n", "")

@@ -11,7 +11,6 @@ A rule is a part of CEL: comparisons, `in`, `&&`, `||`, `!`, `?:`, arithmetic, t
 ranges are literals, so that no device's text is one. Texts have no order here: "9" is above "10" as a text.
 """
 
-import atexit
 import dataclasses
 import functools
 import hashlib
@@ -329,14 +328,3 @@ def _quoted(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
-
-
-@atexit.register
-def _forget_compiled() -> None:
-    """Free the library's objects while Python stands.
-
-    Their destructors take the GIL by the thread's own state, and where the process has had task VMs, the end of Python
-    is too late for that: it aborts.
-    """
-    compile_rule.cache_clear()
-    _environment.cache_clear()
