@@ -75,7 +75,8 @@ class Task:
         event = {"event_id": "frame", "page_id": "", "ts_ms": 0, "contents": contents}
         trigger = {"event": event, "position": 1, "visit": "none"}
         arguments: tuple[Any, ...] = (f"live/{self._name}", trigger, [], {}, {}, self._state)
-        result = await self._vm.call("walle.pipeline.context:run", *arguments, deadline=60.0)
+        callbacks = {"exclusive.read": lambda *_: ("", None)}  # no gallery of the streamer's own
+        result = await self._vm.call("walle.pipeline.context:run", *arguments, deadline=60.0, callbacks=callbacks)
         self._state = result.get("state")
         output: dict[str, Any] = result["output"]
         return output

@@ -1,6 +1,7 @@
 """Fixtures of the livestream app's tests: the task folders with real models, and their phases in real VMs."""
 
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ DATA = Path(__file__).parents[3].parent / "shared/data"
 
 
 class TaskVm:
-    """A task in a VM; `state` is what its last run left, as a device keeps it."""
+    """A task in a VM; `state` is what its last run left, `exclusive` has the device's exclusive files."""
 
     def __init__(self, vm: VM, name: str) -> None:
         self._vm = vm
         self._name = name
         self.state: dict[str, Any] | None = {} if name in ("voice", "highlight") else None
+        self.exclusive: dict[str, bytes] = {}
 
     async def run(self, **contents: Any) -> dict[str, Any]:
         """Return the output for an event with these contents; a run that fails leaves the state unchanged."""
@@ -30,10 +32,17 @@ class TaskVm:
         event = {"event_id": event_id, "page_id": "", "ts_ms": 1, "contents": contents}
         trigger = {"event": event, "position": 1, "visit": "none"}
         arguments: tuple[Any, ...] = (f"live/{self._name}", trigger, [], {}, {}, self.state)
-        result = await self._vm.call("walle.pipeline.context:run", *arguments, deadline=60.0)
+        callbacks = {"exclusive.read": self._read_exclusive}
+        result = await self._vm.call("walle.pipeline.context:run", *arguments, deadline=60.0, callbacks=callbacks)
         self.state = result.get("state")
+        self.log = result["log"]
         output: dict[str, Any] = result["output"]
         return output
+
+    def _read_exclusive(self, name: str, known: str) -> tuple[str, bytes | None]:
+        data = self.exclusive.get(name)
+        sha256 = "" if data is None else hashlib.sha256(data).hexdigest()
+        return sha256, None if sha256 == known else data
 
 
 @pytest.fixture(scope="session")

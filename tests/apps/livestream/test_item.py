@@ -135,6 +135,32 @@ async def test_a_damaged_gallery_fails_the_run_with_its_reason(
             await task.run(image=reference.picture(images / "chelsea.png"))
 
 
+@pytest.mark.asyncio
+async def test_the_devices_own_gallery_is_used_in_place_of_the_versions(
+    models: ModelFolder, images: Path, tmp_path: Path
+) -> None:
+    """It comes and goes as an exclusive file, without a new version; one that is not usable is logged once."""
+    picture = images / "chelsea.png"
+    own, shared = (make_gallery([f"{name}={picture}"], models) for name in ("mine", "everyones"))
+    (tmp_path / "gallery.json").write_text(json.dumps(shared))
+    folder = write_task("item", tmp_path / "task", models, gallery=tmp_path / "gallery.json")
+    image = reference.picture(picture)
+    async with running(folder, "item") as task:
+        assert (await task.run(image=image))["match"]["name"] == "everyones"
+        task.exclusive["gallery.json"] = json.dumps(own).encode()
+        assert (await task.run(image=image))["match"]["name"] == "mine"
+        for unusable, why in ((json.dumps({**own, "sha256": "00"}), "another embedder"), ("{", "is not used: ")):
+            task.exclusive["gallery.json"] = unusable.encode()
+            assert (await task.run(image=image))["match"]["name"] == "everyones"
+            assert why in task.log[0][1]
+            await task.run(image=image)
+            assert task.log == []
+        task.exclusive["gallery.json"] = json.dumps(own).encode()
+        assert (await task.run(image=image))["match"]["name"] == "mine"
+        task.exclusive.clear()
+        assert (await task.run(image=image))["match"]["name"] == "everyones"
+
+
 def test_a_gallery_of_another_model_is_not_pushed(models: ModelFolder, tmp_path: Path) -> None:
     for text in ('{"sha256": "00", "items": {}}', "no json", "[]"):
         (tmp_path / "gallery.json").write_text(text)

@@ -1,7 +1,8 @@
 """The gallery of known items: names with embeddings, and the best match of an embedding by cosine.
 
-resources/gallery.json is `{"model": ..., "sha256": ..., "items": {name: [embedding, ...]}}`; make_gallery.py writes it
-from image files.
+A gallery is `{"model": ..., "sha256": ..., "items": {name: [embedding, ...]}}`; make_gallery.py writes it from image
+files. resources/gallery.json comes with the version. A streamer's own one is an exclusive file of the device, which the
+cloud cannot read; it is used in its place, and can change without a new version.
 """
 
 import json
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 EMBEDDING = 256
 MAX_EMBEDDINGS = 10_000
 
-_loaded: "list[Gallery]" = []
+_loaded: "list[Galleries]" = []
 
 
 class Gallery:
@@ -53,19 +54,55 @@ class Gallery:
         return {"name": name, "likeness": round(cosines[first], 4), "margin": round(margin, 4)}
 
 
+class Galleries:
+    """The version's gallery, and the device's own one as it was read last."""
+
+    def __init__(self, ctx: "Context") -> None:
+        self._shared, self._sha256 = _read(bytes(ctx.resource("gallery.json")), "resources/gallery.json")
+        self._own_data: bytes | None = None
+        self._own: Gallery | None = None
+
+    def current(self, ctx: "Context") -> Gallery:
+        """Return the device's own gallery; the version's one if there is none, or none that can be used.
+
+        An own gallery that is damaged or was made with another embedder is logged once: it would fail every run, and
+        the version is not to blame.
+        """
+        data = ctx.exclusive("gallery.json")
+        if data is not self._own_data and data != self._own_data:
+            self._own = None
+            if data is not None:
+                try:
+                    self._own = self._usable(data)
+                except ValueError as error:
+                    ctx.log(f"the device's own gallery is not used: {error}")
+        self._own_data = data
+        return self._own or self._shared
+
+    def _usable(self, data: bytes) -> Gallery:
+        made, sha256 = _read(data, "gallery.json")
+        if sha256 != self._sha256:
+            raise ValueError("it was made with another embedder than the version's; make it again: make_gallery")
+        return made
+
+
 def gallery(ctx: "Context") -> Gallery:
-    """Return the task's gallery, read once.
+    """Return the gallery of this run.
 
     Raises:
         ValueError: resources/gallery.json is not a gallery.
     """
     if not _loaded:
-        data = json.loads(bytes(ctx.resource("gallery.json")))
-        items = data.get("items") if isinstance(data, dict) else None
-        if not isinstance(items, dict):
-            raise ValueError('resources/gallery.json must be {"items": {name: [embedding, ...]}}')
-        _loaded.append(Gallery(items))
-    return _loaded[0]
+        _loaded.append(Galleries(ctx))
+    return _loaded[0].current(ctx)
+
+
+def _read(data: bytes, name: str) -> "tuple[Gallery, Any]":
+    """Return a gallery, and the SHA-256 of the embedder that made it."""
+    found = json.loads(data)
+    if isinstance(found, dict) and isinstance(found.get("items"), dict):
+        return Gallery(found["items"]), found.get("sha256")
+    raise ValueError(f'{name} must be {{"items": {{name: [embedding, ...]}}}}')
 
 
 def _unit(name: str, embedding: "Sequence[float]") -> "list[float]":
