@@ -79,7 +79,9 @@ class RateTest:
         """Return the logarithm of the evidence that `new` has a rate less than `gap` above `old` or the floor."""
         old = old or {}
         least = math.inf
-        for low, high in ((self.floor, self.floor), *_intervals(self.floor, _TOP)):
+        floor = ((self.floor, self.floor),)
+        between = math.sqrt(self.floor * max(self.floor, _pooled({}, old)))
+        for low, high in itertools.chain(floor, _intervals_from(between, self.floor, _TOP)):
             unlike = _total(old, _Bet.HIGHER, high, 0.0, self.gap, self.higher, idle=_IDLE_ACCEPT)
             least = min(least, _total(new, _Bet.LOWER, low + self.gap, 0.0, self.gap, self.higher) + unlike)
             if least < below or not old:
@@ -107,7 +109,7 @@ def _intervals(floor: float, top: float) -> tuple[tuple[float, float], ...]:
 
 
 def _intervals_from(rate: float, floor: float, top: float) -> Iterator[tuple[float, float]]:
-    """Yield the intervals, that of `rate` first: where versions are alike it holds the least evidence, or nearly."""
+    """Yield the intervals, first that of `rate`, where the evidence may be least, so that few are looked at."""
     every = _intervals(floor, top)
     first = min(bisect.bisect(every, (rate, top)), len(every) - 1)
     return itertools.chain(every[first : first + 1], every)
