@@ -1,6 +1,6 @@
 """Simulation of the gate of releases: how often it stops a healthy version, and after how many devices a bad one.
 
-    python benchmarks/gate.py --releases 2000 [--case bad] [--by-runs]
+    python benchmarks/gate.py --releases 2000 [--case "bad: 2 %"] [--processes 2] [--by-runs]
 
 Each release has a beta of two devices and gray steps of 25, 50 and 100 %; devices report once, ten runs each, in random
 order, those of the old version too. `--by-runs` judges the same reports by the sequential test of runs that Walle had
@@ -10,11 +10,14 @@ before (ADR 22), for comparison.
 import argparse
 import collections
 import dataclasses
+import functools
 import json
 import math
+import multiprocessing.pool
 import random
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol
 
 from walle.deploy.cloud.monitor import Gate, Monitor, Step, Verdict
@@ -116,7 +119,7 @@ class ByDevices:
 
     def take(self, device: Device, ok: int, failed: int, *, is_new: bool) -> Verdict:
         assert self.monitor is not None
-        release, version = (self.monitor.step.release, "v2") if is_new else ("r1", "v1")
+        release, version = (self.monitor.step.release, "v2") if is_new else ("before", "v1")
         installed = Outcome(task=TASK, version=version, release=release, kind=OutcomeKind.INSTALLED)
         ran = Outcome(task=TASK, version=version, release=release, kind=OutcomeKind.RUN, ok=ok, failed=failed)
         self._now_s += 1
@@ -190,24 +193,43 @@ def release(case: Case, judge: Judge, seed: int) -> tuple[str, int]:
     return "full", used
 
 
+def releases(name: str, number: int, *, by_runs: bool, pool: multiprocessing.pool.Pool) -> dict[str, object]:
+    """Return the row of a case: how its releases ended, and the devices that had run the new version by then."""
+    end = functools.partial(_end, name, by_runs)
+    ends = pool.map(end, range(number), chunksize=20)
+    counts = collections.Counter(end for end, _ in ends)
+    stopped = sorted(used for end, used in ends if end in ("reject", "pause"))
+    return {
+        "case": name,
+        "releases": number,
+        **{end: f"{counts[end] / number:.2%}" for end in ("full", "reject", "pause", "undecided")},
+        "devices_full_median": statistics.median([used for end, used in ends if end == "full"] or [0]),
+        "devices_stopped_median": statistics.median(stopped or [0]),
+        "devices_stopped_p90": stopped[int(0.9 * (len(stopped) - 1))] if stopped else 0,
+        "stopped_after": stopped,
+    }
+
+
+def _end(name: str, by_runs: bool, seed: int) -> tuple[str, int]:  # noqa: FBT001 - of a partial function
+    return release(CASES[name], ByRuns() if by_runs else ByDevices(), seed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--releases", type=int, default=200)
     parser.add_argument("--case", action="append", choices=list(CASES))
     parser.add_argument("--by-runs", action="store_true", help="judge by runs, as before")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="file that gets a JSON line for each case, with each stopped release")
     args = parser.parse_args()
-    for name in args.case or CASES:
-        ends = [release(CASES[name], ByRuns() if args.by_runs else ByDevices(), seed) for seed in range(args.releases)]
-        counts = collections.Counter(end for end, _ in ends)
-        stopped = sorted(used for end, used in ends if end in ("reject", "pause"))
-        row = {
-            "case": name,
-            **{end: f"{counts[end] / len(ends):.2%}" for end in ("full", "reject", "pause", "undecided")},
-            "devices_full_median": statistics.median([used for end, used in ends if end == "full"] or [0]),
-            "devices_stopped_median": statistics.median(stopped or [0]),
-            "devices_stopped_p90": stopped[int(0.9 * (len(stopped) - 1))] if stopped else 0,
-        }
-        print(json.dumps(row), flush=True)
+    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+        for name in args.case or CASES:
+            row = releases(name, args.releases, by_runs=args.by_runs, pool=pool)
+            if args.out:
+                with args.out.open("a") as file:
+                    file.write(json.dumps({**row, "by_runs": args.by_runs}) + "\n")
+            del row["stopped_after"]
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from walle.deploy.cloud.rate_test import UNITS, RateTest, _bets, cap
+from walle.deploy.cloud.rate_test import UNITS, RateTest, _Bet, _bets, cap
 
 RATES = st.floats(0.001, 0.9)
 TESTS = st.builds(
@@ -20,15 +20,15 @@ def samples(draw: st.DrawFn) -> dict[tuple[int, int], int]:
     return cells
 
 
-@given(st.integers(1, 100), RATES, st.floats(0.005, 0.5), st.sampled_from([0.0, 0.01]), st.booleans())
+@given(st.integers(1, 100), RATES, st.floats(0.005, 0.5), st.sampled_from([0.0, 0.01]), st.sampled_from(_Bet))
 def test_a_wealth_is_never_negative_and_does_not_grow_in_the_mean_at_its_own_rate(
-    n: int, rate: float, gap: float, hostile: float, down: bool
+    n: int, rate: float, gap: float, hostile: float, kind: _Bet
 ) -> None:
-    for stake, mean in _bets(n, rate, hostile, gap, down):
+    for stake, mean in _bets(n, kind, rate, hostile, gap, (0.9, 0.5)):
         assert 1 + stake * (0 - mean) > 0
         assert 1 + stake * (cap(n) - mean) > 0
-        assert (stake <= 0) if down else (stake >= 0)
-        if not down:  # the most failures that devices of the rate can have, with the hostile ones
+        assert (stake >= 0) if kind is _Bet.HIGHER else (stake <= 0)
+        if kind is _Bet.HIGHER:  # the most failures that devices of the rate can have, with the hostile ones
             assert mean >= min(cap(n), n * rate)
 
 

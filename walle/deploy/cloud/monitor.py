@@ -31,6 +31,8 @@ from walle.protocol import Attribute, Outcome, OutcomeBatch, OutcomeKind, Profil
 MAX_DEVICES = 4_000  # of a step, and of the control: a step that they do not decide is inconclusive
 MAX_GROUPS = 50
 MAX_GROUPS_OF_KEY = 30
+MAX_GUARDS = 4
+_PAUSING_TESTS = MAX_GROUPS + MAX_GUARDS + 4  # with those of three classes of failure, and of silent devices
 MAX_DEVICE_RUNS = 100
 MAX_TRIAL_RUNS = 10_000
 _P_BROKEN = 0.05  # share of broken devices of a bad version
@@ -45,7 +47,7 @@ _ORDER = (
 _TRIAL_ORDER = tuple(sorted(_ORDER, key=lambda kind: (kind is not OutcomeKind.INSTALLED, kind is not OutcomeKind.RUN)))
 _SETS = ("devices", "earlier_devices", "control_versions")
 _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
-_GROUPS = RateTest(floor=0.1, gap=0.85, hostile=0.0)
+_GROUPS = RateTest(floor=0.05, gap=0.9, hostile=0.0, higher=(1.0,), lower=(0.5, 1.0))
 
 
 class GateError(DeployError):
@@ -239,7 +241,7 @@ class Monitor:
         self._broken = RateTest(gate.p_good, max(_P_BROKEN - gate.p_good, gate.gap), hostile)
         spread = math.log(self.step.steps / gate.alpha)
         self._reject_at = spread + math.log(4)
-        self._group_at = spread + math.log(2 * MAX_GROUPS)
+        self._pause_at = spread + math.log(2 * _PAUSING_TESTS)
         self._accept_at = math.log(1 / gate.beta)
 
     # --- evidence ---
@@ -448,8 +450,8 @@ class Monitor:
                 continue
             new = [one.by_group(group) for one in self._new]
             old = self._old.by_group(group) if self.step.has_control else None
-            value = self._over_steps(_GROUPS, new, old, self._group_at, exact=exact)
-            tests.append(TestValue(f"group {group[0]}={group[1]}", value, self._group_at))
+            value = self._over_steps(_GROUPS, new, old, self._pause_at, exact=exact)
+            tests.append(TestValue(f"group {group[0]}={group[1]}", value, self._pause_at))
         return tests
 
     def _over_steps(

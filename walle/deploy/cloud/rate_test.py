@@ -15,20 +15,24 @@ m (Turner, Ly, Grünwald, "Generic E-variables for exact sequential k-sample tes
 grid each bet is made against the end that is worse for it, so that the grid costs power, not validity.
 """
 
+import bisect
 import dataclasses
+import enum
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 type Sample = Mapping[tuple[int, int], int]
 """Number of devices that reported f failures, cut, in n runs: (n, UNITS · f rounded) → count."""
 
+type Parts = tuple[float, ...]
+
 UNITS = 100  # of a failure: of a long report, only a part counts
-_GRID = 48
+_GRID = 192
 _TOP = 0.9  # greatest rate of the grid
 _UNKNOWN_TOP = 0.1  # greatest rate assumed of a version before that has reported nothing yet
-_IDLE_REJECT = 0.1  # share of the wealth that is not bet on the version before
+_IDLE_REJECT = 0.02  # share of the wealth that is not bet on the version before
 _IDLE_ACCEPT = 0.8
 _NEARLY_ALL = 0.98
 _BOLDNESS = 0.95  # of the bet that would lose everything at one observation
@@ -45,12 +49,15 @@ class RateTest:
 
     `floor` is the rate that is always allowed. A version is bad where its rate is `gap` above that of the version
     before, or above `floor` if that is greater. `hostile` is the share of devices whose reports are disregarded when a
-    version is to be rejected.
+    version is to be rejected. Bets are made that a bad version is `higher` parts of the gap above a rate that the version
+    before may have, and that the latter is `lower` parts of that rate below it.
     """
 
     floor: float
     gap: float
     hostile: float
+    higher: Parts = (0.9, 0.5)
+    lower: Parts = (0.3, 0.6)
 
     def reject_log(self, new: Sample, old: Sample | None, *, below: float = -math.inf) -> float:
         """Return the logarithm of the evidence that `new` has a higher rate than `old` and than the floor.
@@ -61,8 +68,8 @@ class RateTest:
         least = self._up(new, self.floor)
         if old is None or least < below:
             return least
-        for low, high in _intervals(self.floor, _TOP if old else _UNKNOWN_TOP):
-            unlike = _total(old, low, 0.0, self.gap, down=True, idle=_IDLE_REJECT)
+        for low, high in _intervals_from(_pooled(new, old), self.floor, _TOP if old else _UNKNOWN_TOP):
+            unlike = _total(old, _Bet.LOWER_THAN_BEFORE, low, 0.0, self.gap, self.lower, idle=_IDLE_REJECT)
             least = min(least, self._up(new, high) + unlike)
             if least < below:
                 break
@@ -72,15 +79,25 @@ class RateTest:
         """Return the logarithm of the evidence that `new` has a rate less than `gap` above `old` or the floor."""
         old = old or {}
         least = math.inf
-        for low, high in ((self.floor, self.floor), *_intervals(self.floor, _TOP)):
-            unlike = _total(old, high, 0.0, self.gap, down=False, idle=_IDLE_ACCEPT)
-            least = min(least, _total(new, low + self.gap, 0.0, self.gap, down=True) + unlike)
+        floor = ((self.floor, self.floor),)
+        between = math.sqrt(self.floor * max(self.floor, _pooled({}, old)))
+        for low, high in itertools.chain(floor, _intervals_from(between, self.floor, _TOP)):
+            unlike = _total(old, _Bet.HIGHER, high, 0.0, self.gap, self.higher, idle=_IDLE_ACCEPT)
+            least = min(least, _total(new, _Bet.LOWER, low + self.gap, 0.0, self.gap, self.higher) + unlike)
             if least < below or not old:
                 break
         return least
 
     def _up(self, new: Sample, rate: float) -> float:
-        return _total(new, rate, self.hostile, self.gap, down=False)
+        return _total(new, _Bet.HIGHER, rate, self.hostile, self.gap, self.higher)
+
+
+class _Bet(enum.Enum):
+    """What is bet on: by how much the truth may differ from the rate that is bet against."""
+
+    HIGHER = enum.auto()
+    LOWER = enum.auto()
+    LOWER_THAN_BEFORE = enum.auto()
 
 
 @functools.lru_cache(maxsize=64)
@@ -91,32 +108,59 @@ def _intervals(floor: float, top: float) -> tuple[tuple[float, float], ...]:
     return tuple(itertools.pairwise(edges))
 
 
-def _total(sample: Sample, rate: float, hostile: float, gap: float, *, down: bool, idle: float = 0.0) -> float:
-    """Return the logarithm of the mean wealth of the bets against a rate: that it is lower (`down`) or higher.
+def _intervals_from(rate: float, floor: float, top: float) -> Iterator[tuple[float, float]]:
+    """Yield the intervals, first that of `rate`, where the evidence may be least, so that few are looked at."""
+    every = _intervals(floor, top)
+    first = min(bisect.bisect(every, (rate, top)), len(every) - 1)
+    return itertools.chain(every[first : first + 1], every)
+
+
+def _pooled(new: Sample, old: Sample) -> float:
+    """Return the rate of failed runs in both samples."""
+    runs = failed = 0
+    for sample in (new, old):
+        for (n, f), count in sample.items():
+            runs += n * count
+            failed += f * count
+    return failed / (UNITS * runs) if runs else 0.0
+
+
+def _total(
+    sample: Sample, kind: _Bet, rate: float, hostile: float, gap: float, parts: Parts, *, idle: float = 0.0
+) -> float:
+    """Return the logarithm of the mean wealth of the bets of a kind against a rate.
 
     The share `idle` of the wealth is not bet at all.
     """
-    logs = [0.0, 0.0]
+    if not sample:
+        return 0.0
+    logs: list[float] = []
     for (n, f), count in sample.items():
-        for bet, (stake, mean) in enumerate(_bets(n, rate, hostile, gap, down)):
-            logs[bet] += count * math.log1p(stake * (f / UNITS - mean))
+        bets = _bets(n, kind, rate, hostile, gap, parts)
+        grown = [count * math.log1p(stake * (f / UNITS - mean)) for stake, mean in bets]
+        logs = [before + one for before, one in zip(logs, grown, strict=True)] if logs else grown
     top = max(0.0, *logs) if idle else max(logs)
     kept = idle * math.exp(-top) if idle else 0.0
-    return top + math.log(kept + sum((1 - idle) / 2 * math.exp(one - top) for one in logs))
+    return top + math.log(kept + sum((1 - idle) / len(logs) * math.exp(one - top) for one in logs))
 
 
-@functools.lru_cache(maxsize=4096)
-def _bets(n: int, rate: float, hostile: float, gap: float, down: bool) -> tuple[tuple[float, float], ...]:
-    """Return stake λ and mean a of two bets on devices of n runs: for a small difference, and for a great one."""
+@functools.lru_cache(maxsize=16_384)
+def _bets(
+    n: int, kind: _Bet, rate: float, hostile: float, gap: float, parts: Parts
+) -> tuple[tuple[float, float], ...]:
+    """Return stake λ and mean a of the bets on devices of n runs: for small differences, and for great ones."""
     most = cap(n)
-    if down:
-        mean = min(_cut_mean(n, min(1.0, rate)), most * _NEARLY_ALL)
-        lower = (_cut_mean(n, max(0.0, rate - gap)), mean / 4)
-        boldest = _BOLDNESS / (most - mean)
-        return tuple((-min(_stake(mean, mean - other, most), boldest), mean) for other in lower)
-    mean = min(most, n * rate) + hostile * most
-    higher = (_cut_mean(n, min(1.0, rate + gap)), (mean + most) / 2)
-    return tuple((min(_stake(mean, other - mean, most), _BOLDNESS / mean), mean) for other in higher)
+    if kind is _Bet.HIGHER:
+        mean = min(most, n * rate) + hostile * most
+        higher = [*(_cut_mean(n, min(1.0, rate + part * gap)) for part in parts), (mean + most) / 2]
+        return tuple((min(_stake(mean, other - mean, most), _BOLDNESS / mean), mean) for other in higher)
+    mean = min(_cut_mean(n, min(1.0, rate)), most * _NEARLY_ALL)
+    if kind is _Bet.LOWER:
+        differences = [mean - _cut_mean(n, max(0.0, rate - gap)), 3 * mean / 4]
+    else:
+        differences = [part * mean for part in parts]
+    boldest = _BOLDNESS / (most - mean)
+    return tuple((-min(_stake(mean, one, most), boldest), mean) for one in differences)
 
 
 def _stake(mean: float, difference: float, most: int) -> float:
