@@ -90,6 +90,42 @@ def test_a_device_waits_for_its_first_runs_and_then_settles() -> None:
     assert (monitor.devices, monitor.broken_devices) == (1, 0)
 
 
+def test_devices_count_where_more_of_them_take_turns_than_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a fleet of millions thousands of devices report between two reports of one."""
+    monkeypatch.setattr("walle.deploy.cloud.monitor.MAX_DEVICES", 200)
+    monitor = Monitor(_step(control_versions=frozenset({"v0"}), share_to=0.5))
+    fleet = [f"device-{number}" for number in range(3_000)]
+    new = [device_id for device_id in fleet if monitor.step.is_new(device_id)]
+    for round_s in range(0, 80, 20):
+        for device_id in fleet:
+            if device_id in new:
+                _report(monitor, device_id, 3, 0, now_s=round_s)
+            else:
+                old = dataclasses.replace(_outcome(OutcomeKind.RUN, 3, old=True), version="v0")
+                monitor.take(device_id, [old], {}, round_s)
+    assert monitor.verdict is Verdict.ACCEPT
+    assert monitor.control_devices == 200
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    assert again.to_plain() == monitor.to_plain()
+
+
+def test_devices_that_report_no_run_hold_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("walle.deploy.cloud.monitor.MAX_DEVICES", 5)
+    monitor = Monitor(_step())
+    for number in range(20):
+        monitor.take(f"silent-{number}", [_outcome(OutcomeKind.INSTALLED)], {}, 0.0)
+    for number in range(5):
+        _report(monitor, f"running-{number}", 3, 0)
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    for one in (monitor, again):
+        one.take("silent", [_outcome(OutcomeKind.INSTALLED)], {}, 0.0)
+        for number in range(5):
+            _report(one, f"running-{number}", 7, 0)
+        assert one.devices == 5
+
+
 def test_only_a_device_that_confirmed_the_installation_counts() -> None:
     monitor = Monitor(_step())
     _report(monitor, "a", 0, 100, installs=False)

@@ -57,17 +57,26 @@ class DeviceSample:
         self.changed = False
         self.touched = False
         self._waiting: dict[str, _Waiting] = {}
+        self._silent: dict[str, None] = {}  # those of them that have reported no run
         self._done: set[str] = set()
 
     # --- devices ---
 
     def admit(self, device_id: str, limit: int) -> None:
-        """Wait for the runs of a device. Of too many that report none, the one that waits longest is forgotten."""
+        """Wait for the runs of a device. Of too many that report none, the one that waits longest is forgotten.
+
+        A device that has reported runs keeps its place until it counts: in a large fleet, more devices than `limit`
+        are admitted before the first of them has made its runs, and none would ever count.
+        """
         if device_id in self._done or device_id in self._waiting or len(self._done) >= limit:
             return
         if len(self._waiting) >= limit:
-            del self._waiting[next(iter(self._waiting))]
+            silent = next(iter(self._silent), None)
+            if silent is None:
+                return
+            del self._silent[silent], self._waiting[silent]
         self._waiting[device_id] = _Waiting()
+        self._silent[device_id] = None
         self.touched = True
 
     def run(
@@ -84,6 +93,7 @@ class DeviceSample:
         self.touched = True
         if device.since_s is None:
             device.since_s, device.groups = now_s, groups
+            self._silent.pop(device_id, None)
         taken = min(left, runs - device.ok - device.failed)
         device.failed += taken * outcome.failed / left
         device.ok += taken * outcome.ok / left
@@ -99,6 +109,7 @@ class DeviceSample:
         if device is None or count == 0:
             return
         self.touched = True
+        self._silent.pop(device_id, None)
         self.members += device.given == 0
         taken = min(count, limit - device.given)
         failed = round(outcome.failed * taken / count)
@@ -132,6 +143,7 @@ class DeviceSample:
 
     def _end(self, device_id: str) -> None:
         self._waiting.pop(device_id, None)
+        self._silent.pop(device_id, None)
         self._done.add(device_id)
         self.touched = True
 
@@ -173,6 +185,7 @@ class DeviceSample:
         """Forget the devices, which cannot count any more, and keep the counts. Return their ids."""
         devices = [*self._waiting, *self._done]
         self._waiting.clear()
+        self._silent.clear()
         self._done.clear()
         return devices
 
@@ -201,6 +214,9 @@ class DeviceSample:
         sample.members = plain["members"]
         sample.executions, sample.failed = plain["executions"], plain["failed"]
         sample._waiting = {one: _Waiting(*values) for one, values in plain["waiting"].items()}
+        sample._silent = {
+            one: None for one, device in sample._waiting.items() if device.since_s is None and not device.given
+        }
         sample._done = set(plain["done"])
         return sample
 
