@@ -43,6 +43,7 @@ from walle.task_runner import TaskRunner
 
 _HISTORY = "history.db"
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
+_KEEP_RUNS_S = 10.0  # between two writes of the counts of runs
 _LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
 
 
@@ -150,6 +151,7 @@ class Device:
                 self._exclusive.run(lambda: interval_s * self._rng.uniform(0.8, 1.2)), "exclusive files"
             )
             self._background.spawn(self._requests.report_periodically(), "report")
+            self._background.spawn(self._keep_runs(), "counts of runs")
             self._intake = EventIntake(config, clock, self.store, self.stream, history)
             undo.push_async_callback(self._intake.aclose)
             await self._intake.start()
@@ -230,6 +232,11 @@ class Device:
         """
         await self._requests.report()
 
+    async def _keep_runs(self) -> None:
+        while True:
+            await self._clock.sleep(_KEEP_RUNS_S)
+            await self.agent.keep_runs()
+
     async def _remove_task(self, task: str) -> None:
         await self._versions.remove(task)
         await self._exclusive.forget(task)
@@ -240,9 +247,8 @@ class Device:
         if outcome is None:
             return
         version = outcome.version
-        self.agent.count_run(task, version, outcome.failure)
-        if outcome.revert_reason:
-            self._background.spawn(self.agent.revert(task, outcome.revert_reason, version=version), "revert")
+        if reason := self.agent.count_run(task, version, outcome.failure):  # without waiting for the cloud's verdict
+            self._background.spawn(self.agent.revert(task, reason, version=version), "revert")
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:
         self.counts.to_ack_ms.append(latency_s * 1000)

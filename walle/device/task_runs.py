@@ -28,7 +28,6 @@ from walle.task_failure import failure_of
 from walle.task_log import LogLine, TaskLog, last_lines
 from walle.task_runner import PHASE_TOPIC, TaskRunner, deadline_s
 
-_FAILURES_TO_REVERT = 10
 _KEPT_FOR_TASK = 0.1  # of a run's deadline: its time to go on after an escalation that got no answer
 
 
@@ -46,14 +45,10 @@ class _Run:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The outcome of a run that counts for or against its version.
-
-    `failure` is None for a run that ended well. `revert_reason` is set if the version is to be left.
-    """
+    """The outcome of a run that counts for or against its version: `failure` is None for a run that ended well."""
 
     version: str
     failure: Failure | None = None
-    revert_reason: str = ""
 
 
 class TaskRuns:
@@ -127,7 +122,6 @@ class TaskRuns:
             counts.runs_ok += 1
             counts.produced += run.outputs
             counts.to_feature_ms.append((self._clock.monotonic() - run.arrived_s) * 1000)
-            run.version.failures_in_a_row = 0
             return RunOutcome(version=version)
         failure = failure_of(error or VMError(f"a run of {task} ended without an error"), log=last_lines(run.log))
         counts.runs_failed += 1
@@ -137,11 +131,7 @@ class TaskRuns:
             return None  # the cloud was unreachable, or had no room: that does not count against the version
         if run.is_unserved or isinstance(error, HostStartError):
             return None  # nor does a fault of the device's disk, or of its VM host
-        run.version.failures_in_a_row += 1
-        reason = ""
-        if run.version.failures_in_a_row == _FAILURES_TO_REVERT:  # without waiting for the cloud's verdict
-            reason = f"{_FAILURES_TO_REVERT} runs in a row failed, the last with: {failure.error}"
-        return RunOutcome(version=version, failure=failure, revert_reason=reason)
+        return RunOutcome(version=version, failure=failure)
 
     def _log_failure(self, task: str, version: str, failure: Failure) -> None:
         """Write a failed run to the task's log, whose bounds hold for tracebacks too."""

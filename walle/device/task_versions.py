@@ -32,7 +32,6 @@ class ActiveVersion:
     files: Path
     manifest: Manifest
     dictionary: Dictionary | None = None  # for its uploads
-    failures_in_a_row: int = 0
 
 
 class TaskVersions:

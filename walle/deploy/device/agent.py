@@ -24,7 +24,7 @@ from typing import Protocol, Self
 from walle.clock import Clock
 from walle.deploy.device.coded_file import Base
 from walle.deploy.device.exclusive import ExclusiveFiles
-from walle.deploy.device.fetch import Fetcher, FetchError
+from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.installed import (
     CorruptedError,
     InstalledTasks,
@@ -36,13 +36,14 @@ from walle.deploy.device.installed import (
 )
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.pull import BundleRejectedError, KeptFiles, Puller, on_disk, to_the_end
-from walle.deploy.device.trust import MAX_ROOTS_AT_ONCE, DeviceTrust, TrustError, TrustFile
+from walle.deploy.device.trust import DeviceTrust, TrustError
+from walle.deploy.device.trust_renewal import TrustRenewal
+from walle.deploy.device.watched_runs import WatchedRuns
 from walle.deploy.signing import SignatureError
-from walle.deploy.trust import MAX_ROOT_BYTES, MAX_SCENARIOS_BYTES
 from walle.engine_ext.vm.host import HostStartError
 from walle.engine_ext.vm.loop_calls import HostLost
 from walle.errors import DeployError
-from walle.protocol import Alarm, Directive, Failure, Manifest, ProtocolError, Timestamp, check_sha256
+from walle.protocol import Directive, Failure, Manifest, ProtocolError, check_sha256
 from walle.task_failure import failure_of
 
 _LOG = logging.getLogger(__name__)
@@ -150,8 +151,8 @@ class Agent:
         self.outcomes = outcomes
         self._installed = InstalledTasks(folder)
         self._trust = trust
-        self._trust_file = TrustFile(folder)
-        self._fetcher = fetcher
+        self._renewal = TrustRenewal(folder, trust, fetcher, outcomes, clock)
+        self._runs = WatchedRuns(folder)
         self._puller = Puller(
             self._installed,
             trust,
@@ -174,9 +175,6 @@ class Agent:
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # see `_lock`
         self._newest: dict[str, tuple[int, int]] = {}  # task → highest epoch and serial that a call is working on
         self._pulls: dict[str, asyncio.Task[Manifest]] = {}
-        self._renewing = asyncio.Lock()
-        self._last_header = ""  # of the timestamp that was accepted last
-        self._alarmed: set[str] = set()  # kinds of alarms since the last fresh timestamp
         self._postponed: dict[str, str] = {}  # task → manifest of a checked version in `versions` that is not activated
 
     def _lock(self, task: str) -> asyncio.Lock:
@@ -198,7 +196,8 @@ class Agent:
         Both are reported as REVERTED; a corrupted version never runs. A task whose state is corrupted is removed, its
         data too, and reported as REMOVED.
         """
-        await on_disk(self._trust_file.read, self._trust)
+        await self._renewal.restore()
+        await on_disk(self._runs.read)
         for task in await on_disk(self._installed.tasks):
             async with self._lock(task):
                 try:
@@ -218,6 +217,7 @@ class Agent:
             self._cancel_pull(task, _CLOSED)
             async with lock:
                 pass
+        await self.keep_runs()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -237,7 +237,7 @@ class Agent:
         """
         if not self._is_started:
             raise RuntimeError("the agent is not started, or is closed: it does not know what is installed; call start")
-        refused = await self._renew(timestamp) if timestamp and timestamp != self._last_header else None
+        refused = await self._renewal.renew(timestamp) if timestamp else None
         self.watch_freshness(is_needed=bool(directives or timestamp))
         async with asyncio.TaskGroup() as group:
             handling = [group.create_task(self._handle_one(directive, refused)) for directive in directives]
@@ -258,76 +258,36 @@ class Agent:
             await to_the_end(self._fall_back(task, reason))
             return True
 
-    def count_run(self, task: str, version: str, failure: Failure | None = None) -> None:
-        """Count one execution of a version towards the release that brought it; it failed if there is a `failure`."""
+    def count_run(self, task: str, version: str, failure: Failure | None = None) -> str:
+        """Count one execution of a version towards the release that brought it; it failed if there is a `failure`.
+
+        Return why the version is to be left (`revert`), as it fails more often than the one before it, else "".
+        """
         state = self._states.get(task, TaskState(task=task))
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
-        release = refs[0].release if refs else ""
-        self.outcomes.count_run(task, version, release, failure)
+        self.outcomes.count_run(task, version, refs[0].release if refs else "", failure)
+        if not refs or refs[0] is not state.active:
+            return ""
+        found = self._runs.count(state, ok=failure is None)
+        return f"{found}; the last: {failure.error}" if found and failure is not None else found
 
-    # --- trust -------------------------------------------------------------------------------------------------------
-
-    async def _renew(self, header: str) -> DeployError | None:
-        """Take a timestamp, with the metadata that it announces; return why it was refused, if it was."""
+    async def keep_runs(self) -> None:
+        """Write the counts of runs to the disk, if there are new ones; a disk error is logged."""
+        if not self._runs.is_changed:
+            return
+        self._runs.is_changed = False
         try:
-            async with self._renewing:
-                await self._follow_roots(stamp := Timestamp.from_header(header))
-                if self._trust.check(stamp):
-                    scenarios = None
-                    if self._trust.needs_scenarios(stamp):
-                        url = f"/trust/{stamp.scenarios}.scenarios.json"
-                        scenarios = await self._fetcher.fetch_small(url, max_bytes=MAX_SCENARIOS_BYTES)
-                    self._trust.accept(stamp, scenarios)
-                    await on_disk(self._trust_file.write, self._trust)
-                    self._last_header = header
-                    if not self._trust.stale():
-                        self._alarmed.clear()
-        except ProtocolError as error:
-            return self._refuse_trust(TrustError("metadata", str(error)))
-        except TrustError as error:
-            return self._refuse_trust(error)
-        except FetchError as error:  # says nothing of the metadata; the next answer tries again
-            _LOG.info("%s", error)
-            return error
+            await on_disk(self._runs.write, self._runs.to_bytes())
         except OSError as error:
-            _LOG.warning("the device's trust cannot be written: %s", error)
-        return None
-
-    async def _follow_roots(self, timestamp: Timestamp) -> None:
-        """Walk the root metadata up to the version that a timestamp, not yet verified, announces."""
-        before = self._trust.root.version
-        try:
-            for number in range(before + 1, min(timestamp.root, before + MAX_ROOTS_AT_ONCE) + 1):
-                self._trust.follow(
-                    await self._fetcher.fetch_small(f"/trust/{number}.root.json", max_bytes=MAX_ROOT_BYTES)
-                )
-        finally:
-            if self._trust.root.version > before:
-                self._last_header = ""
-                await on_disk(self._trust_file.write, self._trust)
+            self._runs.is_changed = True
+            _LOG.warning("the counts of runs cannot be written: %s", error)
 
     def watch_freshness(self, *, is_needed: bool = False) -> None:
         """Raise an alarm where no fresh timestamp has come; call it at each answer without directives or a timestamp.
 
         A device that never had a timestamp does so only where one `is_needed`.
         """
-        if self._trust.timestamp is None and not is_needed:
-            return
-        if reason := self._trust.stale():
-            self._alarm("frozen", reason)
-        if fault := self._trust.clock_fault():
-            self._alarm("clock", fault)
-
-    def _refuse_trust(self, error: TrustError) -> TrustError:
-        self._alarm(error.kind, error.reason)
-        return error
-
-    def _alarm(self, kind: str, reason: str) -> None:
-        """Report an alarm of this kind, once until a fresh timestamp comes."""
-        if kind not in self._alarmed:
-            self._alarmed.add(kind)
-            _LOG.warning("%s", reason)
-            self.outcomes.alarm(Alarm(kind, reason, self._clock.time()))
+        self._renewal.watch(is_needed=is_needed)
 
     # --- one directive -----------------------------------------------------------------------------------------------
 
@@ -348,7 +308,7 @@ class Agent:
         except SignatureError as error:
             raise DirectiveRefusedError(directive, str(error)) from error
         except TrustError as error:
-            raise DirectiveRefusedError(directive, str(self._refuse_trust(error))) from error
+            raise DirectiveRefusedError(directive, str(self._renewal.refuse(error))) from error
         if directive.expires_s <= self._trust.now_s():
             raise DirectiveRefusedError(directive, f"it expired at {directive.expires_s} s since the epoch")
         if directive.serial <= 0:
@@ -671,6 +631,8 @@ class Agent:
     async def _clean(self, state: TaskState, *, partial_newer_than_s: float | None = None) -> None:
         """Remove leftovers; those that cannot be removed now are removed at the next start."""
         self._postponed.pop(state.task, None)
+        if state.active is None and state.previous is None:
+            self._runs.forget(state.task)
         try:
             await on_disk(self._installed.clean, state, partial_newer_than_s=partial_newer_than_s)
         except OSError as error:
