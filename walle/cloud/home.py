@@ -16,6 +16,7 @@ from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.exclusive_store import ExclusiveStore
 from walle.deploy.cloud.file_address import FileAddresses
 from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.cloud.signatures import Signatures
 from walle.deploy.signing import Signer
@@ -61,7 +62,7 @@ class CloudHome:
         make_folders(self.folder, mode=0o700)  # uploads.db holds what users did
         keys = self.folder / "keys"
         make_folders(keys, mode=0o700)
-        for folder in (self.folder, keys):
+        for folder in (self.folder, keys, self.folder / "files", self.folder / "cloud-files"):
             remove_unfinished(folder)
         if not (keys / "audit.pem").exists():
             Signer.generate().save(keys / "audit.pem")
@@ -137,7 +138,7 @@ class CloudHome:
 
     @functools.cached_property
     def files(self) -> FileStore:
-        return FileStore(self.folder / "files")
+        return FolderStore(self.folder / "files")
 
     @functools.cached_property
     def coded_files(self) -> CodedFiles:
@@ -152,4 +153,4 @@ class CloudHome:
     @functools.cached_property
     def cloud_files(self) -> FileStore:
         """Files of versions that no device gets: nothing serves them."""
-        return FileStore(self.folder / "cloud-files")
+        return FolderStore(self.folder / "cloud-files")

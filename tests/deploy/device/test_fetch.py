@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 
 from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.fetch import FetchError, HttpFetcher, WrongLengthError
 
 DATA = bytes(range(256)) * 3000
@@ -35,7 +35,7 @@ async def _all(fetcher: HttpFetcher, url: str, offset: int, size_bytes: int) -> 
 
 @pytest.mark.asyncio
 async def test_pulls_whole_and_resumes_from_the_cdn_app(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
+    store = FolderStore(tmp_path)
     sha256 = store.put(DATA)
     async with _serving(cdn_app(store)) as fetcher:
         url = f"/cdn/{sha256}"

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from io import BufferedReader
+from typing import BinaryIO
 
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.coded_files import IDENTITY, CodedFile, CodedFiles
@@ -113,7 +113,7 @@ async def _send_file(served: CodedFile, request: Mapping[bytes, str], scope: Sco
         headers.append((b"content-encoding", served.coding.encode()))
     if _matches(request.get(b"if-none-match", ""), etag):
         return await _send_head(send, 304, headers, ends=True)
-    size_bytes = os.fstat(file.fileno()).st_size
+    size_bytes = file.seek(0, os.SEEK_END)
     start, stop, status = 0, size_bytes, 200
     range_header = request.get(b"range", "")
     if range_header and scope["method"] == "GET" and request.get(b"if-range", etag).strip() == etag:
@@ -134,7 +134,7 @@ async def _send_file(served: CodedFile, request: Mapping[bytes, str], scope: Sco
     return None
 
 
-async def _send_body(file: BufferedReader, start: int, stop: int, send: Send) -> None:
+async def _send_body(file: BinaryIO, start: int, stop: int, send: Send) -> None:
     def read(offset: int, count: int) -> bytes:
         file.seek(offset)
         return file.read(count)
