@@ -25,7 +25,7 @@ class S3Server(NamedTuple):
     endpoint: str
     filer: str  # shows what the S3 API keeps, in folders
 
-    def keys(self) -> list[str]:
+    def keys_of_objects(self) -> list[str]:
         """Return the keys of all objects."""
         found = httpx.get(f"{self.endpoint}/{BUCKET}?list-type=2").raise_for_status().text
         return [part.partition("</Key>")[0] for part in found.split("<Key>")[1:]]

