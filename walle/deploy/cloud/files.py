@@ -124,6 +124,9 @@ class FileStore(abc.ABC):
         """Return a new file that is put piece by piece, to be used within `with`."""
         return FileWriter(self._local, self._keep)
 
+    def check(self) -> None:  # noqa: B027 - a folder is there
+        """Raise FileStoreUnavailableError where the store cannot be used."""
+
     def has(self, sha256: str) -> bool:
         try:
             self.stat(sha256)

@@ -128,7 +128,8 @@ class S3Store(FileStore):
             return ""
         check_name(sha256)
         with self._errors(sha256):
-            return self._s3.sign(self._public, "GET", sha256, timedelta(seconds=life_s))
+            url: str = self._s3.sign(self._public, "GET", sha256, timedelta(seconds=life_s))
+            return url
 
     def _keep(self, path: Path, sha256: str) -> None:
         large = path.stat().st_size >= MULTIPART_BYTES
