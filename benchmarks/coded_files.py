@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from walle.deploy.cloud.coded_files import CodedFiles
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.coded_file import Base, decode
 from walle.deploy.file_coding import DCZ, ZSTD
 from walle.protocol import FileEntry
@@ -51,7 +51,7 @@ def measure(old: bytes, new: bytes, rounds: int) -> dict[str, float]:
     """Return sizes in bytes, and CPU seconds and memory of making and decoding the difference."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        store = FileStore(folder / "files")
+        store = FolderStore(folder / "files")
         entries = [FileEntry("model", store.put(data), len(data)) for data in (old, new)]
         base = Base(entries[0].sha256, store.path(entries[0].sha256), len(old))
         making_s = []

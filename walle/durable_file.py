@@ -7,7 +7,7 @@ is moved by one rename, and both parents are synced. A power cut at any moment l
 import os
 from pathlib import Path
 
-_UNFINISHED = ".unfinished"  # ends the names of temporary files
+UNFINISHED = ".unfinished"  # ends the names of temporary files
 _CHUNK_BYTES = 1 << 20
 
 
@@ -23,7 +23,7 @@ def write_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
         OSError: the folder does not exist or cannot be written, or the disk is full; `path` is unchanged.
     """
     content = data.encode() if isinstance(data, str) else data
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{_UNFINISHED}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{UNFINISHED}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
@@ -41,7 +41,7 @@ def write_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove the temporary files of killed writers. No `write_file` may be running in `folder`."""
-    for leftover in folder.glob(f".*{_UNFINISHED}"):
+    for leftover in folder.glob(f".*{UNFINISHED}"):
         leftover.unlink(missing_ok=True)
 
 

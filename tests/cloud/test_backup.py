@@ -18,6 +18,7 @@ from walle.cloud.identity.store import IdentityRefusedError
 from walle.cloud.restore import restore_backup, skip_release_numbers
 from walle.cloud.secret_files import SecretFilesError, is_secret, load_secrets, save_secrets
 from walle.deploy.cloud.audit import read_records, verify
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.signing import Signer
 
 PASSPHRASE = "correct horse battery"
@@ -229,7 +230,7 @@ def test_a_folder_in_use_is_neither_overwritten_nor_a_place_for_a_backup(home: C
 
 def test_a_damaged_file_of_the_cloud_is_named(home: CloudHome) -> None:
     sha256 = hashlib.sha256(b"a model").hexdigest()
-    home.files.path(sha256).write_bytes(b"a mode1")
+    FolderStore(home.folder / "files").path(sha256).write_bytes(b"a mode1")
     _, manifest = backup_of(home)
     assert manifest.damaged == (f"files/{sha256[:2]}/{sha256}",)
 

@@ -17,7 +17,7 @@ from tests.sim.shop_cloud import User, shop_cloud
 from walle.clock import ManualClock
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.file_address import FileAddresses, signed_files
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release import ReleaseRequest
 from walle.errors import ConfigError
@@ -33,7 +33,7 @@ class Served:
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock()
         self.path = folder / "files.json"
-        store = FileStore(folder / "files")
+        store = FolderStore(folder / "files")
         self.sha256 = store.put(CONTENT)
         self.signing = self.process()
         app = signed_files(cdn_app(store), self.process())

@@ -285,7 +285,7 @@ def check_coded_files_behind_a_cache(home: CloudHome, http: httpx.Client, prefix
     for is_cached in (False, True):
         if is_cached:
             shutil.rmtree(home.folder / "coded-files")
-            home.files.path(entries[1].sha256).unlink()
+            home.files.remove(entries[1].sha256)
         with http.stream("GET", url, headers=difference) as answer:
             coded = b"".join(answer.iter_raw())
         assert answer.headers["content-encoding"] == "dcz"
@@ -323,7 +323,7 @@ def test_the_manuals_nginx_ends_tls_and_keeps_files_by_their_sha256(tmp_path: Pa
             keys = json.loads((tmp_path / "cloud" / "keys" / "files.json").read_text())["keys"]
             with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=ca_file), timeout=LIMIT_S) as http:
                 assert http.get(f"{prefix}/{sha256}").content == content
-                home.files.path(sha256).unlink()  # from here on it is nginx that has it
+                home.files.remove(sha256)  # from here on it is nginx that has it
                 assert http.get(f"{prefix}/{sha256}").content == content
                 part = http.get(f"{prefix}/{sha256}", headers={"Range": "bytes=5-9"})
                 assert (part.status_code, part.content) == (206, b"56789")

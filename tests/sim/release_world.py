@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from walle.clock import Clock
 from walle.deploy.cloud.attribute_schema import ColumnType, Schema
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.policy import Policy
@@ -85,7 +85,7 @@ class ReleaseWorld:
     def __init__(self, folder: Path, clock: Clock, journal: Journal, signer: Signer = RELEASE_SIGNER) -> None:
         self.clock = clock
         self.journal = journal
-        self.files = FileStore(folder / "files")
+        self.files = FolderStore(folder / "files")
         self.answerer = Answerer()
         self.simulation = SimulationResult(ok=True, runs=3, failures=0)
         self.simulated: list[str] = []

@@ -104,6 +104,18 @@ def up(
     name: Annotated[
         list[str] | None, typer.Option(help="What devices call this host; once for each name, the first in join.json.")
     ] = None,
+    files: Annotated[
+        str,
+        typer.Option(
+            help="Where files of versions lie: s3://BUCKET/PREFIX, or folder; as before if empty. See walle files."
+        ),
+    ] = "",
+    s3_endpoint: Annotated[str, typer.Option(help="URL of the S3 server; Amazon's if empty.")] = "",
+    s3_region: Annotated[str, typer.Option(help="Region of the bucket; us-east-1 if empty.")] = "",
+    s3_public: Annotated[
+        str,
+        typer.Option(help="URL at which devices reach the S3 server: files are redirected there, else sent from here."),
+    ] = "",
     scenario: Annotated[list[str] | None, typer.Option(help="Task repository to make; once for each.")] = None,
     business_app: Annotated[
         str, typer.Option(help="Factory of your own ASGI app, package.module:function, served with the push answer.")
@@ -159,6 +171,7 @@ def up(
     with _only_one(folder):
         from walle.cloud import CloudConfig
         from walle.cloud.config import parse_resources
+        from walle.cloud.file_places import choose_place, parse_place
         from walle.cloud.malloc import map_tls_buffers
         from walle.pipeline.ingest.feature_view import ViewConfig
         from walle.pipeline.ingest.quota import DeviceQuota
@@ -174,6 +187,10 @@ def up(
             ViewConfig.parse(view)
         if uploads and not uploads.startswith(("postgresql://", "postgres://")):
             raise typer.BadParameter("must be postgresql://USER@HOST/DATABASE, or empty", param_hint="--uploads")
+        if not files and (s3_endpoint or s3_region or s3_public):
+            raise typer.BadParameter("name the bucket too: --files s3://BUCKET/PREFIX", param_hint="--s3-...")
+        if files:
+            choose_place(folder, parse_place(files, endpoint=s3_endpoint, region=s3_region, public=s3_public))
         map_tls_buffers()
         config = CloudConfig(
             folder=folder.resolve(),

@@ -8,6 +8,7 @@ from typing import Any
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority
+from walle.cloud.file_places import open_store
 from walle.cloud.identity.store import IdentityStore
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.access_file import AccessFile
@@ -39,6 +40,7 @@ class CloudHome:
         repos/              task repositories       files/              what /cdn serves
         attributes.toml     attributes of devices that rules of releases may name, written by the cloud's owner
         cloud-files/        what only the cloud's phases read
+        files.toml          the bucket in which both lie instead (walle.cloud.file_places)
         releases.db  monitor.db  uploads.db  devices.db  identities.db
         exclusive.db        files of single devices, sealed to their keys
 
@@ -61,7 +63,7 @@ class CloudHome:
         make_folders(self.folder, mode=0o700)  # uploads.db holds what users did
         keys = self.folder / "keys"
         make_folders(keys, mode=0o700)
-        for folder in (self.folder, keys):
+        for folder in (self.folder, keys, self.folder / "files", self.folder / "cloud-files"):
             remove_unfinished(folder)
         if not (keys / "audit.pem").exists():
             Signer.generate().save(keys / "audit.pem")
@@ -75,6 +77,8 @@ class CloudHome:
         self.access.keep_spare()
         for scenario in scenarios:
             self.repos.create(scenario)
+        for store in (self.files, self.cloud_files):
+            store.check()
         prepare_trust(self.trust, self.repos.scenarios(), SystemClock())
 
     @functools.cached_property
@@ -137,7 +141,7 @@ class CloudHome:
 
     @functools.cached_property
     def files(self) -> FileStore:
-        return FileStore(self.folder / "files")
+        return open_store(self.folder, "files")
 
     @functools.cached_property
     def coded_files(self) -> CodedFiles:
@@ -152,4 +156,4 @@ class CloudHome:
     @functools.cached_property
     def cloud_files(self) -> FileStore:
         """Files of versions that no device gets: nothing serves them."""
-        return FileStore(self.folder / "cloud-files")
+        return open_store(self.folder, "cloud-files")

@@ -79,7 +79,7 @@ class ReleaseNode:
             return await asyncio.to_thread(home.signatures.add, built.manifest, signatures)
 
         async def read(sha256: str) -> bytes:
-            return await asyncio.to_thread(home.files.path(sha256).read_bytes)
+            return await asyncio.to_thread(home.files.read, sha256)
 
         async def put(data: bytes) -> str:
             return await asyncio.to_thread(home.files.put, data)

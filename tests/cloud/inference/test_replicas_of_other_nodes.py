@@ -118,7 +118,7 @@ async def test_a_version_that_the_cloud_lost_or_that_is_too_large_fails_with_the
     home = home_in(tmp_path / "cloud")
     lost = released(home, MAIN, CONFIG, files=FILES)
     large = released(home, MAIN, CONFIG, name="large", files={**FILES, "resources/big.bin": bytes(2 << 20)})
-    home.cloud_files.path(sha256_of(FILES["resources/mine.bin"])).unlink()
+    home.cloud_files.remove(sha256_of(FILES["resources/mine.bin"]))
     async with far_replica(home, tmp_path, inference_mb=1) as far:
         (answer,) = await far.engine.run(lost, [request(1)])
         assert "the cloud does not hold it" in str(answer)

@@ -11,6 +11,7 @@ from tests.sim.shop_cloud import until
 from walle.cloud.inference.engine import ReleasedVersion
 from walle.cloud.inference.served_versions import ServedVersions
 from walle.cloud.inference.versions import Versions
+from walle.deploy.cloud.folder_store import FolderStore
 
 
 class Engine:
@@ -39,7 +40,7 @@ class Releases:
 async def test_a_manifest_that_could_not_be_read_is_read_again_with_the_next_table(tmp_path: Path) -> None:
     home, engine = home_in(tmp_path), Engine()
     version = released(home, "def execute(ctx, x):\n    return x\n")
-    path = home.files.path(version.sha256)
+    path = FolderStore(home.folder / "files").path(version.sha256)
     served = ServedVersions(Versions(home, Releases()), engine)  # type: ignore[arg-type]
     path.rename(tmp_path / "elsewhere")
     await served.keep([version.sha256])

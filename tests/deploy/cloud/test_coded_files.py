@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.coded_files import CodedFiles
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.coded_file import Base, CodedPart, CodingError, decode
 from walle.deploy.device.fetch import HeldPart, HttpFetcher, WrongLengthError
 from walle.deploy.file_coding import DCZ, ZSTD, dcz_header, format_dictionary, parse_dictionary, window_bytes
@@ -35,7 +35,7 @@ def entry(path: str, data: bytes, route: str = "shared") -> FileEntry:
 
 class Cloud:
     def __init__(self, folder: Path) -> None:
-        self.store = FileStore(folder / "files")
+        self.store = FolderStore(folder / "files")
         self.coded = CodedFiles(folder / "coded", self.store)
 
     def release(self, new: dict[str, bytes], *older: dict[str, bytes]) -> None:

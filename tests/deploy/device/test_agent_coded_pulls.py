@@ -16,7 +16,7 @@ from tests.sim.agent_device import TASK, Device, assert_tidy
 from tests.sim.cloud_files import CloudFiles, sha256_of
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.coded_files import CodedFiles
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.fetch import FetchError, HttpFetcher
 from walle.protocol import Directive, Envelope, Manifest
 
@@ -30,7 +30,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.cloud = CloudFiles()
-        self.store = FileStore(folder / "files")
+        self.store = FolderStore(folder / "files")
         self.coded_folder = folder / "coded"
         self.coded = CodedFiles(self.coded_folder, self.store)
         self.asked: list[list[Any]] = []

@@ -26,7 +26,7 @@ from tests.sim.agent_device import (
 from tests.sim.cloud_files import NEVER_S, CloudFiles, sha256_of
 from tests.sim.power_cut import FaultyDisk
 from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.agent import SupersededError
 from walle.deploy.device.fetch import FetchError, HttpFetcher
 from walle.deploy.device.installed import InstalledTasks
@@ -233,7 +233,7 @@ async def test_pulls_are_spread_by_jitter_and_going_back_is_not(tmp_path: Path) 
 @pytest.mark.asyncio
 async def test_pulls_from_a_real_cdn_and_resumes_where_the_link_dropped(tmp_path: Path) -> None:
     cloud = CloudFiles()
-    store = FileStore(tmp_path / "cdn")
+    store = FolderStore(tmp_path / "cdn")
     files = FILES["v1"] | {"big": random.Random(1).randbytes(3_000_000)}
     directive = cloud.publish(TASK, "v1", files)
     for data in cloud.blobs.values():

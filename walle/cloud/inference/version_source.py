@@ -1,11 +1,10 @@
 """Sources of versions' manifests and files for replicas: the cloud's folder, or a cache of it (`node_cache`)."""
 
 import asyncio
-from pathlib import Path
 from typing import Protocol
 
 from walle.cloud.home import CloudHome
-from walle.deploy.cloud.files import FileStoreError
+from walle.deploy.cloud.files import FileStore, FileStoreError
 from walle.protocol import Manifest
 
 PART_BYTES = 256 << 10  # of a file that is sent to another node: a batch does not wait long for the part before it
@@ -28,11 +27,11 @@ class HomeSource:
 
     async def manifest(self, sha256: str) -> Manifest:
         """Return a manifest that the keys of its scenario signed."""
-        envelope = await asyncio.to_thread(self._home.files.path(sha256).read_bytes)
+        envelope = await asyncio.to_thread(self._home.files.read, sha256)
         return self._home.trust.scenarios().verify_manifest(envelope)
 
     async def read(self, sha256: str) -> bytes:
-        return await asyncio.to_thread(lambda: self._path(sha256).read_bytes())
+        return await asyncio.to_thread(lambda: self._store_of(sha256).read(sha256))
 
     def read_part(self, sha256: str, offset: int) -> tuple[int, bytes]:
         """Return the size of a file, and its PART_BYTES from `offset`, fewer at its end.
@@ -41,13 +40,13 @@ class HomeSource:
             FileStoreError: the cloud does not hold it.
             OSError: it cannot be read.
         """
-        with self._path(sha256).open("rb") as file:
+        with self._store_of(sha256).open(sha256) as file:
             size_bytes = file.seek(0, 2)
             file.seek(offset)
             return size_bytes, file.read(PART_BYTES)
 
-    def _path(self, sha256: str) -> Path:
+    def _store_of(self, sha256: str) -> FileStore:
         for store in (self._home.files, self._home.cloud_files):
             if store.has(sha256):
-                return store.path(sha256)
+                return store
         raise FileStoreError(sha256, "the cloud does not hold it")

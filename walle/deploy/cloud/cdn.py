@@ -1,18 +1,24 @@
-"""ASGI app that serves the files of a `FileStore` as `/cdn/{sha256}` (§6), whole or in a content coding."""
+"""ASGI app that serves the files of a `FileStore` as `/cdn/{sha256}` (§6), whole or in a content coding.
+
+Whole files of a store that has addresses of its own (`FileStore.address`) are redirected there for REDIRECT_S seconds.
+"""
 
 import asyncio
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
-from io import BufferedReader
+from typing import BinaryIO
 
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.coded_files import IDENTITY, CodedFile, CodedFiles
-from walle.deploy.cloud.files import FileStore, FileStoreError
+from walle.deploy.cloud.files import FileStore, FileStoreError, FileStoreUnavailableError
 from walle.deploy.file_coding import DCZ, ZSTD, parse_dictionary
 
+_LOG = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024
+REDIRECT_S = 300
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ROUTE = re.compile(r"(?:/cdn)?/([^/]*)")
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE | re.ASCII)
@@ -74,20 +80,34 @@ async def _answer(store: FileStore, coded_files: CodedFiles | None, scope: Scope
     request = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
     try:
         served = await asyncio.to_thread(_open, store, coded_files, sha256, request)
+    except FileStoreUnavailableError as error:
+        _LOG.error("%s", error)
+        extra = [(b"retry-after", b"10")]
+        return await _send_error(send, scope, 503, "the cloud's store of files does not answer; try again", extra)
     except FileStoreError:
         return await _send_error(send, scope, 404, f"no file {sha256}; was its version released from this cloud?")
+    if isinstance(served, str):
+        return await _send_head(send, 302, [(b"location", served.encode()), (b"cache-control", b"no-store")], ends=True)
     with served.file:
         await _send_file(served, request, scope, send)
     return None
 
 
-def _open(store: FileStore, coded_files: CodedFiles | None, sha256: str, request: Mapping[bytes, str]) -> CodedFile:
-    """Return the form of a file that its caller gets. Raises FileStoreError where the store does not hold it."""
+def _open(
+    store: FileStore, coded_files: CodedFiles | None, sha256: str, request: Mapping[bytes, str]
+) -> CodedFile | str:
+    """Return the form of a file that its caller gets, or the address of the whole one.
+
+    Raises:
+        FileStoreError: the store does not hold it.
+    """
     codings = _accepted(request.get(b"accept-encoding", ""))
     if coded_files is not None and codings and store.has(sha256):
         dictionary = parse_dictionary(request.get(b"available-dictionary", ""))
         if found := coded_files.find(sha256, codings, dictionary):
             return found
+    if url := store.address(sha256, REDIRECT_S):
+        return url
     return CodedFile(IDENTITY, store.open(sha256), f'"{sha256}"')
 
 
@@ -113,7 +133,7 @@ async def _send_file(served: CodedFile, request: Mapping[bytes, str], scope: Sco
         headers.append((b"content-encoding", served.coding.encode()))
     if _matches(request.get(b"if-none-match", ""), etag):
         return await _send_head(send, 304, headers, ends=True)
-    size_bytes = os.fstat(file.fileno()).st_size
+    size_bytes = file.seek(0, os.SEEK_END)
     start, stop, status = 0, size_bytes, 200
     range_header = request.get(b"range", "")
     if range_header and scope["method"] == "GET" and request.get(b"if-range", etag).strip() == etag:
@@ -134,7 +154,7 @@ async def _send_file(served: CodedFile, request: Mapping[bytes, str], scope: Sco
     return None
 
 
-async def _send_body(file: BufferedReader, start: int, stop: int, send: Send) -> None:
+async def _send_body(file: BinaryIO, start: int, stop: int, send: Send) -> None:
     def read(offset: int, count: int) -> bytes:
         file.seek(offset)
         return file.read(count)

@@ -8,9 +8,8 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable
-from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.file_coding import DCZ, ZSTD, ZSTD_WINDOW_BYTES, dcz_header, window_bytes
@@ -33,7 +32,7 @@ class CodedFile(NamedTuple):
     """One form of a file, open for reading; `etag` changes when a form is made again with other bytes."""
 
     coding: str
-    file: BufferedReader
+    file: BinaryIO
     etag: str
 
 
@@ -101,8 +100,7 @@ class CodedFiles:
         return len(data)
 
     def _read(self, sha256: str) -> bytes:
-        with self._store.open(sha256) as file:
-            return file.read()
+        return self._store.read(sha256)
 
     def _path(self, sha256: str, dictionary: str = "") -> Path:
         name = f"{sha256}.{dictionary}.{DCZ}" if dictionary else f"{sha256}.{ZSTD}"

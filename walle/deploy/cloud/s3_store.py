@@ -1,0 +1,244 @@
+"""A `FileStore` in a bucket with the S3 API: objects named by their sha256 under a prefix (Python package `obstore`).
+
+An object is overwritten by each put of its file: the bytes are equal, damage is mended, and its time is renewed. S3
+shows an object when it is whole, and files of MULTIPART_BYTES or more are sent in parts that are removed where one
+fails. Parts that a killed process left are removed by a rule of the bucket (docs/how-to/files.md).
+
+Keys come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), else from the file of
+credentials that other S3 programs read, else from the machine's role.
+"""
+
+import configparser
+import contextlib
+import dataclasses
+import hashlib
+import io
+import os
+from collections.abc import Buffer, Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from walle.deploy.cloud.files import (
+    FileStore,
+    FileStoreError,
+    FileStoreUnavailableError,
+    StoredFile,
+    check_name,
+    is_name,
+)
+from walle.durable_file import make_folders
+from walle.errors import ConfigError
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store as Bucket
+
+MULTIPART_BYTES = 16 << 20
+_PART_BYTES, _PARTS_AT_ONCE = 8 << 20, 4  # 32 MiB of memory; at most 10,000 parts
+_READ_BYTES = 4 << 20  # in one request
+_RETRIES, _RETRY_S = 3, 20
+_NO_BUCKET, _MAKE_BUCKET = "NoSuchBucket", "the bucket does not exist: make it first"
+
+
+@dataclasses.dataclass(frozen=True)
+class S3Place:
+    """A prefix in a bucket. `endpoint` "" is that of Amazon for the region; `public` is the one that devices reach.
+
+    Devices are sent there with signed addresses; with "" the gateway reads the files for them.
+    """
+
+    bucket: str
+    prefix: str
+    endpoint: str = ""
+    region: str = "us-east-1"
+    public: str = ""
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket}/{self.prefix}"
+
+
+class S3Store(FileStore):
+    """Files of a place in a bucket. `folder` has temporary files and the lock; it is made.
+
+    Raises:
+        ConfigError: the Python package `obstore` is not installed, or an endpoint is not a URL.
+    """
+
+    def __init__(self, place: S3Place, folder: Path, *, environment: Mapping[str, str] = os.environ) -> None:
+        super().__init__(str(place), folder)
+        try:
+            import obstore
+        except ImportError:
+            raise ConfigError(f"{place}: files in a bucket need the S3 client: pip install 'walle[s3]'") from None
+        make_folders(folder)
+        self._s3 = obstore
+        self._bucket = _open(place, place.endpoint, environment)
+        self._public = _open(place, place.public, environment) if place.public else None
+
+    def check(self) -> None:
+        """Check that the bucket is there and can be listed. Raises FileStoreUnavailableError."""
+        with self._errors(""):
+            next(iter(self._s3.list(self._bucket, chunk_size=1)), None)
+
+    def put(self, data: bytes) -> str:
+        if len(data) >= MULTIPART_BYTES:
+            return super().put(data)
+        sha256 = hashlib.sha256(data).hexdigest()
+        with self._locked(shared=True), self._errors(sha256):
+            self._s3.put(self._bucket, sha256, data, use_multipart=False)
+        return sha256
+
+    def stat(self, sha256: str) -> StoredFile:
+        check_name(sha256)
+        with self._errors(sha256):
+            return _stored(self._s3.head(self._bucket, sha256))
+
+    def open(self, sha256: str) -> BinaryIO:
+        size_bytes = self.stat(sha256).size_bytes
+
+        def read(start: int, stop: int) -> Buffer:
+            with self._errors(sha256):
+                data: Buffer = self._s3.get_range(self._bucket, sha256, start=start, end=stop)
+                return data
+
+        return cast("BinaryIO", io.BufferedReader(_Ranges(read, size_bytes), _READ_BYTES))
+
+    def files(self) -> Iterator[StoredFile]:
+        with self._errors(""):
+            for batch in self._s3.list(self._bucket, chunk_size=1000):
+                yield from (_stored(found) for found in batch if is_name(found["path"]))
+
+    def remove(self, sha256: str, *, stored_until_s: float | None = None) -> bool:
+        with self._locked(shared=False):
+            try:
+                if stored_until_s is not None and self.stat(sha256).stored_s > stored_until_s:
+                    return False
+                found = self.has(sha256)
+            except FileStoreUnavailableError:
+                raise
+            except FileStoreError:
+                check_name(sha256)
+                return False
+            with self._errors(sha256):
+                self._s3.delete(self._bucket, sha256)
+        return found
+
+    def address(self, sha256: str, life_s: int) -> str:
+        if self._public is None:
+            return ""
+        check_name(sha256)
+        with self._errors(sha256):
+            url: str = self._s3.sign(self._public, "GET", sha256, timedelta(seconds=life_s))
+            return url
+
+    def _keep(self, path: Path, sha256: str) -> None:
+        large = path.stat().st_size >= MULTIPART_BYTES
+        with self._locked(shared=True), self._errors(sha256):
+            self._s3.put(
+                self._bucket, sha256, path, use_multipart=large, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+            )
+
+    @contextlib.contextmanager
+    def _errors(self, sha256: str) -> Iterator[None]:
+        """Turn errors of the client within the block into ours, which name the place and the file."""
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+        try:
+            yield
+        except FileNotFoundError as error:
+            if _NO_BUCKET in str(error):
+                raise FileStoreUnavailableError(sha256, f"{self.place}: {_MAKE_BUCKET}") from error
+            raise FileStoreError(sha256, f"the store {self.place} does not hold it") from None
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            what = "refused; check the keys (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and what they may do there"
+            raise FileStoreUnavailableError(sha256, f"{self.place}: {what}: {_short(error)}") from error
+        except (BaseError, OSError) as error:
+            what = _MAKE_BUCKET if _NO_BUCKET in str(error) else "the S3 server does not answer, or failed"
+            raise FileStoreUnavailableError(sha256, f"{self.place}: {what}: {_short(error)}") from error
+
+
+class _Ranges(io.RawIOBase):
+    """Bytes that are read by ranges."""
+
+    def __init__(self, read: Callable[[int, int], Buffer], size_bytes: int) -> None:
+        self._read_range = read
+        self._size_bytes = size_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size_bytes}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self._position + len(buffer), self._size_bytes)
+        if stop <= self._position:
+            return 0
+        with memoryview(self._read_range(self._position, stop)) as data:
+            buffer[: len(data)] = data
+            self._position += len(data)
+            return len(data)
+
+
+def _open(place: S3Place, endpoint: str, environment: Mapping[str, str]) -> "Bucket":
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store as Bucket
+
+    if endpoint and not endpoint.startswith(("https://", "http://")):
+        raise ConfigError(f"{place}: endpoint {endpoint[:100]!r} is not a URL, such as https://s3.example")
+    options: dict[str, Any] = {"region": place.region, "checksum_algorithm": "SHA256"}
+    if endpoint:
+        options["endpoint"] = endpoint
+    options |= _keys(environment)
+    try:
+        return Bucket(
+            place.bucket,
+            prefix=place.prefix or None,
+            client_options={"allow_http": endpoint.startswith("http://"), "connect_timeout": "5s", "timeout": "60s"},
+            retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
+            **options,
+        )
+    except (BaseError, ValueError) as error:
+        raise ConfigError(f"{place}: endpoint {endpoint!r}: {_short(error)}") from error
+
+
+def _keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys in the file of credentials, none where the environment has some or the file does not."""
+    if "AWS_ACCESS_KEY_ID" in environment:
+        names = {"access_key_id": "AWS_ACCESS_KEY_ID", "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+                 "session_token": "AWS_SESSION_TOKEN"}  # fmt: skip
+        return {option: environment[name] for option, name in names.items() if name in environment}
+    path = Path(environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")).expanduser()
+    profile = environment.get("AWS_PROFILE", "default")
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(path)
+        found = dict(parser[profile]) if parser.has_section(profile) else {}
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not a file of credentials: {error}") from error
+    if "AWS_PROFILE" in environment and not found:
+        raise ConfigError(f"{path}: has no profile {profile!r}, which AWS_PROFILE names")
+    return {
+        name: found[f"aws_{name}"]
+        for name in ("access_key_id", "secret_access_key", "session_token")
+        if f"aws_{name}" in found
+    }
+
+
+def _stored(found: Any) -> StoredFile:
+    return StoredFile(
+        found["path"], found["size"], found["last_modified"].timestamp(), (found["e_tag"] or "").strip('"')
+    )
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).partition("\n\nDebug source")[0].split())[:400]
