@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from walle.cli import app
 
 COMMANDS = {
+    "attributes list", "attributes put", "attributes remove",
     "audit head", "audit show", "audit verify",
     "cloud backup", "cloud restore", "cloud up",
     "demo", "demo livestream",
@@ -67,7 +68,7 @@ def test_help_ends_with_an_example_that_names_the_command(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["task", "release", "cloud", "demo", "device", "features", "file", "model", "token", "audit"]
+    "group", ["task", "release", "cloud", "demo", "device", "features", "file", "attributes", "model", "token", "audit"]
 )
 def test_a_group_is_in_the_help_of_walle_and_lists_its_commands(group: str) -> None:
     assert group in CliRunner().invoke(app, ["--help"]).output

@@ -144,6 +144,35 @@ def test_a_rule_is_previewed_and_a_device_is_explained(person: Person) -> None:
         person.json("rollback", one["id"])
 
 
+def test_a_table_of_attributes_is_put_listed_and_removed(person: Person) -> None:
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["attributes", *arguments], env=person.environment, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout.replace("\n", " ")
+
+    declared = '[attributes]\nuser = "string"\nos = "string"\n[uploaded]\ngroup = "string"\nage = "int"\n'
+    (person.folder / "attributes.toml").write_text(declared)
+    table = person.folder.parent / "groups.csv"
+    table.write_text("user,group,age\nanna,gold,30\nbert,,\n")
+    put = run("put", f"--file={table}", "--key=user")
+    assert "2 rows by user, group (string), age (int): " in put
+    listed = run("list")
+    assert "user" in listed
+    assert "may be uploaded: group (string), age (int); by: device_id, user, os" in listed
+    shown = json.loads(run("list", "--json"))
+    assert [(one["key"], one["rows"], one["put_by"]) for one in shown["tables"]] == [("user", 2, "admin")]
+    assert person.json("preview", "shop", "uploaded.group == 'gold'")["policy"]["columns"] == {
+        "uploaded.group": "string"
+    }
+    rows = table.with_suffix(".jsonl")
+    rows.write_text('{"group": "gold"}\n')
+    with pytest.raises(CloudRefusedError, match=r"line 1: device_id must be a text"):
+        run("put", f"--file={rows}")
+    assert "the table by user is removed" in run("remove", "user")
+    with pytest.raises(CloudRefusedError, match="there is no table by 'user'"):
+        run("remove", "user")
+
+
 def test_an_explanation_is_shown_in_lines() -> None:
     term: TermJson = {"term": "os == 'a'", "holds": False, "device": "it says no os, so that the term is unknown"}
     release: ExplainedReleaseJson = {

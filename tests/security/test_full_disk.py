@@ -92,6 +92,8 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     # Of files that there are: tests/security/test_exclusive_files.py and tests/deploy/cloud/test_exclusive_store.py.
     ("PUT", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
     ("DELETE", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
+    ("PUT", "/v1/attributes/{key}"): ({}, 422, "neither device_id"),
+    ("DELETE", "/v1/attributes/{key}"): ({}, 404, "no table"),
     ("POST", "/v1/preview"): ({}, 422, "required"),  # nothing is written
     ("POST", "/v1/checkin"): ({}, 401, "session"),  # of a device: below
     ("POST", "/v1/outcomes"): ({}, 401, "session"),

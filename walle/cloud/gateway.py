@@ -39,6 +39,7 @@ from walle.deploy.cloud.api import (
     release_router,
     watch_router,
 )
+from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.audit_api import audit_router
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.device_api import registry_router
@@ -147,6 +148,9 @@ class GatewayNode:
                 "watch of losses": losses.run,
                 "revoked devices": functools.partial(self._identity.follow, self._revoke),
                 "use of tokens": access.save_uses,
+                "uploaded attributes": functools.partial(
+                    self._home.uploaded.follow, self._clock, self._answerer.swap_uploaded
+                ),
                 "list of devices": functools.partial(self._note_devices, monitor),
             }
             if rules:
@@ -259,7 +263,10 @@ class GatewayNode:
         app.include_router(device_router(monitor, self._identity.verifier.device_id))
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access, identities.states))
-        app.include_router(targeting_router(releases, monitor, lambda: self._answerer.table, access))
+        uploaded = self._home.uploaded
+        app.include_router(
+            targeting_router(releases, monitor, lambda: self._answerer.table, access, uploaded=lambda: uploaded.current)
+        )
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
         exclusive = self._home.exclusive
@@ -269,6 +276,12 @@ class GatewayNode:
 
         repos, space = self._home.repos, self._space
         app.include_router(exclusive_router(exclusive, repos, key_of, access, space=space, audit=audit))
+        attributes = self._home.attributes
+        app.include_router(
+            attribute_router(
+                uploaded, attributes, access, on_change=self._read_uploaded, space=space, audit=audit, clock=self._clock
+            )
+        )
         app.include_router(cen_router(exclusive, releases, self._identity.verifier.identity))
         files = cdn_app(self._home.files, self._home.coded_files)
         app.mount("/cdn", signed_files(files, self._home.file_addresses))
@@ -306,6 +319,12 @@ class GatewayNode:
 
     async def _note_batch(self, batch: list[Received]) -> None:
         self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
+
+    async def _read_uploaded(self) -> None:
+        """Answer by the uploaded attributes of now."""
+        uploaded = self._home.uploaded
+        if await asyncio.to_thread(uploaded.read):
+            self._answerer.swap_uploaded(uploaded.current)
 
     async def _note_devices(self, monitor: MonitorPeer) -> None:
         """Pass on which devices sent profiles, until cancelled."""

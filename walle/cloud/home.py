@@ -19,6 +19,7 @@ from walle.deploy.cloud.file_address import FileAddresses
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.cloud.signatures import Signatures
+from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.deploy.signing import Signer
 from walle.deploy.trust_folder import TrustFolder, prepare_trust
 from walle.durable_file import make_folders, remove_unfinished, write_file
@@ -39,6 +40,7 @@ class CloudHome:
         identity/           keys that make devices' identities, for the identity node alone
         repos/              task repositories       files/              what /cdn serves
         attributes.toml     attributes of devices that rules of releases may name, written by the cloud's owner
+        attributes/         tables of those that are uploaded
         cloud-files/        what only the cloud's phases read
         files.toml          the bucket in which both lie instead (walle.cloud.file_places)
         releases.db  monitor.db  uploads.db  devices.db  identities.db
@@ -72,6 +74,7 @@ class CloudHome:
             token = access.issue("admin", {ANY_SCENARIO: Role.ADMIN})
             write_file(self.folder / "admin.token", f"{token}\n")
             access.save(self.folder / "access.toml")
+        self.uploaded.prepare()
         if self.access.rename_roles():
             _LOG.info("access.toml has the names that roles have now: reader, author, releaser, admin")
         self.access.keep_spare()
@@ -122,6 +125,11 @@ class CloudHome:
     def exclusive(self) -> ExclusiveStore:
         """The store of exclusive files. Several processes may use it at once."""
         return ExclusiveStore(self.folder / "exclusive.db").open()
+
+    @functools.cached_property
+    def uploaded(self) -> UploadedAttributes:
+        """The tables of uploaded attributes. Each process reads them for itself."""
+        return UploadedAttributes(self.folder / "attributes")
 
     def identities(self) -> IdentityStore:
         """Return the open file of devices' identities: what the identity node uses, and an administrator here."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
+from walle.deploy.cloud.attribute_table import MAX_TABLE_BYTES
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
 from walle.protocol import MAX_EXCLUSIVE_BYTES
 
@@ -58,6 +59,7 @@ _RULES = (
     BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),
     BodyRule(re.compile(r"/v1/identity/(certificate|challenge|session)"), 16 << 10, known_only=False),  # of new devices
     BodyRule(re.compile(r"/v1/exclusive/.*"), MAX_EXCLUSIVE_BYTES, known_only=True),
+    BodyRule(re.compile(r"/v1/attributes/.*"), MAX_TABLE_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
     BodyRule(re.compile(r"/(cdn|cen|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
 )

@@ -26,7 +26,9 @@ class MonitorNode:
         clock = SystemClock()
         async with contextlib.AsyncExitStack() as undo:
             journal = await undo.enter_async_context(Journal(self._home.monitor_db))
-            devices = await undo.enter_async_context(DeviceRegistry(self._home.devices_db, clock))
+            devices = await undo.enter_async_context(
+                DeviceRegistry(self._home.devices_db, clock, uploaded=self._home.uploaded)
+            )
             monitor = MonitorService(journal, clock, devices=devices, audit=self._home.audit)
             service = await undo.enter_async_context(monitor)
             self._undo = undo.pop_all()

@@ -6,10 +6,16 @@
     battery = "double"
     is_member = "bool"
 
-A profile carries the values, of the device (its system, its memory) and of its user (a group, an age). A value of
-another type than the declared one counts as missing.
+    [uploaded]
+    age_group = "string"
+
+A profile carries the values of the first section, of the device (its system, its memory) and of its user (a group, an
+age). Those of the second are uploaded to the cloud (`walle.deploy.cloud.uploaded_attributes`): a rule names them
+`uploaded.age_group`, and what a profile says by such a name is ignored. A value of another type than the declared one
+counts as missing.
 """
 
+import dataclasses
 import enum
 import math
 import re
@@ -19,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from walle.errors import DeployError
-from walle.protocol import Attribute
+from walle.protocol import Attribute, Profile
 
 APP_VERSION = "app_version"  # a column of every rule, of type string
+UPLOADED = "uploaded."  # begins the names of columns that the cloud knows, whatever a profile says
 MAX_ATTRIBUTES = 200
 MAX_TEXT_BYTES = 1 << 16
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -30,6 +37,7 @@ _RESERVED = re.compile(
     "as|break|const|continue|else|false|for|function|if|import|in|let|loop|namespace|null|package|return|true|var|void"
     "|while"
 )
+_SECTIONS = {"attributes": "", "uploaded": UPLOADED}  # of the file; what begins the names of their columns
 
 
 class SchemaError(DeployError):
@@ -76,6 +84,36 @@ type Columns = tuple[tuple[str, ColumnType], ...]
 """Columns that a rule names, by name, with their types; without `app_version`."""
 
 type Schema = Mapping[str, ColumnType]
+"""Declared columns by name: an attribute of profiles by its own, an uploaded one with `UPLOADED` before it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinedProfile(Profile):
+    """A profile with what was uploaded of its device or user, by the names of columns.
+
+    `sources` says by which id, `device_id` or an attribute of the profile, where that was asked for.
+    """
+
+    uploaded: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def attributes_of(profile: Profile) -> tuple[Mapping[str, Attribute], Mapping[str, Attribute]]:
+    """Return the attributes that a profile says, and those that were uploaded: none for a profile without them."""
+    return profile.attributes, profile.uploaded if isinstance(profile, JoinedProfile) else {}
+
+
+def value_of(profile: Profile, column: str) -> object:
+    """Return the value of a column, of any type; None where it is missing."""
+    if column == APP_VERSION:
+        return profile.app_version
+    said, uploaded = attributes_of(profile)
+    return (uploaded if column.startswith(UPLOADED) else said).get(column)
+
+
+def uploaded_columns(schema: Schema) -> dict[str, ColumnType]:
+    """Return the declared attributes that are uploaded, by their names in a table."""
+    return {name.removeprefix(UPLOADED): kind for name, kind in schema.items() if name.startswith(UPLOADED)}
 
 
 def parse_schema(text: str, where: str = "attributes.toml") -> Schema:
@@ -88,27 +126,35 @@ def parse_schema(text: str, where: str = "attributes.toml") -> Schema:
         table = tomllib.loads(text)
     except ValueError as error:
         raise SchemaError(where, f"is not TOML: {error}") from error
-    unknown = sorted(table.keys() - {"attributes"})
+    unknown = sorted(table.keys() - _SECTIONS.keys())
     if unknown:
-        raise SchemaError(where, f"has {unknown[0]!r}; attributes are declared in the section [attributes]")
-    declared: Any = table.get("attributes", {})
-    if not isinstance(declared, dict):
-        raise SchemaError(where, '[attributes] must be a section, with a line such as: os = "string"')
-    if len(declared) > MAX_ATTRIBUTES:
-        raise SchemaError(where, f"declares {len(declared)} attributes; {MAX_ATTRIBUTES} is the most")
-    schema = {}
-    for name, kind in declared.items():
-        if not _NAME.fullmatch(name) or name.startswith("__") or _RESERVED.fullmatch(name):
-            raise SchemaError(
-                where, f"{name[:100]!r} is not a name (letters, digits and _, not __ first, 64 at most, no word of CEL)"
-            )
-        if name == APP_VERSION:
-            raise SchemaError(where, f"{APP_VERSION} is declared always: it is the profile's app version, a string")
-        if kind not in list(ColumnType):
-            types = ", ".join(f'"{one}"' for one in ColumnType)
-            raise SchemaError(where, f"{name} is of type {str(kind)[:100]!r}; the types are {types}")
-        schema[name] = ColumnType(kind)
+        what = f"has {unknown[0]!r}; attributes are declared in the sections [attributes] and [uploaded]"
+        raise SchemaError(where, what)
+    schema: dict[str, ColumnType] = {}
+    for section, prefix in _SECTIONS.items():
+        declared: Any = table.get(section, {})
+        if not isinstance(declared, dict):
+            raise SchemaError(where, f'[{section}] must be a section, with a line such as: os = "string"')
+        for name, kind in declared.items():
+            if not is_attribute_name(name):
+                what = "is not a name (letters, digits and _, not __ first, 64 at most, no word of CEL)"
+                raise SchemaError(where, f"{name[:100]!r} {what}")
+            if name == APP_VERSION:
+                raise SchemaError(where, f"{name} is declared always: it is the profile's app version, a string")
+            if name == UPLOADED[:-1]:
+                raise SchemaError(where, f"{name} begins the names of uploaded attributes, and is none itself")
+            if kind not in list(ColumnType):
+                types = ", ".join(f'"{one}"' for one in ColumnType)
+                raise SchemaError(where, f"{name} is of type {str(kind)[:100]!r}; the types are {types}")
+            schema[prefix + name] = ColumnType(kind)
+    if len(schema) > MAX_ATTRIBUTES:
+        raise SchemaError(where, f"declares {len(schema)} attributes; {MAX_ATTRIBUTES} is the most")
     return schema
+
+
+def is_attribute_name(name: str) -> bool:
+    """Return whether `name` may name an attribute."""
+    return _NAME.fullmatch(name) is not None and not name.startswith("__") and not _RESERVED.fullmatch(name)
 
 
 def read_schema(path: Path) -> Schema:

@@ -23,6 +23,7 @@ from walle.clock import Clock
 from walle.deploy.cloud.journal import JournalError, journal_errors
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rule_index import PolicyIndex
+from walle.deploy.cloud.uploaded_attributes import UploadedAttributes, UploadedTables
 from walle.errors import DeployError
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile, ProtocolError, whole_characters
 
@@ -180,10 +181,19 @@ class DeviceRegistry:
         JournalError: SQLite refused.
     """
 
-    def __init__(self, path: Path, clock: Clock, *, flush_s: float = _FLUSH_S, max_devices: int = MAX_DEVICES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        uploaded: UploadedAttributes | None = None,
+        flush_s: float = _FLUSH_S,
+        max_devices: int = MAX_DEVICES,
+    ) -> None:
         self.path = path
         self.unlisted = 0
         self._clock = clock
+        self._uploaded = uploaded
         self._flush_s = flush_s
         self._max_devices = max_devices
         self._waiting: list[Callable[[sqlite3.Connection], None]] = []
@@ -357,13 +367,17 @@ class DeviceRegistry:
     async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
         """Return how many of the devices that were seen in these last seconds the policies take.
 
-        A device counts with the attributes that the registry keeps of its latest profile.
+        A device counts with the attributes that the registry keeps of its latest profile, and those uploaded of it.
         """
         await self.flush()
         return await asyncio.to_thread(self._reach, policies, seen_within_s)
 
     def _reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
         index = PolicyIndex(policies)
+        tables = UploadedTables()
+        if self._uploaded is not None:
+            self._uploaded.read()
+            tables = self._uploaded.current
         since_s = self._clock.time() - seen_within_s
         combinations: dict[int, int] = {}
         after, count = "", 0
@@ -380,7 +394,7 @@ class DeviceRegistry:
                 )
             for device_id, app_version, attributes, last_seen_s in rows:
                 if last_seen_s >= since_s:
-                    found = index.matching(Profile(device_id, app_version, json.loads(attributes)))
+                    found = index.matching(tables.join(Profile(device_id, app_version, json.loads(attributes))))
                     combinations[found] = combinations.get(found, 0) + 1
             count += len(rows)
             if len(rows) < MAX_PAGE:

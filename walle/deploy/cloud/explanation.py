@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from walle.deploy.audience import share
-from walle.deploy.cloud.attribute_schema import APP_VERSION
+from walle.deploy.cloud.attribute_schema import APP_VERSION, UPLOADED, JoinedProfile, value_of
 from walle.deploy.cloud.cel_tree import Node
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release
@@ -185,15 +185,19 @@ def _term(node: Node, policy: Policy, profile: Profile) -> TermExplanation:
     types = dict(policy.columns)
     said = []
     for name in names_in(node):
+        value = value_of(profile, name)
+        is_uploaded = name.startswith(UPLOADED)
         if name == APP_VERSION:
-            said.append(f"{name} is {_shown(profile.app_version)}")
-        elif name not in profile.attributes:
-            said.append(f"it says no {name}, so that the term is unknown")
-        elif types[name].take(profile.attributes[name]) is None:
-            what = f"which is not of type {types[name]}, so that the term is unknown"
-            said.append(f"{name} is {_shown(profile.attributes[name])}, {what}")
+            said.append(f"{name} is {_shown(value)}")
+        elif value is None:
+            where = "nothing was uploaded of its" if is_uploaded else "it says no"
+            said.append(f"{where} {name.removeprefix(UPLOADED)}, so that the term is unknown")
+        elif types[name].take(value) is None:
+            said.append(f"{name} is {_shown(value)}, which is not of type {types[name]}, so that the term is unknown")
+        elif is_uploaded and isinstance(profile, JoinedProfile) and name in profile.sources:
+            said.append(f"{name} is {_shown(value)}, by its {profile.sources[name]}")
         else:
-            said.append(f"{name} is {_shown(profile.attributes[name])}")
+            said.append(f"{name} is {_shown(value)}")
     return TermExplanation(text, holds, ", ".join(said))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
+from walle.deploy.cloud.uploaded_attributes import UploadedTables
 from walle.errors import DeployError
 from walle.protocol import (
     DEVICE_HEADER,
@@ -60,6 +61,7 @@ class Answerer:
     ) -> None:
         self.table = table or ReleaseTable()
         self.stamp = _stamp(self.table)  # for every answer to a profile
+        self._uploaded = UploadedTables()
         self.repeated = 0  # profiles answered from the cache
         self.fresh = 0  # profiles that were parsed
         self.broken = 0
@@ -86,8 +88,16 @@ class Answerer:
             self.table = ReleaseTable(table.generation, tuple(self.table.rows.values()), table.timestamp)
             return
         self.table = table
-        self._cache.clear()
         self._encoded.clear()
+        self._forget()
+
+    def swap_uploaded(self, uploaded: UploadedTables) -> None:
+        """Set the uploaded attributes for answers. A cached answer holds for those of before: all are forgotten."""
+        self._uploaded = uploaded
+        self._forget()
+
+    def _forget(self) -> None:
+        self._cache.clear()
         self._cached_bytes = 0
 
     def headers(self, raw: bytes, sender: str) -> Headers:
@@ -112,7 +122,7 @@ class Answerer:
         if profile.device_id != sender:
             return self._refuse_foreign(profile.device_id, sender)
         self.fresh += 1
-        directives = self.table.answer(profile)
+        directives = self.table.answer(self._uploaded.join(profile))
         answer = self._encode(directives) if directives else ()
         self.answered += bool(answer)
         self._remember(raw, answer, profile)
@@ -156,7 +166,8 @@ class Answerer:
         for device_id, profile in reversed(self._recent.items()):
             if len(found) == count:
                 break
-            if policy.matches(profile) and not any(other.matches(profile) for other in before):
+            joined = self._uploaded.join(profile)
+            if policy.matches(joined) and not any(other.matches(joined) for other in before):
                 found.append(device_id)
         return tuple(found)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from walle.deploy.cloud.attribute_schema import APP_VERSION, Columns, ColumnType, Schema
+from walle.deploy.cloud.attribute_schema import APP_VERSION, Columns, ColumnType, Schema, value_of
 from walle.deploy.cloud.cel_tree import Node, tree_of
 from walle.deploy.version_range import VersionRangeError, check_range, in_range
 from walle.errors import DeployError
@@ -179,7 +179,7 @@ def activation(profile: Profile, columns: Columns, versions: tuple[tuple[str, st
     """
     values: dict[str, Attribute] = {}
     for name, kind in columns:
-        value = kind.take(profile.attributes.get(name))
+        value = kind.take(value_of(profile, name))
         if value is not None:
             values[name] = value
     app_version = ColumnType.STRING.take(profile.app_version)

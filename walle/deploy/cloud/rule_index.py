@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from walle.deploy.cloud.attribute_schema import APP_VERSION, Columns, ColumnType
+from walle.deploy.cloud.attribute_schema import APP_VERSION, UPLOADED, Columns, ColumnType, attributes_of
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rule import Rule, RuleError, activation, compile_rule, joined
 from walle.deploy.cloud.value_sets import Choice, NumberCut, Ranges, ValueSet, VersionRange, set_of
@@ -132,7 +132,7 @@ class PolicyIndex:
                     self._named = {device_id: named & ~bit for device_id, named in self._named.items()}
                     continue
                 self._add_rule(bit, rule, constraints)
-        self._tables: list[tuple[str, ColumnType, int, _Table]] = []
+        self._tables: list[tuple[str, ColumnType, int, _Table, bool]] = []
         for (column, kind, of), sets in constraints.items():
             remaining = sets
             while remaining:  # a policy may have several sets of a column: each further one gets a table of its own
@@ -146,7 +146,8 @@ class PolicyIndex:
                 free = everyone
                 for bit in taken:
                     free &= ~bit
-                self._tables.append((column, kind, free, _TABLES[of](free, list(taken.items()))))
+                filled = _TABLES[of](free, list(taken.items()))
+                self._tables.append((column, kind, free, filled, column.startswith(UPLOADED)))
                 remaining = rest
         self._columns: Columns = tuple(sorted(self._types.items()))
         self._versions = tuple(sorted({one for rule in self._rules.values() for one in rule.versions}))
@@ -180,9 +181,12 @@ class PolicyIndex:
     def matching(self, profile: Profile) -> int:
         """Return the policies that take a device, as bits."""
         found = self._unnamed | self._named.get(profile.device_id, 0)
-        attributes = profile.attributes
-        for column, kind, free, table in self._tables:
-            value = kind.take(profile.app_version if column == APP_VERSION else attributes.get(column))
+        said, uploaded = attributes_of(profile)
+        for column, kind, free, table, is_uploaded in self._tables:
+            if is_uploaded:
+                value = kind.take(uploaded.get(column))
+            else:
+                value = kind.take(profile.app_version if column == APP_VERSION else said.get(column))
             found &= free if value is None else table.allowed(value)
         rest = found & self._evaluated
         if rest:

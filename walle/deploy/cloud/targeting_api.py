@@ -15,6 +15,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.rule import MAX_RULE_CHARS, unparse
+from walle.deploy.cloud.uploaded_attributes import UploadedTables
 from walle.protocol import MAX_ID_CHARS, Profile, printable
 
 WEEK_S = 7 * 86_400.0
@@ -42,9 +43,17 @@ class PreviewBody(BaseModel):
 
 
 def targeting_router(
-    releases: Releases, devices: TargetedDevices, table: Callable[[], ReleaseTable], access: Identifier
+    releases: Releases,
+    devices: TargetedDevices,
+    table: Callable[[], ReleaseTable],
+    access: Identifier,
+    *,
+    uploaded: Callable[[], UploadedTables] = UploadedTables,
 ) -> APIRouter:
-    """Return /v1/explain and /v1/preview, which need the role `reader`. `table` returns the table of this gateway."""
+    """Return /v1/explain and /v1/preview, which need the role `reader`.
+
+    `table` and `uploaded` return the release table and the uploaded attributes by which this gateway answers.
+    """
     router = APIRouter(tags=["releases"])
 
     @router.get("/v1/explain/{device_id:path}")
@@ -66,7 +75,7 @@ def targeting_router(
         device = await devices.device(device_id, scenarios)
         has = {one.task: one.active for one in device.tasks if one.active}
         profile = Profile(device.device_id, device.app_version, device.attributes, has)
-        found = explain(table(), profile, await releases.all(), scenarios)
+        found = explain(table(), uploaded().explain(profile), await releases.all(), scenarios)
         return {
             "device_id": printable(device.device_id),
             "app_version": printable(device.app_version),
