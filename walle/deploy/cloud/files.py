@@ -5,13 +5,16 @@ verifies it by its name. Devices refuse a damaged file; `FileStore.verify` detec
 """
 
 import hashlib
+import os
 import re
+import tempfile
 from io import BufferedReader
 from pathlib import Path
 
-from walle.durable_file import make_folders, write_file
+from walle.durable_file import make_folders, sync_folder, write_file
 from walle.errors import DeployError
 
+_CHUNK_BYTES = 1 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -39,6 +42,27 @@ class FileStore:
         make_folders(path.parent)
         write_file(path, data, mode=0o644)
         return sha256
+
+    def put_file(self, path: Path) -> str:
+        """Store what the file at `path` has, durably, and return its sha256."""
+        handle, name = tempfile.mkstemp(prefix=".", suffix=".unfinished", dir=self._folder)
+        try:
+            with path.open("rb") as source, os.fdopen(handle, "wb") as file:
+                digest = hashlib.sha256()
+                while chunk := source.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    file.write(chunk)
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            target = self.path(digest.hexdigest())
+            make_folders(target.parent)
+            Path(name).replace(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        sync_folder(target.parent)
+        return target.name
 
     def path(self, sha256: str) -> Path:
         """Return the path of the file, which need not exist.
