@@ -99,6 +99,7 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/v1/outcomes"): ({}, 401, "session"),
 }
 BY_GIT = {"/git/{scenario}/git-upload-pack", "/git/{scenario}/git-receive-pack"}  # below
+BY_GIT |= {"/git/{scenario}/info/lfs/objects/batch", "/git/{scenario}/info/lfs/objects/{sha256}"}
 
 
 def test_each_request_that_writes_says_what_to_do_and_stolen_devices_are_revoked(gateway: AttackedGateway) -> None:
@@ -162,6 +163,9 @@ def test_a_rollback_works_on_a_full_disk_and_new_work_is_refused_with_507(
     push = git(copy, *gateway.git_trust, "push", remote, "ipv/v3", check=False)
     assert push.returncode != 0
     assert "507" in push.stderr
+    model = f"/git/shop.git/info/lfs/objects/{'0' * 64}"
+    sent = httpx.put(f"{gateway.target.url}{model}", content=b"m", auth=("x", gateway.target.token), verify=False)
+    assert (sent.status_code, "free some" in sent.json()["message"]) == (507, True)
     done = api(gateway, "POST", f"/v1/releases/{bad}/rollback", reason="it is bad")
     assert done.status_code == 200, done.text
     assert done.json()["state"] == "rolled_back"

@@ -154,7 +154,7 @@ class CloudFiles:
 
     @contextlib.asynccontextmanager
     async def fetch_coded(
-        self, url: str, *, dictionary: str, held: HeldPart | None, max_bytes: int
+        self, url: str, *, codings: Sequence[str], dictionary: str, held: HeldPart | None, max_bytes: int
     ) -> AsyncIterator[CodedAnswer]:
         """Give the file as it is: a server without coded files."""
         async with contextlib.aclosing(self.fetch(url, offset=0, size_bytes=max_bytes)) as chunks:

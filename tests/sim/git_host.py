@@ -49,7 +49,7 @@ def served(app: ASGIApp) -> Iterator[str]:
 def git(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run git in `folder` with no configuration but ours; where it fails, its output is the error."""
     environment = {
-        "PATH": os.environ["PATH"],
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # with git-lfs
         "HOME": str(folder),
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_TERMINAL_PROMPT": "0",

@@ -16,6 +16,7 @@ from walle.deploy.cloud.attribute_schema import ColumnType, Schema
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
@@ -179,7 +180,8 @@ class ReleaseWorld:
         self.unsigned = False
         return SigningState(version.tree.version.encode(), 1, {}, tuple(signatures))
 
-    async def _put(self, data: bytes) -> str:
+    async def _put(self, data: bytes | LargeFile) -> str:
+        assert isinstance(data, bytes)
         return self.files.put(data)
 
     async def _read_blob(self, sha256: str) -> bytes:

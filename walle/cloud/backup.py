@@ -290,7 +290,8 @@ def _files_in(top: Path, folder: Path) -> Iterator[Path]:
 def _is_skipped(path: Path) -> bool:
     if path.parts[0] == "repos":  # locks, and what a killed writer left
         is_pack = "objects" in path.parts[:3] and path.name.startswith("tmp_")
-        return path.suffix == ".lock" or is_pack or (len(path.parts) > 1 and path.parts[1].startswith(".new."))
+        is_new = len(path.parts) > 1 and path.parts[1].startswith(".new.")
+        return path.suffix == ".lock" or is_pack or is_new or path.parts[2:4] == ("lfs", "incoming")
     return path.as_posix() in _SKIPPED or path.name.endswith(_SKIPPED_SUFFIXES) or path.parts[0] in _SKIPPED_FOLDERS
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.cloud.attribute_table import MAX_TABLE_BYTES
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
+from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES
+from walle.deploy.cloud.lfs_http import MAX_BATCH_BYTES
 from walle.protocol import MAX_EXCLUSIVE_BYTES
 
 RETRY_AFTER_S = 5
@@ -54,6 +56,8 @@ class BodyRule:
 
 # The first that fits. Every other path of Walle has no body.
 _RULES = (
+    BodyRule(re.compile(r"/git/[^/]*/info/lfs/objects/batch"), MAX_BATCH_BYTES, known_only=True),
+    BodyRule(re.compile(r"/git/[^/]*/info/lfs/objects/[0-9a-f]{64}"), MAX_LARGE_FILE_BYTES, known_only=True),
     BodyRule(re.compile(r"/git/.*"), MAX_REQUEST_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/outcomes"), MAX_OUTCOMES_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/checkin"), 1024, known_only=False),

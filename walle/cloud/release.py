@@ -18,7 +18,9 @@ from walle.cloud.trust import OnlineRoles
 from walle.deploy.cloud.attribute_schema import read_schema
 from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, UnsignedBundle, build_unsigned
 from walle.deploy.cloud.compilers import other_pythons
+from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.signatures import SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
@@ -81,11 +83,11 @@ class ReleaseNode:
         async def read(sha256: str) -> bytes:
             return await asyncio.to_thread(home.files.read, sha256)
 
-        async def put(data: bytes) -> str:
-            return await asyncio.to_thread(home.files.put, data)
+        async def put(data: bytes | LargeFile) -> str:
+            return await asyncio.to_thread(_put, home.files, data)
 
-        async def put_cloud_file(data: bytes) -> str:
-            return await asyncio.to_thread(home.cloud_files.put, data)
+        async def put_cloud_file(data: bytes | LargeFile) -> str:
+            return await asyncio.to_thread(_put, home.cloud_files, data)
 
         async def code_files(bundle: Bundle, older: Sequence[str]) -> None:
             try:
@@ -154,6 +156,14 @@ class ReleaseNode:
     async def close(self) -> None:
         """Stop the service; effects that have not run stay journalled."""
         await self._undo.aclose()
+
+
+def _put(store: FileStore, data: bytes | LargeFile) -> str:
+    if isinstance(data, bytes):
+        return store.put(data)
+    if data.path is None or store.put_file(data.path) != data.sha256:
+        raise DeployError(f"large file {data.path} of this cloud is damaged; remove it and push it again")
+    return data.sha256
 
 
 def _code_files(home: CloudHome, bundle: Bundle, older: Sequence[str]) -> None:

@@ -110,9 +110,9 @@ class Simulator:
             folder_of_task = Path(folder) / "task"
             on_cloud = Path(folder) / "cloud"
             named = files or EventFiles.of({})
-            await asyncio.to_thread(unpack, bundle.manifest, bundle.blobs, folder_of_task)
-            blobs = {**bundle.blobs, **bundle.cloud_blobs}
-            await asyncio.to_thread(unpack, bundle.manifest, blobs, on_cloud, on_cloud=True)
+            await asyncio.to_thread(unpack, bundle.manifest, bundle.blobs, folder_of_task, large=bundle.large)
+            blobs, large = {**bundle.blobs, **bundle.cloud_blobs}, {**bundle.large, **bundle.cloud_large}
+            await asyncio.to_thread(unpack, bundle.manifest, blobs, on_cloud, large=large, on_cloud=True)
             try:
                 await self._device.load(folder_of_task, bundle.manifest, on_log=self._on_log_of("", None))
             except VMError as error:

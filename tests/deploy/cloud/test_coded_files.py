@@ -1,10 +1,12 @@
 """Coded files: made on the cloud, sent by `cdn_app`, decoded on a device, over real HTTP."""
 
+import array
 import asyncio
 import contextlib
 import hashlib
 import os
 import random
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,18 @@ from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.coded_file import Base, CodedPart, CodingError, decode
 from walle.deploy.device.fetch import HeldPart, HttpFetcher, WrongLengthError
-from walle.deploy.file_coding import DCZ, ZSTD, dcz_header, format_dictionary, parse_dictionary, window_bytes
+from walle.deploy.file_coding import (
+    DCZ,
+    XOR,
+    ZSTD,
+    dcz_header,
+    format_dictionary,
+    parse_dictionary,
+    window_bytes,
+    xor_decoded,
+    xor_encoded,
+    xor_header,
+)
 from walle.protocol import FileEntry
 
 OLD = random.Random(1).randbytes(300_000)
@@ -87,6 +100,80 @@ def test_a_difference_is_small_and_what_does_not_pay_is_not_kept(tmp_path: Path)
     assert decoded(tmp_path / "t", ZSTD, text[1], len(TEXT)) == TEXT
 
 
+def nudged(words: int, seed: int = 3) -> tuple[bytes, bytes]:
+    """Return weights of a model (float32), and those after a training that moved each by about 1e-4 of itself."""
+    rng = random.Random(seed)
+    old = [rng.gauss(0, 1) for _ in range(words)]
+    new = [weight * (1 + 1e-4 * rng.gauss(0, 1)) for weight in old]
+    return array.array("f", old).tobytes(), array.array("f", new).tobytes()
+
+
+def test_nudged_weights_travel_as_their_exclusive_or_with_the_old_ones(tmp_path: Path) -> None:
+    old, new = nudged(50_000)
+    cloud = Cloud(tmp_path)
+    cloud.release({"model": new}, {"model": old})
+    coding, coded = cloud.form(new, XOR, DCZ, ZSTD, dictionary=old) or ("", b"")
+    assert (coding, len(coded) < 0.6 * len(new)) == (XOR, True)
+    assert decoded(tmp_path / "d", XOR, coded, len(new), old) == new
+    assert (cloud.form(new, DCZ, ZSTD, dictionary=old) or (ZSTD,))[0] == ZSTD, "a device that does not know the coding"
+    assert (cloud.form(new, XOR, ZSTD) or (ZSTD,))[0] == ZSTD
+
+    longer = new + b"1234"
+    cloud.release({"model": longer}, {"model": old})
+    assert (cloud.form(longer, XOR, dictionary=old)) is None, "a file of another length has its words elsewhere"
+
+
+def test_forms_are_made_and_decoded_with_memory_that_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    size_bytes = 48 << 20
+    block = random.Random(5).randbytes(1 << 20)
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(block * (size_bytes >> 20))
+    new.write_bytes(bytes(byte ^ 1 for byte in block) * (size_bytes >> 20))
+    store = FolderStore(tmp_path / "files")
+    entries = [FileEntry("model", store.put_file(path), size_bytes) for path in (old, new)]
+    coded = CodedFiles(tmp_path / "coded", store, max_compared_bytes=1 << 20)
+    tracemalloc.start()
+    try:
+        coded.make(entries[1:], [entries[:1]])
+        form = coded.find(entries[1].sha256, frozenset({XOR}), entries[0].sha256)
+        assert form is not None
+        with form.file:
+            base = Base(entries[0].sha256, old, size_bytes)
+            decode(Path(form.file.name), XOR, tmp_path / "out", size_bytes=size_bytes, base=base)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < size_bytes // 3
+    with (tmp_path / "out").open("rb") as file:
+        assert hashlib.file_digest(file, "sha256").hexdigest() == entries[1].sha256
+
+
+@given(block=st.binary(max_size=70), base=st.binary(max_size=70))
+def test_the_exclusive_or_is_undone(block: bytes, base: bytes) -> None:
+    same = base[: len(block)].ljust(len(block), b"\0")
+    assert xor_decoded(xor_encoded(block, same), same) == block
+
+
+def test_the_exclusive_or_of_the_protocols_example() -> None:
+    old, new = bytes.fromhex("0000803f0000004000004040aa"), bytes.fromhex("0100803f0200004003004040ab")
+    assert xor_encoded(new, old) == bytes.fromhex("01020300000000000000000001")
+
+
+@settings(max_examples=100)
+@given(coded=st.binary(max_size=200), is_frame=st.booleans(), size_bytes=st.integers(0, 100))
+def test_no_bytes_make_the_decoder_of_the_exclusive_or_do_more_than_refuse(
+    tmp_path_factory: pytest.TempPathFactory, coded: bytes, size_bytes: int, *, is_frame: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("xor")
+    body = xor_header(hashlib.sha256(OLD[:50]).hexdigest()) + (zstandard.compress(coded) if is_frame else coded)
+    try:
+        data = decoded(folder, XOR, body, size_bytes, OLD[:50])
+    except CodingError:
+        assert not is_frame or size_bytes != len(coded)
+    else:
+        assert len(data) == size_bytes
+
+
 def test_what_was_made_is_not_made_again_and_exclusive_files_have_no_forms(tmp_path: Path) -> None:
     cloud = Cloud(tmp_path)
     cloud.release({"model": NEW}, {"model": OLD})
@@ -141,6 +228,10 @@ BOMB = zstandard.ZstdCompressor(level=19).compress(b"\0" * (64 << 20))
         (DCZ, zstandard.compress(b"x" * 1000), "not the file that the request named"),
         (DCZ, dcz_header("00" * 32) + zstandard.compress(b"x" * 1000), "not the file that the request named"),
         (DCZ, dcz_header(hashlib.sha256(OLD).hexdigest()) + BOMB, "more than the 1000 bytes"),
+        (XOR, zstandard.compress(b"x" * 1000), "not the file that the request named"),
+        (XOR, xor_header("00" * 32) + zstandard.compress(b"x" * 1000), "not the file that the request named"),
+        (XOR, xor_header(hashlib.sha256(OLD).hexdigest()) + BOMB, "more than the 1000 bytes"),
+        (XOR, xor_header(hashlib.sha256(OLD).hexdigest()) + zstandard.compress(b"x" * 999), "decodes to 999 bytes"),
         ("br", b"x", "not asked for"),
     ],
 )
@@ -157,6 +248,8 @@ def test_a_frame_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
     frame = compressor.compress(b"\0" * 1000) + compressor.flush()
     with pytest.raises(CodingError, match="too much memory"):
         decoded(tmp_path, ZSTD, frame, 1000)
+    with pytest.raises(CodingError, match="too much memory"):
+        decoded(tmp_path, XOR, xor_header(hashlib.sha256(OLD).hexdigest()) + frame, 1000, OLD)
     with pytest.raises(CodingError, match="too much memory"):
         decoded(tmp_path, DCZ, dcz_header(hashlib.sha256(OLD).hexdigest()) + frame, 1000, OLD)
 
@@ -235,7 +328,7 @@ async def test_a_coded_pull_goes_on_where_it_ended_if_the_form_is_the_same(tmp_p
         fetcher = HttpFetcher(client)
 
         async def fetch(held: HeldPart | None) -> tuple[str, int, bytes, str]:
-            asked = fetcher.fetch_coded(url, dictionary=dictionary, held=held, max_bytes=len(NEW))
+            asked = fetcher.fetch_coded(url, codings=[DCZ, ZSTD], dictionary=dictionary, held=held, max_bytes=len(NEW))
             async with asked as answer:
                 return answer.coding, answer.offset, b"".join([part async for part in answer.chunks]), answer.etag
 

@@ -1,5 +1,6 @@
 """Pulls of an agent in content codings over HTTP: few bytes, links that drop, and forms that are wrong."""
 
+import array
 import asyncio
 import contextlib
 import random
@@ -28,7 +29,8 @@ CODE = b"code of a version" * 300
 class Site:
     """A CDN with coded files in front of a `CloudFiles`. `asked` lists [range, coding, bytes sent] of the model."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: bytes = NEW) -> None:
+        self._sha256 = sha256_of(model)
         self.cloud = CloudFiles()
         self.store = FolderStore(folder / "files")
         self.coded_folder = folder / "coded"
@@ -51,7 +53,7 @@ class Site:
             await Response(self.cloud.trust[scope["path"].removeprefix("/trust/")])(scope, receive, send)
             return None
         inner = cdn_app(self.store, self.coded)
-        if not scope["path"].endswith(sha256_of(NEW)):
+        if not scope["path"].endswith(self._sha256):
             return await inner(scope, receive, send)
         headers = dict(scope["headers"])
         note = [headers.get(b"range", b"").decode(), "", 0]
@@ -99,6 +101,27 @@ async def test_a_new_version_of_a_model_travels_as_a_difference(tmp_path: Path) 
         assert (asked, coding) == ("", "dcz")
         assert 40_000 < sent_bytes < 41_000
         assert device.running[TASK]["model"] == NEW
+        assert_tidy(device.folder, 2)
+
+
+@pytest.mark.asyncio
+async def test_nudged_weights_travel_as_an_exclusive_or_to_a_device_with_little_memory_too(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    old = array.array("f", (rng.gauss(0, 1) for _ in range(len(NEW) // 4)))
+    new = array.array("f", (weight * (1 + 1e-4 * rng.gauss(0, 1)) for weight in old)).tobytes()
+    site = Site(tmp_path, model=new)
+    async with _device(site, tmp_path / "agent", difference_room=0) as device:
+        await device.do(site.publish("v1", old.tobytes()))
+        directive = site.publish("v2", new)
+        site.cut_after = [10_000]
+        assert isinstance(await device.refuse(directive), FetchError)
+        await device.do(directive)
+        assert [(asked, coding) for asked, coding, _ in site.asked] == [
+            ("", "walle-xor"),
+            ("bytes=10000-", "walle-xor"),
+        ]
+        assert sum(sent_bytes for _, _, sent_bytes in site.asked) < 0.6 * len(new)
+        assert device.running[TASK]["model"] == new
         assert_tidy(device.folder, 2)
 
 

@@ -158,7 +158,7 @@ async def test_a_part_of_a_coded_form_is_not_asked_for_elsewhere(tmp_path: Path)
     held = HeldPart("zstd", '"zstd-etag"', 10)
     async with (
         _redirecting(cdn_app(store), f"{{}}/cdn/{sha256}".format) as (fetcher, asked),
-        fetcher.fetch_coded("/cdn/x", dictionary="", held=held, max_bytes=len(DATA)) as answer,
+        fetcher.fetch_coded("/cdn/x", codings=["zstd"], dictionary="", held=held, max_bytes=len(DATA)) as answer,
     ):
         assert (answer.coding, answer.offset) == ("", 0)
         assert b"".join([chunk async for chunk in answer.chunks]) == DATA

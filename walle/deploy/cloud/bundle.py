@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from walle.deploy.cloud.compilers import Compile, OtherPython, compile_here
+from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
 from walle.deploy.cloud.source_facts import SourceFacts
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.deploy.cloud.task_imports import own_modules, refusal
@@ -31,7 +32,9 @@ RESOURCES = "resources/"
 SIMULATION = "simulation/"
 MAX_SOURCE_BYTES = 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
-MAX_BUNDLE_BYTES = 128 * 1024 * 1024
+MAX_BUNDLE_BYTES = 128 * 1024 * 1024  # without large files
+MAX_LARGE_BYTES = 2 * MAX_LARGE_FILE_BYTES  # of all large files of a version
+_CHUNK_BYTES = 1 << 20
 
 
 class BundleError(DeployError):
@@ -64,6 +67,10 @@ class TaskVersion:
         config = TaskConfig.parse(tree.files[CONFIG_FILE], CONFIG_FILE)
         if config.name != tree.task:
             raise BundleError(CONFIG_FILE, f"[task] name is {config.name!r}, but the version is one of {tree.task!r}")
+        for path in tree.large:
+            if is_source(path) or path == CONFIG_FILE or path.startswith(SIMULATION):
+                what = f"is a Git LFS pointer, which only files that [files] of {CONFIG_FILE} lists may be"
+                raise BundleError(path, what)
         if MAIN_FILE not in tree.files:
             raise BundleError(MAIN_FILE, "is missing; it holds preprocess, execute and postprocess")
         if config.simulation_events and config.simulation_events not in tree.files:
@@ -91,13 +98,15 @@ class TaskVersion:
 class Bundle:
     """A signed task version. `envelope` is what devices fetch first; `blobs` holds each file under its sha256.
 
-    `cloud_blobs` holds those that only the cloud has.
+    `cloud_blobs` holds those that only the cloud has. Large files are not in memory, but in `large` and `cloud_large`.
     """
 
     manifest: Manifest
     envelope: bytes
     blobs: Mapping[str, bytes]
     cloud_blobs: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    large: Mapping[str, LargeFile] = dataclasses.field(default_factory=dict)
+    cloud_large: Mapping[str, LargeFile] = dataclasses.field(default_factory=dict)
 
     @property
     def sha256(self) -> str:
@@ -107,15 +116,18 @@ class Bundle:
 
 @dataclasses.dataclass(frozen=True)
 class UnsignedBundle:
-    """A built task version. `blobs` and `cloud_blobs` as in `Bundle`."""
+    """A built task version. Its files as in `Bundle`."""
 
     manifest: Manifest
     blobs: Mapping[str, bytes]
     cloud_blobs: Mapping[str, bytes]
+    large: Mapping[str, LargeFile]
+    cloud_large: Mapping[str, LargeFile]
 
     def signed(self, envelope: Envelope) -> Bundle:
         """Return the bundle with an envelope of its manifest."""
-        return Bundle(self.manifest, envelope.to_bytes(), self.blobs, self.cloud_blobs)
+        data = envelope.to_bytes()
+        return Bundle(self.manifest, data, self.blobs, self.cloud_blobs, self.large, self.cloud_large)
 
 
 def build_bundle(version: TaskVersion, signer: Signer, others: Sequence[OtherPython] = ()) -> Bundle:
@@ -136,8 +148,9 @@ def build_unsigned(
     """
     tree, config = version.tree, version.config
     files = compile_version(version, others, compile_sources)
-    entries, blobs = _entries(files, "shared")
-    cloud_entries, cloud_blobs = _entries(_listed_files(tree, config, on_cloud=True), "cloud")
+    large, cloud_large = large_files(version), large_files(version, on_cloud=True)
+    entries, blobs = _entries(files, large, "shared")
+    cloud_entries, cloud_blobs = _entries(_listed_files(tree, config, on_cloud=True), cloud_large, "cloud")
     manifest = Manifest(
         scenario=tree.scenario,
         task=tree.task,
@@ -158,23 +171,38 @@ def build_unsigned(
         cloud_files=cloud_entries,
         exclusive=config.exclusive,
     )
-    return UnsignedBundle(manifest, blobs, cloud_blobs)
+    return UnsignedBundle(
+        manifest,
+        blobs,
+        cloud_blobs,
+        {file.sha256: file for file in large.values()},
+        {file.sha256: file for file in cloud_large.values()},
+    )
 
 
-def _entries(files: Mapping[str, bytes], route: str) -> tuple[tuple[FileEntry, ...], dict[str, bytes]]:
-    """Return the entries of a manifest, in the order of their paths, and the files by their sha256."""
-    hashes = {path: hashlib.sha256(files[path]).hexdigest() for path in sorted(files)}
-    entries = tuple(FileEntry(path, sha256, len(files[path]), route) for path, sha256 in hashes.items())
-    return entries, {sha256: files[path] for path, sha256 in hashes.items()}
+def _entries(
+    files: Mapping[str, bytes], large: Mapping[str, LargeFile], route: str
+) -> tuple[tuple[FileEntry, ...], dict[str, bytes]]:
+    """Return the entries of a manifest, in the order of their paths, and the files that are not large by sha256."""
+    hashes = {path: hashlib.sha256(data).hexdigest() for path, data in files.items()}
+    entries = [FileEntry(path, sha256, len(files[path]), route) for path, sha256 in hashes.items()]
+    entries += (FileEntry(path, file.sha256, file.size_bytes, route) for path, file in large.items())
+    return tuple(sorted(entries, key=lambda entry: entry.path)), {hashes[path]: data for path, data in files.items()}
 
 
 def compile_version(
     version: TaskVersion, others: Sequence[OtherPython] = (), compile_sources: Compile = compile_here
 ) -> dict[str, bytes]:
-    """Return the files of a task version that travel to devices; arguments and errors are those of `build_unsigned`."""
+    """Return the files of a task version that travel to devices, without large ones.
+
+    Arguments and errors are those of `build_unsigned`.
+    """
     tree, config = version.tree, version.config
     files = _listed_files(tree, config)
     _listed_files(tree, config, on_cloud=True)  # checked here too
+    large = [*large_files(version).values(), *large_files(version, on_cloud=True).values()]
+    if (large_bytes := sum(file.size_bytes for file in large)) > MAX_LARGE_BYTES:
+        raise BundleError(CONFIG_FILE, f"its large files have {large_bytes} bytes, more than {MAX_LARGE_BYTES}")
     sources = {path: data for path, data in tree.files.items() if is_source(path)}
     own = own_modules(sources)
     for path, source in sources.items():
@@ -205,10 +233,18 @@ def _compiled_path(path: str, tag: str) -> str:
     return f"{path.removesuffix('.py')}.{tag}.pyc" if tag else f"{path}c"
 
 
-def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path, *, on_cloud: bool = False) -> None:
+def unpack(
+    manifest: Manifest,
+    blobs: Mapping[str, bytes],
+    folder: Path,
+    *,
+    large: Mapping[str, LargeFile] | None = None,
+    on_cloud: bool = False,
+) -> None:
     """Write a bundle's files to `folder`, which must not exist, in the layout of a device; with the cloud's `on_cloud`.
 
-    `folder` is created atomically. The manifest must be built here or verified: its paths are not checked again.
+    Large files are copied, so that a task that runs there cannot change them. `folder` is created atomically. The
+    manifest must be built here or verified: its paths are not checked again.
 
     Raises:
         BundleError: a blob is missing, or differs from the manifest.
@@ -220,7 +256,10 @@ def unpack(manifest: Manifest, blobs: Mapping[str, bytes], folder: Path, *, on_c
         for entry in (*manifest.files, *(manifest.cloud_files if on_cloud else ())):
             path = staging / entry.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_checked_blob(entry, blobs))
+            if large is not None and entry.sha256 in large:
+                _copy_large(entry, large[entry.sha256], path)
+            else:
+                path.write_bytes(_checked_blob(entry, blobs))
         staging.chmod(0o755)
         staging.rename(folder)
     except BaseException:
@@ -237,35 +276,73 @@ def _checked_blob(entry: FileEntry, blobs: Mapping[str, bytes]) -> bytes:
     return data
 
 
+def _copy_large(entry: FileEntry, file: LargeFile, path: Path) -> None:
+    if file.path is None:
+        raise BundleError(entry.path, f"its file {entry.sha256} is missing")
+    digest = hashlib.sha256()
+    with file.path.open("rb") as source, path.open("wb") as target:
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            target.write(chunk)
+    if digest.hexdigest() != entry.sha256:
+        raise BundleError(entry.path, f"{file.path} is damaged: its sha256 is another one; remove it and push it again")
+
+
 def is_source(path: str) -> bool:
     """Return whether a file of a task's tree is a module of its."""
     return path.endswith(".py") and not path.startswith(SIMULATION)
 
 
 def _listed_files(tree: TaskTree, config: TaskConfig, *, on_cloud: bool = False) -> dict[str, bytes]:
-    """Return the listed files that travel to devices, or those that only the cloud has."""
+    """Return the listed files that travel to devices, or those that only the cloud has; large ones are only checked."""
     files = {}
     for path, route in config.files.items():
         if (route == "cloud") is not on_cloud:
             continue
+        if path in tree.large:
+            _check_large(path, tree.large[path], config, on_cloud=on_cloud)
+            continue
         if path not in tree.files:
             raise BundleError(CONFIG_FILE, f"[files] {path!r} is not in the tree")
-        if path.endswith((".py", ".pyc", ".so")) or path == CONFIG_FILE:
-            raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
-        if path.startswith(SIMULATION):
-            raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
+        _check_listed(path, on_cloud=on_cloud)
         if path == config.dictionary:
             _check_dictionary(path, tree.files[path])
-        if on_cloud and not path.startswith(RESOURCES):
-            raise BundleError(CONFIG_FILE, f"[files] {path!r} is a file of the cloud, which must be in {RESOURCES}")
         if len(tree.files[path]) > MAX_FILE_BYTES and not on_cloud:
             reason = f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES} for a file that devices get"
             raise BundleError(path, reason)
         files[path] = tree.files[path]
-    for path in tree.files:
+    for path in (*tree.files, *tree.large):
         if path.startswith(RESOURCES) and path not in config.files and not is_source(path):
             raise BundleError(CONFIG_FILE, f'{path} is not in [files]; add "{path}" = "shared", or take it out')
     return files
+
+
+def large_files(version: TaskVersion, *, on_cloud: bool = False) -> dict[str, LargeFile]:
+    """Return the large files that travel to devices, or those that only the cloud has, by their paths."""
+    routes = version.config.files
+    listed = {path: file for path, file in version.tree.large.items() if path in routes}
+    return {path: file for path, file in listed.items() if (routes[path] == "cloud") is on_cloud}
+
+
+def _check_listed(path: str, *, on_cloud: bool) -> None:
+    if path.endswith((".py", ".pyc", ".so")) or path == CONFIG_FILE:
+        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
+    if path.startswith(SIMULATION):
+        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
+    if on_cloud and not path.startswith(RESOURCES):
+        raise BundleError(CONFIG_FILE, f"[files] {path!r} is a file of the cloud, which must be in {RESOURCES}")
+
+
+def _check_large(path: str, file: LargeFile, config: TaskConfig, *, on_cloud: bool) -> None:
+    """Check a large file. One without a path is that of an author's checkout, which need not have its bytes."""
+    _check_listed(path, on_cloud=on_cloud)
+    if path == config.dictionary:
+        raise BundleError(path, "is a Git LFS pointer, which a dictionary may not be; commit the file itself")
+    if file.size_bytes > MAX_LARGE_FILE_BYTES:
+        raise BundleError(path, f"has {file.size_bytes} bytes, more than {MAX_LARGE_FILE_BYTES} for a large file")
+    if file.path is not None and not file.is_here:
+        what = f"is a Git LFS pointer to {file.size_bytes} bytes that are not here"
+        raise BundleError(path, f"{what}; push them first: git lfs push --all origin, or walle task add-file")
 
 
 def _check_dictionary(path: str, data: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.coded_files import IDENTITY, CodedFile, CodedFiles
 from walle.deploy.cloud.files import FileStore, FileStoreError, FileStoreUnavailableError
-from walle.deploy.file_coding import DCZ, ZSTD, parse_dictionary
+from walle.deploy.file_coding import DCZ, XOR, ZSTD, parse_dictionary
 
 _LOG = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024
@@ -55,7 +55,7 @@ def parse_range(header: str, size_bytes: int) -> tuple[int, int] | None:
 def cdn_app(store: FileStore, coded_files: CodedFiles | None = None) -> ASGIApp:
     """Return an ASGI app that answers GET and HEAD of `/cdn/{sha256}` from `store`, mounted there or at the root.
 
-    Who accepts the codings zstd or dcz gets a form of the file in one of them where `coded_files` has one.
+    Who accepts the codings zstd, dcz or walle-xor gets a form of the file in one of them where `coded_files` has one.
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the ASGI signature
@@ -116,7 +116,7 @@ def _accepted(header: str) -> frozenset[str]:
     accepted = set()
     for part in header.lower().split(","):
         name, _, weight = part.partition(";")
-        if name.strip() in (ZSTD, DCZ) and not _NEVER.fullmatch(weight.strip()):
+        if name.strip() in (ZSTD, DCZ, XOR) and not _NEVER.fullmatch(weight.strip()):
             accepted.add(name.strip())
     return frozenset(accepted)
 

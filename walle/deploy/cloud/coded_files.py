@@ -5,15 +5,26 @@ none gets the whole file.
 """
 
 import hashlib
+import itertools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from walle.deploy.cloud.files import FileStore
-from walle.deploy.file_coding import DCZ, ZSTD, ZSTD_WINDOW_BYTES, dcz_header, window_bytes
-from walle.durable_file import make_folders, write_file
+from walle.deploy.file_coding import (
+    DCZ,
+    XOR,
+    XOR_BLOCK_BYTES,
+    ZSTD,
+    ZSTD_WINDOW_BYTES,
+    dcz_header,
+    window_bytes,
+    xor_encoded,
+    xor_header,
+)
+from walle.durable_file import make_folders, sync_file, sync_folder
 from walle.protocol import FileEntry
 
 if sys.version_info >= (3, 14):
@@ -24,8 +35,11 @@ else:
 IDENTITY = "identity"  # no coding
 MIN_FILE_BYTES = 4096  # a smaller file is an answer of one or two packets in any form
 _WORTHWHILE = 0.95  # of the size without the coding
-_LARGE_BYTES = 8 << 20
-_LEVEL, _LEVEL_OF_LARGE = 12, 6
+_LARGE_BYTES, _HUGE_BYTES = 8 << 20, 128 << 20
+_LEVEL, _LEVEL_OF_LARGE, _LEVEL_OF_HUGE = 12, 6, 3
+_MAX_COMPARED_BYTES = 256 << 20  # of a file and the one that it replaces: a difference has both in memory
+_XOR_LEVEL = 3  # a higher one saves 1 % of the bytes
+_CHUNK_BYTES = 1 << 20
 
 
 class CodedFile(NamedTuple):
@@ -37,9 +51,14 @@ class CodedFile(NamedTuple):
 
 
 class CodedFiles:
-    """A folder of coded forms of the files in `store`. Several processes may use it at once."""
+    """A folder of coded forms of the files in `store`. Several processes may use it at once.
 
-    def __init__(self, folder: Path, store: FileStore) -> None:
+    A file and the one that it replaces are compared as a whole, in memory, where both together have
+    `max_compared_bytes` at most.
+    """
+
+    def __init__(self, folder: Path, store: FileStore, *, max_compared_bytes: int = _MAX_COMPARED_BYTES) -> None:
+        self._max_compared_bytes = max_compared_bytes
         self._folder = folder
         self._store = store
 
@@ -63,8 +82,11 @@ class CodedFiles:
 
     def find(self, sha256: str, codings: frozenset[str], dictionary: str) -> CodedFile | None:
         """Return the smallest form of a file among `codings`, for a caller that has the file `dictionary` (or "")."""
-        if DCZ in codings and dictionary and (found := self._open(self._path(sha256, dictionary), DCZ)):
-            return found
+        needing = [(coding, self._path(sha256, dictionary, coding)) for coding in (DCZ, XOR) if dictionary]
+        sizes = [(path.stat().st_size, coding, path) for coding, path in needing if coding in codings and path.exists()]
+        for _, coding, path in sorted(sizes):
+            if found := self._open(path, coding):
+                return found
         return self._open(self._path(sha256), ZSTD) if ZSTD in codings else None
 
     def _compress(self, entry: FileEntry) -> int:
@@ -76,34 +98,82 @@ class CodedFiles:
             zstd.CompressionParameter.compression_level: _level(entry.size_bytes),
             zstd.CompressionParameter.window_log: min((ZSTD_WINDOW_BYTES - 1).bit_length(), _log_of(entry.size_bytes)),
         }
-        data = zstd.compress(self._read(entry.sha256), options=options)
-        return self._keep(path, data, entry.size_bytes)
+        compressor = zstd.ZstdCompressor(options=options)
+        with self._store.open(entry.sha256) as file:
+            return self._keep(path, b"", compressor, _chunks(file, _CHUNK_BYTES), entry, entry.size_bytes)
 
     def _compare(self, entry: FileEntry, base: FileEntry, smallest_bytes: int) -> None:
-        path = self._path(entry.sha256, base.sha256)
-        if path.exists() or entry.size_bytes > window_bytes(base.size_bytes):
-            return
+        """Make the differences to `base` that save bytes: of inserted or changed parts, and of nudged weights."""
+        path = self._path(entry.sha256, base.sha256, DCZ)
+        has_room = entry.size_bytes + base.size_bytes <= self._max_compared_bytes
+        if path.exists():
+            smallest_bytes = path.stat().st_size
+        elif has_room and entry.size_bytes <= window_bytes(base.size_bytes):
+            smallest_bytes = self._difference(path, entry, base, smallest_bytes)
+        path = self._path(entry.sha256, base.sha256, XOR)
+        if entry.size_bytes == base.size_bytes and not path.exists():
+            self._mix(path, entry, base, smallest_bytes)
+
+    def _difference(self, path: Path, entry: FileEntry, base: FileEntry, smallest_bytes: int) -> int:
         options: dict[int, int] = {
             zstd.CompressionParameter.compression_level: _level(entry.size_bytes),
             zstd.CompressionParameter.window_log: _log_of(entry.size_bytes),
             zstd.CompressionParameter.enable_long_distance_matching: 1,
         }
         prefix = zstd.ZstdDict(self._read(base.sha256), is_raw=True).as_prefix
-        data = zstd.compress(self._read(entry.sha256), options=options, zstd_dict=prefix)
-        self._keep(path, dcz_header(base.sha256) + data, smallest_bytes)
+        compressor = zstd.ZstdCompressor(options=options, zstd_dict=prefix)
+        content = [self._read(entry.sha256)]
+        return self._keep(path, dcz_header(base.sha256), compressor, content, entry, smallest_bytes)
 
-    def _keep(self, path: Path, data: bytes, without_bytes: int) -> int:
-        if len(data) > without_bytes * _WORTHWHILE:
-            return without_bytes
+    def _mix(self, path: Path, entry: FileEntry, base: FileEntry, smallest_bytes: int) -> None:
+        options: dict[int, int] = {
+            zstd.CompressionParameter.compression_level: _XOR_LEVEL,
+            zstd.CompressionParameter.window_log: (ZSTD_WINDOW_BYTES - 1).bit_length(),
+        }
+        with self._store.open(entry.sha256) as new, self._store.open(base.sha256) as old:
+            blocks = (_chunks(file, XOR_BLOCK_BYTES) for file in (new, old))
+            mixed = itertools.starmap(xor_encoded, zip(*blocks, strict=True))
+            compressor = zstd.ZstdCompressor(options=options)
+            self._keep(path, xor_header(base.sha256), compressor, mixed, entry, smallest_bytes)
+
+    def _keep(
+        self,
+        path: Path,
+        header: bytes,
+        compressor: zstd.ZstdCompressor,
+        content: Iterable[bytes],
+        entry: FileEntry,
+        without_bytes: int,
+    ) -> int:
+        """Write a form piece by piece, and return its length; where it does not pay it ends early and is removed."""
+        compressor.set_pledged_input_size(entry.size_bytes)  # a frame that says it has no larger window than that
+        limit_bytes = int(without_bytes * _WORTHWHILE)
         make_folders(path.parent)
-        write_file(path, data, mode=0o644)
-        return len(data)
+        temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.unfinished")
+        try:
+            with temporary.open("wb") as file:
+                file.write(header)
+                for piece in content:
+                    file.write(compressor.compress(piece))
+                    if file.tell() > limit_bytes:
+                        return without_bytes
+                file.write(compressor.flush())
+                size_bytes = file.tell()
+                os.fchmod(file.fileno(), 0o644)
+            if size_bytes > limit_bytes:
+                return without_bytes
+            sync_file(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+        return size_bytes
 
     def _read(self, sha256: str) -> bytes:
         return self._store.read(sha256)
 
-    def _path(self, sha256: str, dictionary: str = "") -> Path:
-        name = f"{sha256}.{dictionary}.{DCZ}" if dictionary else f"{sha256}.{ZSTD}"
+    def _path(self, sha256: str, dictionary: str = "", coding: str = ZSTD) -> Path:
+        name = f"{sha256}.{dictionary}.{coding}" if dictionary else f"{sha256}.{ZSTD}"
         return self._folder / sha256[:2] / name
 
     @staticmethod
@@ -117,8 +187,18 @@ class CodedFiles:
         return CodedFile(coding, file, f'"{coding}-{digest[:32]}"')
 
 
+def _chunks(file: BinaryIO, chunk_bytes: int) -> Iterator[bytes]:
+    """Yield a file in pieces of this length, of which the last may be shorter."""
+    while chunk := file.read(chunk_bytes):
+        while len(chunk) < chunk_bytes and (more := file.read(chunk_bytes - len(chunk))):
+            chunk += more
+        yield chunk
+
+
 def _level(size_bytes: int) -> int:
-    return _LEVEL if size_bytes <= _LARGE_BYTES else _LEVEL_OF_LARGE
+    if size_bytes <= _LARGE_BYTES:
+        return _LEVEL
+    return _LEVEL_OF_LARGE if size_bytes <= _HUGE_BYTES else _LEVEL_OF_HUGE
 
 
 def _log_of(size_bytes: int) -> int:

@@ -43,10 +43,10 @@ class DiskSpace:
         self._folder = folder
         self._reserve_bytes = reserve_bytes
 
-    def check(self) -> None:
-        """Raise DiskFullError if there is less free space than the reserve."""
+    def check(self, more_bytes: int = 0) -> None:
+        """Raise DiskFullError if there is less free space than the reserve, or would be with `more_bytes` written."""
         free = free_bytes(self._folder)
-        if free < self._reserve_bytes:
+        if free < self._reserve_bytes + more_bytes:
             raise DiskFullError(str(self._folder), free)
 
 

@@ -37,6 +37,8 @@ from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.compilers import Compile, compile_apart
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
+from walle.deploy.cloud.large_file_store import LargeFileLimits
+from walle.deploy.cloud.lfs_http import is_lfs, lfs_app
 from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTakenError
 from walle.deploy.cloud.push_rules import RefQuota, clash_refusal, deletion_refusal, name_refusal, rewrite_refusal
 from walle.deploy.cloud.quarantine import PackError, Quarantine
@@ -116,12 +118,13 @@ class _Request:
 
 @dataclasses.dataclass(frozen=True)
 class _PushRules:
-    """Bounds of pushes, the log in which they are recorded, and the compiler of what is pushed."""
+    """Bounds of pushes, the log in which they are recorded, the compiler of what is pushed, and its large files."""
 
     limits: GitLimits
     audit: AuditLog | None
     compile_sources: Compile
     quota: RefQuota
+    repos: TaskRepos
 
 
 def git_app(
@@ -134,8 +137,9 @@ def git_app(
     audit: AuditLog | None = None,
     compile_sources: Compile = compile_apart,
     clock: Clock | None = None,
+    large_file_limits: LargeFileLimits | None = None,
 ) -> ASGIApp:
-    """Return an ASGI app for `/git/{scenario}.git`, mounted there or at the root.
+    """Return an ASGI app for `/git/{scenario}.git`, with Git LFS, mounted there or at the root.
 
     `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
     ends between the two: a caller that needs every version must read `TaskRepos.versions` at start. `limits` are those
@@ -146,7 +150,8 @@ def git_app(
     writing = ThreadPoolExecutor(_PUSH_THREADS, thread_name_prefix="walle-git-push")
     pushes: set[asyncio.Task[None]] = set()
     places = Places(MAX_REQUESTS, MAX_REQUESTS_EACH)
-    rules = _PushRules(limits or GitLimits(), audit, compile_sources, RefQuota(clock or SystemClock()))
+    rules = _PushRules(limits or GitLimits(), audit, compile_sources, RefQuota(clock or SystemClock()), repos)
+    large_files = lfs_app(repos, access, limits=large_file_limits, space=space)
     receive_push = functools.partial(_receive, repos, rules)
 
     async def serve(request: _Request, body: IO[bytes], answer: IO[bytes]) -> None:
@@ -190,6 +195,8 @@ def git_app(
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise GitHttpError(500, f"task repositories speak HTTP, not {scope['type']}")
+        if is_lfs(scope["path"]):
+            return await large_files(scope, receive, send)
         has_begun = False
 
         async def send_noted(message: Message) -> None:
@@ -345,7 +352,7 @@ def _receive(
             for command in commands:
                 if command.new != ZERO_SHA and not refusals[command.ref]:
                     refusals[command.ref] = (
-                        _refuse_objects(quarantine, command, request, rules.compile_sources)
+                        _refuse_objects(quarantine, command, request, rules)
                         if unpacked == "ok"
                         else f"the pack could not be read: {unpacked}"
                     )
@@ -459,7 +466,7 @@ def _record(audit: AuditLog | None, request: _Request, command: _Command) -> Non
         )
 
 
-def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request, compile_sources: Compile) -> str:
+def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request, rules: _PushRules) -> str:
     """Return the reason to refuse what the ref is to point at; empty if none."""
     store = quarantine.store
     try:
@@ -471,8 +478,9 @@ def _refuse_objects(quarantine: Quarantine, command: _Command, request: _Request
                 return ""
             return rewrite_refusal(request.role, lambda: quarantine.is_descendant(command.old, command.new))
         task, _, version = command.name.removeprefix("refs/tags/").partition("/")
-        tree = read_tree(store, command.new, request.scenario, task, version)
-        compile_version(TaskVersion.parse(tree), compile_sources=compile_sources)
+        large_files = rules.repos.large_files(request.scenario)
+        tree = read_tree(store, command.new, request.scenario, task, version, large_files)
+        compile_version(TaskVersion.parse(tree), compile_sources=rules.compile_sources)
     except (DeployError, ConfigError) as error:  # the latter where no process can be started to compile it
         return str(error)
     except (KeyError, FileFormatException, AssertionError) as error:

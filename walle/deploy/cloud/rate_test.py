@@ -49,8 +49,8 @@ class RateTest:
 
     `floor` is the rate that is always allowed. A version is bad where its rate is `gap` above that of the version
     before, or above `floor` if that is greater. `hostile` is the share of devices whose reports are disregarded when a
-    version is to be rejected. Bets are made that a bad version is `higher` parts of the gap above a rate that the version
-    before may have, and that the latter is `lower` parts of that rate below it.
+    version is to be rejected. Bets are made that a bad version is `higher` parts of the gap above a rate that the
+    version before may have, and that the latter is `lower` parts of that rate below it.
     """
 
     floor: float
@@ -145,9 +145,7 @@ def _total(
 
 
 @functools.lru_cache(maxsize=16_384)
-def _bets(
-    n: int, kind: _Bet, rate: float, hostile: float, gap: float, parts: Parts
-) -> tuple[tuple[float, float], ...]:
+def _bets(n: int, kind: _Bet, rate: float, hostile: float, gap: float, parts: Parts) -> tuple[tuple[float, float], ...]:
     """Return stake λ and mean a of the bets on devices of n runs: for small differences, and for great ones."""
     most = cap(n)
     if kind is _Bet.HIGHER:

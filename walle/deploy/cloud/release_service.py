@@ -18,6 +18,7 @@ from walle.deploy.cloud.attribute_schema import Schema
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.bundle import Bundle, TaskVersion
 from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
+from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.monitor import Step, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import (
@@ -128,8 +129,8 @@ class World:
 
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it
     does not exist; `read_schema` returns the declared attributes of devices; `simulate` takes the version's own events,
-    None without any, and the files that they may name; `put` stores one blob that devices fetch, `put_cloud_file` one
-    that they do not; `code_files` makes smaller forms of a bundle's files, for
+    None without any, and the files that they may name; `put` stores one blob or large file that devices fetch,
+    `put_cloud_file` one that they do not; `code_files` makes smaller forms of a bundle's files, for
     devices that have the versions with these manifests (sha256); `publish` swaps the table in all gateways; `stamp`
     returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys have signed a
     version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns at most a given
@@ -143,8 +144,8 @@ class World:
     read_schema: Callable[[], Awaitable[Schema]]
     read_version: Callable[[str, str, str], Awaitable[TaskVersion]]
     build: Callable[[TaskVersion], Awaitable[Bundle]]
-    put: Callable[[bytes], Awaitable[str]]
-    put_cloud_file: Callable[[bytes], Awaitable[str]]
+    put: Callable[[bytes | LargeFile], Awaitable[str]]
+    put_cloud_file: Callable[[bytes | LargeFile], Awaitable[str]]
     code_files: Callable[[Bundle, Sequence[str]], Awaitable[None]]
     simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
@@ -531,10 +532,12 @@ class ReleaseService:
             if not result.ok:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
                 return SimulationFailed(self._clock.time(), reason)
-            for blob in bundle.blobs.values():
-                await self._world.put(blob)
-            for blob in bundle.cloud_blobs.values():
-                await self._world.put_cloud_file(blob)
+            shared: list[bytes | LargeFile] = [*bundle.blobs.values(), *bundle.large.values()]
+            for file in shared:
+                await self._world.put(file)
+            of_cloud: list[bytes | LargeFile] = [*bundle.cloud_blobs.values(), *bundle.cloud_large.values()]
+            for file in of_cloud:
+                await self._world.put_cloud_file(file)
             await self._world.put(bundle.envelope)
             await self._world.code_files(bundle, self._manifests_of_devices(request))
         except Exception as error:  # noqa: BLE001 - any error fails the release; it must not stay here

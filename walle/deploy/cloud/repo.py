@@ -19,6 +19,8 @@ from dulwich.objects import Blob, Commit, ObjectID, Tag, Tree
 from dulwich.refs import Ref
 from dulwich.repo import Repo
 
+from walle.deploy.cloud.large_file import MAX_POINTER_BYTES, LargeFile, PointerError, parse_pointer
+from walle.deploy.cloud.large_file_store import LargeFileStore
 from walle.deploy.cloud.quarantine import sweep_quarantines
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.deploy.cloud.task_tree import MAX_TREE_BYTES, MAX_TREE_FILES, TaskTree
@@ -127,7 +129,7 @@ class TaskRepos:
         self.check_version(scenario, task, version)
         with self.open(scenario) as repo:
             sha = repo.refs[Ref(TAG_PREFIX + f"{task}/{version}".encode())]
-            return read_tree(repo.object_store, sha, scenario, task, version)
+            return read_tree(repo.object_store, sha, scenario, task, version, self.large_files(scenario))
 
     def read_file(self, scenario: str, task: str, version: str, name: str) -> bytes:
         """Return one file at the root of a version, without reading the others.
@@ -173,6 +175,10 @@ class TaskRepos:
             sweep(self._path(scenario))
             yield repo
 
+    def large_files(self, scenario: str) -> LargeFileStore:
+        """Return the files of a scenario that git has pointers to."""
+        return LargeFileStore(self._path(scenario) / "lfs")
+
     def _path(self, scenario: str) -> Path:
         return self._folder / f"{scenario}.git"
 
@@ -201,6 +207,7 @@ def sweep(path: Path) -> None:
         for leftover in path.glob(pattern):
             leftover.unlink(missing_ok=True)
     sweep_quarantines(path)
+    LargeFileStore(path / "lfs").sweep()
 
 
 def peel(store: BaseObjectStore, sha: ObjectID, what: str) -> Commit:
@@ -218,8 +225,17 @@ def peel(store: BaseObjectStore, sha: ObjectID, what: str) -> Commit:
     raise RepoError(what, "is a tag of a tag of a tag, too deep to follow")
 
 
-def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, version: str) -> TaskTree:
+def read_tree(
+    store: BaseObjectStore,
+    sha: ObjectID,
+    scenario: str,
+    task: str,
+    version: str,
+    large_files: LargeFileStore | None = None,
+) -> TaskTree:
     """Return the tree of `sha`, a commit or a tag of one, as `scenario/task/version`.
+
+    Git LFS pointers in it lead to `large_files`; without, they have no path.
 
     Raises:
         RepoError: an object is missing, or the tree holds links, submodules, unusable names, or too much.
@@ -227,6 +243,7 @@ def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, v
     what = f"version {scenario}/{task}/{version}"
     commit = peel(store, sha, what)
     files: dict[str, bytes] = {}
+    large: dict[str, LargeFile] = {}
     size_bytes = folders = 0
     pending = [(commit.tree, "")]
     try:
@@ -253,15 +270,33 @@ def read_tree(store: BaseObjectStore, sha: ObjectID, scenario: str, task: str, v
                 blob = store[entry.sha]
                 if not isinstance(blob, Blob):
                     raise RepoError(what, f"{path} is not a file")
-                files[path] = blob.data
-                size_bytes += len(blob.data)
-                if len(files) > MAX_TREE_FILES or size_bytes > MAX_TREE_BYTES:
+                if pointer := _pointer(blob.data, path, what):
+                    large[path] = large_files.find(pointer.sha256, pointer.size_bytes) if large_files else pointer
+                else:
+                    files[path] = blob.data
+                    size_bytes += len(blob.data)
+                if len(files) + len(large) > MAX_TREE_FILES or size_bytes > MAX_TREE_BYTES:
                     raise RepoError(what, f"has more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes")
     except KeyError as error:
         raise RepoError(what, f"object {error.args[0]!r} is missing") from error
     return TaskTree(
-        scenario=scenario, task=task, version=version, commit=commit.id.decode(), files=dict(sorted(files.items()))
+        scenario=scenario,
+        task=task,
+        version=version,
+        commit=commit.id.decode(),
+        files=dict(sorted(files.items())),
+        large=dict(sorted(large.items())),
     )
+
+
+def _pointer(data: bytes, path: str, what: str) -> LargeFile | None:
+    """Return the large file that a Git LFS pointer stands for, None for any other file."""
+    if len(data) > MAX_POINTER_BYTES:
+        return None
+    try:
+        return parse_pointer(data)
+    except PointerError as error:
+        raise RepoError(what, f"{path} {error}") from error
 
 
 def _entry_name(name: bytes, prefix: str, what: str) -> str:

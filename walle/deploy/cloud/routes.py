@@ -113,6 +113,11 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("DELETE", "/v1/exclusive/{scenario}/{task}/{name}", Role.RELEASER, Where.ITS),
     RouteRule("GET HEAD", "/cdn/{address:path}", Caller.FILE_ADDRESS),
     _person("GET", "/git/{scenario}/info/refs", Role.READER, Where.ITS, "author for a push", is_page=True),
+    _person(
+        "POST", "/git/{scenario}/info/lfs/objects/batch", Role.READER, Where.ITS, "author for a push", is_page=True
+    ),
+    _person("GET", "/git/{scenario}/info/lfs/objects/{sha256}", Role.READER, Where.ITS, is_page=True),
+    _person("PUT", "/git/{scenario}/info/lfs/objects/{sha256}", Role.AUTHOR, Where.ITS, is_page=True),
     _person("POST", "/git/{scenario}/git-upload-pack", Role.READER, Where.ITS, is_page=True),
     _person(
         "POST",

@@ -9,7 +9,18 @@ from typing import BinaryIO, NamedTuple
 import zstandard
 
 from walle.deploy.device.fetch import HeldPart
-from walle.deploy.file_coding import DCZ, HEADER_BYTES, ZSTD, ZSTD_WINDOW_BYTES, dcz_header, window_bytes
+from walle.deploy.file_coding import (
+    DCZ,
+    HEADER_BYTES,
+    XOR,
+    XOR_BLOCK_BYTES,
+    ZSTD,
+    ZSTD_WINDOW_BYTES,
+    dcz_header,
+    window_bytes,
+    xor_decoded,
+    xor_header,
+)
 from walle.durable_file import write_all
 from walle.errors import DeployError
 
@@ -43,7 +54,7 @@ class CodedPart:
         except (FileNotFoundError, ValueError, TypeError):
             self.drop()
             return None
-        if not size_bytes or not etag or (coding == DCZ and needed != dictionary):
+        if not size_bytes or not etag or (coding in (DCZ, XOR) and needed != dictionary):
             self.drop()
             return None
         return HeldPart(str(coding), str(etag), size_bytes)
@@ -77,7 +88,7 @@ def decode(coded: Path, coding: str, target: Path, *, size_bytes: int, base: Bas
     """Write the `size_bytes` bytes of the file that `coded` is a coding of to `target`; blocks on the disk.
 
     `base` is the file that the device named in its request. No byte beyond `size_bytes` is written, and memory is
-    bounded by the window of the coding: twice the base and once the file for `dcz`, 8 MiB for `zstd`.
+    bounded by the coding: twice the base and once the file for `dcz`, 8 MiB for `zstd`, twice that for `walle-xor`.
 
     Raises:
         CodingError: `coded` is of another coding or length; `target` may have been written in part.
@@ -110,8 +121,24 @@ def _chunks(source: BinaryIO, coding: str, base: Base | None) -> Iterator[bytes]
             dict_data=zstandard.ZstdCompressionDict(content, dict_type=zstandard.DICT_TYPE_RAWCONTENT),
             max_window_size=window_bytes(len(content)),
         )
+    elif coding == XOR and base is not None:
+        yield from _mixed_chunks(source, base)
+        return
     else:
         raise CodingError(f"has the coding {coding[:20]!r}, which was not asked for")
     with decompressor.stream_reader(source, read_size=_CHUNK_BYTES, closefd=False) as reader:
         while chunk := reader.read(_CHUNK_BYTES):
             yield chunk
+
+
+def _mixed_chunks(source: BinaryIO, base: Base) -> Iterator[bytes]:
+    """Yield the blocks of a file of which `walle-xor` with `base` made `source`."""
+    if source.read(HEADER_BYTES) != xor_header(base.sha256):
+        raise CodingError("its base is not the file that the request named")
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
+    with (
+        base.path.open("rb") as old,
+        decompressor.stream_reader(source, read_size=_CHUNK_BYTES, closefd=False) as reader,
+    ):
+        while block := reader.read(XOR_BLOCK_BYTES):
+            yield xor_decoded(block, old.read(len(block)))

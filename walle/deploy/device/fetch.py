@@ -4,12 +4,12 @@ A `Fetcher` gives the rest of one file from an offset on. It knows nothing of ha
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import httpx
 
-from walle.deploy.file_coding import DCZ, ZSTD, format_dictionary
+from walle.deploy.file_coding import format_dictionary
 from walle.errors import DeployError
 
 _REDIRECTS = (302, 303, 307)
@@ -61,9 +61,9 @@ class Fetcher(Protocol):
         """
 
     def fetch_coded(
-        self, url: str, *, dictionary: str, held: HeldPart | None, max_bytes: int
+        self, url: str, *, codings: Sequence[str], dictionary: str, held: HeldPart | None, max_bytes: int
     ) -> contextlib.AbstractAsyncContextManager[CodedAnswer]:
-        """Ask for the file at `url` in a coding that is smaller, or as it is where the server has none.
+        """Ask for the file at `url` in one of `codings` that is smaller, or as it is where the server has none.
 
         `dictionary` is the sha256 of a file to which a difference may be sent, "" for none. The answer goes on from
         `held` where the server still has those bytes, and begins at 0 otherwise.
@@ -116,11 +116,11 @@ class HttpFetcher:
 
     @contextlib.asynccontextmanager
     async def fetch_coded(
-        self, url: str, *, dictionary: str, held: HeldPart | None, max_bytes: int
+        self, url: str, *, codings: Sequence[str], dictionary: str, held: HeldPart | None, max_bytes: int
     ) -> AsyncIterator[CodedAnswer]:
-        headers = {"Accept-Encoding": ZSTD}
+        headers = {"Accept-Encoding": ", ".join(codings)}
         if dictionary:
-            headers |= {"Accept-Encoding": f"{DCZ}, {ZSTD}", "Available-Dictionary": format_dictionary(dictionary)}
+            headers["Available-Dictionary"] = format_dictionary(dictionary)
         if held is not None:
             headers |= {"Range": f"bytes={held.size_bytes}-", "If-Range": held.etag}
         with _as_fetch_error(url):

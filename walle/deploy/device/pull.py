@@ -18,6 +18,7 @@ from walle.deploy.device.coded_file import Base, CodingError
 from walle.deploy.device.fetch import Fetcher, FetchError, WrongLengthError
 from walle.deploy.device.installed import InstalledTasks, Staging
 from walle.deploy.device.trust import DeviceTrust
+from walle.deploy.file_coding import DCZ, XOR, ZSTD
 from walle.deploy.signing import SignatureError
 from walle.errors import DeployError
 from walle.protocol import Directive, Failure, FileEntry, Manifest
@@ -78,6 +79,7 @@ class Puller:
 
     A file is asked for as the difference to the one that it replaces where both together have at most
     `max_difference_bytes` bytes: so much memory, and the replaced file once more, is what it takes to put it together.
+    As the exclusive or with it, which takes the memory of some blocks, it is asked for where both are equally long.
     """
 
     def __init__(
@@ -193,7 +195,8 @@ class Puller:
         """
         if entry.size_bytes < MIN_CODED_BYTES or await on_disk(staging.held_bytes, entry.sha256) > 0:
             return False
-        if base is not None and base.size_bytes + entry.size_bytes > self._max_difference_bytes:
+        codings = self._codings(entry, base)
+        if codings == [ZSTD]:
             base = None
         dictionary = base.sha256 if base else ""
         part = staging.coded(entry.sha256)
@@ -202,7 +205,9 @@ class Puller:
         try:
             async with (
                 self._slots,
-                self._fetcher.fetch_coded(url, dictionary=dictionary, held=held, max_bytes=entry.size_bytes) as answer,
+                self._fetcher.fetch_coded(
+                    url, codings=codings, dictionary=dictionary, held=held, max_bytes=entry.size_bytes
+                ) as answer,
             ):
                 if not answer.coding:  # the file itself
                     await on_disk(part.drop)
@@ -220,6 +225,15 @@ class Puller:
             await on_disk(staging.drop, entry.sha256)
             return False
         return await on_disk(staging.seal, entry)
+
+    def _codings(self, entry: FileEntry, base: Base | None) -> list[str]:
+        """Return the codings in which a file is asked for; `base` is the file of its path that is here."""
+        differences = []
+        if base is not None and base.size_bytes + entry.size_bytes <= self._max_difference_bytes:
+            differences.append(DCZ)
+        if base is not None and base.size_bytes == entry.size_bytes:  # decoded block by block
+            differences.append(XOR)
+        return [*differences, ZSTD]
 
     async def _obtain(self, directive: Directive, staging: Staging, entry: FileEntry) -> None:
         url = f"{directive.url.rstrip('/')}/{entry.sha256}"

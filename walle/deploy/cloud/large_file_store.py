@@ -1,0 +1,187 @@
+"""Large files that were pushed to a scenario, beside its git repository, in the layout of Git LFS.
+
+    {scenario}.git/lfs/objects/12/34/1234...   whole files by their sha256, read-only
+    {scenario}.git/lfs/incoming/...            files on their way; a killed writer's are not locked, and are removed
+
+They are of one scenario: who may read another one gets nothing from here by knowing a hash. A release copies them to
+the stores that devices and the cloud's phases read.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+
+from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
+from walle.durable_file import make_folders, sync_folder, write_all
+from walle.errors import DeployError
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class LargeFileError(DeployError):
+    """A large file that is refused, or is not here. `sha256` names it; `is_full` where the scenario has no room."""
+
+    def __init__(self, sha256: str, why: str, *, is_full: bool = False) -> None:
+        super().__init__(f"file {sha256[:80]!r}: {why}")
+        self.sha256 = sha256
+        self.why = why
+        self.is_full = is_full
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LargeFileLimits:
+    """Limits of one file, and of all files of a scenario together."""
+
+    file_bytes: int = MAX_LARGE_FILE_BYTES
+    scenario_bytes: int = 64 << 30
+
+    def check(self, sha256: str, size_bytes: int, used_bytes: int) -> None:
+        """Raise LargeFileError where a file of this length may not come to a scenario that has `used_bytes`."""
+        if size_bytes > self.file_bytes:
+            raise LargeFileError(sha256, f"has {size_bytes} bytes; at most {self.file_bytes} are taken")
+        if used_bytes + size_bytes > self.scenario_bytes:
+            why = (
+                f"has {size_bytes} bytes, and the scenario's large files have {used_bytes} of at most"
+                f" {self.scenario_bytes}; ask the cloud's owner for more (walle cloud up --large-files-gb)"
+            )
+            raise LargeFileError(sha256, why, is_full=True)
+
+
+class LargeFileStore:
+    """The folder. Several processes may put and read at once; everything here blocks on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, sha256: str, size_bytes: int) -> LargeFile:
+        """Return a file, which need not be here. Raises LargeFileError for a name that is not a sha256."""
+        return LargeFile(sha256, size_bytes, self._path(sha256))
+
+    def size_bytes(self, sha256: str) -> int | None:
+        """Return the length of a file, None where it is not here. Raises LargeFileError as `find`."""
+        try:
+            return self._path(sha256).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def open(self, sha256: str) -> BufferedReader:
+        """Return a file, open for reading. Raises LargeFileError where it is not here."""
+        try:
+            return self._path(sha256).open("rb")
+        except FileNotFoundError:
+            raise LargeFileError(sha256, "it was never pushed here, or not to its end") from None
+
+    def used_bytes(self) -> int:
+        """Return the length of all files, those on their way too."""
+        total_bytes = 0
+        for parent, _, names in os.walk(self._folder):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    total_bytes += Path(parent, name).stat().st_size
+        return total_bytes
+
+    @contextlib.contextmanager
+    def receiving(self, sha256: str, size_bytes: int) -> Iterator["IncomingFile"]:
+        """Give a file to write, which is in the store after `keep`, and is removed without it.
+
+        Raises:
+            LargeFileError: `sha256` is not one.
+            OSError: a disk error, such as a full disk.
+        """
+        target = self._path(sha256)
+        incoming = self._folder / "incoming"
+        make_folders(incoming)
+        path, handle = _locked_file(incoming, sha256)
+        file = IncomingFile(path, handle, target, sha256, size_bytes)
+        try:
+            yield file
+        finally:
+            path.unlink(missing_ok=True)
+            file.close()
+
+    def sweep(self) -> None:
+        """Remove what killed writers left."""
+        for path in self._folder.glob("incoming/*"):
+            with contextlib.suppress(OSError):
+                handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+                finally:
+                    os.close(handle)
+
+    def _path(self, sha256: str) -> Path:
+        if not _SHA256.fullmatch(sha256):
+            raise LargeFileError(sha256, "is not a sha256 in lower-case hex")
+        return self._folder / "objects" / sha256[:2] / sha256[2:4] / sha256
+
+
+class IncomingFile:
+    """A file on its way. Its methods may be called from any thread; `close` waits for a `write`."""
+
+    def __init__(self, path: Path, handle: int, target: Path, sha256: str, size_bytes: int) -> None:
+        self._path = path
+        self._handle = handle
+        self._target = target
+        self._sha256 = sha256
+        self._size_bytes = size_bytes
+        self._digest = hashlib.sha256()
+        self._written_bytes = 0
+        self._lock = threading.Lock()
+
+    def write(self, data: bytes) -> None:
+        """Add `data` to the file.
+
+        Raises:
+            LargeFileError: that is more than it was said to have.
+            OSError: a disk error, or it is closed.
+        """
+        with self._lock:
+            self._written_bytes += len(data)
+            if self._written_bytes > self._size_bytes:
+                raise LargeFileError(self._sha256, f"more came than its {self._size_bytes} bytes")
+            write_all(self._handle, data)
+            self._digest.update(data)
+
+    def keep(self) -> None:
+        """Put the file into the store, durably.
+
+        Raises:
+            LargeFileError: its length or its sha256 is another one.
+            OSError: a disk error, or it is closed.
+        """
+        with self._lock:
+            if self._written_bytes != self._size_bytes:
+                why = f"{self._written_bytes} bytes came of {self._size_bytes}; push it again"
+                raise LargeFileError(self._sha256, why)
+            if self._digest.hexdigest() != self._sha256:
+                raise LargeFileError(self._sha256, "what came has another sha256; push it again")
+            os.fchmod(self._handle, 0o444)
+            os.fsync(self._handle)
+            make_folders(self._target.parent)
+            self._path.replace(self._target)
+            sync_folder(self._target.parent)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._handle >= 0:
+                os.close(self._handle)
+            self._handle = -1
+
+
+def _locked_file(folder: Path, sha256: str) -> tuple[Path, int]:
+    """Return a new file with a lock, and its descriptor; a sweep may remove it before it has its lock."""
+    while True:
+        path = folder / f"{sha256}.{os.urandom(6).hex()}"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return path, handle
+        os.close(handle)

@@ -1,0 +1,308 @@
+"""Git LFS of task repositories over HTTP, at /git/{scenario}.git/info/lfs (page 174).
+
+The batch API with the transfer `basic`: a client asks what to do for each file by its sha256 and length, and then puts
+or gets the bytes at an address of the same gateway, with the token of its request. Bytes go to the disk as they come,
+and count once length and sha256 are right.
+https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md
+"""
+
+import asyncio
+import dataclasses
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from io import BufferedReader
+from typing import Any
+
+from walle.deploy.cloud.access import Identifier, Identity, Role
+from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
+from walle.deploy.cloud.cdn import RangeError, parse_range
+from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
+from walle.deploy.cloud.large_file_store import LargeFileError, LargeFileLimits, LargeFileStore
+from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTakenError
+from walle.deploy.cloud.repo import RepoError, TaskRepos
+from walle.errors import DeployError
+
+MAX_BATCH_BYTES = 256 << 10
+MAX_OBJECTS = 1000  # in one batch; git-lfs asks for 100
+MAX_TRANSFERS = 32
+MAX_TRANSFERS_EACH = 8  # of the owner of one token, as many as git-lfs begins
+_CHUNK_BYTES = 1 << 20
+_TYPE = b"application/vnd.git-lfs+json"
+_ROUTE = re.compile(r"(?:/git)?/([^/]*)\.git/info/lfs/objects/(batch|[0-9a-f]{64})")
+_RETRY_AFTER_S = 5
+_LOG = logging.getLogger(__name__)
+
+
+class LfsError(DeployError):
+    """A request that is answered with an HTTP error, whose message git-lfs shows. `status` is its code."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def is_lfs(path: str) -> bool:
+    """Return whether a path is one of Git LFS."""
+    return ".git/info/lfs/" in path
+
+
+@dataclasses.dataclass(frozen=True)
+class _Room:
+    """What bounds files that come."""
+
+    limits: LargeFileLimits
+    space: DiskSpace | None
+
+    def check(self, sha256: str, size_bytes: int, used_bytes: int) -> None:
+        """Raise LargeFileError or DiskFullError where a file of this length may not come."""
+        self.limits.check(sha256, size_bytes, used_bytes)
+        if self.space is not None:
+            self.space.check(size_bytes)
+
+
+def lfs_app(
+    repos: TaskRepos, access: Identifier, *, limits: LargeFileLimits | None = None, space: DiskSpace | None = None
+) -> ASGIApp:
+    """Return an ASGI app for `/git/{scenario}.git/info/lfs`, mounted at /git or at the root.
+
+    A reader of the scenario gets files, and an author puts them, within `limits` and while `space` has room.
+    """
+    places = Places(MAX_TRANSFERS, MAX_TRANSFERS_EACH)
+    room = _Room(limits or LargeFileLimits(), space)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await _serve(repos, access, room, places, scope, receive, send_noted)
+        except (LfsError, LargeFileError, PlacesTakenError, PlaceLostError, RepoError, DiskFullError, OSError) as error:
+            if has_begun or (isinstance(error, OSError) and not is_full(error)):
+                raise
+            if isinstance(error, OSError):
+                error = DiskFullError.of(error, repos.spool)
+            await _send_json(send, _status_of(error), {"message": str(error)})
+
+    return app
+
+
+def _status_of(error: Exception) -> int:
+    if isinstance(error, LfsError):
+        return error.status
+    if isinstance(error, LargeFileError):
+        return 507 if error.is_full else 422
+    if isinstance(error, PlacesTakenError):
+        return 429 if error.own else 503
+    statuses: dict[type[Exception], int] = {PlaceLostError: 503, RepoError: 404}
+    return statuses.get(type(error), 507)
+
+
+async def _serve(
+    repos: TaskRepos,
+    access: Identifier,
+    room: _Room,
+    places: Places,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+    match = _ROUTE.fullmatch(path)
+    if match is None:
+        raise LfsError(404, f"{path[:120]!r} is not part of Git LFS here; there are objects/batch and objects/SHA256")
+    scenario, name = match.groups()
+    identity = access.identify_header(headers.get(b"authorization", ""))
+    if identity is None:
+        raise LfsError(401, "a token is needed: any user name, and the token as password")
+    role = identity.role(scenario)
+    if role < Role.READER:
+        raise LfsError(
+            403, f"{identity.name} needs the role {Role.READER} in scenario {scenario[:80]!r}, and has {role}"
+        )
+    with repos.open(scenario):  # raises where it does not exist
+        store = repos.large_files(scenario)
+    method = scope["method"]
+    if name == "batch" and method == "POST":
+        answer = await _batch(store, identity, scenario, room, headers, scope, await _read(receive))
+        return await _send_json(send, 200, answer)
+    if name != "batch" and method in ("GET", "PUT"):
+        with places.taken(identity.name) as place:
+            if method == "GET":
+                return await _send_file(store, name, headers, send, place)
+            _check_author(identity, scenario)
+            await _receive_file(store, name, room, headers, receive, place)
+            _LOG.info("large file %s came to %s from %s", name, scenario, identity.name)
+            return await _send_json(send, 200, {})
+    raise LfsError(405, f"{method} is not for {path[:120]}")
+
+
+def _check_author(identity: Identity, scenario: str) -> None:
+    role = identity.role(scenario)
+    if role < Role.AUTHOR:
+        raise LfsError(403, f"{identity.name} needs the role {Role.AUTHOR} in scenario {scenario!r}, and has {role}")
+
+
+async def _batch(
+    store: LargeFileStore,
+    identity: Identity,
+    scenario: str,
+    room: _Room,
+    headers: Mapping[bytes, str],
+    scope: Scope,
+    body: bytes,
+) -> dict[str, Any]:
+    """Return what the client is to do for each file that it names."""
+    operation, objects = _parse_batch(body)
+    if operation == "upload":
+        _check_author(identity, scenario)
+    prefix = f"{scope['scheme']}://{headers.get(b'host', '')}{scope['path'].removesuffix('/batch')}"
+    header = {"Authorization": headers[b"authorization"]}
+    used_bytes = await asyncio.to_thread(store.used_bytes)
+
+    def plan(sha256: str, size_bytes: int) -> dict[str, Any]:
+        nonlocal used_bytes
+        found = {"oid": sha256, "size": size_bytes}
+        action = {"href": f"{prefix}/{sha256}", "header": header}
+        held_bytes = store.size_bytes(sha256)
+        if held_bytes is not None and held_bytes != size_bytes:
+            return found | _error(422, f"the file of this sha256 has {held_bytes} bytes")
+        if operation == "download":
+            if held_bytes is None:
+                return found | _error(404, "it was never pushed here, or not to its end")
+            return found | {"actions": {"download": action}}
+        if held_bytes is not None:
+            return found
+        try:
+            room.check(sha256, size_bytes, used_bytes)
+        except (LargeFileError, DiskFullError) as error:
+            return found | _error(_status_of(error), str(error))
+        used_bytes += size_bytes
+        return found | {"actions": {"upload": action}}
+
+    plans = await asyncio.to_thread(lambda: [plan(*one) for one in objects])
+    return {"transfer": "basic", "objects": plans, "hash_algo": "sha256"}
+
+
+def _parse_batch(body: bytes) -> tuple[str, Sequence[tuple[str, int]]]:
+    """Return the operation of a batch, and sha256 and length of its files."""
+    try:
+        plain = json.loads(body)
+        operation, listed = plain["operation"], plain["objects"]
+        transfers, algorithm = plain.get("transfers", ["basic"]), plain.get("hash_algo", "sha256")
+        objects = [(one["oid"], one["size"]) for one in listed]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LfsError(422, f"this is not a batch request of Git LFS: {error!r}"[:300]) from error
+    if operation not in ("upload", "download") or "basic" not in transfers or algorithm != "sha256":
+        raise LfsError(422, "only uploads and downloads by the transfer basic, of files named by sha256, are served")
+    if len(objects) > MAX_OBJECTS:
+        raise LfsError(413, f"a batch names {MAX_OBJECTS} files at most, and this one {len(objects)}")
+    for sha256, size_bytes in objects:
+        if not isinstance(sha256, str) or not re.fullmatch("[0-9a-f]{64}", sha256):
+            raise LfsError(422, f"{str(sha256)[:80]!r} is not a sha256 in lower-case hex")
+        if type(size_bytes) is not int or size_bytes < 0:
+            raise LfsError(422, f"{sha256}: its size is not a number of bytes")
+    return operation, objects
+
+
+async def _receive_file(
+    store: LargeFileStore,
+    sha256: str,
+    room: _Room,
+    headers: Mapping[bytes, str],
+    receive: Receive,
+    place: Place,
+) -> None:
+    length = headers.get(b"content-length", "")
+    if not re.fullmatch("[0-9]{1,15}", length):
+        raise LfsError(411, "the length of the file is needed: send Content-Length")
+    await asyncio.to_thread(lambda: room.check(sha256, int(length), store.used_bytes()))
+    with store.receiving(sha256, int(length)) as file:
+        data, has_more = bytearray(), True
+        while has_more:
+            async with place.waiting():
+                message = await receive()
+            if message["type"] != "http.request":
+                return  # the client disconnected; what came is removed
+            data += message.get("body", b"")
+            has_more = message.get("more_body", False)
+            if len(data) >= _CHUNK_BYTES or not has_more:
+                await asyncio.to_thread(file.write, bytes(data))
+                data.clear()
+        keeping = asyncio.ensure_future(asyncio.to_thread(file.keep))
+        try:
+            await asyncio.shield(keeping)
+        except asyncio.CancelledError:
+            await asyncio.wait([keeping])  # the thread uses the file: leave it open until it ends
+            raise
+
+
+async def _send_file(
+    store: LargeFileStore, sha256: str, headers: Mapping[bytes, str], send: Send, place: Place
+) -> None:
+    """Send a file, or its rest from an offset on: git-lfs resumes with Range."""
+    try:
+        file = store.open(sha256)
+    except LargeFileError as error:
+        raise LfsError(404, str(error)) from error
+    with file:
+        size_bytes = file.seek(0, 2)
+        start, stop, status = 0, size_bytes, 200
+        fields = [(b"content-type", b"application/octet-stream"), (b"cache-control", b"private, no-store")]
+        try:
+            part = parse_range(headers.get(b"range", ""), size_bytes)
+        except RangeError as error:
+            raise LfsError(416, f"the range {error}") from error
+        if part is not None:
+            (start, stop), status = part, 206
+            fields.append((b"content-range", f"bytes {start}-{stop - 1}/{size_bytes}".encode()))
+        fields.append((b"content-length", str(stop - start).encode()))
+        await send({"type": "http.response.start", "status": status, "headers": fields})
+        while start < stop:
+            chunk = await asyncio.to_thread(_read_at, file, start, min(_CHUNK_BYTES, stop - start))
+            if not chunk:
+                raise OSError("a stored file was cut short while it was being sent")
+            start += len(chunk)
+            async with place.waiting():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _read_at(file: BufferedReader, offset: int, count: int) -> bytes:
+    file.seek(offset)
+    return file.read(count)
+
+
+async def _read(receive: Receive) -> bytes:
+    """Return the body of a batch request."""
+    data = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise LfsError(400, "the request ended early")
+        data += message.get("body", b"")
+        if len(data) > MAX_BATCH_BYTES:
+            raise LfsError(413, f"a batch request has at most {MAX_BATCH_BYTES} bytes")
+        if not message.get("more_body", False):
+            return bytes(data)
+
+
+def _error(status: int, message: str) -> dict[str, Any]:
+    return {"error": {"code": status, "message": message}}
+
+
+async def _send_json(send: Send, status: int, plain: Mapping[str, Any]) -> None:
+    body = json.dumps(plain).encode()
+    headers = [(b"content-type", _TYPE), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
+    if status == 401:
+        headers += [(b"lfs-authenticate", b'Basic realm="walle"'), (b"www-authenticate", b'Basic realm="walle"')]
+    if status in (429, 503):
+        headers.append((b"retry-after", str(_RETRY_AFTER_S).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
