@@ -18,9 +18,11 @@ from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.asgi import Receive, Scope, Send
 from walle.deploy.cloud.disk_space import DiskSpace
+from walle.pipeline.tunnel.listener import send_at_once
 
 LIMIT_S = 20
 GET = b"GET /%s HTTP/1.1\r\nhost: x\r\n\r\n"
+HELLO = b"\x16\x03\x01\x00\x04\x01\x00\x00\x00"  # a record of TLS
 SHORT = HttpLimits(header_s=0.1, grace_s=0.1, body_rate=10**9, stalled_s=0.1)
 
 
@@ -374,7 +376,7 @@ async def test_a_connection_that_sends_nothing_is_a_socket_and_no_task(tmp_path:
 
 
 @pytest.mark.asyncio
-async def test_who_has_sent_before_it_is_accepted_waits_one_pass_of_the_loop_for_its_handshake() -> None:
+async def test_who_has_sent_before_it_is_accepted_begins_its_handshake_in_its_first_turn() -> None:
     front = HttpFront(App(), HttpLimits(), lambda _: False)
     client, accepted = socket.socketpair()
     accepted.setblocking(False)
@@ -384,12 +386,42 @@ async def test_who_has_sent_before_it_is_accepted_waits_one_pass_of_the_loop_for
         begun.append(one)
 
     with client, accepted:
-        client.send(b"\x16")
+        client.send(HELLO)
         front.begin(accepted, "10.0.0.1", connect, is_tls=True)
-        await asyncio.sleep(0)
         assert begun == [accepted]
         await asyncio.sleep(0)
         assert front.count == 0  # it has no transport, so it is over
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("sent", [b"", HELLO[:3], HELLO[:-1]])
+@pytest.mark.parametrize("is_ended", [False, True])
+async def test_a_handshake_begins_once_its_first_record_has_come_or_never_will(sent: bytes, *, is_ended: bool) -> None:
+    front = HttpFront(App(), HttpLimits(), lambda _: False)
+    begun = asyncio.Event()
+
+    async def connect(_: object, one: socket.socket) -> None:
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+        begun.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        send_at_once(client)
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.setblocking(False)
+            front.begin(accepted, "10.0.0.1", connect, is_tls=True)
+            for start in range(len(sent)):
+                client.send(sent[start : start + 1])
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            assert not begun.is_set()
+            assert front.count == 1
+            if is_ended:
+                client.close()
+            else:
+                client.send(HELLO[len(sent) :])
+            async with asyncio.timeout(LIMIT_S):
+                await begun.wait()
 
 
 @pytest.mark.asyncio
@@ -464,3 +496,20 @@ async def test_a_body_that_was_received_while_reading_was_paused_is_read_to_its_
             assert await client.ask(head + bytes(size_bytes)) == (200, str(size_bytes).encode())
             assert await client.ask((head + bytes(size_bytes)) * 3 + GET % b"echo") == (200, str(size_bytes).encode())
             assert [(await client.answer())[1] for _ in range(3)] == [*[str(size_bytes).encode()] * 2, b"0"]
+
+
+@pytest.mark.asyncio
+async def test_what_is_decrypted_with_a_record_of_which_most_had_come_is_read_to_its_end(tmp_path: Path) -> None:
+    """More than what a transport reads at a time may be decrypted at a time: the end of such a body never came."""
+    authority = Authority(tmp_path / "authority")
+    trusting = ssl.create_default_context(cafile=str(authority.ca_path))
+    async with served(HttpLimits(), tls=authority.server_context()) as server:
+        records = [16 << 10, 63, *[16 << 10] * 3]  # the third ends a byte after the first 32,896 bytes
+        client = await server.client(tls=trusting)
+        head = f"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: {sum(records)}\r\n\r\n".encode()
+        for _ in range(20):
+            client.writer.write(head)
+            await asyncio.sleep(0.005)  # the body is read from its beginning
+            for size_bytes in records:
+                client.writer.write(bytes(size_bytes))
+            assert await client.answer() == (200, str(sum(records)).encode())

@@ -22,9 +22,14 @@ from walle.cloud.http_parser import RequestError, RequestHeader, RequestParser
 if TYPE_CHECKING:
     from walle.cloud.http_server import HttpFront
 
-# Two records of TLS. The transport decrypts no more at a time: aiofastnet does not deliver the rest of what it has
-# decrypted when reading is paused and resumed, unless more comes.
+# Two records of TLS, which a transport reads at a time.
 READ_BYTES = 2 * (16 * 1024 + 64)
+# What it decrypts at a time: it may have had most of a record before. aiofastnet does not deliver the rest of what it
+# has decrypted when reading is paused and resumed, unless more comes.
+DECRYPTED_BYTES = READ_BYTES + 16 * 1024
+_RECORD_HEAD_BYTES = 5  # of TLS: the type of record, 2 bytes of version, 2 of length
+_RECORD_BYTES = _RECORD_HEAD_BYTES + (16 << 10)  # of one in clear, at most
+_HANDSHAKE_RECORD = 22
 _DISCARD_BYTES = 1 << 20  # of a body after its refusal: a client that sends it all before it reads sees the answer
 _DISCARD_S = 3.0
 _FLUSH_S = 1.0  # for the client to take a refusal
@@ -59,6 +64,25 @@ def refusal(status: int, message: str) -> bytes:
     return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
 
 
+def first_record_mark(accepted: socket.socket) -> int:
+    """Return for how many bytes a handshake of TLS waits to begin, 0 if its first record has come or never will.
+
+    As the socket's low-water mark (SO_RCVLOWAT) it keeps the kernel from telling of each of the bytes before.
+    """
+    try:
+        sent = accepted.recv(_RECORD_BYTES, socket.MSG_PEEK)
+    except BlockingIOError:
+        return _RECORD_HEAD_BYTES
+    except OSError:  # which the handshake will see too
+        return 0
+    if not sent or sent[0] != _HANDSHAKE_RECORD:  # the end, or what the handshake will refuse
+        return 0
+    if len(sent) < _RECORD_HEAD_BYTES:
+        return _RECORD_HEAD_BYTES
+    size = _RECORD_HEAD_BYTES + int.from_bytes(sent[3:5])
+    return size if len(sent) < size <= _RECORD_BYTES else 0
+
+
 class _Flow(FlowControl):
     """Uvicorn's control of what is read, by the connection's."""
 
@@ -88,6 +112,12 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(self._owner, transport)
+
+    def free(self) -> None:
+        """Drop what refers to this, after the end of the connection."""
+        self._unset_keepalive_if_required()
+        self.requests.free()
+        self.cycle = None  # type: ignore[assignment]
 
     def parse(self, data: bytes) -> bytes:
         """Parse one request, or its next bytes; return what is left for later."""
@@ -170,7 +200,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.has_shown = False  # a token or session, valid or not
         self.requests = 0
         self.stalled_s: float | None = None  # since when the client takes nothing of an answer
-        self.is_silent = False  # nothing has come, and nothing but the event loop's watch of the socket was made
+        self.is_silent = False  # its first record has not come, and nothing but the event loop's watch was made
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self._protocol: _Protocol | None = None
@@ -182,14 +212,24 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._cycle: object = None
         self._farewell: asyncio.TimerHandle | None = None  # of a refusal: its client has until then to take it
 
-    def wait_for_first_byte(self, then: Callable[[], None]) -> None:
-        """Call `then` once the client has sent something, unless the connection ends before."""
+    def wait_for_first_record(self, missing: int, then: Callable[[], None]) -> None:
+        """Call `then` once the client's first record of TLS has come, unless the connection ends before.
+
+        `missing` is what `first_record_mark` has returned.
+        """
 
         def sent() -> None:
+            more = first_record_mark(self.accepted)
+            if more > missing:
+                self.wait_for_first_record(more, then)
+                return
+            # It has come, or the client has ended the connection before, which the handshake will see.
             self._hear()
+            self.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             then()
 
         self.is_silent = True
+        self.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, missing)
         self.front.loop.add_reader(self.accepted.fileno(), sent)
 
     def _hear(self) -> None:
@@ -225,6 +265,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.front.forget(self)
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
+            self._protocol.free()
+            self.front.collect()
+        # Else connection, protocol and transport refer to one another, and keep up to 256 KiB of TLS buffers until
+        # Python looks for such cycles.
+        self._protocol = self._cycle = None
+        self.transport = None
 
     def pause_writing(self) -> None:
         self.stalled_s = self.front.loop.time()

@@ -62,6 +62,10 @@ class RequestParser:
         self._tail = b""  # of a body in chunks: its last three bytes
         self._chunks = self._raw_bytes = self._body_bytes = 0
 
+    def free(self) -> None:
+        """Drop what refers to this, so that it is freed at once; nothing is parsed after."""
+        del self._parser, self._sink
+
     def parse(self, data: bytes) -> bytes:
         """Parse a request from its beginning or on, and not the one after it; return the rest of `data`.
 

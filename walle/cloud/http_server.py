@@ -30,8 +30,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
-from walle.cloud.http_connection import READ_BYTES, HttpConnection, Phase, refusal
+from walle.cloud.http_connection import DECRYPTED_BYTES, READ_BYTES, HttpConnection, Phase, first_record_mark, refusal
 from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_new_work, is_stream
+from walle.cloud.newcomers import Newcomers
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace
 from walle.errors import DeployError
@@ -40,14 +41,14 @@ from walle.protocol import DEVICE_HEADER
 
 _LOG = logging.getLogger(__name__)
 
-# Connection, transport and protocol refer to one another, with up to 256 KiB of TLS buffers between them. Python looks
-# for such cycles by the number of objects, of which a connection has few: thousands of ended ones would take 600 MB.
+# A connection that ends by a shutdown of TLS leaves aiofastnet's timer of it and its transport, which refer to one
+# another, with up to 256 KiB of buffers. Python looks for such cycles by the number of objects, of which these have
+# few: thousands of them would take 600 MB. What ends otherwise is freed at once.
 _ENDED_A_COLLECTION = 128
 _BACKLOG = 2048
 _ACCEPTS = 256  # in one pass of the event loop, and none after
-_ACCEPT_S = (
-    0.004  # most of a pass: whoever connects waits in the kernel's queue behind all the others, which has no turns
-)
+_ACCEPT_S = 0.004
+_NEWCOMERS = 1024  # that were accepted and have not begun
 _LARGE_BYTES = 64 << 10  # of a body
 _RETRY_S = 0.2  # after the process ran out of file descriptors
 _SWEEP_S = 0.5
@@ -85,7 +86,7 @@ class HttpFront:
         self.limits = limits
         self.turns = Turns(self.loop)
         self._large = Turns(self.loop, most=1, rest=2.0)  # for what an app does with a large body: 30 ms and more
-        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.buffer = memoryview(bytearray(DECRYPTED_BYTES))
         self.refused = Counter[str]()
         self.config: uvicorn.Config
         self.state: ServerState
@@ -103,7 +104,8 @@ class HttpFront:
         self._known: dict[str, float] = {}  # addresses, until when; the one that was known first is the first
         self._streams = Counter[str]()
         self.max_connections = limits.connections
-        self._ended = 0  # connections
+        self.max_newcomers = _NEWCOMERS
+        self._ended = 0  # connections that had sent requests
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -112,7 +114,7 @@ class HttpFront:
         return len(self._connections)
 
     def begin(self, accepted: socket.socket, host: str, connect: Connect, *, is_tls: bool = False) -> None:
-        """Serve an accepted connection, in the place of another if there is none."""
+        """Serve an accepted connection, in a turn of its address, in the place of another if there is none."""
         address = address_key(host)
         own = self._unfinished.get(address, {})
         if len(own) >= self.limits.unfinished_each and not self._is_proxy(host):
@@ -126,16 +128,14 @@ class HttpFront:
         connection = HttpConnection(self, address, accepted)
         self._connections[connection] = None
         self._unfinished.setdefault(address, {})[connection] = None
-        if is_tls and not _has_sent(accepted):
-            # One that never sends a byte costs a socket: no task, and none of the tens of KiB of TLS.
-            connection.wait_for_first_byte(lambda: self._take_turn(connection, connect))
+        missing = first_record_mark(accepted) if is_tls else 0  # who waited to be accepted has often sent
+        if missing:
+            # One whose hello does not come costs a socket: no task, and none of the tens of KiB of TLS.
+            # Its handshake has a turn of its own: it takes longer than most requests.
+            take = functools.partial(self.turns.take, address, lambda: self._start(connection, connect))
+            connection.wait_for_first_record(missing, take)
         else:
-            self._take_turn(connection, connect)
-
-    def _take_turn(self, connection: HttpConnection, connect: Connect) -> None:
-        # Connections that come faster than they can be served wait behind those of their own address; a handshake
-        # takes longer than most requests.
-        self.turns.take(connection.address, lambda: self._start(connection, connect))
+            self._start(connection, connect)
 
     def _start(self, connection: HttpConnection, connect: Connect) -> None:
         if connection in self._connections:  # else it was ended while it waited
@@ -148,8 +148,9 @@ class HttpFront:
     async def _connect(self, connection: HttpConnection, connect: Connect) -> None:
         try:
             await connect(lambda: connection, connection.accepted)
-        except OSError:  # ssl.SSLError is one
+        except OSError as error:  # ssl.SSLError is one
             self.refused["handshake"] += 1
+            error.__traceback__ = None  # its frames hold the transport and refer to it
 
     def _connected(self, connection: HttpConnection) -> None:
         connection.handshake = None
@@ -234,6 +235,9 @@ class HttpFront:
             of_address.pop(connection, None)
             if not of_address:
                 del self._unfinished[connection.address]
+
+    def collect(self) -> None:
+        """Take note of the end of a connection that has sent requests, and collect the garbage of many."""
         self._ended += 1
         if self._ended % _ENDED_A_COLLECTION == 0:
             gc.collect()
@@ -405,8 +409,13 @@ class _Acceptor:
         self._listener = listener
         self._retry: asyncio.TimerHandle | None = None
         self._is_open = True
-        self._connect = _connector(front, context)
-        self._is_tls = context is not None
+        connect, is_tls = _connector(front, context), context is not None
+        self._newcomers = Newcomers(
+            front.turns,
+            front.max_newcomers,
+            lambda accepted, host: front.begin(accepted, host, connect, is_tls=is_tls),
+            front.refused,
+        )
         listener.setblocking(False)
         front.loop.add_reader(listener, self._accept)
 
@@ -417,6 +426,7 @@ class _Acceptor:
         if self._retry is not None:
             self._retry.cancel()
         self._front.loop.remove_reader(self._listener)
+        self._newcomers.close()
         self._front.close_unused()
 
     async def wait_closed(self) -> None:
@@ -442,7 +452,7 @@ class _Acceptor:
                 self._retry = self._front.loop.call_later(_RETRY_S, self._resume)
                 return
             accepted.setblocking(False)
-            self._front.begin(accepted, peer[0], self._connect, is_tls=self._is_tls)
+            self._newcomers.add(accepted, peer[0], address_key(peer[0]))
 
     def _resume(self) -> None:
         self._retry = None
@@ -464,17 +474,6 @@ def _connector(front: HttpFront, context: ssl.SSLContext | None) -> Connect:
         return functools.partial(front.loop.connect_accepted_socket, **options)
     sizes = {"ssl_incoming_bio_size": READ_BYTES, "ssl_outgoing_bio_size": READ_BYTES}
     return functools.partial(connect, front.loop, **options, **sizes)
-
-
-def _has_sent(accepted: socket.socket) -> bool:
-    """Return whether there is something to read, which may be the end: who waited to be accepted has often sent."""
-    try:
-        accepted.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:  # which the handshake will see too
-        return True
-    return True
 
 
 class _Server(uvicorn.Server):
@@ -504,6 +503,7 @@ async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext
         OSError: the port is taken.
     """
     front.max_connections = _connections_that_fit(front.limits.connections)
+    front.max_newcomers = min(_NEWCOMERS, front.max_connections)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     send_at_once(listener)
@@ -541,13 +541,13 @@ async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext
 def _connections_that_fit(wanted: int) -> int:
     """Raise the number of files that this process may open as needed; return how many connections they allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + 2 * _SPARE_FILES
+    needed = wanted + _NEWCOMERS + 2 * _SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
-    fit = max(64, soft // 2)
+    fit = max(64, soft // 3)
     if fit < wanted:
         _LOG.warning("HTTP: %d connections at most, since the process may open %d files (ulimit -n)", fit, soft)
     return min(wanted, fit)

@@ -39,9 +39,9 @@ from walle.pipeline.tunnel.listener import RECORDS_BYTES, Listener, listen
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 
-# Of one read of a connection: all that its transport decrypts at a time. aiofastnet does not deliver the rest when
-# reading is paused and resumed, unless more comes.
-_RECEIVE_BYTES = RECORDS_BYTES
+# Of one read of a connection: all that its transport decrypts at a time, which may have had most of a record before.
+# aiofastnet does not deliver the rest when reading is paused and resumed, unless more comes.
+_RECEIVE_BYTES = RECORDS_BYTES + 16 * 1024
 
 
 class TunnelServerError(PipelineError):
