@@ -49,8 +49,8 @@ class RateTest:
 
     `floor` is the rate that is always allowed. A version is bad where its rate is `gap` above that of the version
     before, or above `floor` if that is greater. `hostile` is the share of devices whose reports are disregarded when a
-    version is to be rejected. Bets are made that a bad version is `higher` parts of the gap above a rate that the version
-    before may have, and that the latter is `lower` parts of that rate below it.
+    version is to be rejected. Bets are made that a bad version is `higher` parts of the gap above a rate that the
+    version before may have, and that the latter is `lower` parts of that rate below it.
     """
 
     floor: float
@@ -92,8 +92,8 @@ class RateTest:
         return _total(new, _Bet.HIGHER, rate, self.hostile, self.gap, self.higher)
 
 
-class _Bet(enum.Enum):
-    """What is bet on: by how much the truth may differ from the rate that is bet against."""
+class _Bet(enum.IntEnum):
+    """Kind of a bet: by how much the truth may differ from the rate that is bet against."""
 
     HIGHER = enum.auto()
     LOWER = enum.auto()
@@ -134,20 +134,22 @@ def _total(
     """
     if not sample:
         return 0.0
-    logs: list[float] = []
-    for (n, f), count in sample.items():
-        bets = _bets(n, kind, rate, hostile, gap, parts)
-        grown = [count * math.log1p(stake * (f / UNITS - mean)) for stake, mean in bets]
-        logs = [before + one for before, one in zip(logs, grown, strict=True)] if logs else grown
+    counts = sample.values()
+    growths = [_growths(n, f, kind, rate, hostile, gap, parts) for n, f in sample]
+    logs = [math.sumprod(growth, counts) for growth in zip(*growths, strict=True)]
     top = max(0.0, *logs) if idle else max(logs)
     kept = idle * math.exp(-top) if idle else 0.0
-    return top + math.log(kept + sum((1 - idle) / len(logs) * math.exp(one - top) for one in logs))
+    return top + math.log(kept + (1 - idle) / len(logs) * math.fsum([math.exp(one - top) for one in logs]))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _growths(n: int, f: int, kind: _Bet, rate: float, hostile: float, gap: float, parts: Parts) -> list[float]:
+    """Return the logarithms by which a device changes the wealth of each bet."""
+    return [math.log1p(stake * (f / UNITS - mean)) for stake, mean in _bets(n, kind, rate, hostile, gap, parts)]
 
 
 @functools.lru_cache(maxsize=16_384)
-def _bets(
-    n: int, kind: _Bet, rate: float, hostile: float, gap: float, parts: Parts
-) -> tuple[tuple[float, float], ...]:
+def _bets(n: int, kind: _Bet, rate: float, hostile: float, gap: float, parts: Parts) -> tuple[tuple[float, float], ...]:
     """Return stake λ and mean a of the bets on devices of n runs: for small differences, and for great ones."""
     most = cap(n)
     if kind is _Bet.HIGHER:
