@@ -210,7 +210,7 @@ def releases(name: str, number: int, *, by_runs: bool, pool: multiprocessing.poo
     }
 
 
-def _end(name: str, by_runs: bool, seed: int) -> tuple[str, int]:  # noqa: FBT001 - of a partial function
+def _end(name: str, by_runs: bool, seed: int) -> tuple[str, int]:
     return release(CASES[name], ByRuns() if by_runs else ByDevices(), seed)
 
 

@@ -203,15 +203,20 @@ def _evidence_lines(evidence: dict[str, Any]) -> list[str]:
     lines = [f"gate of {evidence['stage']}: {_sample_line(evidence['new'])}"]
     if evidence["control"]:
         lines.append(f"  with the version before: {_sample_line(evidence['control'])}")
-    effects = (("rejects", "rejects"), ("groups", "pauses"), ("accepts", "accepts"))
+    effects = (("rejects", "rejects"), ("groups", "pauses"), ("hindered", "pauses"), ("accepts", "accepts"))
     for key, verb in effects:
-        lines += [f"  {test['test']}: {test['value']:.1f}, {verb} at {test['boundary']:.1f}" for test in evidence[key]]
+        lines += [
+            f"  {test['test']}: {test['value']:.1f}, {verb} at {test['boundary']:.1f}" for test in evidence.get(key, [])
+        ]
     return lines
 
 
 def _sample_line(sample: dict[str, Any]) -> str:
     runs = f"{sample['failed']:g} of {sample['runs']} runs failed"
-    return f"{sample['devices']} devices count, {sample['broken']} are broken, {runs}; {sample['waiting']} wait"
+    hindered = f", {sample['hindered']} cannot install it" if sample.get("hindered") else ""
+    return (
+        f"{sample['devices']} devices count, {sample['broken']} are broken, {runs}; {sample['waiting']} wait{hindered}"
+    )
 
 
 def _failure_lines(found: FailuresJson) -> list[str]:

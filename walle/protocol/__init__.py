@@ -34,7 +34,7 @@ from walle.protocol.exclusive import (
 from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, check_sha256, printable, whole_characters
 from walle.protocol.history import HistoryPolicy
 from walle.protocol.manifests import PHASES, Envelope, FileEntry, Manifest
-from walle.protocol.outcomes import Failure, Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol.outcomes import Failure, FailureClass, Outcome, OutcomeBatch, OutcomeKind
 from walle.protocol.output import Destination, OutputPolicy
 from walle.protocol.push import (
     PROFILE_HEADER,
@@ -116,6 +116,7 @@ __all__ = [
     "ExclusiveFile",
     "ExclusiveList",
     "Failure",
+    "FailureClass",
     "FeaturesPolicy",
     "FileEntry",
     "Frame",

@@ -19,6 +19,15 @@ class OutcomeKind(enum.StrEnum):
     REMOVED = "removed"
 
 
+class FailureClass(enum.StrEnum):
+    """Fault for which a version was refused or left: its own, or one that says nothing of it."""
+
+    VERSION = "version"
+    DEVICE = "device"  # a full disk, a clock that is wrong, memory, a file that is corrupted there
+    NETWORK = "network"
+    CLOUD = "cloud"  # the store has not the file, or serves other bytes than were signed
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failure:
     """A failure of task code: the type of its error, its text, where it happened, and what led to it.
@@ -69,7 +78,8 @@ class Outcome:
     """Outcome of a task version on a device. `error`, `place` and `log` are of the last failure.
 
     `failures` are the different ones among them, as `Failure`; devices before it was added report none. A cloud of that
-    time ignores it.
+    time ignores it. `failure_class` is of a version that was refused or left; devices of before report VERSION, as what
+    has no class is.
     """
 
     task: str
@@ -82,6 +92,7 @@ class Outcome:
     place: str = ""
     log: str = ""
     failures: tuple[Failure, ...] = ()
+    failure_class: FailureClass = FailureClass.VERSION
 
     MAX_FAILURES = 10
     MAX_COUNT = 10**9  # a report of more executions is forged
@@ -139,6 +150,7 @@ class OutcomeBatch:
                     place=take_optional(entry, "place", where)[: Failure.MAX_PLACE_CHARS],
                     log=take_optional(entry, "log", where)[-Failure.MAX_LOG_CHARS :],
                     failures=_failures(entry, where),
+                    failure_class=_failure_class(entry, where),
                 )
             )
         found = take(value, "alarms", list, "batch") if "alarms" in value else []
@@ -152,6 +164,13 @@ class OutcomeBatch:
             raise ProtocolError("batch.groups", f"a key or a value has more than {cls.MAX_GROUP_CHARS} characters")
         device_id, batch_id = (take_id(value, key, "batch") for key in ("device_id", "batch_id"))
         return cls(device_id, batch_id, tuple(outcomes), alarms, groups)
+
+
+def _failure_class(entry: dict[str, Any], where: str) -> FailureClass:
+    try:
+        return FailureClass(take_optional(entry, "failure_class", where) or FailureClass.VERSION)
+    except ValueError as error:
+        raise ProtocolError(f"{where}.failure_class", str(error)) from error
 
 
 def _failures(entry: dict[str, Any], where: str) -> tuple[Failure, ...]:

@@ -12,7 +12,7 @@ from walle.deploy.cloud.attribute_schema import ColumnType
 from walle.deploy.cloud.monitor import Gate, GateError, Monitor, Step, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.device.outcomes import device_groups
-from walle.protocol import Attribute, Outcome, OutcomeKind
+from walle.protocol import Attribute, FailureClass, Outcome, OutcomeKind
 
 TASK = "shop/ipv"
 
@@ -75,7 +75,7 @@ def test_a_device_counts_once_however_much_it_reports() -> None:
     assert (monitor.devices, monitor.broken_devices) == (1, 1)
     good = Monitor(_step())
     assert _report(good, "a", 1_000_000, 0) is Verdict.CONTINUE
-    assert good.evidence()["new"] == {"devices": 1, "broken": 0, "runs": 10, "failed": 0.0, "waiting": 0}
+    assert good.evidence()["new"] == {"devices": 1, "broken": 0, "runs": 10, "failed": 0.0, "waiting": 0, "hindered": 0}
 
 
 def test_a_device_waits_for_its_first_runs_and_then_settles() -> None:
@@ -464,3 +464,72 @@ def test_a_device_that_fails_more_is_never_better_evidence(failures: list[int], 
     worse_rejects, worse_accepts = values(worse)
     assert all(after >= before - 1e-9 for before, after in zip(rejects, worse_rejects, strict=True))
     assert all(after <= before + 1e-9 for before, after in zip(accepts, worse_accepts, strict=True))
+
+
+def _hindered(monitor: Monitor, device_id: str, what: FailureClass, kind: OutcomeKind = OutcomeKind.REJECTED) -> None:
+    outcome = dataclasses.replace(_outcome(kind), error=f"error of {device_id}", failure_class=what)
+    monitor.take(device_id, [outcome], {}, 0.0)
+
+
+@pytest.mark.parametrize("what", [FailureClass.DEVICE, FailureClass.NETWORK, FailureClass.CLOUD])
+def test_what_says_nothing_of_the_version_pauses_where_it_hinders_many_and_never_rejects(what: FailureClass) -> None:
+    monitor = Monitor(_step())
+    for number in range(200):
+        _hindered(monitor, f"h{number}", what)
+    assert (monitor.verdict, monitor.cause) == (Verdict.PAUSE, f"{what} at gray 1.0")
+    assert "devices cannot install it; at fault is" in monitor.reason
+    assert "The last said: error of h" in monitor.reason
+    assert (monitor.devices, monitor.broken_devices, monitor.blames_version) == (0, 0, False)
+    overruled = dataclasses.replace(monitor.step, overruled=(monitor.cause,))
+    monitor.begin(overruled)
+    for number in range(200):  # they install it after all, and count as ever
+        assert monitor.verdict is not Verdict.PAUSE
+        _report(monitor, f"h{number}", 10, 0)
+    assert (monitor.verdict, monitor.devices) == (Verdict.ACCEPT, 200)
+
+
+@pytest.mark.parametrize(("what", "share_"), [("device", 0.05), ("network", 0.05), ("cloud", 0.01)])
+def test_a_few_hindered_devices_hold_up_no_release(what: str, share_: float) -> None:
+    for seed in range(20):
+        source, monitor = random.Random(seed), Monitor(_step())
+        for number in range(300):
+            if source.random() < share_:
+                _hindered(monitor, f"{number}", FailureClass(what))
+            else:
+                _report(monitor, f"{number}", 10, 0)
+        assert monitor.verdict is Verdict.ACCEPT
+
+
+def test_a_version_that_hides_behind_another_class_is_paused_and_not_shipped() -> None:
+    monitor = Monitor(_step())
+    source = random.Random(1)
+    while monitor.verdict is Verdict.CONTINUE:
+        device_id = f"{source.getrandbits(64)}"
+        if source.random() < 0.4:
+            _report(monitor, device_id, 1, 0)
+            _hindered(monitor, device_id, FailureClass.DEVICE, OutcomeKind.REVERTED)
+        else:
+            _report(monitor, device_id, 10, 0)
+    assert (monitor.verdict, monitor.cause) == (Verdict.PAUSE, "device at gray 1.0")
+
+
+def test_a_beta_is_paused_once_all_that_it_waits_for_are_hindered() -> None:
+    monitor = Monitor(_step(stage="beta", share_to=0.0, devices=frozenset("ab")))
+    assert _report(monitor, "a", 10, 0) is Verdict.CONTINUE
+    _hindered(monitor, "b", FailureClass.CLOUD)
+    assert (monitor.verdict, monitor.cause) == (Verdict.PAUSE, "cloud at beta")
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    assert again.evidence() == monitor.evidence()
+    again.begin(dataclasses.replace(again.step, overruled=(again.cause,)))
+    assert _report(again, "b", 10, 0) is Verdict.ACCEPT
+
+
+def test_evidence_from_before_there_were_classes_of_failure_is_read() -> None:
+    plain = json.loads(json.dumps(Monitor(_step()).to_plain()))
+    del plain["hindrances"]
+    for sample in (*plain["new"], plain["old"]):
+        del sample["hindered"]
+    monitor = Monitor.from_plain(plain)
+    assert monitor is not None
+    assert monitor.evidence() == Monitor(_step()).evidence()

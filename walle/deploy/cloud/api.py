@@ -458,12 +458,20 @@ class _Metrics(Collector):
                 devices.add_metric([*labels, what], getattr(totals, what))
             for result in ("ok", "failed"):
                 executions.add_metric([*labels, result], getattr(totals, result))
+        hindered = GaugeMetricFamily(
+            "walle_release_hindered_devices",
+            "Devices that could not install the release's version, by what is at fault",
+            labels=["release", "task", "at_fault"],
+        )
+        for release, totals in self._shown:
+            for what, count in totals.hindered.items():
+                hindered.add_metric([release.id, release.request.name, what], count)
         alarms = CounterMetricFamily(
             "walle_device_alarms", "Alarms that devices reported of answers and clocks", labels=["kind"]
         )
         for kind, count in self._alarms.items():
             alarms.add_metric([kind], count)
-        return [profiles, answered, generation, states, devices, executions, alarms]
+        return [profiles, answered, generation, states, devices, executions, hindered, alarms]
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from walle.deploy.cloud.rate_test import UNITS, Sample, cap
-from walle.protocol import Outcome
+from walle.protocol import FailureClass, Outcome
 
 _ROUNDING = 1e-9
 
@@ -59,6 +59,7 @@ class DeviceSample:
         self._waiting: dict[str, _Waiting] = {}
         self._silent: dict[str, None] = {}  # those of them that have reported no run
         self._done: set[str] = set()
+        self._hindered: dict[str, FailureClass] = {}
 
     # --- devices ---
 
@@ -70,6 +71,7 @@ class DeviceSample:
         """
         if device_id in self._done or device_id in self._waiting or len(self._done) >= limit:
             return
+        self._hindered.pop(device_id, None)
         if len(self._waiting) >= limit:
             silent = next(iter(self._silent), None)
             if silent is None:
@@ -128,6 +130,18 @@ class DeviceSample:
         self._end(device_id)
         yield Observation(runs, runs, refused=True)
 
+    def hinder(self, device_id: str, what: FailureClass, limit: int, *, left: bool) -> None:
+        """Note that a device cannot have the version for a reason that says nothing of it; if it `left` it, no longer.
+
+        It does not count until it confirms the installation, and neither does one that counts already.
+        """
+        if device_id in self._done or (device_id in self._waiting and not left):
+            return
+        self._waiting.pop(device_id, None)
+        if device_id in self._hindered or len(self._hindered) < limit:
+            self._hindered[device_id] = what
+            self.changed = self.touched = True
+
     def settle(self, before_s: float) -> Iterator[tuple[Observation, Mapping[str, str]]]:
         """Yield the observations of devices whose first runs were reported before `before_s`, with their groups."""
         ready = [
@@ -144,6 +158,7 @@ class DeviceSample:
     def _end(self, device_id: str) -> None:
         self._waiting.pop(device_id, None)
         self._silent.pop(device_id, None)
+        self._hindered.pop(device_id, None)
         self._done.add(device_id)
         self.touched = True
 
@@ -171,14 +186,30 @@ class DeviceSample:
         """Return the devices of a group as `by_broken`."""
         return _cells(*self.groups.get(group, (0, 0)))
 
+    def by_hindered(self, what: FailureClass) -> Sample:
+        """Return the devices as `by_broken`, with those that are hindered by something in place of broken ones."""
+        return _cells(len(self._waiting) + len(self._done), sum(one is what for one in self._hindered.values()))
+
+    @property
+    def hindered(self) -> int:
+        return len(self._hindered)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def counts(self) -> dict[str, Any]:
-        """Return the counts as JSON. `waiting` devices have confirmed the installation and do not count yet."""
+        """Return the counts as JSON. `waiting` devices have confirmed the installation and do not count yet.
+
+        `hindered` ones cannot install it, for a reason that says nothing of it.
+        """
         return {
             "devices": self.members,
             "broken": self.broken,
             "runs": round(self.executions),
             "failed": round(self.failed, 2),
             "waiting": len(self._waiting),
+            "hindered": len(self._hindered),
         }
 
     def end(self) -> list[str]:
@@ -187,6 +218,7 @@ class DeviceSample:
         self._waiting.clear()
         self._silent.clear()
         self._done.clear()
+        self._hindered.clear()
         return devices
 
     def to_plain(self) -> dict[str, Any]:
@@ -203,6 +235,7 @@ class DeviceSample:
                 for one, device in self._waiting.items()
             },
             "done": sorted(self._done),
+            "hindered": {one: what.value for one, what in self._hindered.items()},
         }
 
     @classmethod
@@ -218,6 +251,8 @@ class DeviceSample:
             one: None for one, device in sample._waiting.items() if device.since_s is None and not device.given
         }
         sample._done = set(plain["done"])
+        hindered = plain.get("hindered", {})  # not in evidence of before
+        sample._hindered = {one: FailureClass(what) for one, what in hindered.items()}
         return sample
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.deploy.cloud.device_count import DeviceCount
-from walle.protocol import Failure, Outcome
+from walle.protocol import Failure, FailureClass, Outcome
 
 MAX_GROUPS = 20
 _EXACT_DEVICES = 64  # beyond it their number is an estimate, within about 6 %
@@ -24,7 +24,8 @@ _VARYING = re.compile(r"\d+")
 class FailureGroup:
     """A distinct failure of a release, as it is shown. `example` is the latest report of it, by `device_id`.
 
-    `kind` is "run", "rejected" or "reverted". Times are in seconds since the epoch, when the cloud took the reports.
+    `kind` is "run", "rejected" or "reverted", the latter two with what is at fault where it is not the version, as in
+    "rejected (cloud)". Times are in seconds since the epoch, when the cloud took the reports.
     """
 
     kind: str
@@ -69,11 +70,13 @@ class FailureGroups:
             count = max(1, outcome.failed)
             known = Failure(error_type="", error=outcome.error, place=outcome.place, log=outcome.log, count=count)
             failures = (known,)
+        at_fault = outcome.failure_class
+        kind = outcome.kind.value + (f" ({at_fault})" if at_fault is not FailureClass.VERSION else "")
         left = outcome.failed  # a forged report may describe more failures than it counts
         for failure in failures:
             count = min(failure.count, max(1, left))
             left = max(0, left - count)
-            self._add(device_id, outcome.kind.value, dataclasses.replace(failure, count=count), now_s)
+            self._add(device_id, kind, dataclasses.replace(failure, count=count), now_s)
         self.others = min(_MAX_COUNT, self.others + left)
 
     def all(self) -> list[FailureGroup]:

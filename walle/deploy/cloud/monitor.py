@@ -9,6 +9,10 @@ devices so far, after each of them:
 - broken devices, where half of the runs or more failed, or that refused or left the version: their share, the same way;
 - broken devices within a group, of equal app version or of an equal attribute: a version may fail on one model only.
 
+A device that refuses or leaves the version for a fault of its own, of the network or of the cloud says nothing of the
+version. It does not count, and waits; but where a share of the devices cannot install the version, the step is paused.
+So a class that is stated falsely shields a version from its rejection, and not from a pause.
+
 Each test is evaluated on the devices since each step began, and the wealths are averaged over the steps. α is so spent
 once over the whole release: half of it on the groups, a quarter on each of the other two.
 """
@@ -26,7 +30,7 @@ from walle.deploy.cloud.device_sample import DeviceSample, Observation
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rate_test import UNITS, RateTest, Sample
 from walle.errors import DeployError
-from walle.protocol import Attribute, Outcome, OutcomeBatch, OutcomeKind, Profile
+from walle.protocol import Attribute, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile
 
 MAX_DEVICES = 4_000  # of a step, and of the control: a step that they do not decide is inconclusive
 MAX_GROUPS = 50
@@ -48,6 +52,17 @@ _TRIAL_ORDER = tuple(sorted(_ORDER, key=lambda kind: (kind is not OutcomeKind.IN
 _SETS = ("devices", "earlier_devices", "control_versions")
 _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _GROUPS = RateTest(floor=0.05, gap=0.9, hostile=0.0, higher=(1.0,), lower=(0.5, 1.0))
+_HINDERED = {  # shares of hindered devices that are borne, by what hinders them: phones lose links and have full disks
+    FailureClass.DEVICE: RateTest(floor=0.1, gap=0.4, hostile=0.0),
+    FailureClass.NETWORK: RateTest(floor=0.1, gap=0.4, hostile=0.0),
+    FailureClass.CLOUD: RateTest(floor=0.02, gap=0.2, hostile=0.0),
+}
+_AT_FAULT = {
+    FailureClass.DEVICE: "the devices themselves (disk, clock or memory)",
+    FailureClass.NETWORK: "the network",
+    FailureClass.CLOUD: "this cloud: its store lacks a file of the version, or serves other bytes than were signed",
+}
+_MAX_ERROR_CHARS = 200
 
 
 class GateError(DeployError):
@@ -232,6 +247,7 @@ class Monitor:
         self._heard_s: float | None = None  # time of the last tick at which devices were added
         self._counted = 0  # devices at that tick
         self._groups: list[tuple[str, str]] = []  # in the order in which they were first seen; bounded
+        self._hindrances: dict[str, str] = {}  # class of failure → the last error of a device
         self._set_tests()
 
     def _set_tests(self) -> None:
@@ -307,6 +323,10 @@ class Monitor:
         match outcome.kind:
             case OutcomeKind.INSTALLED:
                 sample.admit(device_id, MAX_DEVICES)
+            case OutcomeKind.REJECTED | OutcomeKind.REVERTED if outcome.failure_class is not FailureClass.VERSION:
+                left = outcome.kind is OutcomeKind.REVERTED
+                sample.hinder(device_id, outcome.failure_class, MAX_DEVICES, left=left)
+                self._hindrances[outcome.failure_class.value] = outcome.error[:_MAX_ERROR_CHARS]
             case OutcomeKind.REJECTED | OutcomeKind.REVERTED:
                 for one in sample.break_off(device_id, runs, MAX_DEVICES):
                     self._note(sample, one, groups)
@@ -346,7 +366,7 @@ class Monitor:
             hours = f"{gate.silence_s / 3600:.3g} h"
             what = f"no further device has reported for {hours}; {self.devices} devices count, too few for a verdict."
             what += f" Resume to wait {hours} more, and then go on with the devices that count, if they are sound"
-            self.verdict, self.reason, self.cause = Verdict.PAUSE, what, cause
+            self._pause(cause, what)
             return True
         return touched
 
@@ -381,10 +401,18 @@ class Monitor:
             self._pause_or_accept()
         return True
 
+    def _pause(self, cause: str, reason: str) -> None:
+        self.verdict, self.reason, self.cause = Verdict.PAUSE, reason, cause
+
     def _pause_or_accept(self) -> None:
+        for what in _HINDERED if self._new[-1].hindered else ():
+            cause = f"{what} at {self.step.stage}"
+            if cause not in self.step.overruled and self._is_hindered(what):
+                self._pause(cause, self._because_hindered(what))
+                return
         for test in self._group_tests(exact=False):
             if test.value >= test.boundary and test.name not in self.step.overruled:
-                self.verdict, self.reason, self.cause = Verdict.PAUSE, self._because(test), test.name
+                self._pause(test.name, self._because(test))
                 return
         if self._accepts():
             self.verdict = Verdict.ACCEPT
@@ -396,8 +424,33 @@ class Monitor:
                 self.verdict = Verdict.ACCEPT
                 return
             sample = self._new[-1]
-            what = f"{sample.broken} of {sample.devices} devices are broken, which decides nothing"
-            self.verdict, self.reason, self.cause = Verdict.PAUSE, what, cause
+            decides = f"{sample.broken} of {sample.devices} devices are broken, which decides nothing"
+            self._pause(cause, decides)
+
+    def _is_hindered(self, what: FailureClass) -> bool:
+        """Return whether too many devices cannot have the version, or all that the step waits for."""
+        sample, step = self._new[-1], self.step
+        hindered = sample.by_hindered(what).get((1, UNITS), 0)
+        if hindered and step.gate.trial_runs:
+            return not (sample.waiting or sample.members)
+        if hindered and step.is_census and not sample.waiting and sample.hindered + sample.members >= len(step.devices):
+            return True
+        test = self._hindrance_test(what)
+        return test.value >= test.boundary
+
+    def _hindrance_test(self, what: FailureClass) -> TestValue:
+        value = _HINDERED[what].reject_log(self._new[-1].by_hindered(what), None)
+        return TestValue(f"hindered by {what}", value, self._pause_at)
+
+    def _because_hindered(self, what: FailureClass) -> str:
+        counts = self._new[-1].by_hindered(what)
+        text = f"{counts[1, UNITS]} of {sum(counts.values())} devices cannot install it; at fault is {_AT_FAULT[what]}."
+        return f"{text} The last said: {self._hindrances.get(what, '')}"
+
+    @property
+    def blames_version(self) -> bool:
+        """Return whether the verdict's reason is of the version, and not of what hinders devices or of silence."""
+        return not any(self.cause.startswith(f"{what} at ") for what in (*_HINDERED, "silence"))
 
     @property
     def _census_done(self) -> bool:
@@ -425,6 +478,10 @@ class Monitor:
         at = self._accept_at
         below = -math.inf if exact else at
         new, old = self._new[-1], self._old
+        if not exact:  # most often the floor alone decides, and is looked at fast
+            floor = min(self._runs.accept_log(new.runs, None), self._broken.accept_log(new.by_broken, None))
+            if floor < at:
+                return [TestValue("floor", floor, at)]
         runs = self._runs.accept_log(new.runs, old.runs, below=below)
         if not exact and runs < at:
             return [TestValue("runs are good", runs, at)]
@@ -442,7 +499,7 @@ class Monitor:
         return [TestValue("failed runs", runs, at), TestValue("broken devices", broken, at)]
 
     def _group_tests(self, *, exact: bool) -> list[TestValue]:
-        if self.step.gate.trial_runs:
+        if self.step.gate.trial_runs or not any(one.broken for one in self._new):
             return []
         tests = []
         for group in self._groups:
@@ -508,6 +565,11 @@ class Monitor:
             "rejects": [test.to_plain() for test in self._rejections(exact=True)],
             "accepts": [] if self.step.is_census else [test.to_plain() for test in self._acceptances(exact=True)],
             "groups": [test.to_plain() for test in self._group_tests(exact=True)],
+            "hindered": [
+                {**self._hindrance_test(what).to_plain(), "error": self._hindrances.get(what, "")}
+                for what in _HINDERED
+                if (1, UNITS) in self._new[-1].by_hindered(what)
+            ],
             "cause": self.cause,
         }
 
@@ -528,6 +590,7 @@ class Monitor:
             "new": [one.to_plain() for one in self._new],
             "old": self._old.to_plain(),
             "groups": [list(group) for group in self._groups],
+            "hindrances": self._hindrances,
         }
 
     @classmethod
@@ -549,4 +612,5 @@ class Monitor:
         monitor._new = [DeviceSample.from_plain(one) for one in plain["new"]]
         monitor._old = DeviceSample.from_plain(plain["old"])
         monitor._groups = [(key, value) for key, value in plain["groups"]]
+        monitor._hindrances = dict(plain.get("hindrances", {}))
         return monitor

@@ -27,7 +27,7 @@ from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.monitor import Monitor, Step, Verdict
 from walle.deploy.cloud.policy import Policy
-from walle.protocol import Alarm, Outcome, OutcomeBatch, OutcomeKind, printable
+from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, printable
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,14 +41,17 @@ class Totals:
     """Counts of one release. Numbers of devices are exact up to 1,024, and within about 1 % above.
 
     `installed`, `reverted`, `rejected` and `removed` are devices that ever reported it; `ok` and `failed` count
-    executions. `stage`, `stage_devices`, `stage_broken`, `control_devices` and `verdict` are the evidence of the step
-    that is being judged: devices that count, those of them that are broken, and devices with the version before.
+    executions. `hindered` are devices that could not install it or had to leave it, by what was at fault: `device`,
+    `network`, `cloud`; they are not among the others. `stage`, `stage_devices`, `stage_broken`, `control_devices` and
+    `verdict` are the evidence of the step that is being judged: devices that count, those of them that are broken, and
+    devices with the version before.
     """
 
     installed: int = 0
     rejected: int = 0
     reverted: int = 0
     removed: int = 0
+    hindered: Mapping[str, int] = dataclasses.field(default_factory=dict)
     ok: int = 0
     failed: int = 0
     last_error: str = ""
@@ -74,6 +77,7 @@ class _Evidence:
 
     def __init__(self) -> None:
         self.devices: dict[OutcomeKind, DeviceCount] = {kind: DeviceCount() for kind in _DEVICE_KINDS}
+        self.hindered: dict[FailureClass, DeviceCount] = {}
         self.ok = 0
         self.failed = 0
         self.last_error = self.last_place = ""
@@ -83,6 +87,11 @@ class _Evidence:
         self.delivered: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
 
     def take(self, device_id: str, outcome: Outcome, now_s: float) -> None:
+        at_fault = outcome.failure_class
+        if at_fault is not FailureClass.VERSION and outcome.kind in (OutcomeKind.REJECTED, OutcomeKind.REVERTED):
+            if self.hindered.setdefault(at_fault, DeviceCount()).add(device_id):
+                self.failures.take(device_id, outcome, now_s)
+            return
         is_new = outcome.kind is OutcomeKind.RUN or self.devices[outcome.kind].add(device_id)
         if outcome.kind is OutcomeKind.RUN:
             self.ok += outcome.ok
@@ -99,6 +108,7 @@ class _Evidence:
             rejected=len(self.devices[OutcomeKind.REJECTED]),
             reverted=len(self.devices[OutcomeKind.REVERTED]),
             removed=len(self.devices[OutcomeKind.REMOVED]),
+            hindered={what.value: len(count) for what, count in self.hindered.items()},
             ok=self.ok,
             failed=self.failed,
             last_error=self.last_error,
@@ -115,7 +125,7 @@ class _Evidence:
         """Return the reason of a rejection or a pause as a sentence."""
         assert self.monitor is not None
         text = self.monitor.reason
-        if not self.last_error:
+        if not self.last_error or not self.monitor.blames_version:
             return text
         place = f" ({self.last_place})" if self.last_place not in self.last_error else ""
         return f"{text}, the last with: {self.last_error}{place}"
@@ -123,6 +133,7 @@ class _Evidence:
     def to_plain(self) -> dict[str, Any]:
         return {
             "devices": {kind.value: count.to_plain() for kind, count in self.devices.items()},
+            "hindered": {what.value: count.to_plain() for what, count in self.hindered.items()},
             "ok": self.ok,
             "failed": self.failed,
             "last_error": self.last_error,
@@ -136,6 +147,8 @@ class _Evidence:
     def from_plain(cls, plain: dict[str, Any]) -> "_Evidence":
         evidence = cls()
         evidence.devices = {OutcomeKind(kind): DeviceCount.from_plain(one) for kind, one in plain["devices"].items()}
+        hindered = plain.get("hindered", {})  # not in evidence of before
+        evidence.hindered = {FailureClass(what): DeviceCount.from_plain(one) for what, one in hindered.items()}
         evidence.ok, evidence.failed = plain["ok"], plain["failed"]
         evidence.last_error, evidence.stage = plain["last_error"], plain["stage"]
         evidence.last_place = plain.get("last_place", "")

@@ -92,8 +92,8 @@ class RateTest:
         return _total(new, _Bet.HIGHER, rate, self.hostile, self.gap, self.higher)
 
 
-class _Bet(enum.Enum):
-    """What is bet on: by how much the truth may differ from the rate that is bet against."""
+class _Bet(enum.IntEnum):
+    """Kind of a bet: by how much the truth may differ from the rate that is bet against."""
 
     HIGHER = enum.auto()
     LOWER = enum.auto()
@@ -134,14 +134,18 @@ def _total(
     """
     if not sample:
         return 0.0
-    logs: list[float] = []
-    for (n, f), count in sample.items():
-        bets = _bets(n, kind, rate, hostile, gap, parts)
-        grown = [count * math.log1p(stake * (f / UNITS - mean)) for stake, mean in bets]
-        logs = [before + one for before, one in zip(logs, grown, strict=True)] if logs else grown
+    counts = sample.values()
+    growths = [_growths(n, f, kind, rate, hostile, gap, parts) for n, f in sample]
+    logs = [math.sumprod(growth, counts) for growth in zip(*growths, strict=True)]
     top = max(0.0, *logs) if idle else max(logs)
     kept = idle * math.exp(-top) if idle else 0.0
-    return top + math.log(kept + sum((1 - idle) / len(logs) * math.exp(one - top) for one in logs))
+    return top + math.log(kept + (1 - idle) / len(logs) * math.fsum([math.exp(one - top) for one in logs]))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _growths(n: int, f: int, kind: _Bet, rate: float, hostile: float, gap: float, parts: Parts) -> list[float]:
+    """Return the logarithms by which a device changes the wealth of each bet."""
+    return [math.log1p(stake * (f / UNITS - mean)) for stake, mean in _bets(n, kind, rate, hostile, gap, parts)]
 
 
 @functools.lru_cache(maxsize=16_384)

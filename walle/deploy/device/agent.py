@@ -24,6 +24,7 @@ from typing import Protocol, Self
 from walle.clock import Clock
 from walle.deploy.device.coded_file import Base
 from walle.deploy.device.exclusive import ExclusiveFiles
+from walle.deploy.device.failure_class import TRIES_BEFORE_REPORT, Hindrances, class_of
 from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.installed import (
     CorruptedError,
@@ -43,7 +44,16 @@ from walle.deploy.signing import SignatureError
 from walle.engine_ext.vm.host import HostStartError
 from walle.engine_ext.vm.loop_calls import HostLost
 from walle.errors import DeployError
-from walle.protocol import Directive, Failure, Manifest, ProtocolError, check_sha256
+from walle.protocol import (
+    Directive,
+    Failure,
+    FailureClass,
+    Manifest,
+    Outcome,
+    OutcomeKind,
+    ProtocolError,
+    check_sha256,
+)
 from walle.task_failure import failure_of
 
 _LOG = logging.getLogger(__name__)
@@ -175,6 +185,7 @@ class Agent:
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # see `_lock`
         self._newest: dict[str, tuple[int, int]] = {}  # task → highest epoch and serial that a call is working on
         self._pulls: dict[str, asyncio.Task[Manifest]] = {}
+        self._hindrances = Hindrances()
         self._postponed: dict[str, str] = {}  # task → manifest of a checked version in `versions` that is not activated
 
     def _lock(self, task: str) -> asyncio.Lock:
@@ -294,6 +305,7 @@ class Agent:
     async def _handle_one(self, directive: Directive, refused: DeployError | None) -> DeployError | None:
         try:
             if refused is not None:
+                self._hinder_if_frozen(directive, refused)
                 raise DirectiveRefusedError(directive, f"the timestamp of its answer was refused: {refused}")
             self._admit(directive)
             await self._in_turn(directive)
@@ -308,8 +320,10 @@ class Agent:
         except SignatureError as error:
             raise DirectiveRefusedError(directive, str(error)) from error
         except TrustError as error:
+            self._hinder_if_frozen(directive, error)
             raise DirectiveRefusedError(directive, str(self._renewal.refuse(error))) from error
         if directive.expires_s <= self._trust.now_s():
+            self._hinder(directive, FailureClass.DEVICE, "its directive has expired by this device's clock")
             raise DirectiveRefusedError(directive, f"it expired at {directive.expires_s} s since the epoch")
         if directive.serial <= 0:
             raise DirectiveRefusedError(directive, "serials begin at 1")
@@ -360,12 +374,42 @@ class Agent:
             elif not await self._activate_from_disk(state, directive, target):
                 await self._go_forward(state, directive, target)
         except OSError as error:
-            rejection = BundleRejectedError(directive, f"the device's disk: {error.strerror or error}", final=False)
+            reason = f"the device's disk: {error.strerror or error}"
+            rejection = BundleRejectedError(directive, reason, final=False, failure_class=class_of(error))
             await to_the_end(self._reject(target, directive.serial, rejection))
             raise rejection from error
         except BundleRejectedError as rejection:
             await to_the_end(self._reject(target, directive.serial, rejection))
             raise
+        except FetchError as error:
+            self._hinder(directive, class_of(error), str(error), tries=TRIES_BEFORE_REPORT)
+            raise
+        self._hindrances.end(task)
+
+    def _hinder_if_frozen(self, directive: Directive, refused: DeployError) -> None:
+        """Report that a directive is refused for the time: where it is genuine, this device's clock may be wrong."""
+        if not isinstance(refused, TrustError) or refused.kind not in ("frozen", "clock"):
+            return
+        try:
+            self._trust.root.verify_directive(directive)
+        except SignatureError:
+            return
+        self._hinder(directive, FailureClass.DEVICE, refused.reason)
+
+    def _hinder(self, directive: Directive, what: FailureClass, reason: str, *, tries: int = 1) -> None:
+        """Report that a directive cannot be carried out yet, for a reason that says nothing of its version."""
+        active = self._states.get(directive.task, TaskState(task=directive.task)).active
+        is_active = active is not None and active.manifest == directive.manifest
+        if directive.version and not is_active and self._hindrances.is_news(directive, what, tries=tries):
+            outcome = Outcome(
+                task=directive.task,
+                version=directive.version,
+                release=directive.release,
+                kind=OutcomeKind.REJECTED,
+                error=reason,
+                failure_class=what,
+            )
+            self.outcomes.add(outcome)
 
     async def _activate_from_disk(self, state: TaskState, directive: Directive, target: VersionRef) -> bool:
         """Activate the target if it is on the disk, whole; return whether it was activated.
@@ -430,7 +474,10 @@ class Agent:
             reason = f"its check failed: {type(error).__name__}: {error}"
             is_of_host = isinstance(error, (HostLost, HostStartError))  # and not of this version
             failure = failure_of(error)
-            raise BundleRejectedError(directive, reason, final=not is_of_host, failure=failure) from error
+            found = class_of(error)
+            raise BundleRejectedError(
+                directive, reason, final=not is_of_host, failure=failure, failure_class=found
+            ) from error
         try:
             await on_disk(verify_files, files, manifest)
         except CorruptedError as error:
@@ -476,7 +523,7 @@ class Agent:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             self._add_outcome(state)
-            await self._fall_back(state.task, reason)
+            await self._fall_back(state.task, reason, class_of(error))
             raise ActivationFailedError(state.task, manifest.version, reason) from error
         self._add_outcome(state)
         await self._clean(state)
@@ -496,7 +543,9 @@ class Agent:
     async def _reject(self, target: VersionRef, serial: int, rejection: BundleRejectedError) -> None:
         """Record and report a refusal, and delete the files of the refused version."""
         before = self._states.get(rejection.task, TaskState(task=rejection.task))
-        state = before.refuse(serial, target, rejection.reason, final=rejection.final)
+        state = before.refuse(
+            serial, target, rejection.reason, final=rejection.final, failure_class=rejection.failure_class
+        )
         is_reported = before.serial == serial and before.outcome == state.outcome
         await self._clean(before)
         await self._write_or_log(state)
@@ -512,7 +561,7 @@ class Agent:
                 await self._on_remove(directive.task)
         await self._clean(removed)
 
-    async def _fall_back(self, task: str, reason: str) -> None:
+    async def _fall_back(self, task: str, reason: str, what: FailureClass = FailureClass.VERSION) -> None:
         """Replace the active version by the previous one, or by none if that cannot be activated either."""
         while (before := self._states[task]).active is not None:
             manifest: Manifest | None = None
@@ -522,7 +571,7 @@ class Agent:
                 except (CorruptedError, OSError) as error:
                     _LOG.warning("%s", error)
                     before = before.without_previous()
-            state = before.fall_back(reason)
+            state = before.fall_back(reason, failure_class=what)
             await self._write_or_log(state)
             self._states[task] = state
             self._add_outcome(state)
@@ -536,7 +585,7 @@ class Agent:
                 break
             except Exception as error:  # noqa: BLE001 - after any error the device must not keep the version
                 _LOG.exception("%s: the previous version cannot be activated either", task)
-                reason = f"{type(error).__name__}: {error}"
+                reason, what = f"{type(error).__name__}: {error}", class_of(error)
         await self._clean(self._states[task])
 
     async def _recover(self, task: str) -> None:
@@ -552,7 +601,7 @@ class Agent:
                 manifest = await on_disk(self._load, task, recovered.active)
             except (CorruptedError, OSError) as error:
                 _LOG.error("%s %s is left: %s", task, recovered.active.version, error)
-                recovered = recovered.fall_back(str(error), corrupted=True)
+                recovered = recovered.fall_back(str(error), corrupted=True, failure_class=class_of(error))
                 self._add_outcome(recovered)
         if recovered is not state:
             await self._write_or_log(recovered)
@@ -566,7 +615,7 @@ class Agent:
                 await self._on_activate(task, files, manifest, may_postpone=False)
             except Exception as error:  # noqa: BLE001 - one task's failure must not affect other tasks
                 _LOG.exception("%s cannot be activated", task)
-                await self._fall_back(task, f"{type(error).__name__}: {error}")
+                await self._fall_back(task, f"{type(error).__name__}: {error}", class_of(error))
         elif recovered.serial > 0 and recovered.standing is Standing.DONE:
             with self._logged(task):  # the process may have ended between the removal and that of the task's data
                 await self._on_remove(task)

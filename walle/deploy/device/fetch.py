@@ -18,12 +18,16 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 
 class FetchError(DeployError):
-    """A pull that the network or the server did not carry out; nothing is said against the file. Worth another try."""
+    """A pull that the network or the server did not carry out; nothing is said against the file. Worth another try.
 
-    def __init__(self, url: str, reason: str) -> None:
+    `status` is the server's, where it answered that it does not give the file; else 0.
+    """
+
+    def __init__(self, url: str, reason: str, *, status: int = 0) -> None:
         super().__init__(f"cannot pull {url}: {reason}")
         self.url = url
         self.reason = reason
+        self.status = status
 
 
 class WrongLengthError(FetchError):
@@ -156,12 +160,16 @@ class HttpFetcher:
         with _as_fetch_error(url):
             async with self._client.stream("GET", url, headers=headers, timeout=self._timeout) as response:
                 if response.status_code != httpx.codes.OK:
-                    raise FetchError(url, f"the server answered {response.status_code}")
+                    raise _refused(url, response)
                 async for chunk in response.aiter_raw(16 << 10):
                     data += chunk
                     if len(data) > max_bytes:
                         raise WrongLengthError(url, f"more than {max_bytes} bytes")
         return bytes(data)
+
+
+def _refused(url: str, response: httpx.Response) -> FetchError:
+    return FetchError(url, f"the server answered {response.status_code}", status=response.status_code)
 
 
 @contextlib.contextmanager
@@ -224,7 +232,7 @@ def _coded_start(response: httpx.Response, url: str, held: HeldPart | None) -> i
     if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
         raise WrongLengthError(url, "what is here of it is longer")
     if held is None or response.status_code != httpx.codes.PARTIAL_CONTENT:
-        raise FetchError(url, f"the server answered {response.status_code}")
+        raise _refused(url, response)
     if not content_range.startswith(f"bytes {held.size_bytes}-") or response.headers.get("ETag") != held.etag:
         raise FetchError(url, f"asked for bytes from {held.size_bytes}, the server sent {content_range[:80]!r}")
     return held.size_bytes
@@ -247,7 +255,7 @@ def _start(response: httpx.Response, url: str, offset: int, size_bytes: int) -> 
     if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
         raise WrongLengthError(url, f"it has no byte {offset}, {size_bytes} bytes are signed")
     if response.status_code != httpx.codes.OK:
-        raise FetchError(url, f"the server answered {response.status_code}")
+        raise _refused(url, response)
     length = response.headers.get("Content-Length", str(size_bytes))
     if length != str(size_bytes):
         raise WrongLengthError(url, f"{length[:20]} bytes there, {size_bytes} are signed")

@@ -45,7 +45,7 @@ from walle.durable_file import (
     write_file,
 )
 from walle.errors import DeployError
-from walle.protocol import Failure, FileEntry, Manifest, Outcome, OutcomeKind, canonical_json
+from walle.protocol import Failure, FailureClass, FileEntry, Manifest, Outcome, OutcomeKind, canonical_json
 
 _LOG = logging.getLogger(__name__)
 
@@ -135,7 +135,15 @@ class TaskState:
     def is_previous(self, manifest: str) -> bool:
         return self.previous is not None and self.previous.manifest == manifest
 
-    def refuse(self, serial: int, target: VersionRef, error: str, *, final: bool) -> Self:
+    def refuse(
+        self,
+        serial: int,
+        target: VersionRef,
+        error: str,
+        *,
+        final: bool,
+        failure_class: FailureClass = FailureClass.VERSION,
+    ) -> Self:
         """Record that `target` was refused before activation; `final` if the same directive is not to be retried."""
         outcome = Outcome(
             task=self.task,
@@ -143,11 +151,14 @@ class TaskState:
             release=target.release,
             kind=OutcomeKind.REJECTED,
             error=_shorten(error),
+            failure_class=failure_class,
         )
         standing = Standing.REFUSED if final else Standing.OPEN
         return dataclasses.replace(self, serial=serial, standing=standing, outcome=outcome)
 
-    def fall_back(self, error: str, *, corrupted: bool = False) -> Self:
+    def fall_back(
+        self, error: str, *, corrupted: bool = False, failure_class: FailureClass = FailureClass.VERSION
+    ) -> Self:
         """Replace the failed active version by the previous one if that is good, else by none.
 
         The directive of a failed version does not install it again; that of a corrupted version may.
@@ -161,6 +172,7 @@ class TaskState:
             release=failed.release,
             kind=OutcomeKind.REVERTED,
             error=_shorten(error),
+            failure_class=failure_class,
         )
         standing = self.standing
         if standing is Standing.DONE:
@@ -193,6 +205,7 @@ class TaskState:
         body = dataclasses.asdict(self)
         if self.outcome is not None:
             del body["outcome"]["failures"]  # of a report only: the state of before can be read by older programs too
+            body["failure_class"] = body["outcome"].pop("failure_class")  # which take no other fields of an outcome
         digest = hashlib.sha256(canonical_json(body)).hexdigest()
         return canonical_json({"format": _FORMAT, "state": body, "sha256": digest})
 
@@ -213,8 +226,13 @@ class TaskState:
             active=VersionRef(**active) if active else None,
             previous=VersionRef(**previous) if previous else None,
             previous_good=body["previous_good"],
-            outcome=Outcome(**{**outcome, "kind": OutcomeKind(outcome["kind"])}) if outcome else None,
+            outcome=_outcome_of(outcome, body.get("failure_class", "")) if outcome else None,
         )
+
+
+def _outcome_of(plain: dict[str, Any], failure_class: str) -> Outcome:
+    kind, found = OutcomeKind(plain["kind"]), FailureClass(failure_class or FailureClass.VERSION)
+    return Outcome(**{**plain, "kind": kind}, failure_class=found)
 
 
 class InstalledTasks:

@@ -21,7 +21,7 @@ from walle.deploy.device.trust import DeviceTrust
 from walle.deploy.file_coding import DCZ, XOR, ZSTD
 from walle.deploy.signing import SignatureError
 from walle.errors import DeployError
-from walle.protocol import Directive, Failure, FileEntry, Manifest
+from walle.protocol import Directive, Failure, FailureClass, FileEntry, Manifest
 
 MAX_MANIFEST_BYTES = 4 << 20
 MIN_CODED_BYTES = 4096  # of a file that is asked for in a content coding
@@ -33,16 +33,25 @@ _CONCURRENT_FETCHES = 4
 class BundleRejectedError(DeployError):
     """A version refused before activation. `final` where the same directive need not be tried again.
 
-    `failure` is that of the version's code, None where none of it ran.
+    `failure` is that of the version's code, None where none of it ran; `failure_class` is what is at fault.
     """
 
-    def __init__(self, directive: Directive, reason: str, *, final: bool, failure: Failure | None = None) -> None:
+    def __init__(
+        self,
+        directive: Directive,
+        reason: str,
+        *,
+        final: bool,
+        failure: Failure | None = None,
+        failure_class: FailureClass = FailureClass.VERSION,
+    ) -> None:
         super().__init__(f"{directive.task} {directive.version or '(removal)'} is refused: {reason}")
         self.task = directive.task
         self.version = directive.version
         self.reason = reason
         self.final = final
         self.failure = failure
+        self.failure_class = failure_class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,9 +151,9 @@ class Puller:
                 async for chunk in chunks:
                     data += chunk
         except WrongLengthError as error:
-            raise BundleRejectedError(directive, str(error), final=False) from error
+            raise _misserved(directive, str(error)) from error
         if hashlib.sha256(data).hexdigest() != directive.manifest:
-            raise BundleRejectedError(directive, f"{url} is not the manifest that was signed for", final=False)
+            raise _misserved(directive, f"{url} is not the manifest that was signed for")
         return bytes(data)
 
     def _judge(self, directive: Directive, envelope: bytes) -> Manifest:
@@ -248,10 +257,10 @@ class Puller:
                     async for chunk in chunks:
                         await on_disk(staging.append, entry.sha256, chunk)
             except WrongLengthError as error:
-                raise BundleRejectedError(directive, f"{entry.path}: {error}", final=False) from error
+                raise _misserved(directive, f"{entry.path}: {error}") from error
             if await on_disk(staging.seal, entry):
                 return
-        raise BundleRejectedError(directive, f"{entry.path}: sha256 of {url} differs from its name", final=False)
+        raise _misserved(directive, f"{entry.path}: sha256 of {url} differs from its name")
 
     async def _rest(self, url: str, offset: int, size_bytes: int) -> AsyncGenerator[bytes]:
         """Yield exactly the bytes from `offset` to `size_bytes`, or raise a FetchError."""
@@ -269,6 +278,11 @@ class Puller:
                 yield chunk
         if position < size_bytes:
             raise FetchError(url, f"ended after {position} bytes of {size_bytes}")
+
+
+def _misserved(directive: Directive, reason: str) -> BundleRejectedError:
+    """Return the error of a store that gives other bytes than were signed."""
+    return BundleRejectedError(directive, reason, final=False, failure_class=FailureClass.CLOUD)
 
 
 def _is_possible(path: str) -> bool:
