@@ -234,16 +234,9 @@ class TaskRunner:
 
         log(await self._in_vm(version, load))
 
-    async def check(self, files: Path, manifest: Manifest) -> None:
-        """Load a version as `load` does, and keep no VM: its files have another place when it runs.
-
-        Raises:
-            VMError: as `load`.
-        """
-        try:
-            await self.load(files, manifest)
-        finally:
-            self._pool.discard(_Version.of(files, manifest))
+    def drop(self, files: Path, manifest: Manifest) -> None:
+        """Close the VM of a version that is not to run here any more, unless a call uses it now."""
+        self._pool.discard(_Version.of(files, manifest))
 
     async def run(
         self,

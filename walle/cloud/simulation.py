@@ -5,7 +5,6 @@ of device. A phase that escalates runs here too, as in fallback inference.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from walle import plain
-from walle.clock import SystemClock
 from walle.cloud.image_decoder import ImageDecoder
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.simulation_result import SimulationResult
@@ -23,17 +21,12 @@ from walle.engine_ext import _core
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost, shared_host
 from walle.errors import DeployError, VMError, WalleError
+from walle.event_play import EventPlay, PlayedRun
 from walle.pipeline.event_files import EventFiles
-from walle.pipeline.event_history import EventHistory
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import Event, EventError
-from walle.pipeline.store import FeatureStore
-from walle.pipeline.stream_engine import StreamEngine, TaskOutput
-from walle.pipeline.task_queries import query_payloads
+from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
-from walle.pipeline.task_states import TaskState
-from walle.pipeline.topics import PutTopics
-from walle.pipeline.transient_events import transient
 from walle.protocol import Attribute, Failure, Manifest
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, OnLog, TaskLog
@@ -123,9 +116,16 @@ class Simulator:
             log.write_bytes(events)
             play = _Play()
             for number, kind in enumerate(kinds):
-                database = Path(folder) / f"features-{number}.db"
                 play.refused.clear()  # each kind of device refuses the same
-                await self._play(bundle, (folder_of_task, on_cloud), EventLog(log), database, kind, play, named)
+                await self._play(
+                    bundle,
+                    (folder_of_task, on_cloud),
+                    EventLog(log),
+                    Path(folder) / f"device-{number}",
+                    kind,
+                    play,
+                    named,
+                )
             event_count = sum(1 for _ in EventLog(log))
             if play.runs == 0:
                 return SimulationResult(False, 0, 1, _why_none(bundle, log, play), event_count, tuple(play.refused))
@@ -145,20 +145,18 @@ class Simulator:
         bundle: Bundle,
         places: tuple[Path, Path],
         log: EventLog,
-        database: Path,
+        folder: Path,
         kind: Mapping[str, Attribute],
         play: "_Play",
         named: EventFiles,
     ) -> None:
         """Play the events on one kind of device, and count what happens in `play`.
 
-        `places` are where the version's files are on the device, and on the cloud.
+        `places` are where the version's files are on the device, and on the cloud; `folder` becomes the
+        device's.
         """
         manifest = bundle.manifest
         files, on_cloud = places
-        under_way: list[Trigger] = []  # one at most: runs of a task follow one another
-        outputs: list[TaskOutput] = []
-        topics = PutTopics()
 
         async def run_on_cloud(phase: str, payload: Any, on_log: OnLog | None) -> Any:
             if phase == "execute" and manifest.cloud.max_batch > 1:  # in a batch of one, so that its code is tried
@@ -178,58 +176,40 @@ class Simulator:
                 return "failed", str(error) or type(error).__name__
             return "", plain.decode(plain.encode(output))
 
-        async def run(_task: str, trigger: Trigger) -> TaskOutput:
-            under_way[:], outputs[:] = [trigger], []
-            query = functools.partial(query_payloads, store, manifest, 0)
-            callbacks: Callbacks = {"escalate": escalate, "store.query": query}
-            if manifest.exclusive:
-                callbacks = {**callbacks, "exclusive.read": functools.partial(_exclusive_file, manifest, named)}
-            if manifest.history is not None:
-                older = functools.partial(history.query, manifest.name, trigger.position)
-                callbacks = {**callbacks, "events.history": older}
-            on_log = self._on_log_of(str(kind["id"]), trigger.position)
-            active = store.task_states.active(manifest.name)
-            state = None if active is None else active.value
-            output = await self._device.run(
-                files, manifest, trigger, kind, callbacks, state=state, on_log=on_log, timed=self._on_run is not None
-            )
-            topics.add(manifest.name, (topic for topic, _ in (*output.puts, *output.local)))
-            outputs[:] = [output]
-            return output
+        callbacks: Callbacks = {"escalate": escalate}
+        if manifest.exclusive:
+            callbacks = {**callbacks, "exclusive.read": functools.partial(_exclusive_file, manifest, named)}
 
-        def on_outcome(_task: str, ok: bool, error: Exception | None) -> None:
-            failure = None if ok or error is None else failure_of(error)
+        def on_end(run: PlayedRun) -> None:
+            failure = None if run.error is None else failure_of(run.error)
             if failure is not None:
                 play.failures.append(failure)
             if self._on_run is not None:
-                output = outputs[0] if failure is None else None
-                self._on_run(SimulatedRun(device=str(kind["id"]), trigger=under_way[0], output=output, failure=failure))
+                device = str(kind["id"])
+                self._on_run(SimulatedRun(device=device, trigger=run.trigger, output=run.output, failure=failure))
 
-        async with (
-            contextlib.aclosing(EventHistory(database.with_suffix(".history"), SystemClock())) as history,
-            FeatureStore(database) as store,
-        ):
-            history.set_policy(manifest.name, manifest.history)
-            engine = StreamEngine(store, run, on_outcome=on_outcome, share_arrays=self._share_arrays)
-            engine.add_task(manifest.name, manifest.trigger)
-            if manifest.state is not None:
-                store.activate_state(TaskState.empty(manifest.name, manifest.state.version))
+        async with EventPlay(
+            self._device,
+            files,
+            manifest,
+            kind,
+            folder,
+            callbacks=callbacks,
+            on_end=on_end,
+            on_log=functools.partial(self._on_log_of, str(kind["id"])),
+            share_arrays=self._share_arrays,
+            timed=self._on_run is not None,
+        ) as device:
             for position, event in log:
                 if len(play.failures) >= _MAX_FAILURES:
                     play.is_cut = True
                     break
-                await history.keep_up()
                 try:
-                    played = await self._resolved(named, event)
-                    await engine.on_event(played, position, can_wait=True)
+                    await device.play(await self._resolved(named, event), position)
                 except EventError as error:  # a device refuses and skips it too
                     play.refused.append((position, str(error)))
-                else:
-                    if transient(played) is None:
-                        history.add(position, played)
-                await engine.settle()  # so that a version is stopped soon after its last allowed failure
-            play.runs += engine.counts.triggers
-            play.without_visit = engine.counts.without_visit
+            play.runs += device.counts.triggers
+            play.without_visit = device.counts.without_visit
 
     async def _resolved(self, named: EventFiles, event: Event) -> Event:
         """Return the event with the files that it names, of which images are decoded apart from this process."""

@@ -25,6 +25,7 @@ from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials
 from walle.device.event_intake import EventIntake
 from walle.device.exclusive_source import HttpExclusiveSource
+from walle.device.smoke_run import SmokeRun
 from walle.device.summary import DeviceCounts, DeviceSummary
 from walle.device.task_runs import TaskRuns
 from walle.device.task_versions import ActiveVersion, TaskVersions
@@ -106,6 +107,14 @@ class Device:
                 lambda sealed, info: open_sealed(sealed, credentials.key, info),
                 active=lambda: [version.manifest for version in active.values()],
             )
+            self._smoke = SmokeRun(
+                config.folder / "smoke",
+                {**config.attributes, "id": config.device_id},
+                self._exclusive,
+                task_log=task_log,
+                host=host,
+            )
+            await undo.enter_async_context(self._smoke)
             self._runs = TaskRuns(
                 config,
                 clock,
@@ -128,7 +137,7 @@ class Device:
                 config.folder / "tasks",
                 trust,
                 HttpFetcher(http),
-                runner.check,
+                self._smoke.check,
                 clock,
                 outcomes=OutcomeReport(config.device_id, device_groups(config.app_version, config.attributes)),
                 exclusive=self._exclusive,

@@ -14,6 +14,8 @@ from walle.protocol.reads import check_reads
 from walle.protocol.task_state import StatePolicy
 from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
 
+SMOKE_FILE = "smoke.jsonl"  # of a version: events that a device plays before it activates it
+MAX_SMOKE_BYTES = 16 << 10
 PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
 
 

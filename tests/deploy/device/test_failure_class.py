@@ -18,7 +18,7 @@ from tests.sim.agent_device import FILES, TASK, Device, publish, spoil, start
 from tests.sim.cloud_files import CloudFiles, sha256_of
 from tests.sim.power_cut import FaultyDisk
 from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.monitor import Gate, Monitor, Step, Verdict
 from walle.deploy.device.failure_class import TRIES_BEFORE_REPORT, class_of
 from walle.deploy.device.fetch import FetchError, HttpFetcher, WrongLengthError
@@ -136,7 +136,7 @@ class Store:
 
     def __init__(self, folder: Path, cloud: CloudFiles) -> None:
         self.folder = folder
-        self.files = FileStore(folder)
+        self.files = FolderStore(folder)
         self.cloud = cloud
         self.status = 0  # answered in place of every file
         self.drops = False

@@ -1,9 +1,10 @@
 """Bundles: task versions as devices get them, compiled, named by hashes, signed (§4.3 "Functionality Tailoring").
 
 Included: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
-versions of Python, as `main.cpython-313.pyc` and so on), and the files that task.toml lists. Excluded: sources,
-task.toml (its content is in the manifest), `simulation/`, and anything else at the root. Files with the route `cloud`
-are beside it: the manifest lists them apart, and devices get none of them.
+versions of Python, as `main.cpython-313.pyc` and so on), the files that task.toml lists, and the first events of the
+simulation, which a device plays before it activates the version (`SMOKE_FILE`). Excluded: sources, task.toml (its
+content is in the manifest), the rest of `simulation/`, and anything else at the root. Files with the route `cloud` are
+beside it: the manifest lists them apart, and devices get none of them.
 Builds are reproducible: the same tree gives the same bytes in any process.
 """
 
@@ -24,7 +25,15 @@ from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.bytecode import TAG, BytecodeError
 from walle.errors import DeployError
-from walle.protocol import DICTIONARY_MARK, MAX_DICTIONARY_BYTES, Envelope, FileEntry, Manifest
+from walle.protocol import (
+    DICTIONARY_MARK,
+    MAX_DICTIONARY_BYTES,
+    MAX_SMOKE_BYTES,
+    SMOKE_FILE,
+    Envelope,
+    FileEntry,
+    Manifest,
+)
 
 CONFIG_FILE = "task.toml"
 MAIN_FILE = "main.py"
@@ -35,6 +44,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_BUNDLE_BYTES = 128 * 1024 * 1024  # without large files
 MAX_LARGE_BYTES = 2 * MAX_LARGE_FILE_BYTES  # of all large files of a version
 _CHUNK_BYTES = 1 << 20
+_FILE_KEYS = (b'"$image"', b'"$npy"')  # by which an event names a file (`walle.pipeline.event_files`)
 
 
 class BundleError(DeployError):
@@ -82,6 +92,22 @@ class TaskVersion:
         """The events that the author pushed for the simulation, as JSON lines; None without any."""
         path = self.config.simulation_events
         return self.tree.files[path] if path else None
+
+    @property
+    def smoke_events(self) -> bytes:
+        """The first of these events, which devices get: as many as task.toml says, and as fit in MAX_SMOKE_BYTES.
+
+        None where any of them names a file: devices do not get those files.
+        """
+        found = b""
+        lines = [line for line in (self.simulation_events or b"").splitlines() if line.strip()]
+        for line in lines[: self.config.smoke_events]:
+            if any(key in line for key in _FILE_KEYS):
+                return b""
+            if len(found) + len(line) + 1 > MAX_SMOKE_BYTES:
+                break
+            found += line + b"\n"
+        return found
 
     @property
     def simulation_files(self) -> dict[str, bytes]:
@@ -223,6 +249,8 @@ def compile_version(
             files |= {_compiled_path(file.removeprefix(prefix), other.tag): data for file, data in done.items()}
     except BytecodeError as error:
         raise BundleError(error.file.removeprefix(prefix), error.problem, error.line) from error
+    if smoke := version.smoke_events:
+        files[SMOKE_FILE] = smoke
     size_bytes = sum(map(len, files.values()))
     if size_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
@@ -329,6 +357,8 @@ def _check_listed(path: str, *, on_cloud: bool) -> None:
         raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
     if path.startswith(SIMULATION):
         raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
+    if path == SMOKE_FILE:
+        raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: the cloud makes it of the events")
     if on_cloud and not path.startswith(RESOURCES):
         raise BundleError(CONFIG_FILE, f"[files] {path!r} is a file of the cloud, which must be in {RESOURCES}")
 

@@ -35,6 +35,7 @@ queue = 64                                # requests that wait; beyond it the ne
 dictionary = "resources/features.dict"    # for the task's uploads; a shared file; walle task dictionary trains it
 [simulation]
 events = "simulation/events.jsonl"
+smoke_events = 32                         # the first of them, which devices get and play before they activate; 0: none
 ```
 An unknown section or key is an error: a misspelt limit must not be ignored.
 """
@@ -90,6 +91,8 @@ _SECTIONS = (
     "tunnel",
     "simulation",
 )
+DEFAULT_SMOKE_EVENTS = 32
+MAX_SMOKE_EVENTS = 256
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)$")  # in tomllib's messages
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -166,6 +169,7 @@ class TaskConfig:
     reads: tuple[str, ...] = ()  # topics of other tasks of the scenario, `task` or `task/name`
     cloud: CloudPolicy = dataclasses.field(default_factory=CloudPolicy)
     simulation_events: str = ""  # path in the tree, empty if the task has none
+    smoke_events: int = DEFAULT_SMOKE_EVENTS
     dictionary: str = ""  # the same
     exclusive: tuple[ExclusiveFile, ...] = ()
 
@@ -204,10 +208,12 @@ class TaskConfig:
                     limits[key] = section.integer(key, *LIMITS[key][1:])
                 else:
                     policies[key] = section.choice(key, POLICIES[key][1])
-        events = ""
+        events, smoke_events = "", DEFAULT_SMOKE_EVENTS
         if "simulation" in sections:
-            section = sections["simulation"].only("events")
+            section = sections["simulation"].only("events", "smoke_events")
             events = section.path("events", section.text("events"))
+            if "smoke_events" in section.values:
+                smoke_events = section.integer("smoke_events", 0, MAX_SMOKE_EVENTS)
         files = _files(sections["files"]) if "files" in sections else {}
         dictionary = _dictionary(sections["tunnel"], files) if "tunnel" in sections else ""
         return cls(
@@ -223,6 +229,7 @@ class TaskConfig:
             reads=_reads(sections["reads"], name) if "reads" in sections else (),
             cloud=_policy(sections["cloud"], CloudPolicy) if "cloud" in sections else CloudPolicy(),
             simulation_events=events,
+            smoke_events=smoke_events,
             dictionary=dictionary,
             exclusive=_exclusive(where, document.get("exclusive", [])),
         )

@@ -25,7 +25,7 @@ from walle.clock import Clock
 from walle.deploy.device.coded_file import Base
 from walle.deploy.device.exclusive import ExclusiveFiles
 from walle.deploy.device.failure_class import TRIES_BEFORE_REPORT, Hindrances, class_of
-from walle.deploy.device.fetch import Fetcher
+from walle.deploy.device.fetch import Fetcher, FetchError
 from walle.deploy.device.installed import (
     CorruptedError,
     InstalledTasks,
@@ -97,6 +97,14 @@ class SupersededError(DeployError):
         self.serial = directive.serial
 
 
+class CheckFailedError(DeployError):
+    """A version whose check ran its code, which failed. `what` says what failed."""
+
+    def __init__(self, what: str, failure: Failure) -> None:
+        super().__init__(f"{what}: {failure.error}")
+        self.failure = failure
+
+
 class ActivationPostponedError(DeployError):
     """A version that cannot replace the active one now, for a reason that passes, such as a full disk.
 
@@ -123,15 +131,16 @@ class ActivationFailedError(DeployError):
 class Agent:
     """Installs, activates and removes the tasks of one device as directives say, between `start` and `close`.
 
-    `check(files_folder, manifest)` loads a version as it would run, writes nothing there, and raises where it does not
-    load. `prepare(files_folder, manifest)` loads it where it is going to run, while the version before it is active; it
-    must not raise. A bad version is left at once: the one that replaces it is not prepared. `on_activate(task,
-    files_folder, manifest)` activates a task's first version or replaces the active one; if it raises, the agent falls
-    back, unless the activation is postponed. `on_suspend(task)` stops a task that has no version to run, until a newer
-    directive; its data stays. `on_remove(task)` ends a task and removes its data; it may be called again, also for a
-    task that is suspended or was never active. A cancellation does not interrupt these four. They must not call
-    `handle` or `revert` for their own task: that is a deadlock. The activation of a version waits for the `exclusive`
-    files that it requires, unless it replaces a bad one.
+    `check(files_folder, manifest)` tries a version that is new here: it loads it as it would run, may run it where its
+    outputs go nowhere, writes nothing there, and raises where it does not load or a run fails. `prepare(files_folder,
+    manifest)` loads it where it is going to run, while the version before it is active; it must not raise. A bad
+    version is left at once: the one that replaces it is not prepared. `on_activate(task, files_folder, manifest)`
+    activates a task's first version or replaces the active one; if it raises, the agent falls back, unless the
+    activation is postponed. `on_suspend(task)` stops a task that has no version to run, until a newer directive; its
+    data stays. `on_remove(task)` ends a task and removes its data; it may be called again, also for a task that is
+    suspended or was never active. A cancellation does not interrupt these four. They must not call `handle` or `revert`
+    for their own task: that is a deadlock. The activation of a version waits for the `exclusive` files that it
+    requires, unless it replaces a bad one.
 
     Directives of one task are handled in order, those of different tasks concurrently. A call returns at once for a
     directive that another call is handling. A newer directive cancels a pull under way, so that a rollback never waits
@@ -470,6 +479,8 @@ class Agent:
     async def _run_check(self, directive: Directive, files: Path, manifest: Manifest) -> None:
         try:
             await self._check(files, manifest)
+        except CheckFailedError as error:
+            raise BundleRejectedError(directive, str(error), final=True, failure=error.failure) from error
         except Exception as error:
             reason = f"its check failed: {type(error).__name__}: {error}"
             is_of_host = isinstance(error, (HostLost, HostStartError))  # and not of this version

@@ -1,0 +1,180 @@
+"""Check of a version on its device before it is activated: it is loaded, and plays the events that travel with it.
+
+The events are the first of those of its simulation (`SMOKE_FILE`). They run in the VM host with the limits of the task
+and the attributes of this device, in a feature store, a history and a state of their own that are removed afterwards:
+the outputs go nowhere. There is no cloud: `ctx.escalate` fails as on a device that is offline. The active version goes
+on meanwhile, in VMs of its own: what a bad version does to its VM counts for no other.
+
+A version without such events is loaded only, as is one whose events trigger nothing.
+"""
+
+import asyncio
+import functools
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from walle.deploy.device.agent import CheckFailedError
+from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError
+from walle.engine_ext.vm.callbacks import Callbacks
+from walle.engine_ext.vm.host import HostStartError, VmHost
+from walle.engine_ext.vm.loop_calls import DeadlineExceeded, HostLost
+from walle.event_play import EventPlay, PlayedRun
+from walle.pipeline.database import StoreError
+from walle.pipeline.event_history import EventHistoryError
+from walle.pipeline.event_log import EventLog
+from walle.pipeline.events import EventError
+from walle.protocol import MAX_SMOKE_BYTES, SMOKE_FILE, Attribute, Manifest
+from walle.task_failure import failure_of
+from walle.task_log import LogLine, TaskLog, last_lines
+from walle.task_runner import TaskRunner, deadline_s
+
+_LOG = logging.getLogger(__name__)
+
+_MAX_RUNS = 3
+_LEAST_S = 10.0  # for all runs of a version, in which it has _MAX_RUNS times its deadline at least
+_AT_ONCE = 2  # versions of different tasks
+_NOT_OF_VERSION = (HostLost, HostStartError, StoreError, EventHistoryError)
+
+
+class SmokeRun:
+    """The check of versions, for an agent, within `async with`. `folder` is for it alone, and removed at the start."""
+
+    def __init__(
+        self,
+        folder: Path,
+        device: Mapping[str, Attribute],
+        exclusive: ExclusiveFiles,
+        *,
+        task_log: TaskLog,
+        host: VmHost | None,
+    ) -> None:
+        self._folder = folder
+        self._device = device
+        self._exclusive = exclusive
+        self._task_log = task_log
+        self._host = host
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    async def check(self, files: Path, manifest: Manifest) -> None:
+        """Load the version, and run it on the events that it brings.
+
+        What takes longer than the runs may is ended, and does not count against the version: a run that never ends is
+        stopped before by its own deadline.
+
+        Raises:
+            CheckFailedError: a run failed, at the deadline twice.
+            VMError: the version does not load, or the VM host does not serve it.
+        """
+        async with self._turns:
+            runner = TaskRunner(1, task_log=self._task_log, host=self._host)  # its strikes end with it
+            try:
+                await runner.load(files, manifest)
+                if await asyncio.to_thread(_has_events, files, manifest):
+                    await self._try(runner, files, manifest)
+            finally:
+                runner.drop(files, manifest)
+                await runner.close()
+
+    async def _try(self, runner: TaskRunner, files: Path, manifest: Manifest) -> None:
+        limit_s = max(_LEAST_S, 2 * _MAX_RUNS * deadline_s(manifest))
+        try:
+            async with asyncio.timeout(limit_s):
+                try:
+                    await self._play(runner, files, manifest)
+                except CheckFailedError as error:
+                    if not isinstance(error.__cause__, DeadlineExceeded):
+                        raise
+                    await self._play(runner, files, manifest)  # the first run of a VM is the slowest
+        except TimeoutError:
+            what = "its smoke run was ended, which does not count against it: it took more than"
+            _LOG.warning("%s %s: %s %g s", manifest.name, manifest.version, what, limit_s)
+        except (StoreError, OSError) as error:
+            what = "its smoke run was not made, which does not count against it"
+            _LOG.warning("%s %s: %s: %s", manifest.name, manifest.version, what, error)
+
+    async def _play(self, runner: TaskRunner, files: Path, manifest: Manifest) -> None:
+        await asyncio.to_thread(self._folder.mkdir, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            runs = _Runs(manifest, self._task_log, self._exclusive)
+            play = EventPlay(
+                runner,
+                files,
+                manifest,
+                self._device,
+                Path(folder) / "device",
+                callbacks=runs.callbacks,
+                on_end=runs.end,
+                on_log=lambda _: runs.log,
+                share_arrays=self._host is not None,
+            )
+            async with play as device:
+                for position, event in await asyncio.to_thread(list, EventLog(files / SMOKE_FILE)):
+                    try:
+                        await device.play(event, position)
+                    except EventError as error:
+                        _LOG.info("%s %s: a smoke event is refused: %s", manifest.name, manifest.version, error)
+                    if runs.failed is not None:
+                        raise runs.failure() from runs.failed
+                    if runs.count >= _MAX_RUNS:
+                        break
+            if not runs.count:
+                _LOG.info("%s %s: its smoke events trigger nothing", manifest.name, manifest.version)
+
+
+class _Runs:
+    """The runs of one play, until the first that fails by the version's fault."""
+
+    def __init__(self, manifest: Manifest, task_log: TaskLog, exclusive: ExclusiveFiles) -> None:
+        self.count = 0
+        self.failed: Exception | None = None
+        self._manifest = manifest
+        self._task_log = task_log
+        self._lines: list[LogLine] = []  # of the latest run
+        self._is_unserved = False  # the run asked for what a smoke run does not have
+        self.callbacks: Callbacks = {"escalate": self._escalate}
+        if manifest.exclusive:
+            self.callbacks = {**self.callbacks, "exclusive.read": functools.partial(self._exclusive_file, exclusive)}
+
+    def log(self, lines: Any) -> None:
+        self._lines = list(lines)
+        self._task_log.write(self._manifest.name, f"{self._manifest.version} (smoke run)", self._lines)
+
+    def end(self, run: PlayedRun) -> None:
+        self.count += 1
+        if run.error is not None and not self._is_unserved and self.failed is None:
+            if isinstance(run.error, _NOT_OF_VERSION):
+                _LOG.info("%s: a smoke run says nothing: %s", self._manifest.name, run.error)
+            else:
+                self.failed = run.error
+        self._is_unserved = False
+
+    def failure(self) -> CheckFailedError:
+        assert self.failed is not None
+        return CheckFailedError("its smoke run failed", failure_of(self.failed, log=last_lines(self._lines)))
+
+    async def _escalate(self, *_: object) -> tuple[str, Any]:
+        self._is_unserved = True
+        return "away", "there is no cloud in a smoke run"
+
+    async def _exclusive_file(self, exclusive: ExclusiveFiles, name: str, known: str) -> tuple[str, bytes | None]:
+        try:
+            return await exclusive.read(self._manifest, name, known)
+        except ExclusiveMissingError:
+            self._is_unserved = True
+            raise
+
+
+def _has_events(files: Path, manifest: Manifest) -> bool:
+    entry = next((one for one in manifest.files if one.path == SMOKE_FILE), None)
+    return entry is not None and entry.size_bytes <= MAX_SMOKE_BYTES and (files / SMOKE_FILE).is_file()
