@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.security.attacked_gateway import AttackedGateway, HonestDevices, on_cores, quantile
+from tests.security.attacked_gateway import AttackedGateway, HonestDevices, quantile
 from tests.security.gateway_attacks import ATTACKS, attack, make_release
 
 _WARM_UP_S = 1.0  # the release that is made first is published, and the gateway idle again
@@ -37,10 +37,11 @@ def main() -> None:
         f"{'gateway':>8} {'attacker':>8}  the attacker saw"
     )
     for name in arguments.names:
-        with tempfile.TemporaryDirectory() as folder, on_cores({cores[0]}):
-            started = AttackedGateway.started(Path(folder) / "cloud")
-            with started as gateway, on_cores({cores[1]}):
-                _measure(name, gateway, arguments.seconds, arguments.period)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            AttackedGateway.started(Path(folder) / "cloud", cores={cores[0]}) as gateway,
+        ):
+            _measure(name, gateway, arguments.seconds, arguments.period)
 
 
 def _measure(name: str, gateway: AttackedGateway, seconds: float, period_s: float) -> None:

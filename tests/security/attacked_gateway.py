@@ -91,10 +91,15 @@ class AttackedGateway:
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, folder: Path, *options: str) -> Iterator[Self]:
-        """Start the gateway; with --small-disk the parent of its folder is a disk of 96 MiB, if the kernel lets it."""
+    def started(cls, folder: Path, *options: str, cores: Collection[int] | None = None) -> Iterator[Self]:
+        """Start the gateway; with --small-disk the parent of its folder is a disk of 96 MiB, if the kernel lets it.
+
+        It has `cores` to itself: what looks at its memory runs where this program does.
+        """
         command = [sys.executable, "-m", "tests.security.attacked_gateway", str(folder), *options]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        with on_cores(cores or os.sched_getaffinity(0)):
+            begun = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        with begun as process:
             assert process.stdout is not None
             try:
                 assert select.select([process.stdout], [], [], _START_S)[0], "the gateway did not start"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path, typer.Argument(help="A folder with offline-keys/, keys/ and trust/: your own, or the cloud's.")
 ]
+RootThreshold = Annotated[
+    int | None, typer.Option("--threshold", min=1, help="How many root keys must sign from then on.")
+]
 _ROLES = {"root": "root", "scenarios": "targets", "release": "snapshot", "timestamp": "timestamp"}
 
 
@@ -134,33 +137,32 @@ def rotate(
 def add_key(
     folder: Folder,
     public_key: Annotated[list[str], typer.Argument(help="Public keys of owners: hex digits, or PEM files.")],
-    threshold: Annotated[int | None, typer.Option(min=1, help="How many root keys must sign from then on.")] = None,
+    threshold: RootThreshold = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Propose more root keys. It takes effect once enough owners have signed: walle trust sign-root, then publish."""
-    from walle.clock import SystemClock
-    from walle.deploy.root_proposal import RootProposal
-    from walle.deploy.trust_folder import TrustFolder
-
-    keys = [read_public_key(text) for text in public_key]
-    trust = TrustFolder(folder)
-    RootProposal(trust).change_root_keys(SystemClock(), add=keys, threshold=threshold)
-    _say(trust, as_json=as_json)
+    _change_root_keys(folder, [read_public_key(text) for text in public_key], [], threshold, as_json=as_json)
 
 
 def remove_key(
     folder: Folder,
     key_id: Annotated[list[str], typer.Argument(help="Ids of root keys, as walle trust show gives them.")],
-    threshold: Annotated[int | None, typer.Option(min=1, help="How many root keys must sign from then on.")] = None,
+    threshold: RootThreshold = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Propose to take root keys away, such as a lost one; as keys add."""
+    _change_root_keys(folder, [], key_id, threshold, as_json=as_json)
+
+
+def _change_root_keys(
+    folder: Path, add: list[bytes], remove: list[str], threshold: int | None, *, as_json: bool
+) -> None:
     from walle.clock import SystemClock
     from walle.deploy.root_proposal import RootProposal
     from walle.deploy.trust_folder import TrustFolder
 
     trust = TrustFolder(folder)
-    RootProposal(trust).change_root_keys(SystemClock(), remove=key_id, threshold=threshold)
+    RootProposal(trust).change_root_keys(SystemClock(), add=add, remove=remove, threshold=threshold)
     _say(trust, as_json=as_json)
 
 

@@ -4,14 +4,13 @@ Each change is one transaction that holds the write lock from its first read, so
 one after the other, whichever processes make them. Tokens are stored as hashes.
 """
 
-import contextlib
 import dataclasses
 import logging
 import secrets
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +18,8 @@ from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import hash_of
 from walle.deploy.cloud.api import AccessError
 from walle.deploy.cloud.disk_space import is_full
-from walle.errors import ConfigError, DeployError
+from walle.deploy.cloud.sqlite_file import SqliteFile, SqliteFileError
+from walle.errors import ConfigError
 from walle.protocol import MAX_ID_CHARS, whole_characters
 
 MAX_USES = 100_000
@@ -27,7 +27,6 @@ MAX_LIFE_S = 366 * 86_400.0
 MAX_PAGE = 1_000
 RENEWAL_GRACE_S = 180 * 86_400.0  # after the end of its certificate, in which a device may still renew it
 LOST_CERTIFICATE_S = 31 * 86_400.0  # above the life of a certificate
-_BUSY_S = 5.0
 _MAX_REASON_CHARS = 500
 _RESERVE_BYTES = 256 << 10  # a revocation takes about 20 KiB
 _LOG = logging.getLogger(__name__)
@@ -45,17 +44,10 @@ CREATE TABLE IF NOT EXISTS revocations (
 """
 
 
-class IdentityStoreError(DeployError):
-    """The file of identities cannot be read or written. `path` names it. Over HTTP: 503, on a full disk 507."""
+class IdentityStoreError(SqliteFileError):
+    """The file of identities cannot be read or written. Over HTTP: 503, on a full disk 507."""
 
-    def __init__(self, path: Path, why: str, status: int = 503) -> None:
-        super().__init__(path, why, status)
-        self.path = path
-        self.why = why
-        self.status = status
-
-    def __str__(self) -> str:
-        return f"identities of devices, {self.path}: {self.why}"
+    holds = "identities of devices"
 
 
 class IdentityRefusedError(AccessError):
@@ -121,26 +113,23 @@ class IdentityStore:
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self.path = path
         self._clock = clock or SystemClock()
+        self._file = SqliteFile(path, IdentityStoreError)
         self._let_go: Callable[[], object] | None = None  # of what `keep_room` keeps
         self._keeping = threading.Lock()  # a node that is closed while it starts does so in another thread
+        self._is_closed = False
 
     def open(self) -> Self:
         """Make what is absent, and remove what nothing needs any more."""
-        try:
-            self.path.touch(mode=0o600)  # before SQLite makes it; its other files get the same permissions
-        except OSError as error:
-            raise IdentityStoreError(self.path, str(error)) from error
-        with self._reading() as db:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(_SCHEMA)
-        with self._writing() as db:
+        self._file.make(_SCHEMA)
+        with self._file.writing() as db:
             db.execute("DELETE FROM tokens WHERE expires_s < ?", (self._clock.time(),))
             db.execute("DELETE FROM revocations WHERE until_s < ?", (self._clock.time(),))
         return self
 
     def close(self) -> None:
-        """End what `keep_room` began; every other call has a connection of its own."""
+        """End what `keep_room` began, or is about to; every other call has a connection of its own."""
         with self._keeping:
+            self._is_closed = True
             if self._let_go is not None:
                 self._let_go()
 
@@ -150,10 +139,10 @@ class IdentityStore:
         Pages that are written and deleted stay the file's, and a log is removed with the last connection.
         """
         with self._keeping:
-            try:
-                kept = self._connect(is_shared=True)
-            except sqlite3.Error as error:
-                raise IdentityStoreError(self.path, str(error)) from error
+            if self._is_closed:
+                return
+            with self._file.errors():
+                kept = self._file.connect(is_shared=True)
             self._let_go = weakref.finalize(self, kept.close)
             try:
                 kept.execute("SELECT count(*) FROM revocations").fetchone()  # which makes the log and its index
@@ -163,7 +152,7 @@ class IdentityStore:
                 kept.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             except sqlite3.Error as error:
                 if not is_full(error):
-                    raise IdentityStoreError(self.path, str(error)) from error
+                    raise IdentityStoreError.of(self.path, error) from error
                 _LOG.error(
                     "identities of devices, %s: no reserve, the disk is full. Free some space, and restart", self.path
                 )
@@ -186,7 +175,7 @@ class IdentityStore:
             raise ConfigError(f"a token is valid for at most {MAX_LIFE_S / 86_400:.0f} days; not for {life_s} s")
         token = secrets.token_urlsafe(32)
         now_s = self._clock.time()
-        with self._writing() as db:
+        with self._file.writing() as db:
             db.execute("DELETE FROM tokens WHERE expires_s < ? OR (purpose != '' AND purpose = ?)", (now_s, purpose))
             row = (hash_of(token), device_id, uses, now_s + life_s, purpose)
             db.execute("INSERT INTO tokens VALUES (?, ?, ?, ?, ?)", row)
@@ -206,7 +195,7 @@ class IdentityStore:
         """
         check_device_id(device_id)
         now_s = self._clock.time()
-        with self._writing() as db:
+        with self._file.writing() as db:
             known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
             if known is not None and known["public_key"] == public_key:
                 if known["revoked_s"] is not None:
@@ -250,7 +239,7 @@ class IdentityStore:
 
     def bound_key(self, device_id: str) -> DeviceKey | None:
         """Return the key that is bound to a device, also a revoked one; None if no such device is enrolled."""
-        with self._reading() as db:
+        with self._file.reading() as db:
             known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
         if known is None:
             return None
@@ -271,7 +260,7 @@ class IdentityStore:
 
     def note_session(self, device_id: str) -> None:
         """Note that the device was seen now."""
-        with self._writing() as db:
+        with self._file.writing() as db:
             db.execute("UPDATE identities SET seen_s = ? WHERE device_id = ?", (self._clock.time(), device_id))
 
     # --- revocation ---------------------------------------------------------------------------------------------------
@@ -283,7 +272,7 @@ class IdentityStore:
             UnknownIdentityError: no such device is enrolled.
         """
         now_s = self._clock.time()
-        with self._writing() as db:
+        with self._file.writing() as db:
             known = db.execute("SELECT * FROM identities WHERE device_id = ?", (device_id,)).fetchone()
             least = _least_generation(db)
             if known is None:
@@ -304,7 +293,7 @@ class IdentityStore:
 
     def revocations(self, after: int) -> tuple[int, dict[str, int]]:
         """Return the newest version, and the lowest generations by device that came after version `after`."""
-        with self._reading() as db:
+        with self._file.reading() as db:
             rows = db.execute(
                 "SELECT version, device_id, lowest FROM revocations WHERE version > ? ORDER BY version", (after,)
             ).fetchall()
@@ -324,7 +313,7 @@ class IdentityStore:
         Keys get generations above all that the lost cloud can have given, so that a device's next key, or its
         revocation, ends those. Enrolment tokens end: they may have been used since.
         """
-        with self._writing() as db:
+        with self._file.writing() as db:
             db.execute("DELETE FROM tokens")
             db.execute(f"PRAGMA user_version = {max(_least_generation(db) + 1, int(self._clock.time() // 60))}")
 
@@ -332,7 +321,7 @@ class IdentityStore:
 
     def records(self, *, after: str = "", limit: int = MAX_PAGE, search: str = "") -> list[IdentityRecord]:
         """Return devices in the order of their ids, after the id `after`, of ids with the part `search`."""
-        with self._reading() as db:
+        with self._file.reading() as db:
             rows = db.execute(
                 "SELECT * FROM identities WHERE device_id > ? AND instr(device_id, ?) > 0 ORDER BY device_id LIMIT ?",
                 (after, search, max(1, min(limit, MAX_PAGE))),
@@ -341,44 +330,10 @@ class IdentityStore:
 
     def states(self, device_ids: Sequence[str]) -> dict[str, IdentityRecord]:
         """Return those of these devices that are enrolled, revoked ones too."""
-        with self._reading() as db:
+        with self._file.reading() as db:
             query = "SELECT * FROM identities WHERE device_id = ?"
             rows = [db.execute(query, (device_id,)).fetchone() for device_id in device_ids]
         return {row["device_id"]: _record(row) for row in rows if row is not None}
-
-    # --- internals ----------------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection for the block: each thread and each call has its own, and none waits for another's."""
-        try:
-            with contextlib.closing(self._connect()) as db:
-                yield db
-        except (sqlite3.Error, OSError) as error:
-            raise IdentityStoreError(self.path, str(error), 507 if is_full(error) else 503) from error
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection with the write lock; commit at the end of the block, or roll back at an error."""
-        with self._reading() as db:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-            except BaseException:
-                if db.in_transaction:  # a full disk has ended it
-                    db.execute("ROLLBACK")
-                raise
-            db.execute("COMMIT")
-
-    def _connect(self, *, is_shared: bool = False) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=not is_shared)
-        db.row_factory = sqlite3.Row
-        try:
-            db.execute("PRAGMA synchronous = FULL")  # a revocation or a used token survives a power cut
-        except BaseException:
-            db.close()
-            raise
-        return db
 
 
 class UnknownIdentityError(AccessError):

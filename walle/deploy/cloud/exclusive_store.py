@@ -4,21 +4,18 @@ Each change is one transaction, and raises the serial of its device. A file belo
 another key of the same id sees none of it. Several processes may have the file open.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.disk_space import is_full
+from walle.deploy.cloud.sqlite_file import SqliteFile, SqliteFileError
 from walle.errors import DeployError
 from walle.protocol import MAX_EXCLUSIVE_FILES, SealedFile
 
 MAX_PAGE = 1000
-_BUSY_S = 5.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
     device_id TEXT NOT NULL, generation INTEGER NOT NULL, task TEXT NOT NULL, name TEXT NOT NULL,
@@ -28,17 +25,10 @@ CREATE TABLE IF NOT EXISTS serials (device_id TEXT PRIMARY KEY, serial INTEGER N
 """
 
 
-class ExclusiveStoreError(DeployError):
+class ExclusiveStoreError(SqliteFileError):
     """The file of exclusive files cannot be read or written. Over HTTP: 503, on a full disk 507."""
 
-    def __init__(self, path: Path, why: str, status: int = 503) -> None:
-        super().__init__(path, why, status)
-        self.path = path
-        self.why = why
-        self.status = status
-
-    def __str__(self) -> str:
-        return f"exclusive files, {self.path}: {self.why}"
+    holds = "exclusive files"
 
 
 class FormerKeyError(DeployError):
@@ -100,16 +90,12 @@ class ExclusiveStore:
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self.path = path
         self._clock = clock or SystemClock()
+        self._file = SqliteFile(path, ExclusiveStoreError, "secure_delete = ON")  # what was removed is not left in it
+        self._connection, self._writing = self._file.reading, self._file.writing
 
     def open(self) -> Self:
         """Make what is absent."""
-        try:
-            self.path.touch(mode=0o600)  # before SQLite makes it; its other files get the same permissions
-        except OSError as error:
-            raise ExclusiveStoreError(self.path, str(error)) from error
-        with self._connection() as db:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.executescript(_SCHEMA)
+        self._file.make(_SCHEMA)
         return self
 
     def put(self, device_id: str, generation: int, task: str, name: str, sealed: bytes, *, by: str) -> None:
@@ -194,35 +180,6 @@ class ExclusiveStore:
                     break
                 found.append(ExclusiveRecord(**row))
         return found
-
-    # --- internals ----------------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection for the block: each call has its own."""
-        try:
-            with contextlib.closing(sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)) as db:
-                db.row_factory = sqlite3.Row
-                db.execute("PRAGMA synchronous = FULL")  # what was put survives a power cut
-                db.execute("PRAGMA secure_delete = ON")  # what was removed is not left in the file
-                yield db
-        except (sqlite3.Error, OSError) as error:
-            if is_full(error):
-                raise ExclusiveStoreError(self.path, f"{error}; free some space on the cloud's disk", 507) from error
-            raise ExclusiveStoreError(self.path, str(error)) from error
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection with the write lock; commit at the end of the block, or roll back at an error."""
-        with self._connection() as db:
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-            except BaseException:
-                if db.in_transaction:  # a full disk has ended it
-                    db.execute("ROLLBACK")
-                raise
-            db.execute("COMMIT")
 
 
 def _raise_serial(db: sqlite3.Connection, device_id: str) -> None:

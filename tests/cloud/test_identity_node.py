@@ -1,0 +1,80 @@
+"""The identity node's connection to its file: from its start to its end, also where the end comes during the start."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from walle.cloud.config import CloudConfig
+from walle.cloud.home import CloudHome
+from walle.cloud.identity.node import IdentityNode
+from walle.cloud.identity.store import IdentityStore
+from walle.deploy.cloud.sqlite_file import SqliteFile
+
+LIMIT_S = 20
+
+
+class Held:
+    """A call that waits in its thread until it is released."""
+
+    def __init__(
+        self, owner: type, name: str, monkeypatch: pytest.MonkeyPatch, when: Callable[[dict[str, Any]], bool]
+    ) -> None:
+        self.begun = threading.Event()
+        self.released = threading.Event()
+        whole = getattr(owner, name)
+
+        def held(*args: Any, **options: Any) -> Any:
+            if when(options):
+                self.begun.set()
+                assert self.released.wait(LIMIT_S)
+            return whole(*args, **options)
+
+        monkeypatch.setattr(owner, name, held)
+
+
+def open_files(path: Path) -> int:
+    """Return how many descriptors of this process are of a database: its file, its log, its index."""
+    found = 0
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found += str(one.readlink()).startswith(str(path))
+    return found
+
+
+@pytest.mark.asyncio
+async def test_the_connection_is_the_nodes_from_its_start_to_its_end(tmp_path: Path) -> None:
+    node = IdentityNode(CloudConfig(folder=tmp_path))
+    service = await node.start()
+    assert open_files(CloudHome(tmp_path).identities_db) > 0
+    await node.close()
+    assert open_files(CloudHome(tmp_path).identities_db) == 0
+    assert await service.keys()  # what is asked while others end is answered
+    await node.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("owner", "name"), [(IdentityStore, "open"), (SqliteFile, "connect")], ids=["before", "within"]
+)
+async def test_a_node_that_is_closed_while_it_starts_keeps_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    held = Held(owner, name, monkeypatch, lambda options: owner is IdentityStore or "is_shared" in options)
+    node = IdentityNode(CloudConfig(folder=tmp_path))
+    starting = asyncio.create_task(node.start())
+    assert await asyncio.to_thread(held.begun.wait, LIMIT_S)
+    closing = asyncio.create_task(node.close())
+    if owner is SqliteFile:
+        assert not (await asyncio.wait([closing], timeout=0.05))[0]  # nothing is closed that is being opened
+    else:
+        await closing
+    held.released.set()
+    await closing
+    await starting
+    assert open_files(CloudHome(tmp_path).identities_db) == 0
+    await node.close()  # which the node lives to see
