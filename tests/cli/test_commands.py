@@ -22,7 +22,7 @@ COMMANDS = {
     "features export", "features tail", "figures", "file list", "file put", "file remove",
     "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
-    "release explain", "release pause", "release preview", "release resume", "release rollback",
+    "release explain", "release pause", "release preview", "release resume", "release retry", "release rollback",
     "release start", "release status",
     "sign", "trust delegate", "trust init", "trust keys add", "trust keys remove", "trust publish",
     "trust revoke", "trust rotate", "trust show", "trust sign-root",

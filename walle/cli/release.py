@@ -61,6 +61,11 @@ def start(
     gate_silence_s: Annotated[
         float | None, typer.Option(help="Seconds without a further device after which it is paused.")
     ] = None,
+    gate_hold_s: Annotated[float | None, typer.Option(help="Seconds that each step lasts at least.")] = None,
+    gate_bake_s: Annotated[
+        float | None,
+        typer.Option(help="Seconds after it is full in which it is judged on, and rolled back if it is bad."),
+    ] = None,
     trial_runs: Annotated[
         int | None,
         typer.Option(help="For a trial with a few devices: this many runs of each count like devices of their own."),
@@ -79,6 +84,7 @@ def start(
     gate = {"p_good": gate_p_good, "p_bad": gate_p_bad, "alpha": gate_alpha, "beta": gate_beta}
     gate = {**gate, "min_devices": gate_min_devices, "device_runs": gate_device_runs}
     gate = {**gate, "settle_s": gate_settle_s, "silence_s": gate_silence_s, "trial_runs": trial_runs}
+    gate = {**gate, "hold_s": gate_hold_s, "bake_s": gate_bake_s}
     policy: PolicyJson = {"app_version": app_version, "rule": rule, "devices": only_device or []}
     optional: dict[str, Any] = {
         "beta": beta_device or beta,
@@ -133,6 +139,8 @@ def status(
     emit_rows([_row(release)], as_json=False)
     if release["reason"]:
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
+    if retries := release.get("retries"):
+        emit(release, as_json=False, text=f"another attempt of {escape(retries)}")
     for line in [*_reads(release), *_evidence_lines(evidence), *_failure_lines(found)]:
         emit(release, as_json=False, text=escape(line))
     emit_rows([_history_row(entry) for entry in release["history"]], as_json=False, title="history")
@@ -157,6 +165,17 @@ def rollback(
 ) -> None:
     """Take a version back: each device leaves it at its next request."""
     _act(url, token, lambda client: client.rollback(release_id, reason), as_json=as_json)
+
+
+def retry(release_id: ReleaseId, url: UrlOption, token: TokenOption = "", as_json: JsonFlag = False) -> None:
+    """Make another attempt of a release that is rolled back or has failed; the history of that one stays."""
+    release = run_client(url, token, lambda client: client.retry(release_id))
+    name = escape(release["id"])
+    emit(
+        release,
+        as_json=as_json,
+        text=f"{name} is another attempt of {escape(release_id)}; next: walle release status {name}",
+    )
 
 
 def _act(
@@ -201,6 +220,12 @@ def _evidence_lines(evidence: dict[str, Any]) -> list[str]:
     if not evidence:
         return []
     lines = [f"gate of {evidence['stage']}: {_sample_line(evidence['new'])}"]
+    if until_s := evidence.get("lasts_until_s"):
+        until = f"{datetime.fromtimestamp(until_s).astimezone():%Y-%m-%d %H:%M:%S}"
+        if evidence.get("bakes"):
+            lines.append(f"  full, and judged on until {until}; a bad version is rolled back until then")
+        elif evidence.get("is_held"):
+            lines.append(f"  the devices are enough; the step lasts until {until} at least")
     if evidence["control"]:
         lines.append(f"  with the version before: {_sample_line(evidence['control'])}")
     effects = (("rejects", "rejects"), ("groups", "pauses"), ("hindered", "pauses"), ("accepts", "accepts"))
@@ -279,5 +304,6 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle release pause ipv-v1-1")(pause)
     group.command(epilog="Example: walle release resume ipv-v1-1")(resume)
     group.command(epilog="Example: walle release rollback ipv-v1-1 --reason 'wrong encoder'")(rollback)
+    group.command(epilog="Example: walle release retry ipv-v1-1")(retry)
     release_targeting.add_commands(group)
     app.add_typer(group, name="release")

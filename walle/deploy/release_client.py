@@ -80,6 +80,7 @@ class ReleaseJson(TypedDict):
     step: int
     beta_devices: list[str]
     manifest: str
+    retries: NotRequired[str]  # the release that it is another attempt of
     reads: NotRequired[list[str]]  # topics of other tasks; an older cloud sends none
     resumes: str | None
     reason: str
@@ -238,6 +239,10 @@ class ReleaseClient(CloudClient):
     async def resume(self, release_id: str) -> ReleaseJson:
         """Continue a paused release."""
         return await self._act("resume", release_id)
+
+    async def retry(self, release_id: str) -> ReleaseJson:
+        """Make and start another attempt of a release that is rolled back or has failed."""
+        return await self._act("retry", release_id)
 
     async def rollback(self, release_id: str, reason: str = "") -> ReleaseJson:
         """Take the version back from every device that has it."""

@@ -333,7 +333,7 @@ async def test_the_evidence_of_the_gate_is_shown(gateway: Gateway) -> None:
     release_id = await _in_beta(gateway)
     await gateway.report(release_id, 7, 0, "b1")
     shown = (await gateway.get(f"/v1/releases/{release_id}/evidence")).json()
-    assert shown["new"] == {"devices": 1, "broken": 0, "runs": 7, "failed": 0.0, "waiting": 1}
+    assert shown["new"] == {"devices": 1, "broken": 0, "runs": 7, "failed": 0.0, "waiting": 1, "hindered": 0}
     assert [test["test"] for test in shown["rejects"]] == ["failed runs", "broken devices"]
     assert all(test["value"] < test["boundary"] for test in [*shown["rejects"], *shown["accepts"]])
     await gateway.post(f"/v1/releases/{release_id}/rollback")

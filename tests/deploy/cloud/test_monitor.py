@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import math
 import random
 from collections.abc import Mapping
 
@@ -533,3 +534,61 @@ def test_evidence_from_before_there_were_classes_of_failure_is_read() -> None:
     monitor = Monitor.from_plain(plain)
     assert monitor is not None
     assert monitor.evidence() == Monitor(_step()).evidence()
+
+
+def test_a_step_lasts_as_long_as_it_must_and_is_accepted_then_without_a_further_report() -> None:
+    monitor = Monitor(_step(Gate(hold_s=3_600.0, silence_s=60.0)))
+    monitor.tick(1_000.0)
+    for number in range(200):
+        assert _report(monitor, f"{number}", 10, 0, now_s=1_001.0) is Verdict.CONTINUE
+    assert monitor.evidence()["is_held"]
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    again.tick(4_599.0)  # and it is not silent meanwhile
+    assert again.verdict.value == "continue"
+    again.tick(4_600.0)
+    assert again.verdict.value == "accept"
+
+
+def test_a_held_step_is_rejected_at_once() -> None:
+    monitor = Monitor(_step(Gate(hold_s=3_600.0)))
+    for number in range(200):
+        _report(monitor, f"{number}", 0, 10, now_s=1.0)
+    assert monitor.verdict is Verdict.REJECT
+
+
+def _baking(gate: Gate, *, fails_after_s: float = math.inf, rate: float = 0.005) -> tuple[Verdict, float, Monitor]:
+    """Return verdict and time of a bake of 1,000 s, in which 600 devices report ten runs every 20 s."""
+    source = random.Random(3)
+    step = _step(gate, share_to=0.5, control_versions=frozenset({"v1"}))
+    monitor = Monitor(step)
+    for number in range(2_000):
+        failed = _failures(source, rate)
+        _report(monitor, f"c{number}", 10 - failed, failed, old=True)
+    baking = _step(gate, stage="full", bakes=True)
+    monitor.begin(baking)
+    for now_s in range(0, 2_000, 20):
+        monitor.tick(float(now_s))
+        for number in range(600) if monitor.verdict is Verdict.CONTINUE else ():
+            failed = _failures(source, 0.1 if now_s >= fails_after_s else rate)
+            _report(monitor, f"d{number}", 10 - failed, failed, installs=False, now_s=float(now_s))
+        if monitor.verdict is not Verdict.CONTINUE:
+            return monitor.verdict, float(now_s), monitor
+    raise AssertionError("it does not end")
+
+
+def test_a_version_that_fails_hours_after_it_is_full_is_rejected_in_its_bake() -> None:
+    gate = Gate(bake_s=1_000.0)
+    verdict, at_s, monitor = _baking(gate, fails_after_s=500)
+    assert verdict is Verdict.REJECT
+    assert 500 <= at_s < 700
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    assert again.evidence() == monitor.evidence()
+
+
+def test_a_bake_of_a_good_version_ends_with_its_time() -> None:
+    for rate in (0.005, 0.01):
+        verdict, at_s, monitor = _baking(Gate(bake_s=1_000.0), rate=rate)
+        assert (verdict, at_s) == (Verdict.ACCEPT, 1_000.0)
+        assert monitor.devices > 500  # each counts once more, and no earlier than its own time

@@ -317,3 +317,34 @@ def test_a_release_of_an_older_journal_reads_nothing_of_other_tasks() -> None:
     assert Release.from_plain(plain) == release
     del plain["reads"]
     assert Release.from_plain(plain).reads == ()
+
+
+def _full(**gate: float) -> Release:
+    release = _release(beta=0, steps=(1.0,), gate=Gate(**gate))  # type: ignore[arg-type]
+    for name in ("Start", "SimulationPassed", "GateAccepted"):
+        release, effects = advance(release, EVENTS[name])
+    assert effects == TELL
+    return release
+
+
+def test_a_full_release_bakes_if_its_gate_says_so() -> None:
+    plain = _full()
+    assert (plain.state, plain.bakes, plain.judged) == (ReleaseState.FULL, False, False)
+    assert allowed(plain) == ("Rollback", "SignedAgain")
+    baking = _full(bake_s=3_600.0)
+    assert (baking.state, baking.judged, baking.admission) == (ReleaseState.FULL, True, None)
+    step = baking.judged_step(["v1"])
+    assert (step.stage, step.bakes, step.share_to, step.steps) == ("full", True, 1.0, 2)
+    assert Release.from_plain(json.loads(json.dumps(baking.to_plain()))) == baking
+    told, effects = advance(baking, EVENTS["GatePaused"])
+    assert (told.state, told.bakes, effects) == (ReleaseState.FULL, True, (Effect.SET_GATE,))
+    assert (told.reason, told.overruled) == ("full: it fails on one group", ("group os=12",))
+    ended, effects = advance(told, EVENTS["GateAccepted"])
+    assert (ended.state, ended.judged, effects) == (ReleaseState.FULL, False, (Effect.SET_GATE,))
+    back, effects = advance(told, EVENTS["GateRejected"])
+    assert (back.state, back.judged, effects) == (ReleaseState.ROLLED_BACK, False, TELL)
+    old = baking.to_plain()
+    del old["bakes"], old["retries"]
+    for name in ("hold_s", "bake_s"):
+        del old["request"]["gate"][name]
+    assert not Release.from_plain(old).bakes

@@ -277,7 +277,7 @@ async def test_devices_of_another_release_or_policy_are_not_a_control(tmp_path: 
             )
             await world.monitor.take(OutcomeBatch(phone, phone, (ran,)))
         assert (await world.monitor.evidence(good.id))["control"] == {
-            "devices": 5, "broken": 0, "runs": 50, "failed": 0.0, "waiting": 0,
+            "devices": 5, "broken": 0, "runs": 50, "failed": 0.0, "waiting": 0, "hindered": 0,
         }  # fmt: skip
         assert (await world.monitor.totals(bad.id)).control_devices == 0  # none of them says its system
         await world.service.rollback(first.id, "anna", "")
@@ -571,3 +571,29 @@ async def test_the_timestamp_is_renewed_without_a_new_table(tmp_path: Path) -> N
         after = world.answerer.table
         assert (after.generation, after.rows) == (before.generation, before.rows)
         assert after.timestamp == f"{after.generation}:{after.floor}"
+
+
+@pytest.mark.asyncio
+async def test_a_bad_version_is_rolled_back_in_its_bake_and_a_good_one_ends_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with _world(tmp_path, clock) as world:
+        good = await _started(world, stage="full")
+        assert not good.bakes
+        gate = dataclasses.replace(TRIAL, bake_s=3_600.0)
+        release = await _started(world, "v2", stage="full", gate=gate)
+        assert (release.state, release.bakes, _answer(world, "d9")) == (ReleaseState.FULL, True, "v2")
+        outcome = Outcome(task="shop/ipv", version="v2", release=release.id, kind=OutcomeKind.RUN, failed=500)
+        await clock.advance(3_000.0)
+        for number in range(9):
+            await world.monitor.take(OutcomeBatch(f"d{number}", "late", (outcome,)))
+        await world.service.settled()
+        release = await world.service.get(release.id)
+        assert (release.state, release.bakes) == (ReleaseState.ROLLED_BACK, False)
+        assert release.reason.startswith("full: ")
+        assert _answer(world, "d9") == "v1"
+        assert (await world.monitor.evidence(release.id))["bakes"]
+        again = await world.service.retry(release.id)
+        assert (again.retries, again.request, again.state) == (release.id, release.request, ReleaseState.SIMULATING)
+        assert (await world.monitor.evidence(release.id))["bakes"]  # that of the attempt before stays
+        with pytest.raises(TransitionError, match="takes no Retry"):
+            await world.service.retry(again.id)

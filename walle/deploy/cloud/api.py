@@ -71,6 +71,7 @@ class Releases(Protocol):
     async def pause(self, release_id: str) -> Release: ...
     async def resume(self, release_id: str) -> Release: ...
     async def rollback(self, release_id: str, by: str, reason: str) -> Release: ...
+    async def retry(self, release_id: str) -> Release: ...
     async def wait_change(self, release_id: str, revision: int, timeout_s: float) -> Release: ...
 
 
@@ -119,6 +120,11 @@ class GateBody(_Strict):
     settle_s: float = Field(default=Gate.settle_s, description="seconds after which a device with fewer runs counts")
     silence_s: float = Field(
         default=Gate.silence_s, description="seconds without a further device after which the release is paused"
+    )
+    hold_s: float = Field(default=Gate.hold_s, description="seconds that each step lasts at least")
+    bake_s: float = Field(
+        default=Gate.bake_s,
+        description="seconds after it is full in which it is judged on, and rolled back if it is bad",
     )
     trial_runs: int = Field(
         default=Gate.trial_runs,
@@ -275,6 +281,15 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         """Take the version back from every device that has it."""
         identity = await changing(release_id, authorization, "rollback")
         return await shown(await releases.rollback(release_id, identity.name, body.reason if body else ""))
+
+    @router.post("/{release_id}/retry", status_code=201)
+    async def retry(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Make and start another release as this one, which is rolled back or has failed.
+
+        The history and the evidence of this one stay; the new one names it in `retries`, and begins without evidence.
+        """
+        await changing(release_id, authorization, "retry")
+        return await shown(await releases.retry(release_id))
 
     @router.get("/{release_id}/stream", response_class=EventSourceResponse)
     async def stream(release_id: str, authorization: Annotated[str, Header()] = "") -> EventSourceResponse:

@@ -92,6 +92,10 @@ class Gate:
 
     A device counts by its first `device_runs` runs, or by those it made within `settle_s` seconds of its first report.
 
+    A step is accepted no earlier than `hold_s` seconds after it began. For `bake_s` seconds after it is full, a release
+    is judged on: each device counts once more, by its first runs after a time of its own, so that a version that fails
+    after hours is found too. A bad version is then rolled back; for what would pause a step, a reason is given.
+
     `trial_runs` is for a trial with a few devices, which cannot be judged by devices: each of the first `trial_runs`
     runs of a device at each step then counts as a device of its own, there is no control, and devices of earlier steps
     count again. One device can then decide. The default is 0: the release is not a trial.
@@ -108,6 +112,8 @@ class Gate:
     device_runs: int = 10
     settle_s: float = 300.0
     silence_s: float = 86_400.0
+    hold_s: float = 0.0
+    bake_s: float = 0.0
     trial_runs: int = 0
 
     def __post_init__(self) -> None:
@@ -126,6 +132,9 @@ class Gate:
         for field in ("settle_s", "silence_s"):
             if not 1 <= getattr(self, field) <= 30 * 86_400:
                 raise GateError(field, f"{getattr(self, field)} is not between 1 second and 30 days")
+        for field in ("hold_s", "bake_s"):
+            if not 0 <= getattr(self, field) <= 30 * 86_400:
+                raise GateError(field, f"{getattr(self, field)} is not between 0 seconds and 30 days")
         if not 0 <= self.trial_runs <= MAX_TRIAL_RUNS:
             raise GateError("trial_runs", f"{self.trial_runs} is not between 0 and {MAX_TRIAL_RUNS}")
 
@@ -144,7 +153,8 @@ class Step:
     Its devices are those of `devices`, and those whose place in the release is in [`share_from`, `share_to`); in a
     trial, from 0. `steps` is how many steps the release has in all. `policy` are the devices that the release is for;
     where it names them, `devices` are all that the step is the first to admit. `control_versions` are those that they
-    have before it. `overruled` are the causes of pauses after which a person let the release go on.
+    have before it. `overruled` are the causes of pauses after which a person let the release go on. With `bakes`, the
+    release is full, and the step is the time after that.
     """
 
     release: str
@@ -161,6 +171,7 @@ class Step:
     control_versions: frozenset[str] = frozenset()
     is_paused: bool = False
     overruled: tuple[str, ...] = ()
+    bakes: bool = False
 
     @property
     def has_control(self) -> bool:
@@ -190,7 +201,7 @@ class Step:
     @property
     def is_census(self) -> bool:
         """Return whether the step is decided by all of its devices: a list of them, outside of a trial."""
-        return (self.share_to == 0 or bool(self.policy.devices)) and not self.gate.trial_runs
+        return (self.share_to == 0 or bool(self.policy.devices)) and not self.gate.trial_runs and not self.bakes
 
 
 def _reported_profile(device_id: str, groups: Mapping[str, str], policy: Policy) -> Profile:
@@ -247,6 +258,9 @@ class Monitor:
         self._heard_s: float | None = None  # time of the last tick at which devices were added
         self._counted = 0  # devices at that tick
         self._groups: list[tuple[str, str]] = []  # in the order in which they were first seen; bounded
+        self._began_s: float | None = None  # time at which the step was first looked at
+        self._now_s = 0.0
+        self._is_held = False  # accepted, but for the time that the step lasts
         self._hindrances: dict[str, str] = {}  # class of failure → the last error of a device
         self._set_tests()
 
@@ -265,6 +279,8 @@ class Monitor:
     def begin(self, step: Step) -> None:
         """Judge `step` from now on; where it is the present one, go on, with what a person has overruled since."""
         before = self.step
+        if step.bakes:  # no device has the version before any more: the control of the steps stands
+            step = dataclasses.replace(step, control_versions=before.control_versions)
         same = before == dataclasses.replace(
             step,
             overruled=before.overruled,
@@ -281,6 +297,7 @@ class Monitor:
         self._set_tests()
         if not same:
             earlier = self._new[-1].end()
+            self._began_s = None
             self._new.append(DeviceSample())
             if step.gate.trial_runs:
                 for device_id in earlier:  # they count again, and confirm no installation again
@@ -293,15 +310,17 @@ class Monitor:
     def _reset_verdict(self) -> None:
         self.verdict, self.reason, self.cause = Verdict.CONTINUE, "", ""
         self._heard_s = None
+        self._is_held = False
 
     def take(self, device_id: str, outcomes: Collection[Outcome], groups: Mapping[str, str], now_s: float) -> bool:
         """Take a report: the outcomes of the task, whatever their version or order. Return whether it was evidence."""
+        self._look_at(now_s)
         runs = self._block_runs
         # Within a report, a refusal outweighs runs; in a trial the runs before it count as well.
         order = _TRIAL_ORDER if self.step.gate.trial_runs else _ORDER
         for outcome in sorted(outcomes, key=lambda one: order.index(one.kind)):
             if outcome.release == self.step.release:
-                if self.step.is_new(device_id):
+                if self._bakes_now(device_id) if self.step.bakes else self.step.is_new(device_id):
                     self._take_new(device_id, outcome, groups, now_s)
             elif (
                 not self.step.gate.trial_runs
@@ -314,12 +333,37 @@ class Monitor:
                     self._note(self._old, one, groups)
         return self._judge()
 
+    def _look_at(self, now_s: float) -> None:
+        self._now_s = now_s
+        if self._began_s is None:
+            self._began_s = now_s
+
+    @property
+    def lasts_until_s(self) -> float:
+        """Return the time before which the step does not end, in seconds since the epoch; 0 if it was never looked at.
+
+        Of a bake, it is the time at which it ends.
+        """
+        gate = self.step.gate
+        return self._began_s + (gate.bake_s if self.step.bakes else gate.hold_s) if self._began_s is not None else 0.0
+
+    def _baked(self) -> float:
+        """Return which part of the bake has passed."""
+        assert self._began_s is not None
+        return min(1.0, (self._now_s - self._began_s) / self.step.gate.bake_s) if self.step.gate.bake_s else 1.0
+
+    def _bakes_now(self, device_id: str) -> bool:
+        """Return whether the time of a device has come, by its place: so the whole of the bake is looked at."""
+        return share(self.step.release, device_id) < self._baked()
+
     @property
     def _block_runs(self) -> int:
         return 1 if self.step.gate.trial_runs else self.step.gate.device_runs
 
     def _take_new(self, device_id: str, outcome: Outcome, groups: Mapping[str, str], now_s: float) -> None:
         sample, runs = self._new[-1], self._block_runs
+        if self.step.bakes and outcome.kind is OutcomeKind.RUN:  # it confirmed the installation in a step before
+            sample.admit(device_id, int(MAX_DEVICES * self._baked()))
         match outcome.kind:
             case OutcomeKind.INSTALLED:
                 sample.admit(device_id, MAX_DEVICES)
@@ -349,19 +393,21 @@ class Monitor:
 
     def tick(self, now_s: float) -> bool:
         """Count the devices that reported fewer runs `settle_s` ago with those. Return whether there were any."""
+        self._look_at(now_s)
         gate = self.step.gate
         for sample in (self._new[-1], self._old):
             for one, groups in sample.settle(now_s - gate.settle_s):
                 self._note(sample, one, groups)
-        touched = self._judge(forced=self._old.changed)
+        is_over = self._is_held and now_s >= self.lasts_until_s
+        touched = self._judge(forced=self._old.changed or is_over)
         if self._heard_s is None or self._counted != self.devices:
             self._heard_s, self._counted = now_s, self.devices
             return True
-        is_silent = now_s - self._heard_s >= gate.silence_s
+        is_silent = now_s - self._heard_s >= gate.silence_s and not (self._is_held or self.step.bakes)
         if is_silent and self.verdict is Verdict.CONTINUE and not self.step.is_paused:
             cause = f"silence at {self.step.stage}"
             if cause in self.step.overruled and self.devices >= gate.min_devices and self._is_sound:
-                self.verdict = Verdict.ACCEPT
+                self._accept()
                 return True
             hours = f"{gate.silence_s / 3600:.3g} h"
             what = f"no further device has reported for {hours}; {self.devices} devices count, too few for a verdict."
@@ -404,6 +450,13 @@ class Monitor:
     def _pause(self, cause: str, reason: str) -> None:
         self.verdict, self.reason, self.cause = Verdict.PAUSE, reason, cause
 
+    def _accept(self) -> None:
+        """Accept the step, once it has lasted as long as it must."""
+        lasts_s = self.step.gate.bake_s if self.step.bakes else self.step.gate.hold_s
+        self._is_held = lasts_s > 0 and (self._began_s is None or self._now_s < self._began_s + lasts_s)
+        if not self._is_held:
+            self.verdict = Verdict.ACCEPT
+
     def _pause_or_accept(self) -> None:
         for what in _HINDERED if self._new[-1].hindered else ():
             cause = f"{what} at {self.step.stage}"
@@ -414,14 +467,17 @@ class Monitor:
             if test.value >= test.boundary and test.name not in self.step.overruled:
                 self._pause(test.name, self._because(test))
                 return
+        if self.step.bakes:
+            self._accept()
+            return
         if self._accepts():
-            self.verdict = Verdict.ACCEPT
+            self._accept()
             return
         cause = f"inconclusive {self.step.stage}"
         full = self._new[-1].members >= MAX_DEVICES
         if full or (self.step.is_census and self._census_done):
             if cause in self.step.overruled:
-                self.verdict = Verdict.ACCEPT
+                self._accept()
                 return
             sample = self._new[-1]
             decides = f"{sample.broken} of {sample.devices} devices are broken, which decides nothing"
@@ -523,8 +579,12 @@ class Monitor:
         """Return the logarithm of the sum of the wealths of bets that began with each step."""
         below = boundary - math.log(self.step.steps)  # with every bet under it, the sum is under the boundary
         values: list[float] = []
+        steps = new
+        if self.step.bakes:  # its devices have counted before, so it is judged apart from the steps
+            values.append(test.reject_log(new[-1], old, below=-math.inf if exact else below))
+            steps = new[:-1]
         since: dict[tuple[int, int], int] = {}
-        for sample in reversed(new):
+        for sample in reversed(steps):
             if not sample and values:
                 continue
             since = dict(since)
@@ -571,6 +631,9 @@ class Monitor:
                 if (1, UNITS) in self._new[-1].by_hindered(what)
             ],
             "cause": self.cause,
+            "lasts_until_s": self.lasts_until_s,
+            "is_held": self._is_held,
+            "bakes": self.step.bakes,
         }
 
     # --- plain values ---
@@ -591,6 +654,8 @@ class Monitor:
             "old": self._old.to_plain(),
             "groups": [list(group) for group in self._groups],
             "hindrances": self._hindrances,
+            "began_s": self._began_s,
+            "is_held": self._is_held,
         }
 
     @classmethod
@@ -613,4 +678,5 @@ class Monitor:
         monitor._old = DeviceSample.from_plain(plain["old"])
         monitor._groups = [(key, value) for key, value in plain["groups"]]
         monitor._hindrances = dict(plain.get("hindrances", {}))
+        monitor._began_s, monitor._is_held = plain.get("began_s"), plain.get("is_held", False)
         return monitor

@@ -85,6 +85,7 @@ class _Evidence:
         self.stage = ""
         self.monitor: Monitor | None = None
         self.delivered: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
+        self.ended: dict[str, Any] = {}  # evidence of the last step, once none is judged
 
     def take(self, device_id: str, outcome: Outcome, now_s: float) -> None:
         at_fault = outcome.failure_class
@@ -141,6 +142,7 @@ class _Evidence:
             "failures": self.failures.to_plain(),
             "stage": self.stage,
             "monitor": self.monitor.to_plain() if self.monitor else None,
+            "ended": self.ended,
         }
 
     @classmethod
@@ -154,6 +156,7 @@ class _Evidence:
         evidence.last_place = plain.get("last_place", "")
         if "failures" in plain:  # not in evidence of before
             evidence.failures = FailureGroups.from_plain(plain["failures"])
+        evidence.ended = plain.get("ended", {})
         evidence.monitor = Monitor.from_plain(plain["monitor"]) if plain["monitor"] else None
         if evidence.monitor is None:
             evidence.stage = ""
@@ -279,6 +282,8 @@ class MonitorService:
     async def unwatch(self, release_id: str) -> None:
         """Stop judging the release; continue counting."""
         evidence = self._evidence.setdefault(release_id, _Evidence())
+        if evidence.monitor is not None:
+            evidence.ended = evidence.monitor.evidence()
         evidence.stage, evidence.monitor, evidence.delivered = "", None, Verdict.CONTINUE
         self._judged.discard(release_id)
         self._unsaved.add(release_id)
@@ -328,9 +333,11 @@ class MonitorService:
         return evidence.totals() if evidence else Totals()
 
     async def evidence(self, release_id: str) -> dict[str, Any]:
-        """Return the evidence of the step that is judged, as `Monitor.evidence`; empty where none is."""
+        """Return the evidence of the step that is or was judged last, as `Monitor.evidence`; empty where none was."""
         evidence = self._evidence.get(release_id)
-        return evidence.monitor.evidence() if evidence and evidence.monitor else {}
+        if evidence is None:
+            return {}
+        return evidence.monitor.evidence() if evidence.monitor else evidence.ended
 
     async def alarms(self) -> dict[str, int]:
         """Return how many alarms devices have reported since this start, by kind."""

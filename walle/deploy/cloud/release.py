@@ -4,6 +4,8 @@
                           └─SimulationFailed─► failed        beta, gray ─Pause─► paused ─Resume─► where it was
     A version that its scenario's keys have not signed waits for them in `simulating` (SignatureAwaited).
     GatePaused: beta and gray, to paused, with a reason; a person who resumes overrules it.
+    A full release bakes for a stated time, if its gate says so: GateRejected rolls it back, GatePaused is told as its
+    reason and stops nothing, GateAccepted ends the bake.
     Rollback by a person: from every state but the two terminal ones, full included; GateRejected: beta, gray, paused.
     SignedAgain, after the key was revoked that had signed the version: from beta on; the state stays.
 
@@ -312,7 +314,9 @@ class Release:
     size_bytes: int = 0
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
     resumes: ReleaseState | None = None  # the state that a paused release returns to
-    reason: str = ""  # why it was rolled back, paused or failed, or what its simulation waits for
+    bakes: bool = False  # full, and still judged
+    retries: str = ""  # id of the release that it is another attempt of
+    reason: str = ""  # why it was rolled back, paused or failed, what its simulation waits for, or what its bake found
     cause: str = ""  # of a pause by the gate
     overruled: tuple[str, ...] = ()  # causes of pauses that a person has overruled by resuming
     revision: int = 0
@@ -325,8 +329,10 @@ class Release:
 
     @property
     def judged(self) -> bool:
-        """Return whether reports are evidence on the release: gray, beta or paused, once devices can have it."""
+        """Return whether reports are evidence on it: gray, beta or paused, once devices can have it, or baking."""
         state = self.resumes or self.state
+        if state is ReleaseState.FULL:
+            return self.bakes
         return state is ReleaseState.GRAY or (state is ReleaseState.BETA and bool(self.beta_devices))
 
     @property
@@ -342,14 +348,14 @@ class Release:
     @property
     def admission(self) -> Admission | None:
         """Return the devices that may have the version; None while none gets it by this release, or all (full)."""
-        if not self.judged:
+        if not self.judged or self.state is ReleaseState.FULL:
             return None
         share = self.request.steps[self.step] if (self.resumes or self.state) is ReleaseState.GRAY else 0.0
         return Admission(share, frozenset(self.beta_devices), self.state is not ReleaseState.PAUSED)
 
     def judged_step(self, control_versions: Iterable[str]) -> Step:
         """Return the step that is judged. `control_versions` are those that its devices have before it."""
-        in_gray = (self.resumes or self.state) is ReleaseState.GRAY
+        in_gray = (self.resumes or self.state) in (ReleaseState.GRAY, ReleaseState.FULL)
         steps = self.request.steps
         share_from = steps[self.step - 1] if in_gray and self.step else 0.0
         share_to = steps[self.step] if in_gray else 0.0
@@ -361,7 +367,8 @@ class Release:
             version=self.request.version,
             stage=self.stage,
             gate=self.request.gate,
-            steps=len(steps) + (self.request.beta != 0),
+            steps=len(steps) + (self.request.beta != 0) + (self.request.gate.bake_s > 0),
+            bakes=self.bakes,
             devices=frozenset(named - beta) if in_gray else beta,
             earlier_devices=beta if in_gray else frozenset(),
             share_from=share_from,
@@ -412,7 +419,7 @@ def allowed(release: Release) -> tuple[str, ...]:
         case ReleaseState.PAUSED:
             names = [*(["GateRejected"] if release.judged else []), "Resume", "Rollback"]
         case ReleaseState.FULL:
-            names = ["Rollback"]
+            names = [*(["GateAccepted", "GateRejected", "GatePaused"] if release.bakes else []), "Rollback"]
         case ReleaseState.ROLLED_BACK | ReleaseState.FAILED:
             names = []
     if release.manifest and not release.state.terminal:
@@ -459,7 +466,12 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
                 return {"state": ReleaseState.GRAY}, reaches_devices
             if release.step + 1 < len(release.request.steps):
                 return {"step": release.step + 1}, reaches_devices
-            return {"state": ReleaseState.FULL}, reaches_devices
+            if release.state is ReleaseState.FULL:
+                return {"bakes": False}, (Effect.SET_GATE,)
+            return {"state": ReleaseState.FULL, "bakes": release.request.gate.bake_s > 0}, reaches_devices
+        case GatePaused() if release.state is ReleaseState.FULL:
+            told = {"reason": f"{release.stage}: {event.reason}"[:MAX_REASON_CHARS]}
+            return told | {"overruled": (*release.overruled, event.cause)}, (Effect.SET_GATE,)
         case GateRejected():
             reason = f"{release.stage}: {event.reason}"
             return _over(reason), reaches_devices
@@ -480,4 +492,4 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
 
 
 def _over(reason: str) -> dict[str, Any]:
-    return {"state": ReleaseState.ROLLED_BACK, "resumes": None, "reason": reason[:MAX_REASON_CHARS]}
+    return {"state": ReleaseState.ROLLED_BACK, "bakes": False, "resumes": None, "reason": reason[:MAX_REASON_CHARS]}

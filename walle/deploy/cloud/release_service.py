@@ -41,6 +41,7 @@ from walle.deploy.cloud.release import (
     SimulationFailed,
     SimulationPassed,
     Start,
+    TransitionError,
     advance,
     allowed,
 )
@@ -226,8 +227,10 @@ class ReleaseService:
 
     # --- requests of users ---
 
-    async def create(self, request: ReleaseRequest) -> Release:
+    async def create(self, request: ReleaseRequest, *, retries: str = "") -> Release:
         """Return a new release, not yet started. Its `reads` are those that task.toml declares.
+
+        `retries` is the release that it is another attempt of.
 
         Raises:
             ReleaseRequestError: a beta device is none of those that the policy names.
@@ -247,7 +250,7 @@ class ReleaseService:
         with contextlib.suppress(DeployError):  # a version that cannot be read fails in its simulation, with the reason
             config = await self._world.read_config(request.scenario, request.task, request.version)
             reads = tuple(f"{request.scenario}/{topic}" for topic in config.reads)
-        return await self._whole(self._create(request, reads))
+        return await self._whole(self._create(request, reads, retries))
 
     async def get(self, release_id: str) -> Release:
         """Return the release. Raises UnknownReleaseError."""
@@ -279,6 +282,19 @@ class ReleaseService:
     async def rollback(self, release_id: str, by: str, reason: str) -> Release:
         """Take the version back from every device that has it."""
         return await self._apply(release_id, Rollback(self._clock.time(), by, reason))
+
+    async def retry(self, release_id: str) -> Release:
+        """Make and start another release as this one, for the same request; it begins without evidence.
+
+        Raises:
+            TransitionError: it is neither rolled back nor has it failed.
+            UnknownReleaseError, and others as `create`.
+        """
+        before = self._known(release_id)
+        if not before.state.terminal:
+            raise TransitionError(release_id, before.state, "Retry", allowed(before))
+        made = await self.create(before.request, retries=before.id)
+        return await self.start(made.id)
 
     async def wait_change(self, release_id: str, revision: int, timeout_s: float) -> Release:
         """Return the release once its revision is above `revision`, or unchanged after `timeout_s`.
@@ -410,7 +426,7 @@ class ReleaseService:
         """Return a policy with the columns of its rule, as `create` stores it. Raises RuleError, SchemaError."""
         return policy.typed(await self._world.read_schema())
 
-    async def _create(self, request: ReleaseRequest, reads: tuple[str, ...]) -> Release:
+    async def _create(self, request: ReleaseRequest, reads: tuple[str, ...], retries: str) -> Release:
         async with self._changing:
             self._refuse_if_busy(request)
             number = await self._journal.draw("release")
@@ -422,8 +438,9 @@ class ReleaseService:
                 created_s=now_s,
                 updated_s=now_s,
                 reads=reads,
+                retries=retries,
             )
-            details = {"number": number, "request": release.to_plain()["request"]}
+            details = {"number": number, "request": release.to_plain()["request"], "retries": retries}
             await self._audit.record("release.created", who=_WHO, subject=release.id, details=details)
             await self._journal.record(release, None, ())
             self._take(release)

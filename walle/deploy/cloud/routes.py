@@ -79,6 +79,7 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("POST", "/v1/releases/{release_id}/pause", Role.RELEASER, Where.ITS),
     _person("POST", "/v1/releases/{release_id}/resume", Role.RELEASER, Where.ITS),
     _person("POST", "/v1/releases/{release_id}/rollback", Role.RELEASER, Where.ITS),
+    _person("POST", "/v1/releases/{release_id}/retry", Role.RELEASER, Where.ITS),
     _person("GET", "/v1/explain/{device_id:path}", Role.READER, Where.SOME),
     _person("POST", "/v1/preview", Role.READER, Where.ITS),
     _person("GET", "/v1/attributes", Role.READER, Where.ALL, "keys, columns and sizes of tables, not their rows"),
