@@ -4,11 +4,13 @@ A `Fetcher` gives the rest of one file from an offset on. It knows nothing of ha
 """
 
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import NamedTuple, Protocol
 
 import httpx
 
+from walle.backoff import retry_after_s
 from walle.deploy.file_coding import DCZ, ZSTD, format_dictionary
 from walle.errors import DeployError
 
@@ -16,12 +18,16 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 
 class FetchError(DeployError):
-    """A pull that the network or the server did not carry out; nothing is said against the file. Worth another try."""
+    """A pull that the network or the server did not carry out; nothing is said against the file. Worth another try.
 
-    def __init__(self, url: str, reason: str) -> None:
+    `asked_s` is the pause that the server asked for (Retry-After), 0 for none.
+    """
+
+    def __init__(self, url: str, reason: str, *, asked_s: float = 0.0) -> None:
         super().__init__(f"cannot pull {url}: {reason}")
         self.url = url
         self.reason = reason
+        self.asked_s = asked_s
 
 
 class WrongLengthError(FetchError):
@@ -135,7 +141,7 @@ class HttpFetcher:
         with _as_fetch_error(url):
             async with self._client.stream("GET", url, headers=headers, timeout=self._timeout) as response:
                 if response.status_code != httpx.codes.OK:
-                    raise FetchError(url, f"the server answered {response.status_code}")
+                    raise _refused(url, response)
                 async for chunk in response.aiter_raw(16 << 10):
                     data += chunk
                     if len(data) > max_bytes:
@@ -149,6 +155,11 @@ def _as_fetch_error(url: str) -> Iterator[None]:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise FetchError(url, f"{type(error).__name__}: {error}") from error
+
+
+def _refused(url: str, response: httpx.Response) -> FetchError:
+    asked_s = retry_after_s(response.headers.get("Retry-After"), time.time())
+    return FetchError(url, f"the server answered {response.status_code}", asked_s=asked_s)
 
 
 async def _bounded(response: httpx.Response, url: str, offset: int, max_bytes: int) -> AsyncGenerator[bytes]:
@@ -181,7 +192,7 @@ def _coded_start(response: httpx.Response, url: str, held: HeldPart | None) -> i
     if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
         raise WrongLengthError(url, "what is here of it is longer")
     if held is None or response.status_code != httpx.codes.PARTIAL_CONTENT:
-        raise FetchError(url, f"the server answered {response.status_code}")
+        raise _refused(url, response)
     if not content_range.startswith(f"bytes {held.size_bytes}-") or response.headers.get("ETag") != held.etag:
         raise FetchError(url, f"asked for bytes from {held.size_bytes}, the server sent {content_range[:80]!r}")
     return held.size_bytes
@@ -204,7 +215,7 @@ def _start(response: httpx.Response, url: str, offset: int, size_bytes: int) -> 
     if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
         raise WrongLengthError(url, f"it has no byte {offset}, {size_bytes} bytes are signed")
     if response.status_code != httpx.codes.OK:
-        raise FetchError(url, f"the server answered {response.status_code}")
+        raise _refused(url, response)
     length = response.headers.get("Content-Length", str(size_bytes))
     if length != str(size_bytes):
         raise WrongLengthError(url, f"{length[:20]} bytes there, {size_bytes} are signed")
