@@ -66,10 +66,11 @@ async def test_a_version_is_loaded_by_its_check_and_once_where_it_runs(
         async with shop_cloud(tmp_path) as shop:
             async with shop.device(tmp_path / "d0") as device:
                 await install(shop, device, MAIN.format(seconds=seconds))
-                assert calls_of(device, calls) == ["load", "load"]
+                assert [function for _, function in calls[-2:]] == ["load", "load"]  # the first by its check, elsewhere
+                assert calls_of(device, calls) == ["load"]
                 await User(device).visit()
                 assert (device.counts.runs_ok, device.counts.runs_failed) == (1, 0)
-                assert calls_of(device, calls) == ["load", "load", "run"]
+                assert calls_of(device, calls) == ["load", "run"]
             async with shop.device(tmp_path / "d0") as device:
                 assert calls_of(device, calls) == []  # after a start, the first trigger loads
                 user = User(device)
@@ -92,7 +93,7 @@ async def test_a_version_that_is_left_while_it_is_loaded_holds_nothing_up(
             await asyncio.wait([load])
         assert load.cancelled()
         assert not device._versions._loading
-        assert calls_of(device, calls) == ["load", "load"]
+        assert calls_of(device, calls) == ["load"]
 
 
 @pytest.mark.asyncio

@@ -18,6 +18,7 @@ from walle.protocol import Directive, Manifest, Outcome
 TASK = "shop/ipv"
 MODEL = random.Random(7).randbytes(5500)
 FILES = {
+    "v0": {"main.pyc": b"zero"},
     "v1": {"main.pyc": b"one" * 900, "resources/model.walle": MODEL, "resources/empty": b""},
     "v2": {
         "main.pyc": b"two" * 800,
@@ -130,6 +131,10 @@ class Device:
 
     async def do(self, *directives: Directive) -> None:
         assert await self.agent.handle(directives, self.cloud.timestamp()) == []
+
+    async def wait_for_retry(self) -> None:
+        """Let the pause after a first failed pull, or one that brought a part, pass."""
+        await self.clock.advance(1.0)
 
     async def refuse(self, *directives: Directive) -> DeployError:
         errors = await self.agent.handle(directives, self.cloud.timestamp())

@@ -235,13 +235,10 @@ class DeviceProgram:
     # --- the app around the device ------------------------------------------------------------------------------------
 
     async def _check_in_repeatedly(self, device: Device) -> None:
-        while True:
-            try:
-                await device.checkin()
-                self._cloud_error = ""
-            except httpx.HTTPError as error:
-                self._cloud_error = str(error) or type(error).__name__
-            await asyncio.sleep(self._checkin_s * self._rng.uniform(0.8, 1.2))
+        await device.checkin_periodically(self._checkin_s, self._note_cloud_error)
+
+    def _note_cloud_error(self, error: httpx.HTTPError | None) -> None:
+        self._cloud_error = "" if error is None else str(error) or type(error).__name__
 
     async def _play(self, device: Device) -> None:
         source = self._source

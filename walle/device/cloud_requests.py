@@ -8,11 +8,12 @@ from typing import Any
 
 import httpx
 
+from walle.backoff import Pace
 from walle.clock import Clock
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.trust import CLOCK_TOLERANCE_S
 from walle.device.config import DeviceConfig
-from walle.device.credentials import DeviceCredentials
+from walle.device.credentials import DeviceCredentials, asked_pause_s
 from walle.protocol import (
     DEVICE_HEADER,
     PROFILE_HEADER,
@@ -124,10 +125,15 @@ class CloudRequests:
         raise AssertionError
 
     async def report_periodically(self) -> None:
-        """Report until this is cancelled."""
+        """Report until this is cancelled; after failures with pauses that grow."""
+        pace = Pace(self._rng, self._config.report_interval_s)
+        pause_s = pace.worked()
         while True:
-            await self._clock.sleep(self._config.report_interval_s * self._rng.uniform(0.8, 1.2))
+            await self._clock.sleep(pause_s)
             try:
                 await self.report()
             except httpx.HTTPError as error:
                 _LOG.info("%s: outcomes were not sent: %s", self._config.device_id, error)
+                pause_s = pace.failed(asked_pause_s(error, self._clock.time()))
+            else:
+                pause_s = pace.worked()

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from walle.backoff import Backoff, retry_after_s
 from walle.clock import Clock
 from walle.durable_file import make_folders, remove_unfinished, write_file
 from walle.identity import DeviceIdentity
@@ -46,6 +47,13 @@ class CloudRefusalError(httpx.HTTPStatusError):
     def __init__(self, what: str, kind: str, response: httpx.Response) -> None:
         super().__init__(what, request=response.request, response=response)
         self.kind = kind
+
+
+def asked_pause_s(error: httpx.HTTPError, now_s: float) -> float:
+    """Return the pause that an answer asked for (Retry-After), 0 where there was no answer or it has none."""
+    if not isinstance(error, httpx.HTTPStatusError):
+        return 0.0
+    return retry_after_s(error.response.headers.get("Retry-After"), now_s)
 
 
 class DeviceCredentials:
@@ -127,17 +135,16 @@ class DeviceCredentials:
 
     async def run(self) -> None:
         """Keep a session and the certificate valid, until cancelled."""
-        failures = 0
+        backoff = Backoff(self._rng, first_s=_RETRY_S, most_s=_LONGEST_RETRY_S)
         while True:
             try:
                 await self.session()
             except httpx.HTTPError as error:
-                failures += 1
                 log = _LOG.warning if isinstance(error, CloudRefusalError) else _LOG.info
                 log("%s: no session with the cloud: %s", self._device_id, error)
-                delay_s = min(_LONGEST_RETRY_S, _RETRY_S * 2.0 ** min(failures, 20)) * self._rng.uniform(0.5, 1.0)
+                delay_s = backoff.failed(asked_pause_s(error, self._clock.time()))
             else:
-                failures = 0
+                backoff.worked()
                 delay_s = max(_RETRY_S, self._session_s - self._clock.monotonic()) * self._rng.uniform(1.0, 1.1)
             await self._clock.sleep(delay_s)
 

@@ -5,11 +5,13 @@ import contextlib
 import dataclasses
 import random
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 import httpx
 
+from walle.backoff import Pace
 from walle.clock import Clock, SystemClock
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.exclusive import ExclusiveFiles
@@ -22,7 +24,7 @@ from walle.device.background import BackgroundWork
 from walle.device.cloud_requests import CloudRequests
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
-from walle.device.credentials import DeviceCredentials
+from walle.device.credentials import DeviceCredentials, asked_pause_s
 from walle.device.event_intake import EventIntake
 from walle.device.exclusive_source import HttpExclusiveSource
 from walle.device.smoke_run import SmokeRun
@@ -155,10 +157,8 @@ class Device:
             undo.push_async_callback(self._background.aclose)
             self._background.spawn(self._credentials.run(), "credentials")
             self._background.spawn(self._tunnel.run(self._credentials), "tunnel")
-            interval_s = config.exclusive_interval_s
-            self._background.spawn(
-                self._exclusive.run(lambda: interval_s * self._rng.uniform(0.8, 1.2)), "exclusive files"
-            )
+            pace = Pace(self._rng, config.exclusive_interval_s)
+            self._background.spawn(self._exclusive.run(pace), "exclusive files")
             self._background.spawn(self._requests.report_periodically(), "report")
             self._background.spawn(self._keep_runs(), "counts of runs")
             self._intake = EventIntake(config, clock, self.store, self.stream, history)
@@ -232,6 +232,25 @@ class Device:
             httpx.HTTPError: the cloud does not answer.
         """
         await self.handle_answer(*await self._requests.checkin())
+
+    async def checkin_periodically(
+        self, interval_s: float, on_end: Callable[[httpx.HTTPError | None], None] = lambda _: None
+    ) -> None:
+        """Check in about every `interval_s` until this is cancelled; after failures with pauses that grow.
+
+        `on_end` gets the error of each check-in, None for one that worked.
+        """
+        pace = Pace(self._rng, interval_s)
+        while True:
+            try:
+                await self.checkin()
+            except httpx.HTTPError as error:
+                on_end(error)
+                pause_s = pace.failed(asked_pause_s(error, self._clock.time()))
+            else:
+                on_end(None)
+                pause_s = pace.worked()
+            await self._clock.sleep(pause_s)
 
     async def report(self) -> None:
         """Send all outcomes. A batch that the cloud refuses permanently is dropped, so that it does not block the next.

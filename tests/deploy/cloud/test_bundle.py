@@ -14,7 +14,15 @@ from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.deploy.trust import RoleKeys, verify_manifest
 from walle.engine_ext.vm.bytecode import compile_source
-from walle.protocol import DICTIONARY_MARK, Manifest, ProtocolError, QueuePolicy, TriggerCondition
+from walle.protocol import (
+    DICTIONARY_MARK,
+    MAX_SMOKE_BYTES,
+    SMOKE_FILE,
+    Manifest,
+    ProtocolError,
+    QueuePolicy,
+    TriggerCondition,
+)
 
 SIGNER = Signer.generate()
 WITH_MODEL = {
@@ -166,6 +174,7 @@ def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None
         ({"task.toml": listing("main.py")}, "task.toml", 0, "code travels as the cloud compiles it"),
         ({"task.toml": listing("a.pyc"), "a.pyc": b""}, "task.toml", 0, "code travels as the cloud compiles it"),
         ({"task.toml": listing("simulation/a"), "simulation/a": b""}, "task.toml", 0, "simulation/ stays on the cloud"),
+        ({"task.toml": listing("smoke.jsonl"), "smoke.jsonl": b""}, "task.toml", 0, "the cloud makes it of the events"),
         ({"task.toml": listing("main.pyc/a"), "main.pyc/a": b""}, "task.toml", 0, "a folder has the name 'main.pyc'"),
         ({"task.toml": CONFIG + b'[simulation]\nevents = "e"'}, "task.toml", 0, "events: file 'e' does not exist"),
         ({"task.toml": CONFIG.replace(b"ipv", b"cart")}, "task.toml", 0, "is 'cart', but the version is one of 'ipv'"),
@@ -279,3 +288,32 @@ def test_a_file_of_the_cloud_has_no_size_limit_of_devices_and_must_be_a_resource
     config = config.replace(b"resources/big.walle", b"big.walle")
     with pytest.raises(BundleError, match="is a file of the cloud, which must be in resources/"):
         build_bundle(task_version(FILES | {"big.walle": b"", "task.toml": config}), SIGNER)
+
+
+EVENTS = b"".join(b'{"event_id":"page_enter","page_id":"page/%d","ts_ms":1,"contents":{}}\n' % n for n in range(400))
+
+
+@pytest.mark.parametrize(
+    ("events", "says", "lines"),
+    [
+        (EVENTS[: EVENTS.index(b"\n") + 1], b"", 1),
+        (EVENTS, b"", 32),
+        (EVENTS, b"smoke_events = 5\n", 5),
+        (EVENTS, b"smoke_events = 0\n", 0),
+        (EVENTS, b"smoke_events = 256\n", MAX_SMOKE_BYTES // 70 + 1),
+        (b"\n\n" + EVENTS.replace(b"\n", b"\r\n"), b"smoke_events = 5\n", 5),
+        (b'{"contents":"' + bytes(MAX_SMOKE_BYTES) + b'"}\n', b"", 0),
+        (b'{"contents":{"frame":{"$image":"a.jpg"}}}\n', b"", 0),
+        (EVENTS + b'{"contents":{"frame":{"$npy":"a.npy"}}}\n', b"smoke_events = 3\n", 3),
+    ],
+)
+def test_the_first_events_of_the_simulation_travel(events: bytes, says: bytes, lines: int) -> None:
+    config = CONFIG + b'[simulation]\nevents = "simulation/e.jsonl"\n' + says
+    bundle = build_bundle(task_version(FILES | {"task.toml": config, "simulation/e.jsonl": events}), SIGNER)
+    found = [bundle.blobs[entry.sha256] for entry in bundle.manifest.files if entry.path == SMOKE_FILE]
+    assert len(found) == (lines > 0)
+    for data in found:
+        assert len(data) <= MAX_SMOKE_BYTES
+        assert abs(len(data.splitlines()) - lines) <= (3 if lines > 200 else 0)
+        assert data.replace(b"\n", b"") in events.replace(b"\n", b"").replace(b"\r", b"")
+    assert not any(path.startswith("simulation") for path in (entry.path for entry in bundle.manifest.files))

@@ -184,6 +184,8 @@ def test_what_is_left_out_has_its_default() -> None:
         (CONFIG + b'[[exclusive]]\nname = "a"\n' * 1 + b'[[exclusive]]\nname = "a"\n', "exclusive", "listed twice"),
         (CONFIG + b'[files]\n"../a" = "shared"', "files", "must be a plain path from the task's root"),
         (CONFIG + b'[simulation]\nevents = "/etc/passwd"', "simulation", "must be a plain path"),
+        (CONFIG + b'[simulation]\nevents = "e"\nsmoke_events = 257', "simulation", "a whole number from 0 to 256"),
+        (CONFIG + b'[simulation]\nevents = "e"\nsmoke_events = true', "simulation", "a whole number from 0 to 256"),
         (b"[task", "", "t.toml: is not TOML: Expected"),
         (b"\xff", "", "t.toml: is not UTF-8 (byte 0)"),
         (b"#" * (MAX_CONFIG_BYTES + 1), "", "has 65537 bytes, more than 65536"),

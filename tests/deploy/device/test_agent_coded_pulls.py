@@ -133,6 +133,7 @@ async def test_a_difference_goes_on_after_a_dropped_link_and_a_restart(tmp_path:
         directive = site.publish("v2", NEW)
         site.cut_after = [10_000, 10_000]
         assert isinstance(await device.refuse(directive), FetchError)
+        await device.wait_for_retry()
         assert isinstance(await device.refuse(directive), FetchError)
     async with _device(site, tmp_path / "agent") as device:
         await device.do(directive)

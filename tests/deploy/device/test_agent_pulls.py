@@ -27,7 +27,7 @@ from tests.sim.cloud_files import NEVER_S, CloudFiles, sha256_of
 from tests.sim.power_cut import FaultyDisk
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.device.agent import SupersededError
+from walle.deploy.device.agent import PullDelayedError, SupersededError
 from walle.deploy.device.fetch import FetchError, HttpFetcher
 from walle.deploy.device.installed import InstalledTasks
 
@@ -41,6 +41,7 @@ async def test_a_dropped_link_does_not_reject_and_the_next_try_resumes_even_afte
     cloud.drops[model] = 2000
     assert isinstance(await device.refuse(directive), FetchError)
     cloud.drops[model] = 4000
+    await device.wait_for_retry()
     assert isinstance(await device.refuse(directive), FetchError)
     assert device.outcomes() == []
     device = await start(device.folder, cloud)
@@ -59,6 +60,7 @@ async def test_a_spoiled_piece_is_pulled_again_from_its_start(tmp_path: Path) ->
     await device.refuse(directive)
     (piece,) = device.folder.rglob(sha256_of(MODEL))
     piece.write_bytes(b"\0" * piece.stat().st_size)
+    await device.wait_for_retry()
     await device.do(directive)
     assert device.running[TASK] == FILES["v1"]
 
@@ -77,6 +79,44 @@ async def test_a_half_pulled_version_is_dropped_when_another_is_asked_for_or_aft
     late.agent._clock = late.clock
     await late.agent.start()
     assert_tidy(device.folder, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_pull_that_failed_waits_for_longer_each_time_and_another_directive_does_not(tmp_path: Path) -> None:
+    device = await start(tmp_path / "agent", cloud := CloudFiles())
+    await device.do(publish(cloud, "v0"))
+    directive, tries = publish(cloud, "v1"), 0
+    cloud.offline = True
+    for _ in range(1000):  # answers of ten seconds, a hundred a second
+        tries += isinstance(await device.refuse(directive), FetchError)
+        await device.clock.advance(0.01)
+    assert 3 <= tries <= 30
+    assert isinstance(await device.refuse(directive), PullDelayedError)
+    assert device.take_outcomes() == ["installed v0"]
+    cloud.offline = False
+    await device.do(publish(cloud, "v2"))
+    assert device.agent.tasks == {TASK: "v2"}
+
+
+@pytest.mark.asyncio
+async def test_a_pull_waits_as_long_as_the_store_asks_for(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        metadata = cloud.trust.get(request.url.path.removeprefix("/trust/"))
+        if metadata is not None:
+            return httpx.Response(200, stream=httpx.ByteStream(metadata))
+        return httpx.Response(503, headers={"Retry-After": "120"})
+
+    async with httpx.AsyncClient(base_url="http://cdn", transport=httpx.MockTransport(answer)) as client:
+        device = Device(tmp_path / "agent", cloud, fetcher=HttpFetcher(client))
+        await device.agent.start()
+        directive = publish(cloud, "v1")
+        assert isinstance(await device.refuse(directive), FetchError)
+        await device.clock.advance(119.0)
+        assert isinstance(await device.refuse(directive), PullDelayedError)
+        await device.clock.advance(2.0)
+        assert isinstance(await device.refuse(directive), FetchError)
 
 
 @pytest.mark.asyncio
@@ -271,6 +311,7 @@ async def test_pulls_from_a_real_cdn_and_resumes_where_the_link_dropped(tmp_path
             await device.agent.start()
             assert isinstance(await device.refuse(directive), FetchError)
             assert device.outcomes() == []
+            await device.wait_for_retry()
             await device.do(directive)
     finally:
         server.should_exit = True

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.sim.agent_device import FILES, Device
 from tests.sim.exclusive_cloud import DEVICE, NOW_S, TASK, ExclusiveCloud, task
 from tests.sim.power_cut import FaultyDisk, PowerCut
 from tests.sim.shop_cloud import until
+from walle.backoff import Pace
 from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError, ExclusiveUnknownError
 from walle.deploy.sealing import SealError, open_sealed
 from walle.deploy.signing import Signer
@@ -316,7 +318,7 @@ async def test_a_flipped_bit_on_the_disk_is_found_and_the_file_comes_again(
     async def reads_it() -> bool:
         return await contents(device) == b"one"
 
-    running = asyncio.create_task(device.run(lambda: 3600.0))
+    running = asyncio.create_task(device.run(Pace(random.Random(1), 3600.0)))
     try:
         await until(lambda: len(cloud.asked) > 2)  # its first question
         assert await device.refresh()

@@ -6,8 +6,9 @@ pulled, verified, assembled, checked in a folder of its own, and activated by on
 version needs no pull. `revert` leaves a version that fails after activation, without asking the cloud.
 
 The agent does not retry by itself. A directive that failed because of the network is carried out when the cloud sends
-it again, in the answer to the next business request; its pull resumes from the bytes already received. The same
-directive does not try a bad version again. Only directives expire: installed versions do not.
+it again, in the answer to a later business request, after a pause that grows with each failure (`PullRetries`); its
+pull resumes from the bytes already received. The same directive does not try a bad version again. Only directives
+expire: installed versions do not.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from walle.deploy.device.fetch import Fetcher, FetchError
 from walle.deploy.device.installed import (
     CorruptedError,
     InstalledTasks,
+    Staging,
     Standing,
     TaskNameError,
     TaskState,
@@ -37,6 +39,7 @@ from walle.deploy.device.installed import (
 )
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.pull import BundleRejectedError, KeptFiles, Puller, on_disk, to_the_end
+from walle.deploy.device.pull_retries import PullRetries
 from walle.deploy.device.trust import DeviceTrust, TrustError
 from walle.deploy.device.trust_renewal import TrustRenewal
 from walle.deploy.device.watched_runs import WatchedRuns
@@ -95,6 +98,15 @@ class SupersededError(DeployError):
         super().__init__(f"the pull of {directive.task} {directive.version} was cancelled: {why}")
         self.task = directive.task
         self.serial = directive.serial
+
+
+class PullDelayedError(DeployError):
+    """A directive whose pull failed by the network a moment ago. It tries again when it comes after `left_s`."""
+
+    def __init__(self, directive: Directive, left_s: float) -> None:
+        super().__init__(f"{directive.task} {directive.version} is pulled again in {left_s:.1f} s at the earliest")
+        self.task = directive.task
+        self.left_s = left_s
 
 
 class CheckFailedError(DeployError):
@@ -189,6 +201,7 @@ class Agent:
         self._on_remove = on_remove
         self._jitter_s = jitter_s
         self._random = random_source or random.Random()
+        self._retries = PullRetries(clock, self._random)
         self._is_started = False
         self._states: dict[str, TaskState] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # see `_lock`
@@ -318,6 +331,9 @@ class Agent:
                 raise DirectiveRefusedError(directive, f"the timestamp of its answer was refused: {refused}")
             self._admit(directive)
             await self._in_turn(directive)
+        except PullDelayedError as error:
+            _LOG.debug("%s", error)
+            return error
         except DeployError as error:
             _LOG.warning("%s", error)
             return error
@@ -440,13 +456,16 @@ class Agent:
         return True
 
     async def _go_forward(self, state: TaskState, directive: Directive, target: VersionRef) -> None:
-        task = directive.task
+        task, number = directive.task, (directive.epoch, directive.serial)
+        if (left_s := self._retries.left_s(task, number)) > 0:
+            raise PullDelayedError(directive, left_s)
         if state.serial != directive.serial:
             state = state.begin(directive.serial)
             await to_the_end(self._settle(state))
         if not self._is_started:
             raise SupersededError(directive, _CLOSED)
-        pull = asyncio.create_task(self._pull(state, directive))
+        staging = self._installed.staging(task, target.manifest)
+        pull = asyncio.create_task(self._pull(state, directive, staging))
         self._pulls[task] = pull
         try:
             manifest = await pull
@@ -455,21 +474,23 @@ class Agent:
             if this is not None and this.cancelling():
                 raise
             raise SupersededError(directive, str(error)) from None  # the reason that _cancel_pull gave
+        except FetchError as error:
+            self._retries.failed(task, number, error.asked_s, has_progressed=staging.received_bytes > 0)
+            raise
         finally:
             del self._pulls[task]
-        staged = self._installed.staging(task, target.manifest)
+        self._retries.forget(task)
         activated = state.activate(directive.serial, target)
 
         async def adopt_and_activate() -> None:
-            await on_disk(self._installed.adopt, staged, activated)
+            await on_disk(self._installed.adopt, staging, activated)
             await self._activate(activated, self._installed.version_files(task, target), manifest, written=True)
 
         await to_the_end(adopt_and_activate())
 
-    async def _pull(self, state: TaskState, directive: Directive) -> Manifest:
+    async def _pull(self, state: TaskState, directive: Directive, staging: Staging) -> Manifest:
         if self._jitter_s > 0:
             await self._clock.sleep(self._random.uniform(0, self._jitter_s))
-        staging = self._installed.staging(directive.task, directive.manifest)
         files, manifest = await self._puller.pull(directive, staging, await on_disk(self._kept_files, state))
         await self._run_check(directive, files, manifest)
         if self._exclusive is not None:
@@ -693,6 +714,7 @@ class Agent:
         self._postponed.pop(state.task, None)
         if state.active is None and state.previous is None:
             self._runs.forget(state.task)
+            self._retries.forget(state.task)
         try:
             await on_disk(self._installed.clean, state, partial_newer_than_s=partial_newer_than_s)
         except OSError as error:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
+from walle.backoff import Pace
 from walle.deploy.device.fetch import FetchError
 from walle.deploy.device.pull import on_disk
 from walle.deploy.device.trust import DeviceTrust
@@ -177,17 +178,16 @@ class ExclusiveFiles:
 
     # --- the cloud ----------------------------------------------------------------------------------------------------
 
-    async def run(self, interval_s: Callable[[], float]) -> None:
-        """Ask the cloud now, after each `interval_s()`, and where a file was found damaged, until cancelled.
+    async def run(self, pace: Pace) -> None:
+        """Ask the cloud now, periodically, and where a file was found damaged, until cancelled.
 
         A device that has no such files, and whose tasks list none, does not ask.
         """
         while True:
             self._wake.clear()
-            if self._here or any(True for _ in self._wanted()):
-                await self.refresh()
+            is_taken = await self.refresh() if self._here or any(True for _ in self._wanted()) else True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(interval_s()):
+                async with asyncio.timeout(pace.worked() if is_taken else pace.failed()):
                     await self._wake.wait()
 
     async def refresh(self) -> bool:

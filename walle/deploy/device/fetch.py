@@ -4,11 +4,13 @@ A `Fetcher` gives the rest of one file from an offset on. It knows nothing of ha
 """
 
 import contextlib
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import httpx
 
+from walle.backoff import retry_after_s
 from walle.deploy.file_coding import format_dictionary
 from walle.errors import DeployError
 
@@ -20,14 +22,16 @@ _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 class FetchError(DeployError):
     """A pull that the network or the server did not carry out; nothing is said against the file. Worth another try.
 
-    `status` is the server's, where it answered that it does not give the file; else 0.
+    `status` is the server's, where it answered that it does not give the file; else 0. `asked_s` is the pause that the
+    server asked for (Retry-After), 0 for none.
     """
 
-    def __init__(self, url: str, reason: str, *, status: int = 0) -> None:
+    def __init__(self, url: str, reason: str, *, status: int = 0, asked_s: float = 0.0) -> None:
         super().__init__(f"cannot pull {url}: {reason}")
         self.url = url
         self.reason = reason
         self.status = status
+        self.asked_s = asked_s
 
 
 class WrongLengthError(FetchError):
@@ -168,16 +172,18 @@ class HttpFetcher:
         return bytes(data)
 
 
-def _refused(url: str, response: httpx.Response) -> FetchError:
-    return FetchError(url, f"the server answered {response.status_code}", status=response.status_code)
-
-
 @contextlib.contextmanager
 def _as_fetch_error(url: str) -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise FetchError(url, f"{type(error).__name__}: {error}") from error
+
+
+def _refused(url: str, response: httpx.Response) -> FetchError:
+    asked_s = retry_after_s(response.headers.get("Retry-After"), time.time())
+    status = response.status_code
+    return FetchError(url, f"the server answered {status}", status=status, asked_s=asked_s)
 
 
 async def _bounded(response: httpx.Response, url: str, offset: int, max_bytes: int) -> AsyncGenerator[bytes]:

@@ -345,6 +345,7 @@ class Staging:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.received_bytes = 0  # from the network in this try
 
     def prepare(self) -> None:
         """Create the folder unless an earlier try left it; remove those of other versions."""

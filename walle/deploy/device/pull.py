@@ -221,11 +221,13 @@ class Puller:
                 if not answer.coding:  # the file itself
                     await on_disk(part.drop)
                     async for chunk in answer.chunks:
+                        staging.received_bytes += len(chunk)
                         await on_disk(staging.append, entry.sha256, chunk)
                     return await on_disk(staging.seal, entry)
                 if not answer.offset:
                     await on_disk(part.begin, answer.coding, answer.etag, dictionary)
                 async for chunk in answer.chunks:
+                    staging.received_bytes += len(chunk)
                     await on_disk(part.append, chunk)
             await on_disk(staging.decode, entry, answer.coding, base)
         except (WrongLengthError, CodingError) as error:
@@ -255,6 +257,7 @@ class Puller:
             try:
                 async with contextlib.aclosing(self._rest(url, offset, entry.size_bytes)) as chunks:
                     async for chunk in chunks:
+                        staging.received_bytes += len(chunk)
                         await on_disk(staging.append, entry.sha256, chunk)
             except WrongLengthError as error:
                 raise _misserved(directive, f"{entry.path}: {error}") from error

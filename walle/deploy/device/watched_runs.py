@@ -49,7 +49,7 @@ class WatchedRuns:
     def count(self, state: TaskState, *, ok: bool) -> str:
         """Count a run of the task's active version; return why the device is to leave it, "" if it is not.
 
-        A version that is to be left is judged anew by its later runs.
+        After that, its later runs judge it again from the beginning.
         """
         if state.active is None:
             return ""

@@ -12,6 +12,7 @@ import contextlib
 import random
 from collections.abc import Iterator
 
+from walle.backoff import Backoff
 from walle.clock import Clock
 
 IDLE_S = 30.0  # without work, after which new work counts as the first
@@ -32,8 +33,7 @@ class Reconnects:
         self.was_hurried = asyncio.Event()
         self._clock = clock
         self._rng = rng
-        self._backoff_s = backoff_s
-        self._backoff_max_s = backoff_max_s
+        self._backoff = Backoff(rng, first_s=backoff_s, most_s=backoff_max_s)
         self._base_s = 0.0  # before it the cloud wants no attempt
         self._spread_s = 0.0
         self._random = 0.0  # of this pause, from 0 to 1
@@ -52,7 +52,8 @@ class Reconnects:
             self._work_since_s = None
         now_s = self._clock.monotonic()
         self._base_s = now_s + retry_s
-        self._spread_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(failures, 30))
+        self._backoff.failures = failures
+        self._spread_s = self._backoff.spread_s
         self._random = self._rng.random()
         self.due_s = self._base_s + self._random * self._spread_s
         self.was_hurried.clear()
