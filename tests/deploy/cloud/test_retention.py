@@ -1,9 +1,7 @@
 """Reachability and retention of stored files: nothing that a device can be sent to is ever missing."""
 
-import asyncio
 import contextlib
 import dataclasses
-import functools
 import tempfile
 import unittest.mock
 from collections.abc import Callable
@@ -14,111 +12,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.sim.release_world import BUNDLE_SIGNER, CDN_URL
-from walle.clock import ManualClock
-from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
+from tests.sim.stored_cloud import StoredCloud, bundle_of
+from walle.deploy.cloud.bundle import Bundle
 from walle.deploy.cloud.files import FileStoreUnavailableError
-from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.cloud.reachability import Reachable, find_reachable
-from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
-from walle.deploy.cloud.release_table import plan_row
+from walle.deploy.cloud.reachability import find_reachable
+from walle.deploy.cloud.release import ReleaseState
 from walle.deploy.cloud.retention import GRACE_S, MIN_GRACE_S, SKEW_S, Marks, sweep_files
-from walle.deploy.cloud.task_tree import TaskTree
 from walle.errors import ConfigError
-from walle.protocol import Envelope, Manifest
 
 DAY_S = 86_400.0
 TASKS, NUMBERS = st.sampled_from(["ipv", "live"]), st.integers(1, 9)  # versions are released again too
-_TOML = """
-[task]
-name = "{task}"
-[trigger]
-sequence = ["page_exit"]
-[files]
-"resources/model.bin" = "shared"
-"resources/large.bin" = "cloud"
-"""
-
-
-@functools.cache
-def bundle_of(task: str, number: int, model: bytes = b"") -> Bundle:
-    """Return a version; some of its files are those of versions before it."""
-    files = {
-        "task.toml": _TOML.format(task=task).encode(),
-        "main.py": f"def execute(ctx, x):\n    return {number // 2}\n".encode(),
-        "resources/model.bin": model or b"model %d" % (number // 3),
-        "resources/large.bin": b"large %d" % (number // 3),
-    }
-    tree = TaskTree(scenario="shop", task=task, version=f"v{number}", commit=f"{number:040x}", files=files)
-    return build_bundle(TaskVersion.parse(tree), BUNDLE_SIGNER)
-
-
-class Cloud:
-    """A cloud's two stores and the releases that its journal has."""
-
-    def __init__(self, folder: Path) -> None:
-        self.clock = ManualClock()
-        self.folder = folder
-        self.files = FolderStore(folder / "files", clock=self.clock)
-        self.cloud_files = FolderStore(folder / "cloud-files", clock=self.clock)
-        self.releases: dict[str, Release] = {}
-
-    def put(self, bundle: Bundle) -> None:
-        for blob in (*bundle.blobs.values(), bundle.envelope):
-            self.files.put(blob)
-        for blob in bundle.cloud_blobs.values():
-            self.cloud_files.put(blob)
-
-    def record(self, bundle: Bundle, state: ReleaseState = ReleaseState.FULL) -> Release:
-        manifest, number = bundle.manifest, len(self.releases) + 1
-        request = ReleaseRequest(scenario="shop", task=manifest.name.partition("/")[2], version=manifest.version)
-        release = Release(
-            id=f"r{number}", number=number, request=request, created_s=0.0, updated_s=0.0, state=state,
-            manifest=bundle.sha256, size_bytes=len(bundle.envelope),
-        )  # fmt: skip
-        self.releases[release.id] = release
-        return release
-
-    def reachable(self, keep_versions: int = 2) -> Reachable:
-        return find_reachable(self.releases.values(), self.files.read, keep_versions=keep_versions)
-
-    def sweep(self, *, between: Callable[[], object] = lambda: None, dry_run: bool = False) -> list[str]:
-        """Run a sweep of both stores; `between` happens after it has looked what is reached."""
-        removed = []
-        for name, store in (("files", self.files), ("cloud-files", self.cloud_files)):
-
-            def reached(name: str = name) -> frozenset[str]:
-                found = self.reachable()
-                assert not found.unread
-                between()
-                return frozenset(found.of(name))
-
-            marks = Marks(self.folder / f"{name}.json")
-            done = sweep_files(store, marks, reached, self.clock, dry_run=dry_run)
-            removed += [file.sha256 for file in done.removed]
-        return removed
-
-    def advance(self, seconds: float) -> None:
-        asyncio.run(self.clock.advance(seconds))
-
-    def assert_whole(self) -> None:
-        """Assert that each version that devices can be sent to, now or by rollbacks, is there with all its files."""
-        tasks = {release.request.name for release in self.releases.values()}
-        for task in tasks:
-            of_task = [one for one in self.releases.values() if one.request.name == task]
-            rows = [plan_row(task, of_task[:end], CDN_URL) for end in range(1, len(of_task) + 1)]  # after rollbacks
-            for entry in {entry.directive.manifest: entry for row in rows for entry in row.entries}.values():
-                manifest = Manifest.from_bytes(Envelope.from_bytes(self.files.read(entry.directive.manifest)).payload)
-                assert all(self.files.verify(file.sha256) for file in manifest.files)
-                assert all(self.cloud_files.verify(file.sha256) for file in manifest.cloud_files)
 
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> Cloud:
-    return Cloud(tmp_path)
+def cloud(tmp_path: Path) -> StoredCloud:
+    return StoredCloud(tmp_path)
 
 
-def test_files_of_old_failed_versions_go_after_the_grace_time(cloud: Cloud) -> None:
+def test_files_of_old_failed_versions_go_after_the_grace_time(cloud: StoredCloud) -> None:
     bundles = [bundle_of("ipv", number, b"own model %d" % number) for number in range(1, 6)]
     for bundle in bundles:
         cloud.put(bundle)
@@ -138,7 +49,7 @@ def test_files_of_old_failed_versions_go_after_the_grace_time(cloud: Cloud) -> N
     assert cloud.sweep() == []
 
 
-def test_versions_that_a_rollback_leads_to_are_kept(cloud: Cloud) -> None:
+def test_versions_that_a_rollback_leads_to_are_kept(cloud: StoredCloud) -> None:
     for number in range(1, 30):
         bundle = bundle_of("ipv", number)
         cloud.put(bundle)
@@ -151,7 +62,7 @@ def test_versions_that_a_rollback_leads_to_are_kept(cloud: Cloud) -> None:
         cloud.releases[release.id] = dataclasses.replace(release, state=ReleaseState.ROLLED_BACK)
 
 
-def test_a_file_that_is_put_again_waits_again(cloud: Cloud) -> None:
+def test_a_file_that_is_put_again_waits_again(cloud: StoredCloud) -> None:
     name = cloud.files.put(b"orphan")
     cloud.advance(DAY_S)
     assert cloud.sweep() == []
@@ -164,7 +75,7 @@ def test_a_file_that_is_put_again_waits_again(cloud: Cloud) -> None:
     assert cloud.sweep() == [name]
 
 
-def test_a_put_during_the_sweep_keeps_the_file(cloud: Cloud) -> None:
+def test_a_put_during_the_sweep_keeps_the_file(cloud: StoredCloud) -> None:
     name = cloud.files.put(b"orphan")
     cloud.advance(DAY_S)
     cloud.sweep()
@@ -173,7 +84,7 @@ def test_a_put_during_the_sweep_keeps_the_file(cloud: Cloud) -> None:
     assert cloud.files.verify(name)
 
 
-def test_a_damaged_manifest_stops_the_sweep_and_an_unanswering_store_too(cloud: Cloud) -> None:
+def test_a_damaged_manifest_stops_the_sweep_and_an_unanswering_store_too(cloud: StoredCloud) -> None:
     bundle = bundle_of("ipv", 1)
     cloud.put(bundle)
     release = cloud.record(bundle)
@@ -193,7 +104,7 @@ def test_a_damaged_manifest_stops_the_sweep_and_an_unanswering_store_too(cloud: 
     assert len(find_reachable(cloud.releases.values(), away).unread) == 1
 
 
-def test_a_grace_time_that_is_too_short_and_marks_that_are_damaged(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_grace_time_that_is_too_short_and_marks_that_are_damaged(cloud: StoredCloud, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="too short"):
         sweep_files(cloud.files, Marks(tmp_path / "m"), frozenset, cloud.clock, grace_s=MIN_GRACE_S - 1)
     (tmp_path / "m").write_text("[]")
@@ -209,7 +120,7 @@ class Life(RuleBasedStateMachine):
         self.undo = contextlib.ExitStack()
         folder = self.undo.enter_context(tempfile.TemporaryDirectory())
         self.undo.enter_context(unittest.mock.patch("os.fsync"))  # no power cut here
-        self.cloud = Cloud(Path(folder))
+        self.cloud = StoredCloud(Path(folder))
         self.making: list[Bundle] = []  # their files are put, and they are not journalled yet
 
     def teardown(self) -> None:
