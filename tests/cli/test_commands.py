@@ -20,6 +20,7 @@ COMMANDS = {
     "device doctor", "device enrol", "device revoke",
     "device list", "device logs", "device run", "device show",
     "features export", "features tail", "figures", "file list", "file put", "file remove",
+    "files check", "files gc", "files move",
     "git-credential", "login", "logout",
     "model bench", "model calibrate", "model convert", "model get", "model plan", "model run", "operators",
     "release explain", "release pause", "release preview", "release resume", "release retry", "release rollback",

@@ -145,6 +145,10 @@ def up(
         int,
         typer.Option(min=60, max=604_800, help="Seconds after which devices install nothing new from a frozen answer."),
     ] = 3600,
+    scrub_mb_s: Annotated[
+        float,
+        typer.Option("--scrub-mb-s", min=0, help="MB/s at which stored files are checked; 0: all of them in a week."),
+    ] = 0.0,
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Run a cloud until Ctrl-C; a second one ends it without waiting for its devices to move.
@@ -168,7 +172,7 @@ def up(
             f"with --host {host}, say what devices call this host, such as --name cloud.example", param_hint="--name"
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _only_one(folder):
+    with only_one(folder):
         from walle.cloud import CloudConfig
         from walle.cloud.config import parse_resources
         from walle.cloud.file_places import choose_place, parse_place
@@ -219,6 +223,7 @@ def up(
             pythons=tuple(python or ()),
             untrusted_authors=untrusted_authors,
             timestamp_life_s=timestamp_life,
+            scrub_mb_s=scrub_mb_s,
         )
         try:
             event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
@@ -242,7 +247,7 @@ def _is_unspecified(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
+def only_one(folder: Path) -> Iterator[None]:
     """Lock the folder for this process; the kernel releases the lock however the process ends."""
     lock = os.open(folder / "cloud.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

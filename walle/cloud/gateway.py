@@ -28,6 +28,7 @@ from walle.cloud.identity.watch import IdentityWatch
 from walle.cloud.isolation import compiler
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
+from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
@@ -164,6 +165,7 @@ class GatewayNode:
                 "inference": inference,
                 "identity": self._identity,
                 "tokens": access,
+                "stored files": ScrubWatch(self._home.folder),
             }
             table = RouteTable(has_business=business is not None)
             identify = self._identity.verifier.device_id

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from walle.clock import SystemClock
 from walle.cloud.background import in_background
@@ -13,7 +13,9 @@ from walle.cloud.epoch import read_epoch
 from walle.cloud.home import CloudHome
 from walle.cloud.isolation import check_layers, compiler, task_host
 from walle.cloud.peers import GatewayPeer, MonitorPeer
+from walle.cloud.scrubbing import Scrubbing
 from walle.cloud.simulation import Simulator
+from walle.cloud.stored_files import StoredFiles
 from walle.cloud.trust import OnlineRoles
 from walle.deploy.cloud.attribute_schema import read_schema
 from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, UnsignedBundle, build_unsigned
@@ -21,6 +23,8 @@ from walle.deploy.cloud.compilers import other_pythons
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.large_file import LargeFile
+from walle.deploy.cloud.monitor import Verdict
+from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.signatures import SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
@@ -30,6 +34,7 @@ from walle.pipeline.event_files import EventFiles
 from walle.protocol import Envelope, Manifest
 
 _LOG = logging.getLogger(__name__)
+_CLOUD_CAUSE = "cloud"  # of a pause for a fault of the cloud's own, not of the version
 
 
 class ReleaseNode:
@@ -150,8 +155,21 @@ class ReleaseNode:
 
             watch = functools.partial(roles.watch, metadata_changed)
             await undo.enter_async_context(in_background("watch of metadata", watch, clock))
+            scrubbing = self._scrubbing(service, lambda version: build_unsigned(version, others, compile_sources))
+            await undo.enter_async_context(in_background("check of stored files", scrubbing.run, clock))
+            await undo.enter_async_context(in_background("check of faults", scrubbing.check_faults, clock))
             self._undo = undo.pop_all()
         return service
+
+    def _scrubbing(self, service: ReleaseService, build: Callable[[TaskVersion], UnsignedBundle]) -> Scrubbing:
+        clock = SystemClock()
+
+        async def pause(release: Release, reason: str) -> None:
+            present = await service.get(release.id)
+            await service.verdict(present.id, present.stage, Verdict.PAUSE, reason, _CLOUD_CAUSE)
+
+        scrubber = StoredFiles(self._home).scrubber(clock, build)
+        return Scrubbing(self._home.folder, scrubber, pause, clock, mb_s=self._config.scrub_mb_s)
 
     async def close(self) -> None:
         """Stop the service; effects that have not run stay journalled."""

@@ -39,7 +39,7 @@ def put_large(store: FileStore, megabytes: int) -> str:
 
 
 class FileStoreContract:
-    """What is true of every store. Subclasses give the fixture `store`, and `damage`."""
+    """Tests that every store passes. Subclasses give the fixture `store`, and `damage`."""
 
     def damage(self, store: FileStore, sha256: str, data: bytes) -> None:
         """Make `data` the content of a file, as a fault of its disk would."""

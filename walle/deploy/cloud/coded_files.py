@@ -89,6 +89,11 @@ class CodedFiles:
                 return found
         return self._open(self._path(sha256), ZSTD) if ZSTD in codings else None
 
+    def remove(self, sha256: str) -> None:
+        """Remove all forms of a file that is not stored any more."""
+        for path in (self._folder / sha256[:2]).glob(f"{sha256}.*"):
+            path.unlink(missing_ok=True)
+
     def _compress(self, entry: FileEntry) -> int:
         """Return the length of the file's smaller form, or its own where compression does not pay."""
         path = self._path(entry.sha256)

@@ -1,0 +1,211 @@
+"""Scrubber: flipped bits and missing files are found, and repaired from what proves to be the file."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.sim.stored_cloud import StoredCloud, bundle_of
+from walle.deploy.cloud.coded_files import CodedFiles
+from walle.deploy.cloud.files import FileStoreError, FileStoreUnavailableError
+from walle.deploy.cloud.folder_store import FolderStore
+from walle.deploy.cloud.release import Release, ReleaseState
+from walle.deploy.cloud.repair_sources import CodedForms, OtherStore, PushedVersions, RepairSource
+from walle.deploy.cloud.scrub import Checked, Fault, Finding, Scrubber
+
+TEXT = b"".join(b"line %d of a table that compresses well\n" % number for number in range(20_000))
+
+
+class World(StoredCloud):
+    """Stored files of three versions, and all three kinds of sources."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.bundles = {f"v{number}": bundle_of("ipv", number, TEXT + b"%d" % number) for number in (1, 2, 3)}
+        for bundle in self.bundles.values():
+            self.put(bundle)
+            self.record(bundle)
+        self.other = FolderStore(folder / "other", clock=self.clock)
+        self.coded = CodedFiles(folder / "coded-files", self.files)
+        self.sources: dict[str, list[RepairSource]] = {"files": [], "cloud-files": []}
+
+    @property
+    def scrubber(self) -> Scrubber:
+        stores = {"files": self.files, "cloud-files": self.cloud_files}
+        return Scrubber(stores, self.reachable, self.sources, self.folder / "quarantine", self.clock)
+
+    def check(self, *, repairs: bool = True) -> list[Finding]:
+        async def run() -> list[Finding]:
+            return [one.finding async for one in self.scrubber.run(repairs=repairs) if one.finding]
+
+        return asyncio.run(run())
+
+    def model(self, version: str) -> str:
+        return next(one.sha256 for one in self.bundles[version].manifest.files if one.path == "resources/model.bin")
+
+    def damage(self, sha256: str) -> None:
+        path = self.files.path(sha256)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_whole_files_are_all_read(world: World) -> None:
+    async def run() -> list[Checked]:
+        return [one async for one in world.scrubber.run()]
+
+    checked = asyncio.run(run())
+    assert [one for one in checked if one.finding] == []
+    assert {(one.store, one.file.sha256) for one in checked} == {
+        *(("files", file.sha256) for file in world.files.files()),
+        *(("cloud-files", file.sha256) for file in world.cloud_files.files()),
+    }
+    assert {one.all_bytes for one in checked} == {sum(one.file.size_bytes for one in checked)}
+
+
+def test_what_nothing_repairs_is_set_aside_and_named(world: World) -> None:
+    sha256 = world.model("v2")
+    world.damage(sha256)
+    bytes_there = world.files.read(sha256)
+    (finding,) = world.check(repairs=False)
+    assert (finding.sha256, finding.fault, finding.origin) == (sha256, Fault.DAMAGED, "")
+    assert [release.id for release in finding.releases] == ["r2"]
+    assert world.files.has(sha256)
+    (finding,) = world.check()
+    assert "of r2 is damaged: nothing could repair it" in str(finding)
+    assert (world.folder / "quarantine" / sha256).read_bytes() == bytes_there
+    (finding,) = world.check()
+    assert finding.fault is Fault.MISSING
+    world.put(world.bundles["v2"])
+    assert world.check() == []
+
+
+def test_repair_from_a_coded_form(world: World) -> None:
+    entries = {version: bundle.manifest.files for version, bundle in world.bundles.items()}
+    world.coded.make(entries["v1"], [])
+    world.coded.make(entries["v3"], [entries["v2"]])
+    world.sources["files"] = [CodedForms(world.folder / "coded-files", world.files)]
+    compressed, difference = world.model("v1"), world.model("v3")
+    (world.folder / "coded-files" / difference[:2] / f"{difference}.zstd").unlink()  # leaves the difference
+    world.damage(compressed)
+    world.files.remove(difference)
+    findings = {finding.sha256: finding for finding in world.check()}
+    assert findings[compressed].origin == f"its form {compressed}.zstd"
+    assert findings[difference].origin == f"its form {difference}.{world.model('v2')}.dcz"
+    assert findings[difference].fault is Fault.MISSING
+    assert world.check() == []
+    world.assert_whole()
+
+
+def test_a_damaged_form_or_copy_repairs_nothing(world: World) -> None:
+    world.coded.make(world.bundles["v1"].manifest.files, [])
+    sha256 = world.model("v1")
+    path = world.folder / "coded-files" / sha256[:2] / f"{sha256}.zstd"
+    whole = path.read_bytes()
+    world.other.put(TEXT + b"1")
+    world.other.path(sha256).write_bytes(TEXT)
+    world.sources["files"] = [CodedForms(world.folder / "coded-files", world.files), OtherStore(world.other)]
+    for data in (whole[: len(whole) // 2], whole[:100] + b"\0" * 50 + whole[150:], b"", b"nonsense", whole[1:]):
+        path.write_bytes(data)
+        world.put(world.bundles["v1"])
+        world.damage(sha256)
+        (finding,) = world.check()
+        assert finding.origin == ""
+        assert not world.files.has(sha256)
+    path.write_bytes(whole)
+    (finding,) = world.check()
+    assert finding.origin
+    assert world.files.verify(sha256)
+
+
+def test_repair_from_another_store_and_from_the_repository(world: World) -> None:
+    def build(release: Release) -> Mapping[str, bytes]:
+        bundle = world.bundles[release.request.version]
+        return {**bundle.blobs, **bundle.cloud_blobs, bundle.sha256: bundle.envelope}
+
+    world.sources = {name: [OtherStore(world.other), PushedVersions(build)] for name in world.sources}
+    world.other.put(TEXT + b"1")
+    world.damage(world.model("v1"))
+    manifest = world.bundles["v2"].sha256
+    world.damage(manifest)
+    (cloud_file,) = world.bundles["v3"].cloud_blobs
+    world.cloud_files.remove(cloud_file)
+    origins = {finding.sha256: finding.origin for finding in world.check()}
+    assert origins.pop(world.model("v1")) == f"the copy in folder {world.folder / 'other'}"
+    assert origins == {
+        manifest: "shop/ipv v2 of the task repository",
+        cloud_file: "shop/ipv v3 of the task repository",
+    }
+    assert world.check() == []
+    world.assert_whole()
+
+
+def test_files_that_nothing_reaches_and_that_vanish_are_no_fault(world: World) -> None:
+    orphan = world.files.put(b"orphan")
+    world.damage(orphan)
+    (finding,) = world.check()
+    assert finding.releases == ()
+    assert world.check() == []
+
+
+def test_a_sector_that_cannot_be_read_is_damage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    sha256, real = world.model("v1"), world.files.open
+
+    def opened(name: str) -> object:
+        if name == sha256:
+            raise OSError(5, "Input/output error")
+        return real(name)
+
+    monkeypatch.setattr(world.files, "open", opened)
+    (finding,) = world.check()
+    assert (finding.sha256, finding.fault) == (sha256, Fault.DAMAGED)
+
+
+def test_a_store_that_does_not_answer_ends_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(name: str) -> object:
+        raise FileStoreUnavailableError(name, "the S3 server does not answer")
+
+    monkeypatch.setattr(world.files, "open", away)
+    with pytest.raises(FileStoreUnavailableError):
+        world.check()
+    monkeypatch.undo()
+    assert world.check() == []
+
+
+@pytest.mark.asyncio
+async def test_the_rate_is_kept_and_a_pass_goes_on_where_it_was(world: World) -> None:
+    async def run(after: str = "") -> list[str]:
+        rate = 1e6
+        found = world.scrubber.run(rate=lambda all_bytes: rate if all_bytes else math.inf, after=after)
+        return [f"{one.store}/{one.file.sha256}" async for one in found]
+
+    began_s = world.clock.time()
+    task = asyncio.ensure_future(run())
+    while not task.done():
+        await asyncio.sleep(0)
+        await world.clock.advance(0.05)
+    seen = task.result()
+    stores = (world.files, world.cloud_files)
+    all_bytes = sum(file.size_bytes for store in stores for file in store.files())
+    assert all_bytes / 1e6 <= world.clock.time() - began_s
+    rest = asyncio.ensure_future(run(after=seen[2]))
+    while not rest.done():
+        await asyncio.sleep(0)
+        await world.clock.advance(0.05)
+    assert rest.result() == seen[3:]
+
+
+def test_states_of_releases_are_in_findings(world: World) -> None:
+    world.releases["r3"] = world.record(world.bundles["v3"], ReleaseState.GRAY)
+    world.files.remove(world.model("v3"))
+    (finding,) = world.check()
+    assert ReleaseState.GRAY in {release.state for release in finding.releases}
+    with pytest.raises(FileStoreError):
+        world.files.read(world.model("v3"))

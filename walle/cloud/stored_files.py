@@ -1,0 +1,71 @@
+"""Stored files of a cloud's folder and the releases that reach them: what checks, repairs and removes them needs."""
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from walle.clock import Clock
+from walle.cloud.file_places import STORES, read_place, store_at
+from walle.cloud.home import CloudHome
+from walle.deploy.cloud.bundle import TaskVersion, UnsignedBundle, build_unsigned
+from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.reachability import KEEP_VERSIONS, Reachable, find_reachable
+from walle.deploy.cloud.release import Release
+from walle.deploy.cloud.repair_sources import CodedForms, OtherStore, PushedVersions, RepairSource
+from walle.deploy.cloud.scrub import Scrubber
+from walle.deploy.cloud.signatures import SignatureAwaitedError
+from walle.errors import ConfigError
+
+QUARANTINE = "quarantine"
+
+
+class StoredFiles:
+    """Files of the cloud in `folder`, which may run. `releases` are read from its journal unless they are given."""
+
+    def __init__(self, home: CloudHome, releases: Callable[[], Iterable[Release]] | None = None) -> None:
+        self._home = home
+        self._releases = releases or (lambda: read_releases(home.releases_db))
+
+    @property
+    def stores(self) -> Mapping[str, FileStore]:
+        return {"files": self._home.files, "cloud-files": self._home.cloud_files}
+
+    def reachable(self, keep_versions: int = KEEP_VERSIONS) -> Reachable:
+        """Return what the releases reach now."""
+        return find_reachable(self._releases(), self._home.files.read, keep_versions=keep_versions)
+
+    def scrubber(self, clock: Clock, build: Callable[[TaskVersion], UnsignedBundle] = build_unsigned) -> Scrubber:
+        """Return the scrubber of both stores; `build` builds versions again, as the release node does."""
+        folder = self._home.folder
+
+        def files_of(release: Release) -> Mapping[str, bytes]:
+            request = release.request
+            built = build(TaskVersion.parse(self._home.repos.read(request.scenario, request.task, request.version)))
+            files = {**built.blobs, **built.cloud_blobs}
+            with contextlib.suppress(SignatureAwaitedError, ConfigError):  # the offline keys are elsewhere
+                bundle = built.signed(self._home.signatures.envelope(built.manifest))
+                files[bundle.sha256] = bundle.envelope
+            return files
+
+        sources: dict[str, list[RepairSource]] = {}
+        for name in STORES:
+            sources[name] = [PushedVersions(files_of)]
+            if read_place(folder) is not None:
+                sources[name].insert(0, OtherStore(store_at(folder, None, name)))
+        sources["files"].insert(0, CodedForms(folder / "coded-files", self._home.files))
+        return Scrubber(self.stores, self.reachable, sources, folder / QUARANTINE, clock)
+
+
+def read_releases(path: Path) -> list[Release]:
+    """Return the releases in a journal that another process may write. Raises ConfigError where it cannot be read."""
+    if not path.exists():
+        return []
+    uri = f"{path.absolute().as_uri()}?mode=rw"  # a reader of a write-ahead log writes its index
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as database:
+            rows = database.execute("SELECT release FROM releases ORDER BY number").fetchall()
+    except sqlite3.Error as error:
+        raise ConfigError(f"release journal {path}: {error}") from error
+    return [Release.from_plain(json.loads(text)) for (text,) in rows]

@@ -1,0 +1,111 @@
+"""Sources from which a damaged or missing stored file is made again: what comes is proven by its sha256.
+
+Coded forms of the file, another store that has a copy, and the task repository, from which a version is built again.
+"""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
+
+from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError
+from walle.deploy.cloud.release import Release
+from walle.deploy.file_coding import DCZ, HEADER_BYTES, ZSTD, dcz_header
+from walle.errors import DeployError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_MAX_WINDOW_LOG = 27
+_MAX_BYTES = 8 << 30  # that a form may decode to: nobody knows yet if it is damaged too
+_MAX_BASE_BYTES = 256 << 20  # that is held in memory
+
+
+class Copy(NamedTuple):
+    """A possible copy of a file; `chunks` may raise DeployError, OSError or EOFError where it is not one."""
+
+    origin: str
+    chunks: Iterator[bytes]
+
+
+class RepairSource(Protocol):
+    """Source of copies; `releases` are those that reach the file."""
+
+    def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]: ...
+
+
+class CodedForms:
+    """The smaller forms in the folder of `walle.deploy.cloud.coded_files`."""
+
+    def __init__(self, folder: Path, store: FileStore) -> None:
+        self._folder = folder
+        self._store = store
+
+    def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:  # noqa: ARG002 - of no use here
+        for path in sorted((self._folder / sha256[:2]).glob(f"{sha256}.*")):
+            if path.name == f"{sha256}.{ZSTD}":
+                yield Copy(f"its form {path.name}", self._decoded(path))
+            elif path.suffix == f".{DCZ}":
+                base = path.name.removeprefix(f"{sha256}.").removesuffix(f".{DCZ}")
+                yield Copy(f"its form {path.name}", self._difference(path, base))
+
+    def _decoded(self, path: Path) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            yield from _frames(file, None)
+
+    def _difference(self, path: Path, base: str) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            if file.read(HEADER_BYTES) != dcz_header(base) or self._store.stat(base).size_bytes > _MAX_BASE_BYTES:
+                raise FileStoreError(base, "cannot be the dictionary of a form")
+            prefix = zstd.ZstdDict(self._store.read(base), is_raw=True).as_prefix
+            yield from _frames(file, prefix)
+
+
+class OtherStore:
+    """A store that may have the file too, such as the folder from which a cloud's files moved to a bucket."""
+
+    def __init__(self, store: FileStore) -> None:
+        self._store = store
+
+    def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:  # noqa: ARG002 - of no use here
+        if self._store.has(sha256):
+            yield Copy(f"the copy in {self._store.place}", self._store.chunks(sha256))
+
+
+class PushedVersions:
+    """The versions in the task repositories: `build` returns the files of a release's version by their sha256.
+
+    A version that is built again by another walle or Python has other files; then this helps with resources alone.
+    """
+
+    def __init__(self, build: Callable[[Release], Mapping[str, bytes]]) -> None:
+        self._build = build
+
+    def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:
+        for release in releases:
+            try:
+                files = self._build(release)
+            except DeployError:
+                continue
+            if sha256 in files:
+                yield Copy(
+                    f"{release.request.name} {release.request.version} of the task repository", iter([files[sha256]])
+                )
+
+
+def _frames(file: BinaryIO, prefix: tuple[zstd.ZstdDict, int] | None) -> Iterator[bytes]:
+    options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+    with zstd.ZstdFile(file, zstd_dict=prefix, options=options) as decoded:
+        try:
+            for number in itertools.count(1):
+                chunk = decoded.read(CHUNK_BYTES)
+                if not chunk:
+                    return
+                if number * CHUNK_BYTES > _MAX_BYTES:
+                    raise OSError("a coded form decodes to too much")
+                yield chunk
+        except zstd.ZstdError as error:
+            raise OSError(f"a coded form is damaged: {error}") from error
