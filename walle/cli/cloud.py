@@ -105,6 +105,9 @@ def up(
         list[str] | None, typer.Option(help="What devices call this host; once for each name, the first in join.json.")
     ] = None,
     scenario: Annotated[list[str] | None, typer.Option(help="Task repository to make; once for each.")] = None,
+    large_files_gb: Annotated[
+        int, typer.Option(help="GiB of large files (Git LFS) that a scenario may have.", min=0)
+    ] = 64,
     business_app: Annotated[
         str, typer.Option(help="Factory of your own ASGI app, package.module:function, served with the push answer.")
     ] = "",
@@ -198,6 +201,7 @@ def up(
             inference_resources=tuple(inference_resource or ()),
             join_devices=join_devices,
             scenarios=tuple(scenario or ()),
+            large_files_gb=large_files_gb,
             business_app=business_app,
             pythons=tuple(python or ()),
             untrusted_authors=untrusted_authors,
