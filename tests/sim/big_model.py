@@ -5,7 +5,7 @@ git-lfs is not installed, released to a device, trained a little (every weight i
 device are processes of their own, started by the command line. Fails where the device does not run the new version, a
 clone does not have the model, or a process took more anonymous memory than `--max-mb`.
 
-    python -m tests.sim.big_model [--megabytes 1200] [--max-mb 600] [--json]
+    python -m tests.sim.big_model [--megabytes 1200] [--max-mb 600] [--models FOLDER] [--json]
 """
 
 import argparse
@@ -122,9 +122,10 @@ def _anonymous_kib(pid: int) -> int:
 class Journey:
     """The way of the model. `rows` are what each step took: seconds, and MB of memory of cloud and device."""
 
-    def __init__(self, folder: Path, start: Programs) -> None:
+    def __init__(self, folder: Path, models: Path, start: Programs) -> None:
         self.rows: list[dict[str, Any]] = []
         self._folder = folder
+        self._models = models
         self._start = start
         options = ["--http-port=0", "--tunnel-port=0", "--plain-http", "--scenario=shop", "--json"]
         self._cloud = start("cloud", "up", str(folder / "cloud"), *options)
@@ -144,6 +145,7 @@ class Journey:
         yield
         row: dict[str, Any] = {"step": name, "seconds": round(time.monotonic() - begun_s, 1)}
         self.rows.append(row | {f"{who}_mb": memory.take() for who, memory in self._memory.items()})
+        sys.stderr.write(f"{self.rows[-1]}\n")
 
     def prepare(self) -> None:
         self._work.mkdir()
@@ -154,7 +156,7 @@ class Journey:
             (self._work / name).write_text(text)
 
     def push(self, version: str, *, by_git_lfs: bool) -> None:
-        model = self._folder / f"{version}.walle"
+        model = self._models / f"{version}.walle"
         (self._work / "resources").mkdir(exist_ok=True)
         if by_git_lfs:
             git(self._work, "lfs", "install", "--local")
@@ -188,7 +190,7 @@ class Journey:
         git(self._folder, *options, "clone", "-q", self._remote, "clone", limit_s=_GIT_S)
         with (self._folder / "clone/resources/table.walle").open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
-        with (self._folder / f"{version}.walle").open("rb") as file:
+        with (self._models / f"{version}.walle").open("rb") as file:
             assert hashlib.file_digest(file, "sha256").hexdigest() == found
 
     def close(self) -> None:
@@ -196,13 +198,14 @@ class Journey:
             memory.close()
 
 
-def run(folder: Path, megabytes: int) -> list[dict[str, Any]]:
-    """Return the steps of a journey in `folder`, which has room for ten times the model."""
+def run(folder: Path, models: Path, megabytes: int) -> list[dict[str, Any]]:
+    """Return the steps of a journey in `folder`, which has room for ten models; `models` are made if not there."""
     has_git_lfs = shutil.which("git-lfs") is not None
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        pool.apply(_write_models, (folder, megabytes))
+    if not (models / "v2.walle").exists():
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            pool.apply(_write_models, (models, megabytes))
     with Programs() as start, contextlib.ExitStack() as undo:
-        journey = Journey(folder, start)
+        journey = Journey(folder, models, start)
         undo.callback(journey.close)
         journey.prepare()
         with journey.step(f"push of v1 ({'git-lfs' if has_git_lfs else 'walle task add-file'})"):
@@ -231,12 +234,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1200)
     parser.add_argument("--max-mb", type=int, default=600, help="anonymous memory of cloud or device, children too")
+    parser.add_argument("--models", type=Path, help="folder in which the models are kept for another run")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # git-lfs may be there
     program.LIMIT_S = 600.0
     with tempfile.TemporaryDirectory(prefix="walle-big-") as name:
-        rows = run(Path(name), options.megabytes)
+        rows = run(Path(name), options.models or Path(name), options.megabytes)
     if options.json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     else:
