@@ -27,7 +27,7 @@ COMMANDS = {
     "release start", "release status",
     "sign", "trust delegate", "trust init", "trust keys add", "trust keys remove", "trust publish",
     "trust revoke", "trust rotate", "trust show", "trust sign-root",
-    "task check", "task dictionary", "task new", "task simulate",
+    "task add-file", "task check", "task dictionary", "task new", "task simulate",
     "token add", "token list", "token revoke",
 }  # fmt: skip
 

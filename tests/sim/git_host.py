@@ -46,7 +46,7 @@ def served(app: ASGIApp) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def git(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def git(folder: Path, *arguments: str, check: bool = True, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Run git in `folder` with no configuration but ours; where it fails, its output is the error."""
     environment = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # with git-lfs
@@ -58,7 +58,7 @@ def git(folder: Path, *arguments: str, check: bool = True) -> subprocess.Complet
     }
     command = ["git", "-c", "init.defaultBranch=main", "-c", "gc.auto=0", *arguments]
     result = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
     )
     if check and result.returncode:
         raise AssertionError(f"git {' '.join(arguments)} failed:\n{result.stdout}{result.stderr}")

@@ -117,6 +117,9 @@ def up(
         typer.Option(help="URL at which devices reach the S3 server: files are redirected there, else sent from here."),
     ] = "",
     scenario: Annotated[list[str] | None, typer.Option(help="Task repository to make; once for each.")] = None,
+    large_files_gb: Annotated[
+        int, typer.Option(help="GiB of large files (Git LFS) that a scenario may have.", min=0)
+    ] = 64,
     business_app: Annotated[
         str, typer.Option(help="Factory of your own ASGI app, package.module:function, served with the push answer.")
     ] = "",
@@ -219,6 +222,7 @@ def up(
             inference_resources=tuple(inference_resource or ()),
             join_devices=join_devices,
             scenarios=tuple(scenario or ()),
+            large_files_gb=large_files_gb,
             business_app=business_app,
             pythons=tuple(python or ()),
             untrusted_authors=untrusted_authors,

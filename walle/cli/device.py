@@ -100,6 +100,9 @@ def run(
     ] = False,
     checkin_s: Annotated[float, typer.Option(help="Seconds between two requests to the cloud.", min=0.05)] = 30.0,
     report_s: Annotated[float, typer.Option(help="Seconds between two reports of outcomes.", min=0.05)] = 10.0,
+    max_version_mb: Annotated[
+        int, typer.Option(help="MB that all files of a version may have; larger ones are refused.", min=1)
+    ] = 300,
     status_s: Annotated[float, typer.Option(help="Seconds between two looks at the status.", min=0.05)] = 1.0,
     as_json: JsonLinesFlag = False,
 ) -> None:
@@ -133,6 +136,7 @@ def run(
         trusted_keys=joined.trusted_keys,
         enrolment_token=joined.enrolment_token,
         report_interval_s=report_s,
+        max_version_bytes=max_version_mb * 1_000_000,
     )
     source: LogSource | StandardInput | None = None
     if events == "-":

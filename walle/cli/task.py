@@ -13,6 +13,7 @@ from rich.markup import escape
 from walle.cli.output import JsonFlag, emit
 from walle.cli.task_check import check
 from walle.cli.task_dictionary import dictionary
+from walle.cli.task_file import add_file
 from walle.cli.task_folder import TaskFolderError
 from walle.cli.task_simulation import simulate
 
@@ -113,5 +114,8 @@ def register(app: typer.Typer) -> None:
     )
     group.command(epilog="Example: walle task dictionary apps/ipv/task --events app.jsonl.gz --mapping app.toml")(
         dictionary
+    )
+    group.command("add-file", epilog="Example: walle task add-file shop ~/detector.walle --folder tasks/highlight")(
+        add_file
     )
     app.add_typer(group, name="task")

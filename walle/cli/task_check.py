@@ -36,13 +36,14 @@ def check(
 
     if mapping is not None and events is None:
         raise typer.BadParameter("says how to read a log; name the log with --events", param_hint="--mapping")
-    files = read_files(folder)
-    findings = check_task(files, folder, None if events is None else EventLog(events, mapping))
+    files, large = read_files(folder)
+    log = None if events is None else EventLog(events, mapping)
+    findings = check_task(files, folder, log, large)
     is_good = not any(one.level == "error" for one in findings)
     report: dict[str, Any] = {"ok": is_good, "findings": [one.to_json() for one in findings]}
     lines = [_line_of(one, folder) for one in findings]
     if is_good:
-        travels, text = _contents(version_of(files))
+        travels, text = _contents(version_of(files, large))
         report |= travels
         lines += text
     else:
@@ -62,14 +63,19 @@ def _line_of(finding: "Finding", folder: Path) -> str:
 
 def _contents(version: "TaskVersion") -> tuple[dict[str, Any], list[str]]:
     """Return what a version is and what of it travels to a device: as plain data, and as lines of markup."""
-    from walle.deploy.cloud.bundle import compile_version
+    from walle.deploy.cloud.bundle import compile_version, large_files
 
     with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # they are findings
         files = compile_version(version)
     config = version.config
-    sizes = {path: len(data) for path, data in sorted(files.items())}
+    sizes = {path: len(data) for path, data in files.items()}
+    sizes |= {path: file.size_bytes for path, file in large_files(version).items()}
+    sizes = dict(sorted(sizes.items()))
+    tree = version.tree
     cloud_paths = sorted(path for path, route in config.files.items() if route == "cloud")
-    cloud_sizes = {path: len(version.tree.files[path]) for path in cloud_paths}
+    cloud_sizes = {
+        path: tree.large[path].size_bytes if path in tree.large else len(tree.files[path]) for path in cloud_paths
+    }
     limits = {**config.limits, **config.policies}
     report: dict[str, Any] = {
         "task": config.name,

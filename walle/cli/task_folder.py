@@ -1,5 +1,7 @@
 """A task's folder as its author has it."""
 
+import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,9 +10,11 @@ import typer
 from walle.errors import ConfigError
 
 if TYPE_CHECKING:
+    from walle.deploy.cloud.large_file import LargeFile
     from walle.deploy.cloud.task_tree import TaskTree
 
 _SCENARIO = "local"  # of a task that is not pushed yet
+_MIN_LFS_BYTES = 1 << 20  # of a file that git may be asked about
 _LEFT_OUT = frozenset({".git", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 
 Folder = Annotated[Path, typer.Argument(help="The task's folder: task.toml, main.py and what they need.")]
@@ -24,33 +28,75 @@ class TaskFolderError(ConfigError):
         self.folder = folder
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    """Return the folder's files by path, without .git and caches.
+def read_files(folder: Path) -> "tuple[dict[str, bytes], dict[str, LargeFile]]":
+    """Return the folder's files by path, and those that Git LFS keeps beside it; without .git and caches.
 
     Raises:
         TaskFolderError: it is not a folder, lacks task.toml, or holds links, too many files or too many bytes.
     """
     from walle.deploy.cloud.bundle import CONFIG_FILE
+    from walle.deploy.cloud.large_file import LargeFile, PointerError, parse_pointer
     from walle.deploy.cloud.task_tree import MAX_TREE_BYTES, MAX_TREE_FILES
 
     if not folder.is_dir():
         raise TaskFolderError(folder, "is not a folder; write a task with: walle task new NAME")
-    files: dict[str, bytes] = {}
-    size_bytes = 0
+    places: dict[str, Path] = {}
     for parent, folders, names in folder.walk():
         folders[:] = sorted(name for name in folders if name not in _LEFT_OUT)
         for name in [*names, *folders]:
             if (parent / name).is_symlink():
                 raise TaskFolderError(parent / name, "is a symbolic link; a task holds plain files only")
         for name in sorted(names):
-            path = (parent / name).relative_to(folder).as_posix()
-            size_bytes += (parent / name).stat().st_size
-            if len(files) == MAX_TREE_FILES or size_bytes > MAX_TREE_BYTES:
-                raise TaskFolderError(folder, f"holds more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes")
-            files[path] = (parent / name).read_bytes()
+            places[(parent / name).relative_to(folder).as_posix()] = parent / name
+    large = {
+        path: LargeFile.of(places[path])
+        for path in _in_lfs(folder, [path for path, file in places.items() if file.stat().st_size >= _MIN_LFS_BYTES])
+    }
+    size_bytes = sum(file.stat().st_size for path, file in places.items() if path not in large)
+    if len(places) > MAX_TREE_FILES or size_bytes > MAX_TREE_BYTES:
+        what = f"holds more than {MAX_TREE_FILES} files or {MAX_TREE_BYTES} bytes"
+        raise TaskFolderError(folder, f"{what}; large files are kept by Git LFS, or added with: walle task add-file")
+    files = {path: file.read_bytes() for path, file in places.items() if path not in large}
+    for path, data in list(files.items()):
+        try:
+            pointer = parse_pointer(data)
+        except PointerError as error:
+            raise TaskFolderError(folder / path, str(error)) from error
+        if pointer is not None:
+            del files[path]
+            kept = git_large_files(folder) or folder
+            place = kept / pointer.sha256[:2] / pointer.sha256[2:4] / pointer.sha256
+            large[path] = LargeFile(pointer.sha256, pointer.size_bytes, place)
     if CONFIG_FILE not in files:
         raise TaskFolderError(folder, f"has no {CONFIG_FILE}; write a task with: walle task new NAME")
-    return files
+    return files, large
+
+
+def git_large_files(folder: Path) -> Path | None:
+    """Return where the git repository of a folder keeps files of Git LFS, None without a repository."""
+    try:
+        said = _git(folder, "rev-parse", "--git-path", "lfs/objects")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return folder / said.rstrip("\n")
+
+
+def _in_lfs(folder: Path, paths: Iterable[str]) -> list[str]:
+    """Return which of the paths .gitattributes gives to Git LFS."""
+    listed = list(paths)
+    if not listed:
+        return []
+    try:
+        said = _git(folder, "check-attr", "-z", "filter", "--", *listed).split("\0")
+    except (OSError, subprocess.CalledProcessError):  # not in a repository
+        return []
+    return [path for path, value in zip(said[0::3], said[2::3], strict=False) if value == "lfs"]
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, check=True, text=True, timeout=60
+    ).stdout
 
 
 def read_folder(folder: Path) -> "TaskTree":
@@ -64,6 +110,6 @@ def read_folder(folder: Path) -> "TaskTree":
     from walle.deploy.cloud.task_config import TaskConfig
     from walle.deploy.cloud.task_tree import TaskTree
 
-    files = read_files(folder)
+    files, large = read_files(folder)
     config = TaskConfig.parse(files[CONFIG_FILE], str(folder / CONFIG_FILE))
-    return TaskTree(scenario=_SCENARIO, task=config.name, version="v1", commit="0" * 40, files=files)
+    return TaskTree(scenario=_SCENARIO, task=config.name, version="v1", commit="0" * 40, files=files, large=large)

@@ -24,7 +24,8 @@ class CloudConfig:
     `inference_mb` MiB of files; with Ray in each of `inference_processes`, which each take the `inference_resources` of
     their node (`parse_resources`). Simulation and fallback inference run tasks in VM hosts, one child process for each
     without the cloud's files, keys and connections, unless `vm_host` is False. With `untrusted_authors` nothing starts
-    where the kernel lacks a layer around them. A simulation ends after `simulation_s` seconds. `http_limits` are those
+    where the kernel lacks a layer around them. A simulation ends after `simulation_s` seconds. Large
+    files (Git LFS) of a scenario have `large_files_gb` GiB at most. `http_limits` are those
     of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
     their clients are. Devices take nothing new from an answer whose timestamp is older than `timestamp_life_s`.
     Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0.
@@ -57,6 +58,7 @@ class CloudConfig:
     vm_host: bool = True
     untrusted_authors: bool = False
     simulation_s: float = 600.0
+    large_files_gb: int = 64
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
     timestamp_life_s: int = 3600
     scrub_mb_s: float = 0.0

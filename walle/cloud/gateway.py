@@ -49,6 +49,7 @@ from walle.deploy.cloud.exclusive_api import DeviceKey, cen_router, exclusive_ro
 from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
+from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
@@ -287,7 +288,14 @@ class GatewayNode:
         app.include_router(cen_router(exclusive, releases, self._identity.verifier.identity))
         files = cdn_app(self._home.files, self._home.coded_files)
         app.mount("/cdn", signed_files(files, self._home.file_addresses))
-        git = git_app(repos, access, space=space, audit=log, compile_sources=compiler(self._config))
+        git = git_app(
+            repos,
+            access,
+            space=space,
+            audit=log,
+            compile_sources=compiler(self._config),
+            large_file_limits=LargeFileLimits(scenario_bytes=self._config.large_files_gb << 30),
+        )
         app.mount("/git", git)
         return app
 

@@ -22,6 +22,7 @@ class DeviceConfig:
     tunnel_port: int
     ca_pem: str  # certificate authority of the cloud's servers
     trusted_keys: Mapping[str, Any]  # root metadata of the fleet: which keys this device trusts
+    max_version_bytes: int = 300_000_000  # of all files of a task's version; §2.2 has this for a whole app
     vms: int = 8  # task VMs at once; with more tasks, each switch costs a few milliseconds of reset and loading
     # Task VMs live in a child process without the device's files, keys and connections, one for all devices of a
     # process (docs/vm.md). False is for a program that may not start one: a task that breaks out of Python then has all

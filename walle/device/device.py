@@ -148,6 +148,7 @@ class Device:
                 on_suspend=self._versions.suspend,
                 on_remove=self._remove_task,
                 random_source=self._rng,
+                max_bundle_bytes=config.max_version_bytes,
             )
             self._requests = CloudRequests(config, http, self.agent, self._credentials, clock, self._rng)
             await undo.enter_async_context(self.agent)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from walle.deploy.cloud.bundle import CONFIG_FILE, MAIN_FILE, BundleError, TaskVersion, compile_version, is_source
+from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.source_facts import imports
 from walle.deploy.cloud.task_config import TaskConfig, TaskConfigError
 from walle.deploy.cloud.task_imports import own_modules, refusal
@@ -20,8 +21,15 @@ from walle.task_check.names import check_names
 from walle.task_check.phases import check_phases
 
 
-def check_task(files: Mapping[str, bytes], folder: Path, log: EventLog | None = None) -> list[Finding]:
+def check_task(
+    files: Mapping[str, bytes],
+    folder: Path,
+    log: EventLog | None = None,
+    large: Mapping[str, LargeFile] | None = None,
+) -> list[Finding]:
     """Return the findings about a task's files, in the order of files and lines; MAX_FINDINGS at most.
+
+    `large` are files of the task that are not in memory.
 
     Nothing of the task runs. The condition is compared with the events of `log`, without one with the simulation's
     events in `folder`, where the files are.
@@ -51,7 +59,7 @@ def check_task(files: Mapping[str, bytes], folder: Path, log: EventLog | None = 
     if config is not None and not any(one.code == "trigger" for one in found):
         found += _check_events(files, folder, config, log)
     if not any(one.level == "error" for one in found):
-        found += _check_bundle(files)
+        found += _check_bundle(files, large or {})
     return sorted(found, key=lambda one: (one.file != CONFIG_FILE, one.file, one.line, one.column))[:MAX_FINDINGS]
 
 
@@ -99,18 +107,19 @@ def _check_events(
         yield Finding(file=CONFIG_FILE, line=line, column=column, code="simulation", message=str(error))
 
 
-def _check_bundle(files: Mapping[str, bytes]) -> Iterator[Finding]:
+def _check_bundle(files: Mapping[str, bytes], large: Mapping[str, LargeFile]) -> Iterator[Finding]:
     """Yield what the cloud refuses besides: files that are missing or not listed, sizes, code that does not compile."""
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # they are findings already
-            compile_version(version_of(files))
+            compile_version(version_of(files, large))
     except TaskConfigError as error:
         yield Finding(file=CONFIG_FILE, line=error.line, column=error.column, code="config", message=error.what)
     except BundleError as error:
         yield Finding(file=error.path, line=error.line, column=0, code="bundle", message=error.reason)
 
 
-def version_of(files: Mapping[str, bytes]) -> TaskVersion:
+def version_of(files: Mapping[str, bytes], large: Mapping[str, LargeFile] | None = None) -> TaskVersion:
     """Return the files as version v1 of the task that task.toml names; raises as `TaskVersion.parse`."""
     name = TaskConfig.parse(files[CONFIG_FILE], CONFIG_FILE).name if CONFIG_FILE in files else "task"
-    return TaskVersion.parse(TaskTree(scenario="local", task=name, version="v1", commit="0" * 40, files=files))
+    tree = TaskTree(scenario="local", task=name, version="v1", commit="0" * 40, files=files, large=large or {})
+    return TaskVersion.parse(tree)

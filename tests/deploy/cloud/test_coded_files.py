@@ -4,6 +4,7 @@ import array
 import asyncio
 import contextlib
 import hashlib
+import json
 import os
 import random
 import tracemalloc
@@ -154,9 +155,12 @@ def test_the_exclusive_or_is_undone(block: bytes, base: bytes) -> None:
     assert xor_decoded(xor_encoded(block, same), same) == block
 
 
-def test_the_exclusive_or_of_the_protocols_example() -> None:
-    old, new = bytes.fromhex("0000803f0000004000004040aa"), bytes.fromhex("0100803f0200004003004040ab")
-    assert xor_encoded(new, old) == bytes.fromhex("01020300000000000000000001")
+def test_the_exclusive_or_of_the_protocols_vector(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs/protocol.md").read_text()
+    text = page.partition("<!-- xor vector -->\n```json\n")[2].partition("\n")[0]
+    old, new, content, body = (bytes.fromhex(json.loads(text)[name]) for name in ("old", "new", "content", "body"))
+    assert xor_encoded(new, old) == content
+    assert decoded(tmp_path, XOR, body, len(new), old) == new
 
 
 @settings(max_examples=100)

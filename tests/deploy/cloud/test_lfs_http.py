@@ -153,7 +153,7 @@ def test_a_version_whose_pointer_names_an_absent_file_is_refused(host: Host, tmp
     copy = work(tmp_path / "work", {**TASK, "resources/m.bin": pointer})
     commit(copy)
     result = git(copy, "push", host.remote("release"), "ipv", "ipv/v1", check=False)
-    assert "ipv/v1 (resources/m.bin: is a Git LFS pointer to 300000 bytes that are not here; push them" in result.stderr
+    assert "ipv/v1 (resources/m.bin: is a Git LFS pointer to 300000 bytes that are not here; send them" in result.stderr
     assert host.repos.tasks("shop") == []
 
     assert host.put(DATA).status_code == 200

@@ -94,6 +94,9 @@ class NodeCache:
             await asyncio.to_thread(self._store, sha256, data)
         return data
 
+    def place(self, sha256: str) -> Path | None:  # noqa: ARG002 - the cache may remove it meanwhile
+        return None
+
     def _cached(self, sha256: str) -> bytes | None:
         path = self._folder / sha256
         try:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from walle.cloud.inference.version_source import VersionSource
 from walle.deploy.cloud.bundle import unpack
+from walle.deploy.cloud.large_file import LargeFile
 from walle.protocol import Manifest
 
+_LARGE_BYTES = 8 << 20  # of a file that is copied by pieces
 MAX_FOLDERS = 64  # of versions that nothing uses, the latest used ones
 
 
@@ -76,8 +78,15 @@ class VersionFiles:
 
     async def _unpack(self, sha256: str, manifest: Manifest) -> Path:
         entries = (*manifest.files, *manifest.cloud_files)
-        blobs = {entry.sha256: await self._source.read(entry.sha256) for entry in entries}
+        blobs: dict[str, bytes] = {}
+        large: dict[str, LargeFile] = {}
+        for entry in entries:
+            is_large = entry.size_bytes >= _LARGE_BYTES
+            if is_large and (path := await asyncio.to_thread(self._source.place, entry.sha256)):
+                large[entry.sha256] = LargeFile(entry.sha256, entry.size_bytes, path)
+            else:
+                blobs[entry.sha256] = await self._source.read(entry.sha256)
         folder = self._folder / sha256
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        await asyncio.to_thread(unpack, manifest, blobs, folder, on_cloud=True)
+        await asyncio.to_thread(unpack, manifest, blobs, folder, large=large, on_cloud=True)
         return folder

@@ -11,12 +11,15 @@ PART_BYTES = 256 << 10  # of a file that is sent to another node: a batch does n
 
 
 class VersionSource(Protocol):
-    """Files by their sha256. Both methods raise OSError or WalleError for one that cannot be had."""
+    """Files by their sha256. The methods raise OSError or WalleError for one that cannot be had."""
 
     async def manifest(self, sha256: str) -> Manifest: ...
 
     async def read(self, sha256: str) -> bytes:
         """Return a file that a manifest names; who unpacks it checks its hash."""
+
+    def place(self, sha256: str) -> Path | None:
+        """Return where a file lies on this machine, None where it has to be read."""
 
 
 class HomeSource:
@@ -32,6 +35,9 @@ class HomeSource:
 
     async def read(self, sha256: str) -> bytes:
         return await asyncio.to_thread(lambda: self._store_of(sha256).read(sha256))
+
+    def place(self, sha256: str) -> Path | None:
+        return self._path(sha256)
 
     def read_part(self, sha256: str, offset: int) -> tuple[int, bytes]:
         """Return the size of a file, and its PART_BYTES from `offset`, fewer at its end.

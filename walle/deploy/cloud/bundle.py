@@ -372,7 +372,7 @@ def _check_large(path: str, file: LargeFile, config: TaskConfig, *, on_cloud: bo
         raise BundleError(path, f"has {file.size_bytes} bytes, more than {MAX_LARGE_FILE_BYTES} for a large file")
     if file.path is not None and not file.is_here:
         what = f"is a Git LFS pointer to {file.size_bytes} bytes that are not here"
-        raise BundleError(path, f"{what}; push them first: git lfs push --all origin, or walle task add-file")
+        raise BundleError(path, f"{what}; send them: git lfs push --all origin, or walle task add-file")
 
 
 def _check_dictionary(path: str, data: bytes) -> None:

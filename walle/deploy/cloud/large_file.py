@@ -39,7 +39,7 @@ class LargeFile:
 
     @property
     def is_here(self) -> bool:
-        """Whether a file of this length lies at `path`; its hash was checked when it came."""
+        """True where a file of this length lies at `path`; its hash was checked when it came."""
         try:
             return self.path is not None and self.path.stat().st_size == self.size_bytes
         except FileNotFoundError:

@@ -50,7 +50,7 @@ def is_lfs(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Room:
-    """What bounds files that come."""
+    """Bounds of files that come."""
 
     limits: LargeFileLimits
     space: DiskSpace | None
@@ -87,7 +87,8 @@ def lfs_app(
                 raise
             if isinstance(error, OSError):
                 error = DiskFullError.of(error, repos.spool)
-            await _send_json(send, _status_of(error), {"message": str(error)})
+            # `message` is what git-lfs shows, `error` what walle's own commands do.
+            await _send_json(send, _status_of(error), {"message": str(error), "error": str(error)})
 
     return app
 

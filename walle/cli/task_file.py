@@ -1,0 +1,84 @@
+"""`walle task add-file`: a large file of a task, without git-lfs on this machine."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+from walle.cli.credentials import TokenOption, UrlOption, ca_of
+from walle.cli.output import JsonFlag, emit, progress_console
+from walle.cli.task_folder import TaskFolderError, git_large_files
+from walle.deploy.cloud_client import CloudAddressError
+from walle.deploy.large_file_client import LargeFileClient
+from walle.durable_file import write_file
+
+
+def add_file(
+    scenario: Annotated[str, typer.Argument(help="The scenario of the task.")],
+    file: Annotated[Path, typer.Argument(help="The file, of any size up to 4 GiB.")],
+    url: UrlOption,
+    folder: Annotated[Path, typer.Option(help="The task's folder, in its git repository.")] = Path(),
+    place: Annotated[str, typer.Option("--as", help="Its path in the task; resources/NAME if not given.")] = "",
+    token: TokenOption = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Send a large file to the cloud, and put a Git LFS pointer to it into the task's folder, to be committed.
+
+    It is what git-lfs does, for who does not have it. The file itself need not lie in the folder. This needs the role
+    author in the scenario.
+    """
+    from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
+
+    path = place or f"resources/{file.name}"
+    if Path(path).is_absolute() or ".." in Path(path).parts or not path.startswith("resources/"):
+        raise typer.BadParameter(f"{path!r} is not below resources/ in the task's folder", param_hint="--as")
+    kept = git_large_files(folder)
+    if kept is None:
+        raise TaskFolderError(folder, "is not in a git repository; make one with: git init -b TASK")
+    try:
+        large = LargeFile.of(file)
+    except OSError as error:
+        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from error
+    if large.size_bytes > MAX_LARGE_FILE_BYTES:
+        what = f"{file} has {large.size_bytes} bytes; a large file has {MAX_LARGE_FILE_BYTES} at most"
+        raise typer.BadParameter(what, param_hint="FILE")
+
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=progress_console, transient=True) as progress:
+        bar = progress.add_task(escape(file.name), total=large.size_bytes)
+
+        async def work() -> bool:
+            try:
+                client = LargeFileClient(url, token, ca_pem=ca_of(url))
+            except CloudAddressError as error:
+                raise typer.BadParameter(str(error), param_hint="--url") from error
+            async with client:
+                return await client.put(
+                    scenario, large.sha256, file, large.size_bytes, lambda count: progress.update(bar, completed=count)
+                )
+
+        is_new = asyncio.run(work())
+    _keep(file, kept / large.sha256[:2] / large.sha256[2:4] / large.sha256)
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_file(target, large.pointer, mode=0o644)
+    lines = [
+        f"{escape(str(target))} points to {large.size_bytes:,} bytes, which the cloud {'has' if is_new else 'had'}",
+        f'next: list it in task.toml, [files] "{escape(path)}" = "shared"; then commit and push',
+    ]
+    report = {"path": path, "sha256": large.sha256, "size_bytes": large.size_bytes, "sent": is_new}
+    emit(report, as_json=as_json, text="\n".join(lines))
+
+
+def _keep(file: Path, place: Path) -> None:
+    """Keep a copy where git-lfs keeps its files, so that the task can be checked and simulated here."""
+    if place.exists():
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{place.name}.new")
+    shutil.copyfile(file, temporary)
+    temporary.replace(place)
