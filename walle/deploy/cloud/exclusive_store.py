@@ -1,4 +1,5 @@
 """Exclusive files in one SQLite file: sealed to the key of their device, so that this file does not tell contents.
+Those of groups (`walle.deploy.cloud.exclusive_groups`) are in it too, encrypted.
 
 Each change is one transaction, and raises the serial of its device. A file belongs to one key (generation) of a device:
 another key of the same id sees none of it. Several processes may have the file open.
@@ -7,8 +8,9 @@ another key of the same id sees none of it. Several processes may have the file 
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -17,6 +19,8 @@ from walle.deploy.cloud.disk_space import is_full
 from walle.errors import DeployError
 from walle.protocol import MAX_EXCLUSIVE_FILES, SealedFile
 
+_LOG = logging.getLogger(__name__)
+
 MAX_PAGE = 1000
 _BUSY_S = 5.0
 _SCHEMA = """
@@ -24,6 +28,11 @@ CREATE TABLE IF NOT EXISTS files (
     device_id TEXT NOT NULL, generation INTEGER NOT NULL, task TEXT NOT NULL, name TEXT NOT NULL,
     sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, put_s REAL NOT NULL, put_by TEXT NOT NULL, sealed BLOB NOT NULL,
     UNIQUE (device_id, task, name)) STRICT;
+CREATE TABLE IF NOT EXISTS group_files (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL, name TEXT NOT NULL, app_version TEXT NOT NULL,
+    rule TEXT NOT NULL, columns TEXT NOT NULL, size_bytes INTEGER NOT NULL, put_s REAL NOT NULL, put_by TEXT NOT NULL,
+    encrypted BLOB NOT NULL, UNIQUE (task, name, app_version, rule)) STRICT;
+CREATE TABLE IF NOT EXISTS group_serial (one INTEGER PRIMARY KEY, serial INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS serials (device_id TEXT PRIMARY KEY, serial INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
 
@@ -93,6 +102,20 @@ class DeviceFiles(NamedTuple):
     serial: int
     files: tuple[SealedFile, ...]
 
+    def with_groups(self, serial: int, files: Sequence[SealedFile]) -> "DeviceFiles":
+        """Return these and the files of the device's groups, of those that it has not by itself.
+
+        The serial is the sum of both, of which neither ever falls.
+        """
+        own = {(file.task, file.name) for file in self.files}
+        more = [file for file in files if (file.task, file.name) not in own]
+        if (left := len(own) + len(more) - MAX_EXCLUSIVE_FILES) > 0:
+            _LOG.error(
+                "a device has more than %d exclusive files: %d of groups are left out", MAX_EXCLUSIVE_FILES, left
+            )
+        found = sorted((*self.files, *more[: MAX_EXCLUSIVE_FILES - len(own)]), key=lambda file: (file.task, file.name))
+        return DeviceFiles(self.serial + serial, tuple(found))
+
 
 class ExclusiveStore:
     """The file at `path`, after `open`. Calls block; every call raises ExclusiveStoreError where the file fails."""
@@ -107,7 +130,7 @@ class ExclusiveStore:
             self.path.touch(mode=0o600)  # before SQLite makes it; its other files get the same permissions
         except OSError as error:
             raise ExclusiveStoreError(self.path, str(error)) from error
-        with self._connection() as db:
+        with self.connection() as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(_SCHEMA)
         return self
@@ -121,7 +144,7 @@ class ExclusiveStore:
             FormerKeyError: a later key of the device has files.
             TooManyFilesError: the device has MAX_EXCLUSIVE_FILES others.
         """
-        with self._writing() as db:
+        with self.writing() as db:
             later = "SELECT 1 FROM files WHERE device_id = ? AND generation > ? LIMIT 1"
             if db.execute(later, (device_id, generation)).fetchone() is not None:
                 raise FormerKeyError(device_id)
@@ -138,13 +161,13 @@ class ExclusiveStore:
 
     def has(self, device_id: str, task: str, name: str) -> bool:
         """Return whether a device, with any key, has a file."""
-        with self._connection() as db:
+        with self.connection() as db:
             query = "SELECT 1 FROM files WHERE (device_id, task, name) = (?, ?, ?)"
             return db.execute(query, (device_id, task, name)).fetchone() is not None
 
     def remove(self, device_id: str, task: str, name: str) -> bool:
         """Take a file from a device; return whether it had one."""
-        with self._writing() as db:
+        with self.writing() as db:
             key = (device_id, task, name)
             found = db.execute("DELETE FROM files WHERE (device_id, task, name) = (?, ?, ?)", key).rowcount > 0
             if found:
@@ -153,7 +176,7 @@ class ExclusiveStore:
 
     def files(self, device_id: str, generation: int) -> DeviceFiles:
         """Return what a key of a device has."""
-        with self._connection() as db:
+        with self.connection() as db:
             db.execute("BEGIN")  # serial and files of one state
             serial = db.execute("SELECT serial FROM serials WHERE device_id = ?", (device_id,)).fetchone()
             rows = db.execute(
@@ -166,7 +189,7 @@ class ExclusiveStore:
 
     def sealed(self, device_id: str, generation: int, sha256: str) -> bytes | None:
         """Return the sealed bytes of a file of this key of the device, None where it has none of this hash."""
-        with self._connection() as db:
+        with self.connection() as db:
             found = db.execute(
                 "SELECT sealed FROM files WHERE device_id = ? AND generation = ? AND sha256 = ?",
                 (device_id, generation, sha256),
@@ -187,7 +210,7 @@ class ExclusiveStore:
                 values.append(value)
         columns = "device_id, generation, task, name, size_bytes, put_s, put_by"
         found: list[ExclusiveRecord] = []
-        with self._connection() as db:
+        with self.connection() as db:
             query = f"SELECT {columns} FROM files WHERE {' AND '.join(where)} AND device_id > ? ORDER BY 1, 3, 4"  # noqa: S608
             for row in db.execute(query, (*values, after)):
                 if len(found) >= limit and row["device_id"] != found[-1].device_id:
@@ -195,10 +218,10 @@ class ExclusiveStore:
                 found.append(ExclusiveRecord(**row))
         return found
 
-    # --- internals ----------------------------------------------------------------------------------------------------
+    # --- transactions, also of `GroupFiles` ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
+    def connection(self) -> Iterator[sqlite3.Connection]:
         """Give a connection for the block: each call has its own."""
         try:
             with contextlib.closing(sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None)) as db:
@@ -212,9 +235,9 @@ class ExclusiveStore:
             raise ExclusiveStoreError(self.path, str(error)) from error
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[sqlite3.Connection]:
         """Give a connection with the write lock; commit at the end of the block, or roll back at an error."""
-        with self._connection() as db:
+        with self.connection() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
