@@ -59,7 +59,7 @@ class GroupKey:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            write_file(path, os.urandom(_KEY_BYTES).hex())
+            write_file(path, f"{os.urandom(_KEY_BYTES).hex()}\n")
         try:
             key = bytes.fromhex(path.read_text().strip())
         except ValueError as error:
