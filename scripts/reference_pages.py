@@ -17,10 +17,12 @@ from walle.cloud.feature_routes import feature_router
 from walle.cloud.identity.routes import identity_router
 from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.api import device_router, release_router, watch_router
+from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.exclusive_api import cen_router, exclusive_router
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.routes import BUSINESS, ROUTES, Caller
+from walle.deploy.cloud.targeting_api import targeting_router
 from walle.deploy.cloud.token_api import token_router
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
@@ -140,11 +142,15 @@ def _api() -> FastAPI:
     api = FastAPI()
     for router in (
         release_router(nothing, nothing, nothing),
+        targeting_router(nothing, nothing, nothing, nothing),
         device_router(nothing, nothing),
-        cen_router(nothing, nothing, nothing),
+        cen_router(nothing, nothing, nothing, nothing, nothing, nothing),
         identity_router(nothing, nothing),
         registry_router(nothing, nothing, nothing),
-        exclusive_router(nothing, nothing, nothing, nothing, space=nothing, audit=nothing),
+        exclusive_router(
+            nothing, nothing, nothing, nothing, nothing, typed_policy=nothing, space=nothing, audit=nothing
+        ),
+        attribute_router(nothing, nothing, nothing, on_change=nothing, space=nothing, audit=nothing, clock=nothing),
         feature_router(nothing, nothing),
         token_router(nothing, ""),
         watch_router(nothing, nothing, Answerer(), nothing),

@@ -61,6 +61,18 @@ async def test_files_are_put_listed_and_removed(tmp_path: Path) -> None:
             await walle("remove", *name, "--device", "phone-1")
         with pytest.raises(WalleError, match=r"no device 'phone-3' is enrolled.*; done before that for: phone-2"):
             await walle("put", *name, str(data), "--device", "phone-2", "--device", "phone-3")
+        group = ("--rule", "version_in(app_version, '>=10')")
+        put = (await walle("put", *name, str(data), *group)).replace("\n", " ")
+        assert "gallery.json of shop/count, 2 bytes, is there for the group version_in(app_version, '>=10')" in put
+        assert (await walle("put", *name, str(data), "--app-version", "<9", "--json"))["app_version"] == "<9"
+        listed = await walle("list", "shop/count", "--json")
+        assert [one["policy"]["app_version"] for one in listed if "policy" in one] == ["<9", ""]
+        assert "app version <9" in await walle("list", "shop")
+        assert (await walle("remove", *name, *group, "--json"))["devices"] == []
+        with pytest.raises(CloudRefusedError, match=r"there is no file 'gallery.json' of shop/count for this rule"):
+            await walle("remove", *name, *group)
+        for both_or_none in ((), ("--device", "phone-2", *group)):
+            assert "one of both" in (await walle("put", *name, str(data), *both_or_none)).replace("\n", " ")
         await asyncio.to_thread(data.write_bytes, bytes(101))
         with pytest.raises(CloudRefusedError, match="larger than 100 bytes, its max_bytes"):
             await walle("put", *name, str(data), "--device", "phone-2")

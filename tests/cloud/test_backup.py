@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from walle.clock import ManualClock, SystemClock
 from walle.cloud import CloudHome
@@ -17,9 +19,13 @@ from walle.cloud.backup import MANIFEST, BackupError, Manifest, make_backup
 from walle.cloud.identity.store import IdentityRefusedError
 from walle.cloud.restore import restore_backup, skip_release_numbers
 from walle.cloud.secret_files import SecretFilesError, is_secret, load_secrets, save_secrets
+from walle.deploy.cloud.attribute_schema import ColumnType
+from walle.deploy.cloud.attribute_table import TableFacts
 from walle.deploy.cloud.audit import read_records, verify
 from walle.deploy.cloud.folder_store import FolderStore
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.signing import Signer
+from walle.protocol import Profile
 
 PASSPHRASE = "correct horse battery"
 SECRETS = {
@@ -28,6 +34,7 @@ SECRETS = {
     "keys/release.pem",
     "keys/timestamp.pem",
     "offline-keys/root.pem",
+    "keys/group-files.key",
     "offline-keys/scenarios.pem",
     "offline-keys/scenario-shop.pem",
 }
@@ -111,6 +118,30 @@ def test_a_backup_has_no_secret(home: CloudHome, tmp_path: Path) -> None:
     assert set(load_secrets(keys, PASSPHRASE)) == SECRETS | {"custom"}
     assert manifest.has_keys
     assert keys.stat().st_mode & 0o777 == 0o600
+
+
+def test_uploaded_attributes_are_restored_and_files_of_groups_with_the_keys(home: CloudHome, tmp_path: Path) -> None:
+    facts = TableFacts(key="device_id", columns={"age": ColumnType.INT}, rows=0, put_s=1.0, put_by="anna")
+    with home.uploaded.receive() as (path, file):
+        file.write(b'{"device_id": "d1", "age": 30}')
+        home.uploaded.stage(path, facts).commit()
+    home.group_files.put("shop/ipv", "a", Policy(">=10"), b"contents of a group", by="anna")
+    keys = tmp_path / "keys"
+    out, _ = backup_of(home, keys=keys, passphrase=PASSPHRASE)
+    assert b"contents of a group" not in b"".join(contents(out).values())
+    device = ec.generate_private_key(ec.SECP256R1())
+    der = device.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    for name, options in (("with", {"keys": keys, "passphrase": PASSPHRASE}), ("without", {})):
+        restore_backup(out, tmp_path / name, ManualClock(), **options)  # type: ignore[arg-type]
+        restored = CloudHome(tmp_path / name)
+        restored.prepare()
+        assert restored.uploaded.read()
+        found = restored.uploaded.current.explain(Profile("d1", "10"))
+        assert found.uploaded == {"uploaded.age": 30}
+        files = restored.group_files.of(found)
+        assert [file.name for file in files] == ["a"]
+        sealed = [home.group_files.part("d1", 1, der, files), restored.group_files.part("d1", 1, der, files)]
+        assert sealed[1] == (sealed[0] if options else ())
 
 
 def test_a_task_cannot_have_its_files_taken_for_secrets() -> None:

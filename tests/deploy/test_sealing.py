@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from walle.deploy.sealing import SealError, open_sealed, seal
+from walle.deploy.sealing import SealError, _derived_key, _point, open_sealed, seal, seal_again
 from walle.deploy.signing import Signer
 from walle.protocol import SEAL_OVERHEAD_BYTES, ExclusiveList, seal_info
 
@@ -100,3 +100,43 @@ def test_only_a_key_of_the_curve_of_devices_is_sealed_to() -> None:
     other = Ed25519PrivateKey.generate().public_key()
     with pytest.raises(SealError, match="of the curve P-256"):
         seal(b"x", other.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo), b"")
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 70_000])
+def test_sealing_again_gives_the_same_bytes_which_the_rfc_opens(size_bytes: int) -> None:
+    key, data, info = ec.generate_private_key(ec.SECP256R1()), os.urandom(size_bytes), b"whose"
+    sealed = seal_again(data, _der(key), info, b"secret")
+    assert sealed == seal_again(data, _der(key), info, b"secret")
+    assert len(sealed) == size_bytes + SEAL_OVERHEAD_BYTES
+    assert open_sealed(sealed, key, info) == _opened_by_the_rfc(sealed, key, info) == data
+    with pytest.raises(SealError):
+        open_sealed(sealed, key, b"another")
+
+
+def test_anything_that_differs_gives_another_ephemeral_key() -> None:
+    """A key and a nonce that encrypt two contents would give both away."""
+    keys = [_der(ec.generate_private_key(ec.SECP256R1())) for _ in range(2)]
+    made = {
+        seal_again(data, key, info, secret)[:65]
+        for data in (b"a", b"b")
+        for key in keys
+        for info in (b"i", b"j")
+        for secret in (b"s", b"t")
+    }
+    assert len(made) == 16
+
+
+def test_the_ephemeral_key_is_derived_as_the_rfc_says() -> None:
+    """The ephemeral key of the first vector of RFC 9180, A.3: DHKEM(P-256, HKDF-SHA256)."""
+    seed = bytes.fromhex("4270e54ffd08d79d5928020af4686d8f6b7d35dbe470265f1f5aa22816ce860e")
+    public = "04a92719c6195d5085104f469a8b9814d5838ff72b60501e2c4466e5e67b325ac9"
+    public += "8536d7b61a1af4b78e5b7f951c0900be863c403ce65c9bfcb9382657222d18c4"
+    assert _point(_derived_key(seed).public_key()).hex() == public
+
+
+def test_a_key_of_another_curve_is_refused() -> None:
+    key = ec.generate_private_key(ec.SECP384R1())
+    with pytest.raises(SealError, match="P-256"):
+        seal(b"x", _der(key), b"i")
+    with pytest.raises(SealError, match="P-256"):
+        seal_again(b"x", _der(key), b"i", b"s")

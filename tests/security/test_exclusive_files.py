@@ -23,7 +23,7 @@ from walle.cloud.restore import restore_backup
 from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.audit import read_records
 from walle.deploy.sealing import SealError, open_sealed
-from walle.protocol import MAX_EXCLUSIVE_FILES, SEAL_OVERHEAD_BYTES, ExclusiveList, seal_info
+from walle.protocol import MAX_EXCLUSIVE_FILES, PROFILE_HEADER, SEAL_OVERHEAD_BYTES, ExclusiveList, Profile, seal_info
 
 SECRET = b'{"faces": ["who is in the gallery"]}'
 CONFIG = TASK_CONFIG + '[output]\ndestination = "app"\n'  # what the test reads is not uploaded
@@ -102,6 +102,66 @@ async def test_a_file_is_put_changed_and_removed_without_a_new_version(tmp_path:
             return not list((tmp_path / "mine" / "exclusive" / "sealed").iterdir())
 
         await until(is_deleted)  # the list that does not have it comes first
+
+
+@pytest.mark.asyncio
+async def test_a_group_has_a_file_which_the_devices_own_goes_before(tmp_path: Path) -> None:
+    async with installed(tmp_path, "mine", "other") as (shop, (mine, other)):
+        (shop.cloud.home.folder / "attributes.toml").write_text('[uploaded]\nis_member = "bool"\n')
+        rows = b'{"device_id": "mine", "is_member": true}'
+        assert (await shop.http.put("/v1/attributes/device_id", content=rows)).status_code == 200
+        rule = {"rule": "uploaded.is_member"}
+        for text in ("first", "second"):
+            assert (await shop.http.put(PATH, params=rule, content=text.encode())).status_code == 204
+            await until_reads(mine, text)
+        assert await gallery(other) is None
+        listed = (await shop.http.get("/v1/exclusive/shop")).json()
+        assert (listed["files"], [one["policy"]["rule"] for one in listed["groups"]]) == ([], ["uploaded.is_member"])
+        await put(shop, "mine", b"own")
+        await until_reads(mine, "own")
+        assert (await shop.http.delete(PATH, params={"device": "mine"})).status_code == 204
+        await until_reads(mine, "second")
+        rows = rows.replace(b"mine", b"other")  # the device leaves the group, and another joins it
+        assert (await shop.http.put("/v1/attributes/device_id", content=rows)).status_code == 200
+        await until_reads(mine, None)
+        await until_reads(other, "second")
+        assert (await shop.http.delete(PATH, params=rule)).status_code == 204
+        assert (await shop.http.delete(PATH, params=rule)).status_code == 404
+        await until_reads(other, None)
+
+
+@pytest.mark.asyncio
+async def test_a_file_of_a_group_is_told_and_given_to_its_devices_alone(tmp_path: Path) -> None:
+    async with enrolled(tmp_path, "mine", "other") as shop:
+        home = shop.cloud.home
+        (home.folder / "attributes.toml").write_text('[attributes]\nos = "string"\n')
+        for params, status in (({"rule": "os == 3"}, 422), ({}, 422), ({"rule": "os == 'a'", "device": "mine"}, 422)):
+            assert (await shop.http.put(PATH, params=params, content=b"x")).status_code == status
+        assert (await shop.http.put(PATH, params={"rule": "os == 'a'"}, content=SECRET)).status_code == 204
+
+        def headers(device: str, said: str, **attributes: str) -> dict[str, str]:
+            return session_headers(home, device) | {PROFILE_HEADER: Profile(said, "10.1", attributes).to_header()}
+
+        async def asked(path: str, sent: dict[str, str]) -> httpx.Response:
+            return await shop.http.get(path, headers=sent)
+
+        found = ExclusiveList.from_bytes((await asked("/cen/files", headers("mine", "mine", os="a"))).content)
+        (entry,) = found.files
+        path = f"/cen/files/{entry.sha256}"
+        answer = await asked(path, headers("mine", "mine", os="a"))
+        assert (answer.status_code, len(answer.content)) == (200, entry.size_bytes)
+        for sent in (
+            session_headers(home, "mine"),  # without a profile
+            headers("mine", "mine", os="b"),
+            headers("other", "other", os="a"),  # whose file has other bytes
+        ):
+            assert (await asked(path, sent)).status_code == 404
+        for sent in (session_headers(home, "mine"), headers("mine", "mine", os="b")):
+            none = ExclusiveList.from_bytes((await asked("/cen/files", sent)).content)
+            assert (none.files, none.serial) == ((), found.serial)
+        assert (await asked("/cen/files", headers("mine", "other", os="a"))).status_code == 422
+        assert (await asked("/cen/files", headers("mine", "mine") | {PROFILE_HEADER: "{"})).status_code == 422
+        assert all(SECRET not in path.read_bytes() for path in home.folder.glob("exclusive.db*"))
 
 
 # --- who may ----------------------------------------------------------------------------------------------------------

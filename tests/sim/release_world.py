@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from walle.clock import Clock
 from walle.deploy.cloud.attribute_schema import ColumnType, Schema
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
+from walle.deploy.cloud.exclusive_groups import GroupPart
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.large_file import LargeFile
@@ -146,8 +147,8 @@ class ReleaseWorld:
     async def _code_files(self, bundle: Bundle, older: Sequence[str]) -> None:
         self.coded.append((bundle.manifest.version, tuple(older)))
 
-    async def _exclusive_files(self, device_id: str, generation: int) -> bytes:
-        raise NotImplementedError(f"no exclusive files here, of {device_id} {generation}")
+    async def _exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes:
+        raise NotImplementedError(f"no exclusive files here, of {device_id} {generation} {groups}")
 
     async def _check(self, scenario: str, task: str, version: str) -> None:
         if (scenario, task) != ("shop", "ipv") or version not in VERSIONS:

@@ -1,4 +1,4 @@
-"""`walle file`: files of single devices, which come to them through /cen."""
+"""`walle file`: files of single devices and of groups, which come to them through /cen."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,13 +12,17 @@ from rich.markup import escape
 from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit, emit_rows
 from walle.deploy.cloud_client import CloudAddressError, CloudRefusedError
-from walle.deploy.exclusive_client import ExclusiveClient, ExclusiveFileJson
+from walle.deploy.exclusive_client import ExclusiveClient, ExclusiveFileJson, GroupFileJson
 from walle.errors import WalleError
 from walle.protocol import MAX_EXCLUSIVE_BYTES
 
 TaskArgument = Annotated[str, typer.Argument(metavar="SCENARIO/TASK", help="The task that reads it.")]
 NameArgument = Annotated[str, typer.Argument(help="The file's name under [[exclusive]] in task.toml.")]
-DevicesOption = Annotated[list[str], typer.Option("--device", help="The id of a device; once for each.")]
+DevicesOption = Annotated[list[str] | None, typer.Option("--device", help="The id of a device; once for each.")]
+RuleOption = Annotated[
+    str, typer.Option(help="In place of --device: all devices for which it is true, such as: uploaded.is_member")
+]
+AppVersionOption = Annotated[str, typer.Option(help="In place of --device: app versions, such as '>=10,<11'.")]
 
 
 def put(
@@ -26,15 +30,20 @@ def put(
     name: NameArgument,
     file: Annotated[Path, typer.Argument(help="The file whose contents it has.")],
     url: UrlOption,
-    device: DevicesOption,
+    device: DevicesOption = None,
+    rule: RuleOption = "",
+    app_version: AppVersionOption = "",
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Give devices a file of their own, in place of the one that they have by this name.
+    """Give devices, or the group of a rule, a file of their own, in place of the one that they have by this name.
 
-    The cloud seals it to the key of each device and keeps nothing that it can read itself. Devices ask for it once a
-    minute; their task reads it with ctx.exclusive. This needs the role releaser in the task's scenario.
+    The cloud seals it to the key of each device. It keeps nothing that it can read itself of single devices, and files
+    of groups encrypted with its own key. A device's own file goes before those of its groups, of which the newest
+    counts. Devices ask once a minute; their task reads the file with ctx.exclusive. This needs the role releaser in the
+    task's scenario.
     """
+    devices = _either(device, rule, app_version)
     scenario, task_name = _parts(task)
     try:
         data = file.read_bytes()
@@ -46,30 +55,44 @@ def put(
         raise typer.BadParameter(what, param_hint="FILE")
 
     async def work(client: ExclusiveClient) -> list[str]:
-        return await _each(device, lambda one: client.put(scenario, task_name, name, one, data))
+        if not devices:
+            await client.put_group(scenario, task_name, name, data, rule=rule, app_version=app_version)
+        return await _each(devices, lambda one: client.put(scenario, task_name, name, one, data))
 
     done = _run(url, token, work)
-    what = f"{escape(name)} of {escape(task)}, {len(data)} bytes, is there for {_devices(done)}"
-    emit({"task": task, "name": name, "devices": done, "size_bytes": len(data)}, as_json=as_json, text=what)
+    whose = _devices(done) if devices else f"the group {escape(_group(rule, app_version))}"
+    what = f"{escape(name)} of {escape(task)}, {len(data)} bytes, is there for {whose}"
+    group = {} if devices else {"rule": rule, "app_version": app_version}
+    emit({"task": task, "name": name, "devices": done, "size_bytes": len(data), **group}, as_json=as_json, text=what)
 
 
 def remove(
     task: TaskArgument,
     name: NameArgument,
     url: UrlOption,
-    device: DevicesOption,
+    device: DevicesOption = None,
+    rule: RuleOption = "",
+    app_version: AppVersionOption = "",
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """Take a file from devices: they delete it when they ask next. This needs the role releaser in the scenario."""
+    """Take a file from devices or a group: they delete it when they ask next.
+
+    A rule is written as `walle file list` shows it. This needs the role releaser in the scenario.
+    """
     scenario, task_name = _parts(task)
+    devices = _either(device, rule, app_version)
 
     async def work(client: ExclusiveClient) -> list[str]:
-        return await _each(device, lambda one: client.remove(scenario, task_name, name, one))
+        if not devices:
+            await client.remove_group(scenario, task_name, name, rule=rule, app_version=app_version)
+        return await _each(devices, lambda one: client.remove(scenario, task_name, name, one))
 
     done = _run(url, token, work)
-    what = f"{escape(name)} of {escape(task)} is removed for {_devices(done)}"
-    emit({"task": task, "name": name, "devices": done}, as_json=as_json, text=what)
+    whose = _devices(done) if devices else f"the group {escape(_group(rule, app_version))}"
+    what = f"{escape(name)} of {escape(task)} is removed for {whose}"
+    group = {} if devices else {"rule": rule, "app_version": app_version}
+    emit({"task": task, "name": name, "devices": done, **group}, as_json=as_json, text=what)
 
 
 def list_files(
@@ -79,17 +102,24 @@ def list_files(
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
-    """List which devices have which files, without contents. This needs the role reader in the scenario.
+    """List which devices and groups have which files, without contents. This needs the role reader in the scenario.
 
     A file that was sealed to an earlier key of its device (`key`) reaches nobody: put it again.
     """
     scenario, _, task_name = task.partition("/")
 
-    async def work(client: ExclusiveClient) -> list[ExclusiveFileJson]:
-        return [file async for file in client.files(scenario, task=task_name, device_id=device)]
+    async def work(client: ExclusiveClient) -> tuple[list[ExclusiveFileJson], list[GroupFileJson]]:
+        found = [file async for file in client.files(scenario, task=task_name, device_id=device)]
+        return found, [] if device else await client.groups(scenario, task=task_name)
 
-    found = _run(url, token, work)
-    emit_rows(list(found) if as_json else [_row(file) for file in found], as_json=as_json)
+    found, groups = _run(url, token, work)
+    if as_json:
+        emit_rows([*found, *groups], as_json=True)
+        return
+    if found or not groups:
+        emit_rows([_row(file) for file in found], as_json=False)
+    if groups:
+        emit_rows([_group_row(file) for file in groups], as_json=False)
 
 
 async def _each(devices: list[str], act: Callable[[str], Coroutine[Any, Any, None]]) -> list[str]:
@@ -142,8 +172,31 @@ def _row(file: ExclusiveFileJson) -> dict[str, Any]:
     }
 
 
+def _group_row(file: GroupFileJson) -> dict[str, Any]:
+    return {
+        "group": _group(file["policy"].get("rule", ""), file["policy"]["app_version"]),
+        "task": file["task"],
+        "name": file["name"],
+        "bytes": file["size_bytes"],
+        "put": f"{datetime.fromtimestamp(file['put_s']).astimezone():%Y-%m-%d %H:%M} by {file['put_by']}",
+    }
+
+
+def _group(rule: str, app_version: str) -> str:
+    return " and ".join(filter(None, (rule, app_version and f"app version {app_version}")))
+
+
+def _either(devices: list[str] | None, rule: str, app_version: str) -> list[str]:
+    """Return the devices, empty for a group."""
+    if bool(devices) == bool(rule or app_version):
+        raise typer.BadParameter(
+            "give devices, or a rule or app versions of a group: one of both", param_hint="--device"
+        )
+    return devices or []
+
+
 def register(app: typer.Typer) -> None:
-    group = typer.Typer(help="Give single devices files of their own, list and remove them.", no_args_is_help=True)
+    group = typer.Typer(help="Give devices and groups files of their own, list and remove them.", no_args_is_help=True)
     group.command(epilog="Example: walle file put shop/ipv gallery.json alice.json --device phone-1")(put)
     group.command("list", epilog="Example: walle file list shop/ipv")(list_files)
     group.command(epilog="Example: walle file remove shop/ipv gallery.json --device phone-1")(remove)

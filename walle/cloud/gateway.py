@@ -66,7 +66,7 @@ from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
-from walle.protocol import DEVICE_HEADER, MAX_DICTIONARY_BYTES
+from walle.protocol import DEVICE_HEADER, MAX_DICTIONARY_BYTES, Profile
 
 _LOG = logging.getLogger(__name__)
 
@@ -278,14 +278,39 @@ class GatewayNode:
             return DeviceKey(*await identities.current_key(device_id))
 
         repos, space = self._home.repos, self._space
-        app.include_router(exclusive_router(exclusive, repos, key_of, access, space=space, audit=audit))
+        groups = self._home.group_files
+
+        def join(profile: Profile) -> Profile:
+            return uploaded.current.join(profile)
+
+        app.include_router(
+            exclusive_router(
+                exclusive,
+                groups,
+                repos,
+                key_of,
+                access,
+                typed_policy=releases.typed_policy,
+                space=space,
+                audit=audit,
+            )
+        )
         attributes = self._home.attributes
         app.include_router(
             attribute_router(
                 uploaded, attributes, access, on_change=self._read_uploaded, space=space, audit=audit, clock=self._clock
             )
         )
-        app.include_router(cen_router(exclusive, releases, self._identity.verifier.identity))
+        app.include_router(
+            cen_router(
+                exclusive,
+                groups,
+                releases,
+                self._identity.verifier.identity,
+                key_of,
+                join,
+            )
+        )
         files = cdn_app(self._home.files, self._home.coded_files)
         app.mount("/cdn", signed_files(files, self._home.file_addresses))
         git = git_app(

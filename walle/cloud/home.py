@@ -14,6 +14,7 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.access_file import AccessFile
 from walle.deploy.cloud.audit import AuditLog
 from walle.deploy.cloud.coded_files import CodedFiles
+from walle.deploy.cloud.exclusive_groups import GroupFiles, GroupKey
 from walle.deploy.cloud.exclusive_store import ExclusiveStore
 from walle.deploy.cloud.file_address import FileAddresses
 from walle.deploy.cloud.files import FileStore
@@ -35,6 +36,7 @@ class CloudHome:
         signatures/         of versions             epoch               of serials, after a restore
         keys/audit.pem      signs heads of the log  audit/              who did what, hash-chained
         keys/files.json     signs addresses of files
+        keys/group-files.key  encrypts exclusive files of groups
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         authority/          the servers' certificate authority
         identity/           keys that make devices' identities, for the identity node alone
@@ -44,7 +46,7 @@ class CloudHome:
         cloud-files/        what only the cloud's phases read
         files.toml          the bucket in which both lie instead (walle.cloud.file_places)
         releases.db  monitor.db  uploads.db  devices.db  identities.db
-        exclusive.db        files of single devices, sealed to their keys
+        exclusive.db        files of single devices, sealed to their keys, and of groups, encrypted
 
     `prepare` makes what is absent; the nodes only read keys and tokens.
     """
@@ -75,6 +77,7 @@ class CloudHome:
             write_file(self.folder / "admin.token", f"{token}\n")
             access.save(self.folder / "access.toml")
         self.uploaded.prepare()
+        GroupKey(keys / "group-files.key")  # made once, before two gateways could
         if self.access.rename_roles():
             _LOG.info("access.toml has the names that roles have now: reader, author, releaser, admin")
         self.access.keep_spare()
@@ -125,6 +128,11 @@ class CloudHome:
     def exclusive(self) -> ExclusiveStore:
         """The store of exclusive files. Several processes may use it at once."""
         return ExclusiveStore(self.folder / "exclusive.db").open()
+
+    @functools.cached_property
+    def group_files(self) -> GroupFiles:
+        """Exclusive files of groups, in the same store. Several processes may use them at once."""
+        return GroupFiles(self.exclusive, lambda: GroupKey(self.folder / "keys" / "group-files.key"))
 
     @functools.cached_property
     def uploaded(self) -> UploadedAttributes:

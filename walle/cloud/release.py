@@ -20,6 +20,7 @@ from walle.cloud.trust import OnlineRoles
 from walle.deploy.cloud.attribute_schema import read_schema
 from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, UnsignedBundle, build_unsigned
 from walle.deploy.cloud.compilers import other_pythons
+from walle.deploy.cloud.exclusive_groups import GroupPart
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.large_file import LargeFile
@@ -113,8 +114,9 @@ class ReleaseNode:
             OnlineRoles, home.trust, read_epoch(home.folder), clock, timestamp_life_s=life_s
         )
 
-        async def exclusive_files(device_id: str, generation: int) -> bytes:
-            found = await asyncio.to_thread(home.exclusive.files, device_id, generation)
+        async def exclusive_files(device_id: str, generation: int, groups: GroupPart) -> bytes:
+            own = await asyncio.to_thread(home.exclusive.files, device_id, generation)
+            found = own.with_groups(groups.serial, groups.files)
             return roles.sign_exclusive(device_id, generation, found).to_bytes()
 
         await asyncio.to_thread(lambda: home.exclusive)

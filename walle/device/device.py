@@ -41,6 +41,7 @@ from walle.pipeline.store import FeatureStore
 from walle.pipeline.stream_engine import StreamEngine, TakenEvent
 from walle.pipeline.task_results import ResultStream
 from walle.pipeline.tunnel.client import TunnelClient, client_context
+from walle.protocol import Profile
 from walle.task_log import TaskLog
 from walle.task_runner import TaskRunner
 
@@ -105,7 +106,7 @@ class Device:
                 config.folder / "exclusive",
                 config.device_id,
                 trust,
-                HttpExclusiveSource(http, credentials),
+                HttpExclusiveSource(http, credentials, self._profile),
                 lambda sealed, info: open_sealed(sealed, credentials.key, info),
                 active=lambda: [version.manifest for version in active.values()],
             )
@@ -205,6 +206,10 @@ class Device:
     def tasks(self) -> dict[str, str]:
         """The active version of each task."""
         return self.agent.tasks
+
+    def _profile(self) -> Profile:
+        config = self.config
+        return Profile(config.device_id, config.app_version, config.attributes, self.agent.tasks)
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers for the app's next request to its server: `X-Walle-Profile` and `X-Walle-Device`.

@@ -1,10 +1,12 @@
 """The cloud's /cen over HTTP, with the session of the device (`walle.deploy.device.exclusive`)."""
 
+from collections.abc import Callable
+
 import httpx
 
 from walle.deploy.device.fetch import FetchError, WrongLengthError
 from walle.device.credentials import DeviceCredentials
-from walle.protocol import DEVICE_HEADER
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
 
 _TIMEOUT_S = 30.0
 
@@ -12,9 +14,10 @@ _TIMEOUT_S = 30.0
 class HttpExclusiveSource:
     """An `ExclusiveSource`. Addresses are relative to the client's `base_url`: no other server gets the session."""
 
-    def __init__(self, http: httpx.AsyncClient, credentials: DeviceCredentials) -> None:
+    def __init__(self, http: httpx.AsyncClient, credentials: DeviceCredentials, profile: Callable[[], Profile]) -> None:
         self._http = http
         self._credentials = credentials
+        self._profile = profile
 
     async def fetch(self, path: str, *, max_bytes: int) -> bytes:
         """Return what is at a path; where the cloud does not know the session any more, with another one."""
@@ -31,7 +34,9 @@ class HttpExclusiveSource:
         return data
 
     async def _get(self, path: str, session: str, max_bytes: int) -> tuple[int, bytes]:
-        headers = {DEVICE_HEADER: session, "Accept-Encoding": "identity"}
+        # By its profile the cloud knows the device's groups, which have files too.
+        profile = self._profile().to_header()
+        headers = {DEVICE_HEADER: session, PROFILE_HEADER: profile, "Accept-Encoding": "identity"}
         data = bytearray()
         async with self._http.stream("GET", path, headers=headers, timeout=_TIMEOUT_S) as response:
             if response.status_code != httpx.codes.OK:

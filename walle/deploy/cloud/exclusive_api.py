@@ -11,8 +11,11 @@ from walle.deploy.cloud.api import check_role, identify
 from walle.deploy.cloud.audit import Audit
 from walle.deploy.cloud.bundle import CONFIG_FILE
 from walle.deploy.cloud.disk_space import DiskSpace
+from walle.deploy.cloud.exclusive_groups import GroupFile, GroupFiles, GroupPart
 from walle.deploy.cloud.exclusive_store import MAX_PAGE, ExclusiveStore
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.repo import RepoError, TaskRepos
+from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.deploy.cloud.task_config import TaskConfig, TaskConfigError
 from walle.deploy.sealing import seal
 from walle.errors import DeployError
@@ -21,8 +24,11 @@ from walle.protocol import (
     DEVICE_HEADER,
     MAX_EXCLUSIVE_BYTES,
     MAX_ID_CHARS,
+    PROFILE_HEADER,
     ExclusiveFile,
+    Profile,
     ProtocolError,
+    SealedFile,
     check_sha256,
     seal_info,
 )
@@ -40,20 +46,37 @@ class DeviceKey(NamedTuple):
 class SignedLists(Protocol):
     """Method of `walle.deploy.cloud.release_service.ReleaseService` that the routes call."""
 
-    async def exclusive_files(self, device_id: str, generation: int) -> bytes: ...
+    async def exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes: ...
 
 
 type KeyOf = Callable[[str], Awaitable[DeviceKey]]
 """`await key_of(device_id)` returns the key of a device, and raises AccessError where it has none that is valid."""
+type TypedPolicy = Callable[[Policy], Awaitable[Policy]]
+"""`await typed_policy(policy)` returns the policy once its rule was found to be valid, and raises RuleError."""
+type Join = Callable[[Profile], Profile]
+"""`join(profile)` returns a profile with what was uploaded of it."""
 type IdentifySession = Callable[[bytes | None], DeviceIdentity]
 """`identify_session(header)` returns the device of a session, and raises DeployError where it is not valid."""
 
-Device = Annotated[str, Query(min_length=1, max_length=MAX_ID_CHARS, description="the device's id")]
+Device = Annotated[str, Query(max_length=MAX_ID_CHARS, description="the device's id; or a group is given")]
+Rule = Annotated[str, Query(max_length=MAX_RULE_CHARS, description="of a group: CEL over declared attributes")]
+AppVersion = Annotated[str, Query(max_length=1000, description="of a group: PEP 440 range such as '>=10,<11'")]
 Authorization = Annotated[str, Header()]
 
 
 class ExclusiveFileError(DeployError):
     """A file that the tasks of a scenario do not list, or that is larger than they allow. Over HTTP: 422."""
+
+
+class UnknownGroupFileError(DeployError):
+    """There is no file for the rule. Over HTTP: 404."""
+
+    status = 404
+
+    def __str__(self) -> str:
+        task, name = self.args
+        what = f"there is no file {name[:100]!r} of {task[:200]} for this rule"
+        return f"{what}; list the files, with their rules as they were put: walle file list"
 
 
 class UnknownFileError(DeployError):
@@ -71,15 +94,22 @@ class UnknownFileError(DeployError):
 
 def exclusive_router(
     store: ExclusiveStore,
+    groups: GroupFiles,
     repos: TaskRepos,
     key_of: KeyOf,
     access: Identifier,
     *,
+    typed_policy: TypedPolicy,
     space: DiskSpace,
     audit: Audit,
 ) -> APIRouter:
     """Return /v1/exclusive, for people. Contents are sealed here: the cloud keeps none that it could read."""
     router = APIRouter(prefix="/v1/exclusive", tags=["exclusive files"])
+
+    async def _group(device: str, rule: str, app_version: str) -> Policy | None:
+        """Return the policy of a group, None for a device."""
+        _check_either(device, rule, app_version)
+        return None if device else await typed_policy(Policy(app_version, rule))
 
     def releaser(authorization: str, scenario: str) -> Identity:
         identity = identify(access, authorization)
@@ -88,21 +118,37 @@ def exclusive_router(
 
     @router.put("/{scenario}/{task}/{name}", status_code=204)
     async def put(
-        scenario: str, task: str, name: str, request: Request, device: Device, authorization: Authorization = ""
+        scenario: str,
+        task: str,
+        name: str,
+        request: Request,
+        *,
+        device: Device = "",
+        rule: Rule = "",
+        app_version: AppVersion = "",
+        authorization: Authorization = "",
     ) -> None:
-        """Give a device a file, the request's body, for a task; this needs the role `releaser` in its scenario.
+        """Give a device, or the devices of a rule, a file; this needs the role `releaser` in the task's scenario.
 
-        One of the newest versions of the task must list the name under [[exclusive]]. The device has the file at its
-        next question, without a new version. A file that is there by this name is replaced.
+        The file is the request's body. A device has the newest file of its groups, unless it has one of its own. One of
+        the newest versions of the task must list the name under [[exclusive]]. The device has the file at its next
+        question, without a new version. A file that is there by this name, for the device or this rule, is replaced.
         """
         identity = releaser(authorization, scenario)
+        policy = await _group(device, rule, app_version)
         listed = await asyncio.to_thread(_listed, repos, scenario, task, name)
-        await key_of(device)  # before a body for nobody is read
+        if policy is None:
+            await key_of(device)  # before a body for nobody is read
         data = await _body(request, min(listed.max_bytes, MAX_EXCLUSIVE_BYTES))
-        key = await key_of(device)  # which may have changed since: a body may take minutes
-        await asyncio.to_thread(space.check)
-        details = {"device": device, "name": name, "size_bytes": len(data)}
         full = f"{scenario}/{task}"
+        await asyncio.to_thread(space.check)
+        details: dict[str, Any] = {"device": device, "name": name, "size_bytes": len(data)}
+        if policy is not None:
+            details = {"policy": policy.to_plain(), "name": name, "size_bytes": len(data)}
+            await audit.record("file.put", who=identity.name, subject=full, details=details)
+            await asyncio.to_thread(groups.put, full, name, policy, data, by=identity.name)
+            return
+        key = await key_of(device)  # which may have changed since: a body may take minutes
         await audit.record("file.put", who=identity.name, subject=full, details=details)
 
         def work() -> None:
@@ -112,10 +158,30 @@ def exclusive_router(
         await asyncio.to_thread(work)
 
     @router.delete("/{scenario}/{task}/{name}", status_code=204)
-    async def remove(scenario: str, task: str, name: str, device: Device, authorization: Authorization = "") -> None:
-        """Take a file from a device; this needs the role `releaser` in its scenario."""
+    async def remove(
+        scenario: str,
+        task: str,
+        name: str,
+        *,
+        device: Device = "",
+        rule: Rule = "",
+        app_version: AppVersion = "",
+        authorization: Authorization = "",
+    ) -> None:
+        """Take a file from a device, or from the devices of a rule; this needs the role `releaser` in its scenario."""
         identity = releaser(authorization, scenario)
-        full, details = f"{scenario}/{task}", {"device": device, "name": name}
+        full = f"{scenario}/{task}"
+        details: dict[str, Any] = {"device": device, "name": name}
+        _check_either(device, rule, app_version)
+        if not device:
+            policy = Policy(app_version, rule.strip())
+            if not await asyncio.to_thread(groups.has, full, name, policy):
+                raise UnknownGroupFileError(full, name)
+            details = {"policy": policy.to_plain(), "name": name}
+            await audit.record("file.remove", who=identity.name, subject=full, details=details, must=False)
+            if not await asyncio.to_thread(groups.remove, full, name, policy):
+                raise UnknownGroupFileError(full, name)
+            return
         if not await asyncio.to_thread(store.has, device, full, name):  # what cannot be done leaves no record
             raise UnknownFileError(device, full, name)
         await audit.record("file.remove", who=identity.name, subject=full, details=details, must=False)
@@ -134,18 +200,33 @@ def exclusive_router(
     ) -> dict[str, Any]:
         """List which devices have which files, without contents; this needs the role `reader` in the scenario.
 
-        The next page is `after` of the answer, "" at the end.
+        The next page is `after` of the answer, "" at the end. `groups` are the files of rules, on the first page.
         """
         check_role(identify(access, authorization), scenario, Role.READER)
         found = await asyncio.to_thread(store.records, scenario, task=task, device_id=device, after=after, limit=limit)
         last = found[-1].device_id if len(found) >= limit else ""
-        return {"files": [record.to_plain() for record in found], "after": last}
+        of_groups = [] if after or device else await asyncio.to_thread(groups.files, scenario, task=task)
+        return {
+            "files": [record.to_plain() for record in found],
+            "groups": [file.to_plain() for file in of_groups],
+            "after": last,
+        }
 
     return router
 
 
-def cen_router(store: ExclusiveStore, lists: SignedLists, identify_session: IdentifySession) -> APIRouter:
-    """Return /cen, for devices. What is not the asking device's does not exist: 404, also without a session."""
+def cen_router(
+    store: ExclusiveStore,
+    groups: GroupFiles,
+    lists: SignedLists,
+    identify_session: IdentifySession,
+    key_of: KeyOf,
+    join: Join,
+) -> APIRouter:
+    """Return /cen, for devices. What is not the asking device's does not exist: 404, also without a session.
+
+    Groups are those of the profile that comes with the request; without one a device has its own files alone.
+    """
     router = APIRouter(prefix="/cen", tags=["devices"])
 
     def device_of(request: Request) -> DeviceIdentity:
@@ -154,11 +235,32 @@ def cen_router(store: ExclusiveStore, lists: SignedLists, identify_session: Iden
             raise HTTPException(404, "there is nothing at this path")
         return identify_session(session.encode("latin-1"))
 
+    async def groups_of(request: Request, device: DeviceIdentity) -> tuple[DeviceKey, list[GroupFile]] | None:
+        """Return the device's key and the files of its groups; None without any."""
+        header = request.headers.get(PROFILE_HEADER)
+        if header is None:
+            return None
+        profile = Profile.from_header(header.encode("latin-1").decode("utf-8", "replace"))
+        if profile.device_id != device.device_id:
+            raise ExclusiveFileError("the profile is of another device than the session")
+        files = await asyncio.to_thread(lambda: groups.of(join(profile)))
+        if not files:
+            return None
+        key = await key_of(device.device_id)
+        return (key, files) if key.generation == device.generation else None
+
     @router.get("/files")
     async def files(request: Request) -> Response:
         """Return the signed list of the device whose session X-Walle-Device is."""
         device = device_of(request)
-        data = await lists.exclusive_files(device.device_id, device.generation)
+        found = await groups_of(request, device)
+        serial = await asyncio.to_thread(groups.serial)
+        entries: tuple[SealedFile, ...] = ()
+        if found is not None:
+            key, files = found
+            entries = await asyncio.to_thread(groups.part, device.device_id, key.generation, key.public_key, files)
+        part = GroupPart(serial, entries)
+        data = await lists.exclusive_files(device.device_id, device.generation, part)
         return Response(data, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     @router.get("/files/{sha256}")
@@ -170,6 +272,11 @@ def cen_router(store: ExclusiveStore, lists: SignedLists, identify_session: Iden
         except ProtocolError:
             raise HTTPException(404, "there is nothing at this path") from None
         sealed = await asyncio.to_thread(store.sealed, device.device_id, device.generation, sha256)
+        if sealed is None and (found := await groups_of(request, device)) is not None:
+            key, of = found
+            sealed = await asyncio.to_thread(
+                groups.sealed, device.device_id, key.generation, key.public_key, of, sha256
+            )
         if sealed is None:
             raise HTTPException(404, "there is nothing at this path")
         return Response(sealed, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
@@ -190,6 +297,12 @@ def _listed(repos: TaskRepos, scenario: str, task: str, name: str) -> ExclusiveF
                 return file
     what = f"no version of {scenario}/{task} lists {name[:100]!r}"
     raise ExclusiveFileError(f"{what}; add it to task.toml under [[exclusive]], and push a version")
+
+
+def _check_either(device: str, rule: str, app_version: str) -> None:
+    """Raise ExclusiveFileError unless a device is given, or a group, and not both."""
+    if bool(device) == bool(rule.strip() or app_version):
+        raise ExclusiveFileError("give the id of a device, or a rule or app versions of a group: one of both")
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:

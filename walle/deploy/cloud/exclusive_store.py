@@ -1,4 +1,5 @@
 """Exclusive files in one SQLite file: sealed to the key of their device, so that this file does not tell contents.
+Those of groups (`walle.deploy.cloud.exclusive_groups`) are in it too, encrypted.
 
 Each change is one transaction, and raises the serial of its device. A file belongs to one key (generation) of a device:
 another key of the same id sees none of it. Several processes may have the file open.
@@ -6,7 +7,9 @@ another key of the same id sees none of it. Several processes may have the file 
 
 import dataclasses
 import hashlib
+import logging
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -15,12 +18,19 @@ from walle.deploy.cloud.sqlite_file import SqliteFile, SqliteFileError
 from walle.errors import DeployError
 from walle.protocol import MAX_EXCLUSIVE_FILES, SealedFile
 
+_LOG = logging.getLogger(__name__)
+
 MAX_PAGE = 1000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
     device_id TEXT NOT NULL, generation INTEGER NOT NULL, task TEXT NOT NULL, name TEXT NOT NULL,
     sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, put_s REAL NOT NULL, put_by TEXT NOT NULL, sealed BLOB NOT NULL,
     UNIQUE (device_id, task, name)) STRICT;
+CREATE TABLE IF NOT EXISTS group_files (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL, name TEXT NOT NULL, app_version TEXT NOT NULL,
+    rule TEXT NOT NULL, columns TEXT NOT NULL, size_bytes INTEGER NOT NULL, put_s REAL NOT NULL, put_by TEXT NOT NULL,
+    encrypted BLOB NOT NULL, UNIQUE (task, name, app_version, rule)) STRICT;
+CREATE TABLE IF NOT EXISTS group_serial (one INTEGER PRIMARY KEY, serial INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS serials (device_id TEXT PRIMARY KEY, serial INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 """
 
@@ -83,6 +93,20 @@ class DeviceFiles(NamedTuple):
     serial: int
     files: tuple[SealedFile, ...]
 
+    def with_groups(self, serial: int, files: Sequence[SealedFile]) -> "DeviceFiles":
+        """Return these and the files of the device's groups, of those that it has not by itself.
+
+        The serial is the sum of both, of which neither ever falls.
+        """
+        own = {(file.task, file.name) for file in self.files}
+        more = [file for file in files if (file.task, file.name) not in own]
+        if (left := len(own) + len(more) - MAX_EXCLUSIVE_FILES) > 0:
+            _LOG.error(
+                "a device has more than %d exclusive files: %d of groups are left out", MAX_EXCLUSIVE_FILES, left
+            )
+        found = sorted((*self.files, *more[: MAX_EXCLUSIVE_FILES - len(own)]), key=lambda file: (file.task, file.name))
+        return DeviceFiles(self.serial + serial, tuple(found))
+
 
 class ExclusiveStore:
     """The file at `path`, after `open`. Calls block; every call raises ExclusiveStoreError where the file fails."""
@@ -91,7 +115,7 @@ class ExclusiveStore:
         self.path = path
         self._clock = clock or SystemClock()
         self._file = SqliteFile(path, ExclusiveStoreError, "secure_delete = ON")  # what was removed is not left in it
-        self._connection, self._writing = self._file.reading, self._file.writing
+        self.connection, self.writing = self._file.reading, self._file.writing  # also for `GroupFiles`
 
     def open(self) -> Self:
         """Make what is absent."""
@@ -107,7 +131,7 @@ class ExclusiveStore:
             FormerKeyError: a later key of the device has files.
             TooManyFilesError: the device has MAX_EXCLUSIVE_FILES others.
         """
-        with self._writing() as db:
+        with self.writing() as db:
             later = "SELECT 1 FROM files WHERE device_id = ? AND generation > ? LIMIT 1"
             if db.execute(later, (device_id, generation)).fetchone() is not None:
                 raise FormerKeyError(device_id)
@@ -124,13 +148,13 @@ class ExclusiveStore:
 
     def has(self, device_id: str, task: str, name: str) -> bool:
         """Return whether a device, with any key, has a file."""
-        with self._connection() as db:
+        with self.connection() as db:
             query = "SELECT 1 FROM files WHERE (device_id, task, name) = (?, ?, ?)"
             return db.execute(query, (device_id, task, name)).fetchone() is not None
 
     def remove(self, device_id: str, task: str, name: str) -> bool:
         """Take a file from a device; return whether it had one."""
-        with self._writing() as db:
+        with self.writing() as db:
             key = (device_id, task, name)
             found = db.execute("DELETE FROM files WHERE (device_id, task, name) = (?, ?, ?)", key).rowcount > 0
             if found:
@@ -139,7 +163,7 @@ class ExclusiveStore:
 
     def files(self, device_id: str, generation: int) -> DeviceFiles:
         """Return what a key of a device has."""
-        with self._connection() as db:
+        with self.connection() as db:
             db.execute("BEGIN")  # serial and files of one state
             serial = db.execute("SELECT serial FROM serials WHERE device_id = ?", (device_id,)).fetchone()
             rows = db.execute(
@@ -152,7 +176,7 @@ class ExclusiveStore:
 
     def sealed(self, device_id: str, generation: int, sha256: str) -> bytes | None:
         """Return the sealed bytes of a file of this key of the device, None where it has none of this hash."""
-        with self._connection() as db:
+        with self.connection() as db:
             found = db.execute(
                 "SELECT sealed FROM files WHERE device_id = ? AND generation = ? AND sha256 = ?",
                 (device_id, generation, sha256),
@@ -173,7 +197,7 @@ class ExclusiveStore:
                 values.append(value)
         columns = "device_id, generation, task, name, size_bytes, put_s, put_by"
         found: list[ExclusiveRecord] = []
-        with self._connection() as db:
+        with self.connection() as db:
             query = f"SELECT {columns} FROM files WHERE {' AND '.join(where)} AND device_id > ? ORDER BY 1, 3, 4"  # noqa: S608
             for row in db.execute(query, (*values, after)):
                 if len(found) >= limit and row["device_id"] != found[-1].device_id:

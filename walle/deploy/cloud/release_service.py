@@ -17,6 +17,7 @@ from walle.clock import Clock
 from walle.deploy.cloud.attribute_schema import Schema
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.bundle import Bundle, TaskVersion
+from walle.deploy.cloud.exclusive_groups import GroupPart
 from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
 from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.monitor import Step, Verdict
@@ -157,7 +158,7 @@ class World:
     signing: Callable[[TaskVersion], Awaitable[SigningState]]
     add_signatures: Callable[[TaskVersion, Mapping[str, bytes]], Awaitable[SigningState]]
     judge: Judge
-    exclusive_files: Callable[[str, int], Awaitable[bytes]]
+    exclusive_files: Callable[[str, int, GroupPart], Awaitable[bytes]]
 
 
 class ReleaseService:
@@ -260,9 +261,12 @@ class ReleaseService:
         """Return every release, newest first."""
         return tuple(sorted(self._releases.values(), key=lambda release: -release.number))
 
-    async def exclusive_files(self, device_id: str, generation: int) -> bytes:
-        """Return the signed list of the exclusive files of a device's key (`walle.protocol.ExclusiveList`)."""
-        return await self._world.exclusive_files(device_id, generation)
+    async def exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes:
+        """Return the signed list of the exclusive files of a device's key (`walle.protocol.ExclusiveList`).
+
+        `groups` is what its groups give it; its own files go first.
+        """
+        return await self._world.exclusive_files(device_id, generation, groups)
 
     async def history(self, release_id: str) -> list[Transition]:
         """Return the release's transitions, oldest first. Raises UnknownReleaseError."""
