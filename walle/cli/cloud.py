@@ -133,6 +133,13 @@ def up(
         int,
         typer.Option(min=60, max=604_800, help="Seconds after which devices install nothing new from a frozen answer."),
     ] = 3600,
+    pulls_per_s: Annotated[
+        float, typer.Option(min=0, help="Pulls that the gateway's answers begin in a second; 0: any number.")
+    ] = 0.0,
+    pull_mb_s: Annotated[
+        float,
+        typer.Option(min=0, help="MB of versions that these pulls may have in a second; 0: any number."),
+    ] = 0.0,
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Run a cloud until Ctrl-C; a second one ends it without waiting for its devices to move.
@@ -202,6 +209,8 @@ def up(
             pythons=tuple(python or ()),
             untrusted_authors=untrusted_authors,
             timestamp_life_s=timestamp_life,
+            pulls_s=pulls_per_s,
+            pull_mb_s=pull_mb_s,
         )
         try:
             event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))

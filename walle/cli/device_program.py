@@ -241,7 +241,8 @@ class DeviceProgram:
                 self._cloud_error = ""
             except httpx.HTTPError as error:
                 self._cloud_error = str(error) or type(error).__name__
-            await asyncio.sleep(self._checkin_s * self._rng.uniform(0.8, 1.2))
+            next_s = min(self._checkin_s, device.wait_s or self._checkin_s)
+            await asyncio.sleep(next_s * self._rng.uniform(0.8, 1.2))
 
     async def _play(self, device: Device) -> None:
         source = self._source

@@ -26,7 +26,9 @@ class CloudConfig:
     without the cloud's files, keys and connections, unless `vm_host` is False. With `untrusted_authors` nothing starts
     where the kernel lacks a layer around them. A simulation ends after `simulation_s` seconds. `http_limits` are those
     of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
-    their clients are. Devices take nothing new from an answer whose timestamp is older than `timestamp_life_s`.
+    their clients are. The gateway's answers begin `pulls_s` pulls and `pull_mb_s` MB of them in a second, 0 for any
+    number (`walle.deploy.cloud.pull_budget`). Devices take nothing new from an answer whose timestamp is older than
+    `timestamp_life_s`.
     """
 
     folder: Path
@@ -57,6 +59,8 @@ class CloudConfig:
     untrusted_authors: bool = False
     simulation_s: float = 600.0
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
+    pulls_s: float = 0.0
+    pull_mb_s: float = 0.0
     timestamp_life_s: int = 3600
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 

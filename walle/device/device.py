@@ -42,6 +42,7 @@ from walle.task_log import TaskLog
 from walle.task_runner import TaskRunner
 
 _HISTORY = "history.db"
+_MAX_CHECKINS = 4  # that one `checkin` sends
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
 _LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
 
@@ -220,7 +221,15 @@ class Device:
         Raises:
             httpx.HTTPError: the cloud does not answer.
         """
-        await self.handle_answer(*await self._requests.checkin())
+        for _ in range(_MAX_CHECKINS):  # the cloud may ask for parts of the profile that it does not know
+            await self.handle_answer(*await self._requests.checkin())
+            if not self._requests.is_asked:
+                break
+
+    @property
+    def wait_s(self) -> int:
+        """Seconds after which the cloud may have more than in its latest answer, which it spreads; 0 if it has not."""
+        return self._requests.wait_s
 
     async def report(self) -> None:
         """Send all outcomes. A batch that the cloud refuses permanently is dropped, so that it does not block the next.
