@@ -16,24 +16,41 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
 
 import uvicorn
 
+from benchmarks import rules
 from tests.sim.device_session import session_headers
 from walle.cli import event_loop
 from walle.cloud import Cloud, CloudConfig, CloudHome
 from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer, WallePush
-from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Profile
+from walle.deploy.cloud.release_table import ReleaseTable
+from walle.protocol import (
+    DEVICE_HEADER,
+    HAVE_HEADER,
+    PROFILE_HEADER,
+    Attribute,
+    Profile,
+    ShortProfile,
+    part_digest,
+    parts_of,
+    parts_to_header,
+)
 
-SERVERS = ("h11", "httptools", "front", "push", "push+changed", "push-front", "push-front+changed", "gateway")
+SERVERS = (
+    *("h11", "httptools", "front", "push", "push+changed", "push+version", "push+full"),
+    *("push-front", "push-front+changed", "gateway"),
+)
 _CONNECTIONS = 16
+_TASKS = 10
 _DEVICE = "d"
 _HELLO = [(b"content-type", b"text/plain"), (b"content-length", b"5")]
 
@@ -41,6 +58,11 @@ _HELLO = [(b"content-type", b"text/plain"), (b"content-length", b"5")]
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the interface's
     await send({"type": "http.response.start", "status": 200, "headers": _HELLO})
     await send({"type": "http.response.body", "body": b"hello"})
+
+
+def _table() -> ReleaseTable:
+    """Return a table of 348 tasks, of which the profiles' ten are for all devices, and the others for none of these."""
+    return rules.table_of(lambda number: Policy() if number < _TASKS else Policy(f">=9.{number},<10"), 348, 0)
 
 
 def make_hello() -> ASGIApp:
@@ -55,7 +77,7 @@ async def _serve_until_ended(kind: str, said: Connection) -> None:
     loop = asyncio.get_running_loop()
     has_message = asyncio.Event()
     loop.add_reader(said.fileno(), has_message.set)
-    app = WallePush(hello, Answerer(), lambda _: _DEVICE) if kind.startswith("push") else hello
+    app = WallePush(hello, Answerer(_table()), lambda _: _DEVICE) if kind.startswith("push") else hello
     if kind == "gateway":
         with tempfile.TemporaryDirectory() as folder:
             config = CloudConfig(folder=Path(folder), business_app="benchmarks.gateway_push:make_hello")
@@ -107,17 +129,28 @@ class _Client(asyncio.Protocol):
             self._transport.write(next(self._requests))
 
 
-async def _load(url: str, session: str, *, is_changed: bool, seconds: float, said: Connection) -> float:
+async def _load(url: str, session: str, *, how: Collection[str], seconds: float, said: Connection) -> float:
     """Return the requests a second of the server's CPU time."""
-    tasks = {f"shop/task_{number}": f"v{number}" for number in range(10)}
+    tasks = {f"shop/task-{number}": "v1" for number in range(_TASKS)}
+    parts = parts_of(tasks, {})
+    digests = [part_digest(part) for part in parts]
+    have = parts_to_header(parts)
     lines = f"GET /hello HTTP/1.1\r\nhost: x\r\nuser-agent: app\r\naccept: */*\r\n{DEVICE_HEADER}: {session}\r\n"
 
     def request(number: int) -> bytes:
-        profile = Profile(_DEVICE, f"10.{number}", {"model": "P9", "os": "15"}, tasks).to_header()
+        attributes: dict[str, Attribute] = {"model": "P9", "os": "15", "launches": number if "changed" in how else 0}
+        app_version = f"10.{number}" if "version" in how else "10.3"
+        if "full" in how:
+            profile = Profile(_DEVICE, app_version, attributes, tasks).to_header()
+        else:
+            profile = ShortProfile(app_version, attributes, digests).to_header()
+            if number < 2 * _CONNECTIONS:  # as devices do that the gateway asks
+                return f"{lines}{PROFILE_HEADER}: {profile}\r\n{HAVE_HEADER}: {have}\r\n\r\n".encode()
         return f"{lines}{PROFILE_HEADER}: {profile}\r\n\r\n".encode()
 
-    same = request(0)
-    requests = (request(number) for number in itertools.count()) if is_changed else itertools.repeat(same)
+    same = request(1000)
+    others = (request(number) for number in itertools.count()) if how else itertools.repeat(same)
+    requests = itertools.chain(map(request, range(_CONNECTIONS)), others)
     counts = [0]
     host, port = url.removeprefix("http://").split(":")
     loop = asyncio.get_running_loop()
@@ -134,13 +167,14 @@ async def _load(url: str, session: str, *, is_changed: bool, seconds: float, sai
 
 def measure(server: str, seconds: float) -> float:
     """Start a server and load it; return the requests a second of its CPU time."""
-    kind, _, changed = server.partition("+")
+    kind, *how = server.split("+")
     mine, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(kind, theirs))
     process.start()
     try:
         url, session = mine.recv()
-        return event_loop.run(_load(url, session, is_changed=bool(changed), seconds=seconds, said=mine))
+        loading = _load(url, session, how=how, seconds=seconds, said=mine)
+        return event_loop.run(loading)
     finally:
         mine.send("end")
         process.join(20)

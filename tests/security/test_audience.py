@@ -11,12 +11,25 @@ import pytest
 
 from tests.sim.agent_device import FILES, TASK, Device
 from tests.sim.cloud_files import CloudFiles
+from tests.sim.release_world import table_of
 from tests.sim.shop_cloud import shop_cloud, until
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.release import MAX_BETA_DEVICES, Release, ReleaseRequest, ReleaseState
-from walle.deploy.cloud.release_table import ReleaseTable, plan_row
+from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.release import MAX_BETA_DEVICES, Admission, Release, ReleaseRequest, ReleaseState
+from walle.deploy.cloud.release_table import ReleaseTable, RowEntry, plan_row
 from walle.errors import DeployError
-from walle.protocol import Audience, Directive, Profile, ProtocolError, directives_from_header, directives_to_header
+from walle.protocol import (
+    Audience,
+    Directive,
+    Profile,
+    ProtocolError,
+    ShortProfile,
+    TaskPart,
+    directives_from_header,
+    directives_to_header,
+    part_digest,
+    parts_to_header,
+)
 
 SCENARIO, _, NAME = TASK.partition("/")
 
@@ -240,3 +253,26 @@ async def test_wrong_device_an_answer_of_the_real_cloud_is_for_one_device_alone(
         assert other.tasks == {}
         await one.handle_answer(*answers[0])
         await until(lambda: one.tasks == {"shop/count": "v1"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "admission"),
+    [
+        (Policy(), Admission(0.0, frozenset({"d1"}), open=True)),
+        (Policy(), Admission(0.5, frozenset(), open=True)),  # d1 has place 0.10 in r7, d2 0.66
+        (Policy(devices=("d1",)), None),
+    ],
+)
+def test_a_short_profile_gives_no_device_what_is_for_another(policy: Policy, admission: Admission | None) -> None:
+    """Two devices send the same header. A version is for one of them."""
+    row = next(iter(table_of(ipv="v1").rows.values()))
+    (full,) = row.entries
+    directive = dataclasses.replace(full.directive, version="v2", release="r7")
+    entries = (RowEntry(policy, directive, directive, admission), full)
+    answerer = Answerer(ReleaseTable(1, [dataclasses.replace(row, entries=entries)]))
+    part = TaskPart({"shop/ipv": "v1"}).to_bytes()
+    header = ShortProfile("10", {}, [part_digest(part)]).to_header().encode()
+    answerer.headers(header, "d0", parts_to_header([part]).encode())
+    for _ in range(2):
+        assert answerer.headers(header, "d2") == ()
+        assert b'"version":"v2"' in dict(answerer.headers(header, "d1"))[b"x-walle-tasks"]

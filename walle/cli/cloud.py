@@ -152,6 +152,13 @@ def up(
         float,
         typer.Option("--scrub-mb-s", min=0, help="MB/s at which stored files are checked; 0: all of them in a week."),
     ] = 0.0,
+    pulls_per_s: Annotated[
+        float, typer.Option(min=0, help="Pulls that the gateway's answers begin in a second; 0: any number.")
+    ] = 0.0,
+    pull_mb_s: Annotated[
+        float,
+        typer.Option(min=0, help="MB of versions that these pulls may have in a second; 0: any number."),
+    ] = 0.0,
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Run a cloud until Ctrl-C; a second one ends it without waiting for its devices to move.
@@ -228,6 +235,8 @@ def up(
             untrusted_authors=untrusted_authors,
             timestamp_life_s=timestamp_life,
             scrub_mb_s=scrub_mb_s,
+            pulls_s=pulls_per_s,
+            pull_mb_s=pull_mb_s,
         )
         try:
             event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))

@@ -27,8 +27,9 @@ class CloudConfig:
     where the kernel lacks a layer around them. A simulation ends after `simulation_s` seconds. Large
     files (Git LFS) of a scenario have `large_files_gb` GiB at most. `http_limits` are those
     of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
-    their clients are. Devices take nothing new from an answer whose timestamp is older than `timestamp_life_s`.
-    Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0.
+    their clients are. The gateway's answers begin `pulls_s` pulls and `pull_mb_s` MB of them in a second, 0 for any
+    number (`walle.deploy.cloud.pull_budget`). Devices take nothing new from an answer whose timestamp is older than
+    `timestamp_life_s`. Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0.
     """
 
     folder: Path
@@ -60,6 +61,8 @@ class CloudConfig:
     simulation_s: float = 600.0
     large_files_gb: int = 64
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
+    pulls_s: float = 0.0
+    pull_mb_s: float = 0.0
     timestamp_life_s: int = 3600
     scrub_mb_s: float = 0.0
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those

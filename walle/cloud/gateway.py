@@ -28,6 +28,7 @@ from walle.cloud.identity.watch import IdentityWatch
 from walle.cloud.isolation import compiler
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
+from walle.cloud.pull_sizes import PullSizes
 from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.trust import trust_router
@@ -51,6 +52,7 @@ from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
 from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.pull_budget import PullBudget, PullRate
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.request_audit import RequestAudit, RequestNotes
@@ -105,7 +107,10 @@ class GatewayNode:
         self._clock = clock or SystemClock()
         self._home = CloudHome(config.folder)
         self._space = DiskSpace(config.folder)
-        self._answerer = Answerer()
+        self._sizes = PullSizes(self._home.files)
+        rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
+        self._pulls = PullBudget(rate, self._clock, self._sizes.of) if any(rate) else None
+        self._answerer = Answerer(budget=self._pulls)
         self._tables = TablePublisher(self._answerer, self._clock)
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
         self._undo = contextlib.AsyncExitStack()
@@ -168,6 +173,8 @@ class GatewayNode:
                 "tokens": access,
                 "stored files": ScrubWatch(self._home.folder),
             }
+            if self._pulls is not None:
+                parts["pulls"] = self._pulls
             table = RouteTable(has_business=business is not None)
             identify = self._identity.verifier.device_id
             pushing = WallePush(RequestNotes(app), self._answerer, identify)
@@ -384,6 +391,8 @@ class GatewayNode:
 
     async def publish(self, table: ReleaseTable) -> None:
         """Answer from `table` from now on; new versions once fallback inference has loaded them."""
+        if self._pulls is not None:
+            await self._sizes.learn(table.manifests)
         await self._tables.publish(table)
 
     async def recent_devices(self, count: int, policy: Policy, task: str) -> tuple[str, ...]:

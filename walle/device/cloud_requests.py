@@ -16,17 +16,23 @@ from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials, asked_pause_s
 from walle.protocol import (
     DEVICE_HEADER,
+    HAVE_HEADER,
     PROFILE_HEADER,
     TASKS_HEADER,
     TRUST_HEADER,
     Directive,
-    Profile,
     ProtocolError,
+    PushAnswer,
+    ShortProfile,
+    part_digest,
+    parts_of,
+    parts_to_header,
+    printable,
 )
-from walle.protocol import directives_from_header as parse_directives
 
 _LOG = logging.getLogger(__name__)
 
+_ERROR_HEADER = "X-Walle-Error"
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
 
 
@@ -48,30 +54,50 @@ class CloudRequests:
         self._credentials = credentials
         self._clock = clock
         self._rng = rng
-        self._profile: tuple[dict[str, str], str] | None = None  # the tasks, and the header that names them
+        self._tasks: tuple[dict[str, str], dict[str, str]] | None = None  # active and refused, of which the parts are
+        self._parts: list[bytes] = []
+        self._profile: tuple[str, str] = "", ""  # the place, and the header that has it
+        self._answer = PushAnswer()  # the latest one
+        self._error = ""  # of the profile, the latest one that was logged
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether the cloud asked for parts of the profile, which the next request has."""
+        return bool(self._answer.unknown)
+
+    @property
+    def wait_s(self) -> int:
+        """Return after how many seconds the cloud may have more than in its latest answer, 0 if it has not."""
+        return self._answer.wait_s
 
     def headers(self) -> dict[str, str]:
         """Return the headers for the app's next request: profile and session; none before there is a session."""
         session = self._credentials.session_header
-        return {PROFILE_HEADER: self._profile_header(), DEVICE_HEADER: session} if session else {}
+        return {**self._profile_headers(), DEVICE_HEADER: session} if session else {}
 
-    def _profile_header(self) -> str:
-        tasks = self._agent.tasks
-        if self._profile is None or self._profile[0] != tasks:
-            config = self._config
-            profile = Profile(config.device_id, config.app_version, config.attributes, tasks)
-            self._profile = tasks, profile.to_header()
-        return self._profile[1]
+    def _profile_headers(self) -> dict[str, str]:
+        now = self._agent.tasks, self._agent.refused
+        place = self._answer.place
+        if self._tasks != now or self._profile[0] != place:
+            self._tasks = now
+            self._parts = parts_of(*now)
+            digests = [part_digest(part) if part else "" for part in self._parts]
+            profile = ShortProfile(self._config.app_version, self._config.attributes, digests, place)
+            self._profile = place, profile.to_header()
+        headers = {PROFILE_HEADER: self._profile[1]}
+        asked = [self._parts[number] for number in self._answer.unknown if 0 <= number < len(self._parts)]
+        if have := parts_to_header([part for part in asked if part]):
+            headers[HAVE_HEADER] = have
+        return headers
 
     def directives(self, header: str | None) -> list[Directive]:
         """Return the directives of `X-Walle-Tasks`; none if the header is missing or wrong, which is logged."""
-        if not header:
-            return []
         try:
-            return list(parse_directives(header))
+            self._answer = PushAnswer.from_header(header) if header else PushAnswer()
         except ProtocolError as error:
             _LOG.warning("%s: an answer that is not a list of directives: %s", self._config.device_id, error)
-            return []
+            self._answer = PushAnswer()
+        return list(self._answer.directives)
 
     async def checkin(self) -> tuple[str | None, str | None]:
         """Send a heartbeat and return `X-Walle-Tasks` and `X-Walle-Trust` of its answer, None for one that is missing.
@@ -79,8 +105,12 @@ class CloudRequests:
         Raises:
             httpx.HTTPError: the cloud does not answer.
         """
-        response = await self._post("/v1/checkin", headers={PROFILE_HEADER: self._profile_header()})
+        response = await self._post("/v1/checkin", headers=self._profile_headers())
         response.raise_for_status()
+        error = response.headers.get(_ERROR_HEADER, "")
+        if error and error != self._error:
+            _LOG.warning("%s: the profile was not answered: %s", self._config.device_id, printable(error[:300]))
+        self._error = error
         return response.headers.get(TASKS_HEADER), response.headers.get(TRUST_HEADER)
 
     async def report(self) -> None:

@@ -46,6 +46,7 @@ from walle.task_log import TaskLog
 from walle.task_runner import TaskRunner
 
 _HISTORY = "history.db"
+_MAX_CHECKINS = 4  # that one `checkin` sends
 _LAST_REPORT_S = 2.0  # timeout for the cloud when a device closes
 _KEEP_RUNS_S = 10.0  # between two writes of the counts of runs
 _LAST_RUNS_S = 2.0  # for runs under way and queued triggers, then
@@ -237,7 +238,15 @@ class Device:
         Raises:
             httpx.HTTPError: the cloud does not answer.
         """
-        await self.handle_answer(*await self._requests.checkin())
+        for _ in range(_MAX_CHECKINS):  # the cloud may ask for parts of the profile that it does not know
+            await self.handle_answer(*await self._requests.checkin())
+            if not self._requests.is_asked:
+                break
+
+    @property
+    def wait_s(self) -> int:
+        """Seconds after which the cloud may have more than in its latest answer, which it spreads; 0 if it has not."""
+        return self._requests.wait_s
 
     async def checkin_periodically(
         self, interval_s: float, on_end: Callable[[httpx.HTTPError | None], None] = lambda _: None
@@ -256,6 +265,8 @@ class Device:
             else:
                 on_end(None)
                 pause_s = pace.worked()
+                if self.wait_s:
+                    pause_s = min(pause_s, self.wait_s * self._rng.uniform(0.8, 1.2))
             await self._clock.sleep(pause_s)
 
     async def report(self) -> None:

@@ -1,9 +1,10 @@
 """Messages that cross the device-cloud line, and the value types of both sides. Imports nothing of walle.
 
 Over HTTP (§6):
-    request header   X-Walle-Profile   `Profile`, compact JSON
+    request header   X-Walle-Profile   `ShortProfile`, or `Profile` of older devices, compact JSON
+    request header   X-Walle-Have      `TaskPart`s that the cloud asked for
     request header   X-Walle-Device    session of the device, a token of the cloud
-    response header  X-Walle-Tasks     a list of `Directive`s, compact JSON
+    response header  X-Walle-Tasks     a list of `Directive`s, or a `PushAnswer`, compact JSON
     response header  X-Walle-Trust     `Timestamp`, compact JSON
     GET  /trust/{version}.{name}.json  root and scenarios metadata, in the format of The Update Framework
     GET  {url}/{sha256}                a signed `Manifest` (an `Envelope`), then the files it lists
@@ -43,11 +44,23 @@ from walle.protocol.push import (
     Audience,
     Directive,
     Profile,
+    ShortProfile,
     directives_from_header,
     directives_to_header,
 )
+from walle.protocol.push_answer import PushAnswer
 from walle.protocol.reads import parse_reads
 from walle.protocol.sessions import DEVICE_HEADER, session_proof
+from walle.protocol.task_parts import (
+    HAVE_HEADER,
+    MAX_PARTS,
+    TaskPart,
+    part_digest,
+    part_number,
+    parts_from_header,
+    parts_of,
+    parts_to_header,
+)
 from walle.protocol.task_state import FeaturesPolicy, StatePolicy, UpgradePolicy
 from walle.protocol.triggers import ContentsTest, FullPolicy, QueuePolicy, TriggerCondition
 from walle.protocol.trust import MAX_EPOCH, TRUST_HEADER, Alarm, Timestamp
@@ -85,6 +98,7 @@ __all__ = [
     "DEVICE_HEADER",
     "DICTIONARY_MARK",
     "EXCLUSIVE_NAME_RULE",
+    "HAVE_HEADER",
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
     "MAX_DICTIONARY_BYTES",
@@ -93,6 +107,7 @@ __all__ = [
     "MAX_EXCLUSIVE_FILES",
     "MAX_ID_CHARS",
     "MAX_LIST_BYTES",
+    "MAX_PARTS",
     "MAX_SEQ",
     "MAX_SMOKE_BYTES",
     "OLDEST_PROTOCOL",
@@ -136,12 +151,15 @@ __all__ = [
     "Pong",
     "Profile",
     "ProtocolError",
+    "PushAnswer",
     "QueuePolicy",
     "Refusal",
     "Request",
     "Response",
     "SealedFile",
+    "ShortProfile",
     "StatePolicy",
+    "TaskPart",
     "Timestamp",
     "TriggerCondition",
     "UpgradePolicy",
@@ -159,6 +177,11 @@ __all__ = [
     "origins_to_text",
     "parse_exclusive",
     "parse_reads",
+    "part_digest",
+    "part_number",
+    "parts_from_header",
+    "parts_of",
+    "parts_to_header",
     "printable",
     "seal_info",
     "session_proof",

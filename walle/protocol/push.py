@@ -54,6 +54,24 @@ class Profile:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class ShortProfile:
+    """A device's profile without its id, which its session has, and with digests in place of its tasks.
+
+    `parts` are the digests of `walle.protocol.task_parts`, "" for an empty part; `place` is that of the last answer,
+    where that was cut (`PushAnswer`).
+    """
+
+    app_version: str
+    attributes: Mapping[str, Attribute] = dataclasses.field(default_factory=dict)
+    parts: Sequence[str] = ("",)
+    place: str = ""
+
+    def to_header(self) -> str:
+        fields = {"a": self.app_version, "p": list(self.parts), "x": dict(self.attributes)}
+        return canonical_json({**fields, "n": self.place} if self.place else fields).decode()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audience:
     """The devices that a directive is for, as each of them can check by itself (`walle.deploy.audience`).
@@ -131,6 +149,11 @@ class Directive:
 
     _DOMAIN = b"walle directive 3\0"
 
+    @property
+    def order(self) -> str:
+        """Name of this order among those for its task, by which a device states that it refused it."""
+        return f"{self.epoch}.{self.serial}"
+
     def signed_bytes(self, fleet: str) -> bytes:
         """Return what the release key signs; `fleet` is the id in the root metadata, which is not sent."""
         fields = self.to_json()
@@ -174,6 +197,11 @@ def directives_from_header(header: str) -> list[Directive]:
         raise ProtocolError(TASKS_HEADER, f"not JSON ({error})") from error
     if not isinstance(values, list):
         raise ProtocolError(TASKS_HEADER, f"must be a list, is {type(values).__name__}")
+    return directives_from_values(values)
+
+
+def directives_from_values(values: Sequence[Any]) -> list[Directive]:
+    """Parse the elements of a list of directives. Raises ProtocolError."""
     for index, value in enumerate(values):
         if isinstance(value, dict) and "audience" not in value:
             raise ProtocolError(

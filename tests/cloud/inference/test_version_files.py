@@ -43,7 +43,9 @@ async def test_large_files_are_copied_by_pieces_and_checked(tmp_path: Path, monk
 
     await files.close()
     for name in names & {entry.sha256 for entry in version.manifest.cloud_files}:
-        home.cloud_files.path(name).write_bytes(b"x" * 6000)
+        path = home.cloud_files.local_path(name)
+        assert path is not None
+        path.write_bytes(b"x" * 6000)
     again = VersionFiles(source, tmp_path / "again", max_idle_bytes=0)
     again.prepare()
     with pytest.raises(BundleError, match="is damaged"):

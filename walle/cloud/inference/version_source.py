@@ -1,6 +1,7 @@
 """Sources of versions' manifests and files for replicas: the cloud's folder, or a cache of it (`node_cache`)."""
 
 import asyncio
+from pathlib import Path
 from typing import Protocol
 
 from walle.cloud.home import CloudHome
@@ -37,7 +38,7 @@ class HomeSource:
         return await asyncio.to_thread(lambda: self._store_of(sha256).read(sha256))
 
     def place(self, sha256: str) -> Path | None:
-        return self._path(sha256)
+        return self._store_of(sha256).local_path(sha256)
 
     def read_part(self, sha256: str, offset: int) -> tuple[int, bytes]:
         """Return the size of a file, and its PART_BYTES from `offset`, fewer at its end.

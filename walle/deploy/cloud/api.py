@@ -452,7 +452,7 @@ class _Metrics(Collector):
 
     def collect(self) -> list[Metric]:
         profiles = CounterMetricFamily("walle_profiles", "Profiles checked by this gateway", labels=["kind"])
-        for kind in ("repeated", "fresh", "broken", "foreign"):
+        for kind in ("repeated", "fresh", "broken", "foreign", "asked"):
             profiles.add_metric([kind], getattr(self._answerer, kind))
         answered = CounterMetricFamily("walle_profiles_answered", "Fresh profiles that were answered with directives")
         answered.add_metric([], self._answerer.answered)

@@ -1,27 +1,39 @@
 """The push answer (§6): the profile comes with the device's business requests, the answer goes with the responses.
 
-`WallePush` adds it to any ASGI app; `Answerer` holds the release table and caches answers by the raw header, so that
-an answer to an up-to-date device is one look-up.
+`WallePush` adds it to any ASGI app; `Answerer` holds the release table and caches profiles by the raw header, and
+decisions by the digests in it, so that an answer to an up-to-date device is one look-up.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
+from walle.deploy.cloud.decision import NOTHING, Decision, Due, Place, Step, cut
+from walle.deploy.cloud.known_parts import KnownParts
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.release_table import ReleaseTable
+from walle.deploy.cloud.profile_parser import parse_short
+from walle.deploy.cloud.pull_budget import PullBudget
+from walle.deploy.cloud.release_table import MAX_GROUPS, ReleaseTable
 from walle.deploy.cloud.uploaded_attributes import UploadedTables
 from walle.errors import DeployError
 from walle.protocol import (
     DEVICE_HEADER,
+    HAVE_HEADER,
     PROFILE_HEADER,
     TASKS_HEADER,
     TRUST_HEADER,
+    Attribute,
     Directive,
     Profile,
     ProtocolError,
-    directives_to_header,
+    TaskPart,
+    canonical_json,
+    part_digest,
+    parts_from_header,
 )
 
 ERROR_HEADER = "X-Walle-Error"
@@ -33,22 +45,62 @@ type IdentifyDevice = Callable[[bytes | None], str]
 _LOG = logging.getLogger(__name__)
 _PROFILE = PROFILE_HEADER.lower().encode()
 _DEVICE = DEVICE_HEADER.lower().encode()
+_HAVE = HAVE_HEADER.lower().encode()
 _TASKS = TASKS_HEADER.lower().encode()
 _TRUST = TRUST_HEADER.lower().encode()
 _ERROR = ERROR_HEADER.lower().encode()
 # No shared cache may give one device's answer to another.
 _VARY = (b"vary", f"{PROFILE_HEADER}, {DEVICE_HEADER}".encode())
-_ENTRY_OVERHEAD_BYTES = 300
+_ENTRY_OVERHEAD_BYTES = 1500
+_MAX_SEEN_TASKS_BYTES = 6000
+MAX_JOINED = 4096  # decisions on whole profiles
+MAX_DECISIONS = 65_536  # on parts of tasks, for all groups of devices
+_NO_TASKS = TaskPart()
 MAX_SEEN = 16_384  # devices between two calls of `Answerer.take_seen`
 MAX_SEEN_BYTES = 16 << 20  # of their profiles
 _MAX_ERROR_CHARS = 300
 
 
+class _Sent:
+    """A profile that was sent: `matching` are the policies that take devices of it, as bits of the table.
+
+    A short one has `parts`, and is of whatever device sends it. A full one has `profile`, of its device.
+    """
+
+    profile: Profile | None = None
+    decision = NOTHING
+    policies = -1  # for which `decision` was made
+    sender: str | None = None  # the one device that has sent it, since then; None for several
+    parts: tuple[str, ...] = ()
+    place = ""
+
+    def __init__(self, raw: bytes, app_version: str, attributes: Mapping[str, Attribute], matching: int) -> None:
+        self.raw = raw
+        self.app_version = app_version
+        self.attributes = attributes
+        self.matching = matching
+
+    def of_device(self, device_id: str) -> Profile:
+        """Return the profile of a device that sent this, without tasks."""
+        return Profile(device_id, self.app_version, self.attributes)
+
+
+class _Decided(NamedTuple):
+    decision: Decision
+    sender: str | None  # the one device that has named the part, None for several
+
+
+type _Group = list[dict[str, _Decided]]
+"""The decisions of one group of devices: for each part, by its digest."""
+
+
 class Answerer:
     """Computes response headers from profile headers. One event loop; `swap` takes effect at the next call.
 
-    An answer of more than `max_answer_bytes` is cut to the first directives that fit; the answer to the device's next
-    profile has the rest.
+    Short profiles are answered by the digests of their parts, which devices with the same versions have in common; a
+    part that is not in `parts_bytes` of known ones is asked for. An answer of more than `max_answer_bytes` is cut
+    (`walle.deploy.cloud.decision.cut`); a device with a short profile sends the place where the next one goes on, for
+    others that is random. Pulls are within the `budget`, if there is one.
     """
 
     def __init__(
@@ -56,25 +108,36 @@ class Answerer:
         table: ReleaseTable | None = None,
         *,
         cache_bytes: int = 64 << 20,
+        parts_bytes: int = 64 << 20,
         max_answer_bytes: int = 8192,
         recent_devices: int = 4096,
+        budget: PullBudget | None = None,
+        random_source: random.Random | None = None,
     ) -> None:
         self.table = table or ReleaseTable()
         self.stamp = _stamp(self.table)  # for every answer to a profile
         self._uploaded = UploadedTables()
-        self.repeated = 0  # profiles answered from the cache
+        self.repeated = 0  # profiles of which the same header was answered before
         self.fresh = 0  # profiles that were parsed
         self.broken = 0
         self.foreign = 0  # profiles of another device than the one that sent them
+        self.asked = 0  # short profiles with parts that were not known
         self.answered = 0  # fresh profiles whose answer held directives
-        self._cache: dict[bytes, tuple[Headers, str]] = {}  # with the device's id
+        self.budget = budget
+        self._random = random_source or random.Random()
+        self._cache: dict[bytes, _Sent] = {}
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
+        self._parts = KnownParts(parts_bytes)
+        self._groups: dict[tuple[int, int], _Group] = {}  # by policies and count of parts
+        self._decided = 0  # in all groups
+        self._joined: dict[tuple[int, tuple[str, ...]], _Decided] = {}  # the same for all parts of a profile
         self._max_answer_bytes = max_answer_bytes
         self._encoded: dict[tuple[int, ...], Headers] = {}  # identities of the table's directives → their encoding
-        self._recent: dict[str, Profile] = {}
+        self._texts: dict[int, str] = {}  # identity of a directive → its JSON
+        self._recent: dict[str, _Sent] = {}
         self._recent_devices = recent_devices
-        self._seen: dict[str, bytes] = {}
+        self._seen: dict[str, _Sent] = {}
         self._seen_bytes = 0
         self._has_seen = asyncio.Event()
         self.unseen = 0  # profiles that `take_seen` does not have, because too many came since
@@ -85,49 +148,87 @@ class Answerer:
             return
         self.stamp = _stamp(table)
         if table.rows == self.table.rows:  # only a later timestamp: the cached answers hold
-            self.table = ReleaseTable(table.generation, tuple(self.table.rows.values()), table.timestamp)
+            self.table = self.table.restamped(table.generation, table.timestamp)
             return
         self.table = table
-        self._encoded.clear()
-        self._forget()
-
-    def swap_uploaded(self, uploaded: UploadedTables) -> None:
-        """Set the uploaded attributes for answers. A cached answer holds for those of before: all are forgotten."""
-        self._uploaded = uploaded
-        self._forget()
-
-    def _forget(self) -> None:
         self._cache.clear()
         self._cached_bytes = 0
+        self._forget_groups()
+        self._encoded.clear()
+        self._texts.clear()
 
-    def headers(self, raw: bytes, sender: str) -> Headers:
+    def swap_uploaded(self, uploaded: UploadedTables) -> None:
+        """Set the uploaded attributes for answers, from the next call on."""
+        self._uploaded = uploaded
+
+    def headers(self, raw: bytes, sender: str, have: bytes | None = None) -> Headers:
         """Return the response headers for a raw profile header; none where the device is up to date.
 
-        An invalid profile, or one of another device than the `sender`, gets an X-Walle-Error header with the reason.
+        `have` is X-Walle-Have of the same request. A header that cannot be read, or the profile of another device than
+        the `sender`, gets an X-Walle-Error header with the reason.
         """
-        known = self._cache.get(raw)
-        if known is not None:
-            headers, device_id = known
-            if device_id != sender:
-                return self._refuse_foreign(device_id, sender)
+        sent = self._cache.get(raw)
+        is_fresh = sent is None
+        if sent is None:
+            try:
+                sent = self._read(raw)
+            except ProtocolError as error:
+                self.broken += 1
+                return ((_ERROR, _header_text(str(error))),)
+        if sent.profile is not None and sent.profile.device_id != sender:
+            return self._refuse_foreign(sent.profile.device_id, sender)
+        if is_fresh:
+            self.fresh += 1
+            self._remember(sent)
+        else:
             self.repeated += 1
-            if self._seen.get(device_id) != raw:
-                self._note(device_id, raw)
-            return headers
+        if self._seen.get(sender) is not sent:
+            self._note(sender, sent)
+        if self._recent.get(sender) is not sent:
+            self._recent.pop(sender, None)
+            self._recent[sender] = sent
+            if len(self._recent) > self._recent_devices:
+                del self._recent[next(iter(self._recent))]
+        unknown: list[int] = []
+        policies = sent.matching & self.table.index.by_device(sender)
+        if policies & self.table.index.uploaded:
+            policies = self.table.index.by_uploaded(self._uploaded.join(sent.of_device(sender)), policies)
+        if policies == sent.policies:
+            decision = sent.decision
+            if sent.sender is not None and sent.sender != sender:
+                self._share(sent, policies, sender)
+        elif sent.profile is not None:
+            decision = self._decide_full(sent, sent.profile, policies)
+        else:
+            try:
+                decision, unknown = self._decide_short(sent, policies, sender, have)
+            except ProtocolError as error:
+                self.broken += 1
+                return ((_ERROR, _header_text(str(error))),)
+        if decision is NOTHING and not unknown:
+            return ()
+        answer = self._answer(decision.due(sender), sent, sender, unknown)
+        self.answered += is_fresh and bool(answer)
+        return answer
+
+    def _read(self, raw: bytes) -> _Sent:
+        by_attributes = self.table.index.by_attributes
+        short = parse_short(raw)
+        if short is not None:
+            sent = _Sent(raw, short.a, short.x, by_attributes(short.a, short.x))
+            sent.parts = short.p
+            if short.n:
+                sent.place = short.n
+            return sent
         try:
             profile = Profile.from_header(raw.decode("utf-8"))
-        except (ProtocolError, UnicodeDecodeError) as error:
-            self.broken += 1
-            return ((_ERROR, _header_text(str(error))),)
-        if profile.device_id != sender:
-            return self._refuse_foreign(profile.device_id, sender)
-        self.fresh += 1
-        directives = self.table.answer(self._uploaded.join(profile))
-        answer = self._encode(directives) if directives else ()
-        self.answered += bool(answer)
-        self._remember(raw, answer, profile)
-        self._note(profile.device_id, raw)
-        return answer
+        except UnicodeDecodeError as error:
+            raise ProtocolError(PROFILE_HEADER, str(error)) from error
+        sent = _Sent(
+            raw, profile.app_version, profile.attributes, by_attributes(profile.app_version, profile.attributes)
+        )
+        sent.profile = profile
+        return sent
 
     def _refuse_foreign(self, device_id: str, sender: str) -> Headers:
         self.foreign += 1
@@ -135,23 +236,191 @@ class Answerer:
             (_ERROR, _header_text(f"the profile is of device {device_id[:100]!r}, the session of {sender[:100]!r}")),
         )
 
+    # --- decisions ----------------------------------------------------------------------------------------------------
+
+    def _decide_full(self, sent: _Sent, profile: Profile, policies: int) -> Decision:
+        (steps,) = self.table.steps(policies, 1)
+        sent.policies, sent.decision = policies, _decision(steps, TaskPart(profile.tasks))
+        return sent.decision
+
+    def _decide_short(self, sent: _Sent, policies: int, sender: str, have: bytes | None) -> tuple[Decision, list[int]]:
+        """Return the decision on the parts that are known, and the numbers of the others. Raises ProtocolError."""
+        key = policies, sent.parts
+        joined = self._joined.get(key)
+        if joined is not None and (joined.sender is None or joined.sender == sender):
+            sent.policies, sent.decision, sent.sender = policies, *joined
+            return joined.decision, []
+        count = len(sent.parts)
+        group = self._groups.get((policies, count))
+        if group is None:
+            if len(self._groups) >= MAX_GROUPS:
+                self._forget_groups()
+            group = self._groups[policies, count] = [{} for _ in range(count)]
+        found: list[Decision] = []
+        unknown: list[int] = []
+        for number, (digest, decided) in enumerate(zip(sent.parts, group, strict=True)):
+            known = decided.get(digest)
+            if known is None:
+                unknown.append(number)
+                continue
+            if known.sender != sender and known.sender is not None:
+                self._parts.get(digest, sender)  # which is kept longer now
+                decided[digest] = _Decided(known.decision, None)
+            if known.decision is not NOTHING:
+                found.append(known.decision)
+        if unknown:
+            unknown = self._decide_parts(sent, policies, sender, have, group, unknown, found)
+        decision = Decision.joined(found) if found else NOTHING
+        if unknown:
+            self.asked += 1
+        else:
+            if len(self._joined) >= MAX_JOINED:
+                self._joined.clear()
+            self._joined[key] = made = _Decided(decision, sender if joined is None else None)
+            sent.policies, sent.decision, sent.sender = policies, *made
+        return decision, unknown
+
+    def _share(self, sent: _Sent, policies: int, sender: str) -> None:
+        """Keep the parts of a profile longer from now on, since several devices have it."""
+        self._decide_short(sent, policies, sender, None)
+        sent.sender = None
+
+    def _decide_parts(
+        self,
+        sent: _Sent,
+        policies: int,
+        sender: str,
+        have: bytes | None,
+        group: _Group,
+        missing: list[int],
+        found: list[Decision],
+    ) -> list[int]:
+        """Add the decisions on these parts to `found`; return the numbers of those that are not known."""
+        if have is not None:
+            named = {sent.parts[number] for number in missing}
+            for data in parts_from_header(have):
+                if part_digest(data) in named:
+                    self._parts.add(data, sender)
+        plans = self.table.steps(policies, len(sent.parts))
+        unknown = []
+        for number in missing:
+            digest = sent.parts[number]
+            part = self._parts.get(digest, sender) if digest else _NO_TASKS
+            if part is None:
+                unknown.append(number)
+                continue
+            decision = _decision(plans[number], part)
+            if self._decided >= MAX_DECISIONS:
+                self._forget_groups()
+            self._decided += 1
+            group[number][digest] = _Decided(decision, sender if digest else None)
+            if decision is not NOTHING:
+                found.append(decision)
+        return unknown
+
+    def _forget_groups(self) -> None:
+        self._groups.clear()
+        self._joined.clear()
+        self._decided = 0
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _answer(self, due: Due, sent: _Sent, sender: str, unknown: list[int]) -> Headers:
+        wait_s = 0
+        if self.budget is not None and due.ordinary:
+            ordinary, wait_s = self.budget.admit(sender, due.ordinary)
+            due = Due(due.urgent, ordinary)
+        if sent.profile is None:
+            place = Place.from_text(sent.place) if sent.place else Place()
+            chosen, following = cut(due, place, self._size, self._max_answer_bytes)
+            if following is not None or unknown or wait_s:
+                fields = [f'"place":{json.dumps(following.to_text())}'] if following is not None else []
+                fields.append(f'"tasks":[{",".join(map(self._text, chosen))}]')
+                fields += [f'"unknown":{unknown}'] if unknown else []
+                fields += [f'"wait_s":{wait_s}'] if wait_s else []
+                return (_TASKS, f"{{{','.join(fields)}}}".encode()), _VARY
+        else:
+            chosen, following = cut(due, Place(), self._size, self._max_answer_bytes)
+            if following is not None:  # an older device cannot say where the last answer ended
+                first, then = (self._random.choice(one).task if one else "" for one in due)
+                place = Place(first, then, self._random.random() < 0.5)
+                chosen, _ = cut(due, place, self._size, self._max_answer_bytes)
+        return self._encode(chosen) if chosen else ()
+
+    def _encode(self, directives: Sequence[Directive]) -> Headers:
+        key = tuple(map(id, directives))
+        known = self._encoded.get(key)
+        if known is None:
+            known = ((_TASKS, f"[{','.join(map(self._text, directives))}]".encode()), _VARY)
+            if len(self._encoded) >= 1024:
+                self._encoded.clear()
+            self._encoded[key] = known
+        return known
+
+    def _text(self, directive: Directive) -> str:
+        text = self._texts.get(id(directive))
+        if text is None:
+            text = self._texts[id(directive)] = canonical_json(directive.to_json()).decode()
+        return text
+
+    def _size(self, directive: Directive) -> int:
+        return len(self._text(directive)) + 1
+
+    def _remember(self, sent: _Sent) -> None:
+        size_bytes = len(sent.raw) + _ENTRY_OVERHEAD_BYTES
+        while self._cache and self._cached_bytes + size_bytes > self._cache_bytes:
+            oldest = next(iter(self._cache))
+            del self._cache[oldest]
+            self._cached_bytes -= len(oldest) + _ENTRY_OVERHEAD_BYTES
+        self._cache[sent.raw] = sent
+        self._cached_bytes += size_bytes
+
+    # --- devices that were seen ---------------------------------------------------------------------------------------
+
     async def wait_seen(self) -> None:
         """Return once a device has sent a profile since the last `take_seen`."""
         await self._has_seen.wait()
 
     def take_seen(self) -> dict[str, bytes]:
-        """Return the latest raw profile of each device that sent one since the last call."""
+        """Return the latest profile of each device that sent one since the last call, as a full profile's header.
+
+        That of a device with a short profile has those of its tasks that are known, as many as fit.
+        """
         seen, self._seen, self._seen_bytes = self._seen, {}, 0
         self._has_seen.clear()
-        return seen
+        texts: dict[tuple[str, ...], str] = {}
+        found: dict[str, bytes] = {}
+        size_bytes = 0
+        for device_id, sent in seen.items():
+            header = sent.raw if sent.profile is not None else self._full_header(device_id, sent, texts)
+            size_bytes += len(header)
+            if size_bytes > MAX_SEEN_BYTES:
+                self.unseen += len(seen) - len(found)
+                break
+            found[device_id] = header
+        return found
 
-    def _note(self, device_id: str, raw: bytes) -> None:
+    def _full_header(self, device_id: str, sent: _Sent, texts: dict[tuple[str, ...], str]) -> bytes:
+        if sent.parts not in texts:
+            parts = [part for digest in sent.parts if digest and (part := self._parts.peek(digest)) is not None]
+            entries = [
+                f"{json.dumps(task)}:{json.dumps(version)}" for part in parts for task, version in part.tasks.items()
+            ]
+            while (size := sum(map(len, entries)) + len(entries)) > _MAX_SEEN_TASKS_BYTES:
+                del entries[len(entries) * _MAX_SEEN_TASKS_BYTES // size :]
+            texts[sent.parts] = ",".join(entries)
+        head = canonical_json({"a": sent.app_version, "d": device_id}).decode()[:-1]
+        attributes = json.dumps(sent.attributes, separators=(",", ":"), sort_keys=True)
+        return f'{head},"t":{{{texts[sent.parts]}}},"x":{attributes}}}'.encode()
+
+    def _note(self, device_id: str, sent: _Sent) -> None:
         """Take note of a device that sent a profile, within bounds: nobody may call `take_seen`."""
-        size_bytes = self._seen_bytes + len(raw) - len(self._seen.get(device_id, b""))
-        if size_bytes > MAX_SEEN_BYTES or (device_id not in self._seen and len(self._seen) >= MAX_SEEN):
+        before = self._seen.get(device_id)
+        size_bytes = self._seen_bytes + len(sent.raw) - (len(before.raw) if before is not None else 0)
+        if size_bytes > MAX_SEEN_BYTES or (before is None and len(self._seen) >= MAX_SEEN):
             self.unseen += 1
             return
-        self._seen[device_id] = raw
+        self._seen[device_id] = sent
         self._seen_bytes = size_bytes
         self._has_seen.set()
 
@@ -163,41 +432,18 @@ class Answerer:
         found: list[str] = []
         row = self.table.rows.get(task)
         before = [entry.policy for entry in row.entries if entry.policy.tier > policy.tier] if row is not None else []
-        for device_id, profile in reversed(self._recent.items()):
+        for device_id, sent in reversed(self._recent.items()):
             if len(found) == count:
                 break
-            joined = self._uploaded.join(profile)
-            if policy.matches(joined) and not any(other.matches(joined) for other in before):
+            profile = self._uploaded.join(sent.of_device(device_id))
+            if policy.matches(profile) and not any(other.matches(profile) for other in before):
                 found.append(device_id)
         return tuple(found)
 
-    def _encode(self, directives: tuple[Directive, ...]) -> Headers:
-        key = tuple(map(id, directives))
-        known = self._encoded.get(key)
-        if known is None:
-            count = len(directives)
-            text = directives_to_header(directives)
-            while len(text) > self._max_answer_bytes and count > 1:
-                count = max(1, min(count - 1, count * self._max_answer_bytes // len(text)))
-                text = directives_to_header(directives[:count])
-            known = ((_TASKS, text.encode()), _VARY)
-            if len(self._encoded) >= 1024:
-                self._encoded.clear()
-            self._encoded[key] = known
-        return known
 
-    def _remember(self, raw: bytes, answer: Headers, profile: Profile) -> None:
-        size_bytes = len(raw) + _ENTRY_OVERHEAD_BYTES  # answers are shared between entries
-        while self._cache and self._cached_bytes + size_bytes > self._cache_bytes:
-            oldest = next(iter(self._cache))
-            del self._cache[oldest]
-            self._cached_bytes -= len(oldest) + _ENTRY_OVERHEAD_BYTES
-        self._cache[raw] = answer, profile.device_id
-        self._cached_bytes += size_bytes
-        self._recent.pop(profile.device_id, None)
-        self._recent[profile.device_id] = profile
-        if len(self._recent) > self._recent_devices:
-            del self._recent[next(iter(self._recent))]
+def _decision(steps: Sequence[Step], part: TaskPart) -> Decision:
+    decision = Decision.of(steps, part.tasks, part.refused)
+    return decision if any(decision) else NOTHING
 
 
 class WallePush:
@@ -226,16 +472,18 @@ class WallePush:
         await self.app(scope, receive, send_with_answer)
 
     def _extra(self, scope: Scope) -> Headers:
-        profile = session = None
+        profile = session = have = None
         for name, value in scope["headers"]:
             if name == _PROFILE:
                 profile = value
             elif name == _DEVICE:
                 session = value
+            elif name == _HAVE:
+                have = value
         if profile is None:
             return ()
         try:
-            return self.answerer.headers(profile, self.identify(session)) + self.answerer.stamp
+            return self.answerer.headers(profile, self.identify(session), have) + self.answerer.stamp
         except DeployError as error:
             return ((_ERROR, _header_text(str(error))),)
         except Exception:  # noqa: BLE001 - an error here must not fail the business request

@@ -27,11 +27,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from walle.deploy.audience import admitted, share
+from walle.deploy.cloud.decision import Decision, Step
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Admission, Release, ReleaseState
 from walle.deploy.cloud.rule_index import PolicyIndex
-from walle.protocol import Audience, Directive, Profile
+from walle.protocol import Audience, Directive, Profile, part_number
 
+MAX_WITHDRAWN = 16  # versions of a task that a row knows to be rolled back
 MAX_GROUPS = 256  # groups of devices whose plans a table caches, and of those that a row tells apart
 
 
@@ -95,6 +97,7 @@ class TaskRow:
     task: str
     entries: tuple[RowEntry, ...]  # in the order in which they go
     removal: Directive
+    withdrawn: frozenset[str] = frozenset()  # versions that were rolled back, the latest ones
 
     @property
     def candidates(self) -> tuple[RowEntry, ...]:
@@ -125,9 +128,14 @@ class TaskRow:
                 return entry.back if is_before else entry.directive
         return entry.back if _number(have) > _number(entry.directive.version) else entry.directive
 
+    def is_urgent(self, directive: Directive, have: str) -> bool:
+        """Return whether a directive of the row takes a bad or unwanted version from a device that has `have`."""
+        return not directive.version or have in self.withdrawn or any(directive is entry.back for entry in self.entries)
+
     def to_plain(self) -> dict[str, Any]:
         entries = [entry.to_plain() for entry in self.entries]
-        return {"task": self.task, "entries": entries, "removal": self.removal.to_json()}
+        plain = {"task": self.task, "entries": entries, "removal": self.removal.to_json()}
+        return {**plain, "withdrawn": sorted(self.withdrawn)} if self.withdrawn else plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -136,6 +144,7 @@ class TaskRow:
             plain["task"],
             tuple(RowEntry.from_plain(entry) for entry in entries),
             Directive.from_json(plain["removal"]),
+            frozenset(plain.get("withdrawn", ())),  # a row of an older walle has none
         )
 
 
@@ -169,6 +178,7 @@ class RowPlan:
     task: str
     entries: tuple[PlannedEntry, ...]  # in the order in which they go
     url: str
+    withdrawn: frozenset[str] = frozenset()
 
     @property
     def serials(self) -> int:
@@ -194,7 +204,7 @@ class RowPlan:
             )
             for entry, planned in zip(row.entries, self.entries, strict=True)
         )
-        return dataclasses.replace(row, entries=entries)
+        return dataclasses.replace(row, entries=entries, withdrawn=self.withdrawn)
 
     def sign(self, sign: Callable[[Directive], Directive], first_serial: int, expires_s: int) -> TaskRow:
         """Return the row, signed with the serials from `first_serial` on, which must be above all drawn before."""
@@ -222,7 +232,7 @@ class RowPlan:
             RowEntry(entry.policy, forward, backward, entry.admission)
             for entry, forward, backward in zip(self.entries, there, again, strict=True)
         )
-        return TaskRow(self.task, entries, removal)
+        return TaskRow(self.task, entries, removal, self.withdrawn)
 
 
 def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
@@ -231,7 +241,8 @@ def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
     A full release hides the older ones of the same policy; where it is for all devices, it hides all that would go
     after it. What is hidden is left out.
     """
-    ordered = sorted(releases, key=lambda release: (release.request.policy.tier, release.number), reverse=True)
+    of_task = list(releases)
+    ordered = sorted(of_task, key=lambda release: (release.request.policy.tier, release.number), reverse=True)
     entries: list[PlannedEntry] = []
     full: set[Policy] = set()
     for release in ordered:
@@ -258,7 +269,10 @@ def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
             full.add(policy)
             if policy.takes_all:
                 break
-    return RowPlan(task=task, entries=tuple(entries), url=url)
+    offered = {entry.directive.version for entry in entries}
+    latest = sorted((one.number, one.request.version) for one in of_task if one.state is ReleaseState.ROLLED_BACK)
+    withdrawn = frozenset(version for _, version in latest[-MAX_WITHDRAWN:] if version not in offered)
+    return RowPlan(task=task, entries=tuple(entries), url=url, withdrawn=withdrawn)
 
 
 def versions_behind(release: Release, of_task: Iterable[Release]) -> frozenset[str]:
@@ -317,6 +331,10 @@ class _Target:
     candidates: tuple[RowEntry, ...]
     full: RowEntry | None
 
+    @property
+    def is_open(self) -> bool:
+        return bool(self.candidates)
+
     def answer(self, device_id: str, have: str) -> Directive | None:
         for entry in self.candidates:
             if entry.admits(device_id, have):
@@ -325,9 +343,8 @@ class _Target:
             return self.row.removal if have else None
         return None if have == self.full.directive.version else self.row.lead(self.full, have)
 
-
-type _Step = tuple[str, str | None, _Target]
-"""A task with the version that a group of devices has without an answer, None where that depends on the device."""
+    def is_urgent(self, directive: Directive, have: str) -> bool:
+        return self.row.is_urgent(directive, have)
 
 
 class _RowSteps:
@@ -338,10 +355,10 @@ class _RowSteps:
         self.mask = 0
         for entry in row.entries:
             self.mask |= bits[entry.policy]
-        self.known: dict[int, _Step] = {}
+        self.known: dict[int, Step] = {}
         self._bits = bits
 
-    def step(self, found: int) -> _Step:
+    def step(self, found: int) -> Step:
         """Return the step for devices that these policies, some of the row's, take; it is remembered."""
         candidates: list[RowEntry] = []
         full: RowEntry | None = None
@@ -371,9 +388,9 @@ class ReleaseTable:
         self.rows: Mapping[str, TaskRow] = {row.task: row for row in rows}
         policies = dict.fromkeys(entry.policy for row in rows for entry in row.entries)
         self._bits = {policy: 1 << number for number, policy in enumerate(policies)}
-        self._plans: dict[
-            int, list[_Step]
-        ] = {}  # policies that take a group of devices, as bits → its targets; bounded
+        # Policies that take a group of devices, as bits, and a count of parts → the steps of each part; bounded.
+        self._plans: dict[tuple[int, int], tuple[tuple[Step, ...], ...]] = {}
+        self._numbers: dict[int, list[int]] = {}  # count of parts → the part of each row
 
     @functools.cached_property
     def index(self) -> PolicyIndex:
@@ -387,6 +404,13 @@ class ReleaseTable:
     def bit_of(self, policy: Policy) -> int:
         """Return the bit of a policy of the table in what `index.matching` returns."""
         return self._bits[policy]
+
+    def restamped(self, generation: int, timestamp: str) -> Self:
+        """Return the table with another generation and timestamp, and all that is cached for its rows."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.generation, made.timestamp = generation, timestamp
+        return made
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -416,27 +440,32 @@ class ReleaseTable:
         return ReleaseTable(self.generation, [_held(row, manifests) for row in self.rows.values()], self.timestamp)
 
     def answer(self, profile: Profile) -> tuple[Directive, ...]:
-        """Return the directives for a device; empty where its versions are up to date.
+        """Return the directives for a device, the urgent ones first; empty where its versions are up to date.
 
         Tasks that are not in the table are ignored.
         """
-        found = self.index.matching(profile)
-        plan = self._plans.get(found)
-        if plan is None:
-            plan = self._plan(found)
+        (steps,) = self.steps(self.index.matching(profile), 1)
+        due = Decision.of(steps, profile.tasks, {}).due(profile.device_id)
+        return due.urgent + due.ordinary
+
+    def steps(self, found: int, parts: int) -> tuple[tuple[Step, ...], ...]:
+        """Return the steps of devices that these policies take, by the part of `parts` in which the task is."""
+        plans = self._plans.get((found, parts))
+        if plans is None:
+            grouped: list[list[Step]] = [[] for _ in range(parts)]
+            for steps, number in zip(self._row_steps, self._part_numbers(parts), strict=True):
+                bits = found & steps.mask
+                grouped[number].append(steps.known.get(bits) or steps.step(bits))
             if len(self._plans) >= MAX_GROUPS:  # made-up profiles can evict real groups, which are then planned again
                 self._plans.clear()
-            self._plans[found] = plan
-        device_id, have = profile.device_id, profile.tasks.get
-        answers = []
-        for task, settled, target in plan:
-            version = have(task, "")
-            if version != settled and (directive := target.answer(device_id, version)) is not None:
-                answers.append(directive)
-        return tuple(answers)
+            plans = self._plans[found, parts] = tuple(map(tuple, grouped))
+        return plans
 
-    def _plan(self, found: int) -> list[_Step]:
-        return [steps.known.get(found & steps.mask) or steps.step(found & steps.mask) for steps in self._row_steps]
+    def _part_numbers(self, parts: int) -> list[int]:
+        numbers = self._numbers.get(parts)
+        if numbers is None:
+            numbers = self._numbers[parts] = [part_number(task, parts) for task in self.rows]
+        return numbers
 
     def to_plain(self) -> dict[str, Any]:
         rows = [row.to_plain() for row in self.rows.values()]

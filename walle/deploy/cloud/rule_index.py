@@ -7,7 +7,7 @@ one number; the policies of a device are what all tables allow. CEL evaluates th
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from walle.deploy.cloud.attribute_schema import APP_VERSION, UPLOADED, Columns, ColumnType, attributes_of
@@ -15,10 +15,10 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rule import Rule, RuleError, activation, compile_rule, joined
 from walle.deploy.cloud.value_sets import Choice, NumberCut, Ranges, ValueSet, VersionRange, set_of
 from walle.deploy.version_range import in_range, plain_numbers
-from walle.protocol import Profile
+from walle.protocol import Attribute, Profile
 
 _LOG = logging.getLogger(__name__)
-_MAX_VERSIONS = 1024  # versions that are not plain, for which a table remembers its answer
+_MAX_VERSIONS = 1024  # for which a table remembers its answer
 
 
 class _Table(Protocol):
@@ -61,7 +61,10 @@ class _Order:
 
 
 class _Versions:
-    """Versions of digits and points are found by their order; each other one is compared with each range, once."""
+    """Versions of digits and points are found by their order; each other one is compared with each range.
+
+    The latest answers are remembered: fleets have few versions.
+    """
 
     def __init__(self, free: int, sets: Sequence[tuple[int, VersionRange]]) -> None:
         ordered = [(bit, ranges) for bit, one in sets if (ranges := one.ranges()) is not None]
@@ -69,17 +72,20 @@ class _Versions:
         self._free = free
         self._sets = sets
         self._unordered = [(bit, one) for bit, one in sets if one.ranges() is None]
-        self._others: dict[str, int] = {}
+        self._known: dict[str, int] = {}
 
     def allowed(self, value: Any) -> int:
+        known = self._known.get(value)
+        if known is None:
+            if len(self._known) >= _MAX_VERSIONS:
+                self._known.clear()
+            known = self._known[value] = self._found(value)
+        return known
+
+    def _found(self, value: str) -> int:
         numbers = plain_numbers(value)
         if numbers is None:
-            known = self._others.get(value)
-            if known is None:
-                if len(self._others) >= _MAX_VERSIONS:
-                    self._others.clear()
-                known = self._others[value] = self._free | _compared(value, self._sets)
-            return known
+            return self._free | _compared(value, self._sets)
         allowed = self._order.allowed(numbers)
         return allowed | _compared(value, self._unordered) if self._unordered else allowed
 
@@ -102,10 +108,15 @@ _TABLES: dict[type[ValueSet], Callable[[int, Any], _Table]] = {
 
 
 class PolicyIndex:
-    """Index of policies, each once; the bit `1 << n` stands for `policies[n]`."""
+    """Index of policies, each once; the bit `1 << n` stands for `policies[n]`.
+
+    `uploaded` are the policies whose rules ask for uploaded attributes.
+    """
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         everyone = (1 << len(policies)) - 1
+        self._everyone = everyone
+        self.uploaded = 0
         self._unnamed = everyone
         self._named: dict[str, int] = {}
         self._rules: dict[int, Rule] = {}  # bit → the rule that CEL has to evaluate
@@ -132,7 +143,10 @@ class PolicyIndex:
                     self._named = {device_id: named & ~bit for device_id, named in self._named.items()}
                     continue
                 self._add_rule(bit, rule, constraints)
-        self._tables: list[tuple[str, ColumnType, int, _Table, bool]] = []
+                if any(name.startswith(UPLOADED) for name, _ in rule.columns):
+                    self.uploaded |= bit
+        self._tables: list[tuple[str, ColumnType, int, _Table]] = []
+        self._uploaded_tables: list[tuple[str, ColumnType, int, _Table]] = []
         for (column, kind, of), sets in constraints.items():
             remaining = sets
             while remaining:  # a policy may have several sets of a column: each further one gets a table of its own
@@ -147,7 +161,8 @@ class PolicyIndex:
                 for bit in taken:
                     free &= ~bit
                 filled = _TABLES[of](free, list(taken.items()))
-                self._tables.append((column, kind, free, filled, column.startswith(UPLOADED)))
+                tables = self._uploaded_tables if column.startswith(UPLOADED) else self._tables
+                tables.append((column, kind, free, filled))
                 remaining = rest
         self._columns: Columns = tuple(sorted(self._types.items()))
         self._versions = tuple(sorted({one for rule in self._rules.values() for one in rule.versions}))
@@ -180,15 +195,34 @@ class PolicyIndex:
 
     def matching(self, profile: Profile) -> int:
         """Return the policies that take a device, as bits."""
-        found = self._unnamed | self._named.get(profile.device_id, 0)
-        said, uploaded = attributes_of(profile)
-        for column, kind, free, table, is_uploaded in self._tables:
-            if is_uploaded:
-                value = kind.take(uploaded.get(column))
-            else:
-                value = kind.take(profile.app_version if column == APP_VERSION else said.get(column))
+        policies = self.by_attributes(profile.app_version, profile.attributes) & self.by_device(profile.device_id)
+        return self.by_uploaded(profile, policies) if policies & self.uploaded else policies
+
+    def by_device(self, device_id: str) -> int:
+        """Return the policies that take a device of this id, as far as the id tells."""
+        return self._unnamed | self._named.get(device_id, 0) if self._named else self._unnamed
+
+    def by_attributes(self, app_version: str, attributes: Mapping[str, Attribute]) -> int:
+        """Return the policies that take devices with these attributes, whatever their ids and what was uploaded."""
+        found = self._everyone
+        for column, kind, free, table in self._tables:
+            if column == APP_VERSION:
+                found &= table.allowed(app_version)
+                continue
+            value = kind.take(attributes.get(column))
             found &= free if value is None else table.allowed(value)
-        rest = found & self._evaluated
+        return self._evaluate(Profile("", app_version, attributes), found, found & self._evaluated & ~self.uploaded)
+
+    def by_uploaded(self, profile: Profile, found: int) -> int:
+        """Return those of the policies `found` that take a device by what was uploaded of it too."""
+        _, uploaded = attributes_of(profile)
+        for column, kind, free, table in self._uploaded_tables:
+            value = kind.take(uploaded.get(column))
+            found &= free if value is None else table.allowed(value)
+        return self._evaluate(profile, found, found & self._evaluated & self.uploaded)
+
+    def _evaluate(self, profile: Profile, found: int, rest: int) -> int:
+        """Return `found` without those of `rest` whose rules do not take the device."""
         if rest:
             values = activation(profile, self._columns, self._versions)
             while rest:

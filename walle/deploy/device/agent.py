@@ -222,6 +222,12 @@ class Agent:
         """Return the active version of each task, as in a profile."""
         return {task: state.active.version for task, state in self._states.items() if state.active is not None}
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """Return, for each task whose latest directive is not carried out again, that directive's `order`."""
+        refused = Standing.REFUSED
+        return {task: f"{one.epoch}.{one.serial}" for task, one in self._states.items() if one.standing is refused}
+
     async def start(self) -> Self:
         """Recover from a crash: remove leftovers, verify and activate each task's version, report its outcome again.
 

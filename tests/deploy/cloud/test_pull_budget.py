@@ -1,0 +1,121 @@
+import random
+
+from tests.sim.release_world import table_of
+from walle.clock import ManualClock
+from walle.deploy.cloud.pull_budget import AGAIN_S, MAX_ADMITTED, PullBudget, PullRate
+from walle.deploy.cloud.push import Answerer
+from walle.protocol import Directive, Profile, PushAnswer, ShortProfile, TaskPart, part_digest, parts_to_header
+
+
+class _Clock(ManualClock):
+    """A clock for what never sleeps."""
+
+    def pass_s(self, seconds: float) -> None:
+        self._now_s += seconds
+
+
+def _directive(number: int = 1) -> Directive:
+    return Directive(
+        task=f"shop/t{number}",
+        version="v1",
+        manifest=f"{number:064x}",
+        size_bytes=1,
+        serial=1,
+        expires_s=1,
+        url="",
+        release="",
+    )
+
+
+def _budget(clock: _Clock, pulls_s: float = 0, bytes_s: float = 0, size: int = 1_000_000) -> PullBudget:
+    return PullBudget(PullRate(pulls_s, bytes_s), clock, lambda _: size)
+
+
+def test_pulls_and_bytes_are_admitted_at_their_rates() -> None:
+    for rate, expected in (((10, 0), 620), ((0, 5_000_000), 310), ((10, 5_000_000), 310), ((0, 0), 20_000)):
+        clock = _Clock()
+        budget = _budget(clock, *rate)
+        admitted = 0
+        for number in range(20_000):
+            clock.pass_s(60 / 20_000)
+            admitted += bool(budget.admit(f"d{number}", (_directive(),))[0])
+        assert abs(admitted - expected) <= 2
+        assert budget.admitted == admitted
+
+
+def test_a_device_is_charged_once_while_it_pulls() -> None:
+    clock = _Clock()
+    budget = _budget(clock, pulls_s=0.01)
+    (directive,) = (_directive(),)
+    assert budget.admit("d0", (directive,)) == ((directive,), 0)
+    for _ in range(100):
+        assert budget.admit("d0", (directive,)) == ((directive,), 0)
+        left, wait_s = budget.admit("d1", (directive,))
+        assert not left
+        assert wait_s > 0
+    clock.pass_s(AGAIN_S)
+    assert budget.admit("d0", (directive,))[0] == ()
+
+
+def test_a_version_larger_than_the_budget_goes_out_and_leaves_a_debt() -> None:
+    clock = _Clock()
+    budget = _budget(clock, bytes_s=1000, size=100_000)
+    assert budget.admit("d0", (_directive(),))[0]
+    clock.pass_s(98)
+    assert not budget.admit("d1", (_directive(),))[0]
+    clock.pass_s(3)
+    assert budget.admit("d1", (_directive(),))[0]
+
+
+def test_the_memory_is_bounded() -> None:
+    budget = _budget(_Clock())
+    for number in range(MAX_ADMITTED + 1000):
+        budget.admit(f"d{number}", (_directive(),))
+    assert len(budget._under_way) == MAX_ADMITTED
+
+
+def test_coverage_goes_on_at_the_budget_and_no_device_starves() -> None:
+    """2,000 devices that check in, of which a tenth never carry out what they get, and some ask every second."""
+    clock, rng = _Clock(), random.Random(7)
+    answerer = Answerer(table_of(ipv="v2"))
+    answerer.budget = PullBudget(PullRate(pulls_s=20), clock, lambda directive: directive.size_bytes)
+    parts = {version: TaskPart({"shop/ipv": version}).to_bytes() for version in ("v1", "v2")}
+    raws = {
+        version: ShortProfile("10", {}, [part_digest(part)]).to_header().encode() for version, part in parts.items()
+    }
+    have = parts_to_header([parts["v1"]]).encode()
+    asks = {number: rng.uniform(0, 60) for number in range(2_000)}
+    has = dict.fromkeys(asks, "v1")
+    covered: list[tuple[float, int]] = []
+    is_first = True
+    second = 0
+    while second < 300 and len(covered) < 1_800:
+        second += 1
+        clock.pass_s(1.0)
+        for number in [number for number, at in asks.items() if at <= second]:
+            found = dict(answerer.headers(raws[has[number]], f"d{number}", have if is_first else None))
+            is_first = False
+            header = found.get(b"x-walle-tasks", b"").decode()
+            answer = PushAnswer.from_header(header) if header else PushAnswer()
+            if answer.directives and number % 10:  # others fail, and ask again
+                has[number] = "v2"
+                covered.append((second, number))
+            asks[number] = second + (1 if number % 50 == 1 else min(60, answer.wait_s or 60) * rng.uniform(0.8, 1.2))
+    assert len(covered) == 1_800  # all that can
+    # The others ask again, and take a pull each in AGAIN_S: 200 of them 200 / 60 in a second.
+    assert 1_800 / 20 - 5 <= second <= 1.5 * 1_800 / (20 - 200 / AGAIN_S)
+    for at in range(20, second - 10, 10):
+        done = sum(1 for when, _ in covered if at < when <= at + 10)
+        assert done <= 20 * 10 + 40  # and what the bucket holds
+
+
+def test_rollbacks_and_removals_wait_for_no_budget() -> None:
+    clock = _Clock()
+    answerer = Answerer(table_of(ipv="v2", cv="v2"))
+    answerer.budget = _budget(clock, pulls_s=0.001)
+    for number in range(50):
+        profile = Profile(f"d{number}", "10", {}, {"shop/ipv": "v3", "shop/cv": "v1"})
+        header = dict(answerer.headers(profile.to_header().encode(), f"d{number}"))[b"x-walle-tasks"].decode()
+        tasks = [one.task for one in PushAnswer.from_header(header).directives]
+        assert tasks == (["shop/ipv", "shop/cv"] if not number else ["shop/ipv"])
+    assert answerer.budget.delayed == 49

@@ -1,0 +1,108 @@
+"""Pull budget of a gateway: how many pulls, and how many bytes of them, its answers begin in a second.
+
+A release is due to all its devices at once, and they would all pull at once. Directives beyond the budget are left out
+of the answer, which says when to come back; nothing is kept for a device that waits. Rollbacks and removals are not
+counted. A device that was admitted is sent the same directives again for `again_s` without a second charge: it makes
+requests while it pulls. So a device that asks all the time, or never carries out what it gets, takes one pull in that
+time, and the memory is bounded by the budget.
+"""
+
+import collections
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from walle.clock import Clock
+from walle.protocol import Directive
+
+AGAIN_S = 60.0
+MAX_ADMITTED = 100_000  # pulls that are known to be under way
+MIN_WAIT_S = 5
+MAX_WAIT_S = 900
+
+
+class PullRate(NamedTuple):
+    """Bounds of a gateway, 0 for none."""
+
+    pulls_s: float = 0.0
+    bytes_s: float = 0.0
+
+
+class PullBudget:
+    """Token bucket of pulls and bytes, which holds as much as comes in `burst_s`.
+
+    `size_of` is the bytes of the version of a directive. A version larger than the bucket waits for a full one, and
+    leaves a debt.
+    """
+
+    def __init__(
+        self,
+        rate: PullRate,
+        clock: Clock,
+        size_of: Callable[[Directive], int],
+        *,
+        burst_s: float = 2.0,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        self.admitted = 0  # pulls
+        self.delayed = 0  # answers from which directives were left out
+        self._clock = clock
+        self._size_of = size_of
+        self._again_s = again_s
+        self._rates = tuple(rate)
+        self._most = tuple(max(one * burst_s, 1.0) for one in rate)
+        self._left = list(self._most)
+        self._filled_s = clock.monotonic()
+        self._under_way: collections.OrderedDict[tuple[str, str, str], float] = collections.OrderedDict()
+        self._waiting = 0.0  # answers that were delayed lately: it fades within the time that they were told to wait
+
+    def admit(self, device_id: str, directives: tuple[Directive, ...]) -> tuple[tuple[Directive, ...], int]:
+        """Return the directives that may go to a device now, and after how many seconds to ask for others; 0: none."""
+        now_s = self._clock.monotonic()
+        self._fill(now_s)
+        chosen = []
+        for directive in directives:
+            key = device_id, directive.task, directive.manifest
+            if key in self._under_way:
+                chosen.append(directive)
+            elif self._has_room(size := self._size_of(directive)):
+                self._left = [left - cost for left, cost in zip(self._left, (1.0, size), strict=True)]
+                self._under_way[key] = now_s + self._again_s
+                self.admitted += 1
+                chosen.append(directive)
+        while len(self._under_way) > MAX_ADMITTED:
+            self._under_way.popitem(last=False)
+        if len(chosen) == len(directives):
+            return directives, 0
+        self.delayed += 1
+        self._waiting += 1
+        return tuple(chosen), self._wait_s()
+
+    def health(self) -> Mapping[str, Any]:
+        """Return the counts; there is nothing that can fail."""
+        return {"ok": True, "under_way": len(self._under_way), "admitted": self.admitted, "delayed": self.delayed}
+
+    def metrics(self) -> list[Metric]:
+        counts = CounterMetricFamily("walle_pulls", "Pulls by the gateway's pull budget", labels=["kind"])
+        counts.add_metric(["admitted"], self.admitted)
+        counts.add_metric(["delayed"], self.delayed)
+        return [counts]
+
+    def _has_room(self, size: float) -> bool:
+        costs = zip(self._rates, self._left, self._most, (1.0, size), strict=True)
+        return all(not rate or left >= min(cost, most) for rate, left, most, cost in costs)
+
+    def _fill(self, now_s: float) -> None:
+        passed_s, self._filled_s = now_s - self._filled_s, now_s
+        bounds = zip(self._left, self._rates, self._most, strict=True)
+        self._left = [min(most, left + rate * passed_s) for left, rate, most in bounds]
+        self._waiting *= math.exp(-passed_s / 30.0)
+        while self._under_way and next(iter(self._under_way.values())) <= now_s:
+            self._under_way.popitem(last=False)
+
+    def _wait_s(self) -> int:
+        """Return a time within which the devices that wait would be admitted, one after another."""
+        rate = self._rates[0] or math.inf
+        return max(MIN_WAIT_S, min(MAX_WAIT_S, math.ceil(self._waiting / rate)))
