@@ -8,9 +8,11 @@ before (ADR 22), for comparison.
 """
 
 import argparse
+import base64
 import collections
 import dataclasses
 import functools
+import html
 import json
 import math
 import multiprocessing.pool
@@ -214,6 +216,35 @@ def _end(name: str, by_runs: bool, seed: int) -> tuple[str, int]:
     return release(CASES[name], ByRuns() if by_runs else ByDevices(), seed)
 
 
+def plot(file: Path, folder: Path) -> list[Path]:
+    """Draw which part of the releases of each case was stopped after how many devices; return a PNG and a page."""
+    from matplotlib import pyplot as plt
+
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    figure, axes = plt.subplots(figsize=(9, 5))
+    for row in rows:
+        stopped = row["stopped_after"]
+        if stopped:
+            label = f"{row['case']} ({row['releases']})" + (", by runs" if row["by_runs"] else "")
+            axes.step(stopped, [(at + 1) / row["releases"] for at in range(len(stopped))], where="post", label=label)
+    axes.axvline(320, color="grey", linestyle=":", label="320 devices")
+    axes.set(xlabel="devices with the new version", ylabel="part of the releases that is stopped", ylim=(0, 1.02))
+    axes.set_xscale("log")
+    axes.legend(fontsize=8)
+    folder.mkdir(parents=True, exist_ok=True)
+    image, page = folder / "gate.png", folder / "gate.html"
+    figure.savefig(image, dpi=120, bbox_inches="tight")
+    keys = [key for key in rows[0] if key != "stopped_after"]
+    lines = ["".join(f"<td>{html.escape(str(row[key]))}</td>" for key in keys) for row in rows]
+    table = "".join(f"<tr>{line}</tr>" for line in ["".join(f"<th>{key}</th>" for key in keys), *lines])
+    picture = base64.b64encode(image.read_bytes()).decode()
+    page.write_text(
+        "<!doctype html><meta charset=utf-8><title>Gate of releases</title>"
+        f"<h1>Gate of releases</h1><img src='data:image/png;base64,{picture}'><table border=1>{table}</table>"
+    )
+    return [image, page]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--releases", type=int, default=200)
@@ -221,7 +252,11 @@ def main() -> None:
     parser.add_argument("--by-runs", action="store_true", help="judge by runs, as before")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, help="file that gets a JSON line for each case, with each stopped release")
+    parser.add_argument("--plot", type=Path, nargs=2, metavar=("FILE", "FOLDER"), help="draw what --out kept, and end")
     args = parser.parse_args()
+    if args.plot:
+        print(*plot(*args.plot), sep="\n")
+        return
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
         for name in args.case or CASES:
             row = releases(name, args.releases, by_runs=args.by_runs, pool=pool)

@@ -111,6 +111,13 @@ def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Per
     assert line.rstrip().endswith(" by admin, reason not [/wanted]")
     assert {name, "shop/good", "rolled_back"} <= set(person.text("status")[1].split())
 
+    again = person.json("retry", name)
+    assert (again["retries"], again["request"]) == (name, shown["request"])
+    assert f"another attempt of {name}" in person.text("status", again["id"])[1]
+    with pytest.raises(CloudRefusedError, match="takes no Retry"):
+        person.text("retry", again["id"])
+    person.json("rollback", again["id"])
+
 
 def test_a_release_shows_what_its_version_reads_of_other_tasks(person: Person) -> None:
     line = "reads topics of other tasks: shop/good, shop/good/clicks"

@@ -336,12 +336,12 @@ def test_a_full_release_bakes_if_its_gate_says_so() -> None:
     step = baking.judged_step(["v1"])
     assert (step.stage, step.bakes, step.share_to, step.steps) == ("full", True, 1.0, 2)
     assert Release.from_plain(json.loads(json.dumps(baking.to_plain()))) == baking
-    told, effects = advance(baking, EVENTS["GatePaused"])
-    assert (told.state, told.bakes, effects) == (ReleaseState.FULL, True, (Effect.SET_GATE,))
-    assert (told.reason, told.overruled) == ("full: it fails on one group", ("group os=12",))
-    ended, effects = advance(told, EVENTS["GateAccepted"])
+    noted, effects = advance(baking, EVENTS["GatePaused"])
+    assert (noted.state, noted.bakes, effects) == (ReleaseState.FULL, True, (Effect.SET_GATE,))
+    assert (noted.reason, noted.overruled) == ("full: it fails on one group", ("group os=12",))
+    ended, effects = advance(noted, EVENTS["GateAccepted"])
     assert (ended.state, ended.judged, effects) == (ReleaseState.FULL, False, (Effect.SET_GATE,))
-    back, effects = advance(told, EVENTS["GateRejected"])
+    back, effects = advance(noted, EVENTS["GateRejected"])
     assert (back.state, back.judged, effects) == (ReleaseState.ROLLED_BACK, False, TELL)
     old = baking.to_plain()
     del old["bakes"], old["retries"]

@@ -68,7 +68,7 @@ def _verdict(outcomes: list[Outcome], directive: Directive) -> Verdict:
     return monitor.verdict
 
 
-def _told(device: Device, directive: Directive) -> list[tuple[str, str]]:
+def _reported(device: Device, directive: Directive) -> list[tuple[str, str]]:
     """Return kind and class of what the device reports, once it is seen that the gate does not blame the version."""
     outcomes = device.outcomes()
     if any(one.failure_class is not FailureClass.VERSION for one in outcomes):
@@ -87,8 +87,8 @@ async def test_a_full_disk_is_told_as_the_devices_also_after_a_restart(tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device.agent._installed, "free_bytes", lambda: 0)
         assert "No space left" in str(await device.refuse(directive))
-    assert _told(device, directive) == [("rejected", "device")]
-    assert _told(await start(device.folder, cloud), directive) == [("rejected", "device")]
+    assert _reported(device, directive) == [("rejected", "device")]
+    assert _reported(await start(device.folder, cloud), directive) == [("rejected", "device")]
     await device.do(directive)
     assert device.take_outcomes() == ["installed v1"]
 
@@ -110,7 +110,7 @@ async def test_a_file_that_is_corrupted_on_the_device_is_the_devices(tmp_path: P
     await device.do(directive)
     spoil(next(device.folder.glob("*/versions/*/files/main.pyc")))
     device = await start(device.folder, cloud)
-    assert _told(device, directive) == [("reverted", "device")]
+    assert _reported(device, directive) == [("reverted", "device")]
 
 
 @pytest.mark.asyncio
@@ -128,7 +128,7 @@ async def test_a_clock_that_is_ahead_is_told_and_a_forged_directive_is_not(tmp_p
     assert device.outcomes() == []
     for _ in range(3):
         assert await device.agent.handle([directive], stamp)
-    assert _told(device, directive) == [("rejected", "device")]
+    assert _reported(device, directive) == [("rejected", "device")]
 
 
 class Store:
@@ -202,7 +202,7 @@ async def test_a_fault_of_the_store_is_told_as_the_clouds_and_ends_with_it(tmp_p
     async with store.device(tmp_path / "agent") as device:
         for _ in range(2 * TRIES_BEFORE_REPORT):
             await device.refuse(directive)
-        assert _told(device, directive) == [("rejected", "cloud")]
+        assert _reported(device, directive) == [("rejected", "cloud")]
         assert TASK not in device.agent.tasks
         store.status = 0
         path.unlink(missing_ok=True)
@@ -224,7 +224,7 @@ async def test_a_link_that_drops_at_each_try_is_told_once_as_the_networks(tmp_pa
         assert device.outcomes() == []
         for _ in range(5):
             await device.refuse(directive)
-        assert _told(device, directive) == [("rejected", "network")]
+        assert _reported(device, directive) == [("rejected", "network")]
         store.drops = False
         await device.do(directive)
         assert sha256_of(device.running[TASK]["main.pyc"]) == sha256_of(FILES["v1"]["main.pyc"])

@@ -250,8 +250,8 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
     async def evidence(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Show what the gate has on the step that is judged: its devices, the control, each test's value and boundary.
 
-        A test decides when its value reaches its boundary; both are logarithms. Empty where no step is judged. This
-        needs the role `reader` in its scenario.
+        A test decides when its value reaches its boundary; both are logarithms. Where none is judged any more, it is
+        that of the last step; empty where none ever was. This needs the role `reader` in its scenario.
         """
         await allowed(release_id, authorization, Role.READER)
         return _safe_map(await outcomes.evidence(release_id))

@@ -559,7 +559,9 @@ class Monitor:
             return []
         tests = []
         for group in self._groups:
-            if not any(one.groups.get(group, (0, 0))[1] for one in self._new):
+            broken = sum(one.groups.get(group, (0, 0))[1] for one in self._new)
+            most = math.log(self.step.steps) - broken * math.log(_GROUPS.floor)  # that any bets on them can win
+            if not broken or (not exact and most < self._pause_at):
                 continue
             new = [one.by_group(group) for one in self._new]
             old = self._old.by_group(group) if self.step.has_control else None

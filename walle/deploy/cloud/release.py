@@ -470,8 +470,8 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
                 return {"bakes": False}, (Effect.SET_GATE,)
             return {"state": ReleaseState.FULL, "bakes": release.request.gate.bake_s > 0}, reaches_devices
         case GatePaused() if release.state is ReleaseState.FULL:
-            told = {"reason": f"{release.stage}: {event.reason}"[:MAX_REASON_CHARS]}
-            return told | {"overruled": (*release.overruled, event.cause)}, (Effect.SET_GATE,)
+            noted = {"reason": f"{release.stage}: {event.reason}"[:MAX_REASON_CHARS]}
+            return noted | {"overruled": (*release.overruled, event.cause)}, (Effect.SET_GATE,)
         case GateRejected():
             reason = f"{release.stage}: {event.reason}"
             return _over(reason), reaches_devices

@@ -8,7 +8,7 @@ from walle.engine_ext.vm.host import HostStartError
 from walle.engine_ext.vm.loop_calls import HostLost
 from walle.protocol import Directive, FailureClass
 
-TRIES_BEFORE_REPORT = 3  # a link that dropped is no news; one that drops at each try is
+TRIES_BEFORE_REPORT = 3  # a link that drops once is not reported
 _OF_DEVICE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EACCES}
 )
