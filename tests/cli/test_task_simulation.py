@@ -179,3 +179,14 @@ def test_events_may_name_images_beside_the_log(task: Path) -> None:
         assert "is not a path below the folder" in report["refused_events"][1]["reason"]
     shown = simulate(task).stdout
     assert "line 2 was not played, a device refuses it: contents.image: file 'two.png' does not exist" in shown
+
+
+def test_it_plays_on_the_device_that_is_named(task: Path) -> None:
+    (task / "main.py").write_text(
+        "def execute(ctx, trigger):\n    return [ctx.device['app_version'], ctx.device['os']]\n"
+    )
+    done = simulate(task, "--app-version", "10.1", "--os", "harmony", "--json")
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert {one["device"] for one in report["results"]} == {"simulated-10.1-harmony"}
+    assert report["results"][0]["output"] == ["10.1", "harmony"]

@@ -20,6 +20,7 @@ from tests.sim.vm_hosts import CRASHES
 from walle import cv
 from walle.cloud.simulation import DEVICE_KINDS, SimulatedRun, Simulator
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
+from walle.deploy.cloud.device_group import DeviceGroup, GroupResult
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.engine_ext.vm.host import shared_host
@@ -461,3 +462,42 @@ def execute(ctx, trigger):
     unlisted = bundle(main.replace('ctx.exclusive("b")', 'ctx.exclusive("c")'), config)
     result = await simulator.run(unlisted, LOG, files=EventFiles.of({"exclusive/a": b"of the a"}))
     assert "task.toml does not list 'c' under [[exclusive]]" in result.first_error
+
+
+ANDROID = DeviceGroup(app_version="10.1", os="android", devices=70, attributes={"os": "android", "memory_mb": 512})
+IOS = DeviceGroup(app_version="9.0", os="ios", devices=30)
+
+
+@pytest.mark.asyncio
+async def test_it_plays_the_events_on_a_device_of_each_group_that_a_release_is_for(simulator: Simulator) -> None:
+    main = """\
+def execute(ctx, trigger):
+    if ctx.device["app_version"] == "10.1":
+        assert (ctx.device["id"], ctx.device["memory_mb"]) == ("simulated-10.1-android", 512)
+    return len(ctx.store.query("shop/count"))
+"""
+    result = await simulator.run(bundle(main), LOG, groups=[ANDROID, IOS])
+    assert (result.ok, result.runs) == (True, RUNS + 2 * VISITS)
+    assert result.groups == (
+        GroupResult("10.1", "android", 70, VISITS, 0),
+        GroupResult("9.0", "ios", 30, VISITS, 0),
+    )
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_fails_in_one_group_fails_and_names_it(simulator: Simulator) -> None:
+    main = "def execute(ctx, trigger):\n    return 1 // (ctx.device['app_version'] != '9.0')\n"
+    result = await simulator.run(bundle(main), LOG, groups=[ANDROID, IOS])
+    assert (result.ok, result.failures) == (False, VISITS)
+    assert result.groups[1] == GroupResult("9.0", "ios", 30, VISITS, VISITS)
+    assert "for app 9.0 on ios, and not on other devices" in result.first_error
+    everywhere = await simulator.run(bundle("def execute(ctx, trigger):\n    return 1 // 0\n"), LOG, groups=[IOS])
+    assert "not on other devices" not in everywhere.first_error
+
+
+@pytest.mark.asyncio
+async def test_a_group_for_which_no_time_is_left_is_not_played(simulator: Simulator) -> None:
+    main = "def execute(ctx, trigger):\n    return 1\n"
+    result = await simulator.run(bundle(main), LOG, groups=[ANDROID], limit_s=0.0)
+    assert (result.ok, result.runs) == (True, RUNS)
+    assert result.groups == (GroupResult("10.1", "android", 70, played=False),)

@@ -188,7 +188,9 @@ class ReleaseWorld:
     async def _read_blob(self, sha256: str) -> bytes:
         return self.files.path(sha256).read_bytes()
 
-    async def _simulate(self, bundle: Bundle, _events: bytes | None, _files: Mapping[str, bytes]) -> SimulationResult:
+    async def _simulate(
+        self, bundle: Bundle, _events: bytes | None, _files: Mapping[str, bytes], _policy: Policy
+    ) -> SimulationResult:
         self.simulated.append(bundle.manifest.version)
         self.simulating.set()
         await self.go_on.wait()

@@ -141,7 +141,8 @@ def status(
         emit(release, as_json=False, text=f"reason: {escape(release['reason'])}")
     if retries := release.get("retries"):
         emit(release, as_json=False, text=f"another attempt of {escape(retries)}")
-    for line in [*_reads(release), *_evidence_lines(evidence), *_failure_lines(found)]:
+    lines = [*_reads(release), *_group_lines(release), *_evidence_lines(evidence), *_failure_lines(found)]
+    for line in lines:
         emit(release, as_json=False, text=escape(line))
     emit_rows([_history_row(entry) for entry in release["history"]], as_json=False, title="history")
 
@@ -213,6 +214,20 @@ async def _get_with_failures(
     client: ReleaseClient, release_id: str
 ) -> tuple[ReleaseJson, FailuresJson, dict[str, Any]]:
     return await client.get(release_id), await client.failures(release_id), await client.evidence(release_id)
+
+
+def _group_lines(release: "ReleaseJson") -> list[str]:
+    """Return the groups of devices on which the version was simulated."""
+    lines = []
+    for group in release.get("groups", ()):
+        name = f"app {group['app_version'] or '?'} on {group['os'] or 'no stated os'}, {group['devices']} devices"
+        result = (
+            f"{group['runs']} runs, {group['failures']} failed" if group["played"] else "not played: no time was left"
+        )
+        lines.append(f"simulated for {name}: {result}")
+    if others := release.get("other_groups", 0):
+        lines.append(f"not simulated for {others} smaller groups of devices")
+    return lines
 
 
 def _evidence_lines(evidence: dict[str, Any]) -> list[str]:

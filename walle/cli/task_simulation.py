@@ -19,6 +19,7 @@ from walle.errors import WalleError
 
 if TYPE_CHECKING:
     from walle.cloud.simulation import SimulatedRun
+    from walle.deploy.cloud.device_group import DeviceGroup
     from walle.deploy.cloud.simulation_result import SimulationResult
     from walle.deploy.cloud.task_tree import TaskTree
     from walle.pipeline.event_log import EventLog, LineReport
@@ -40,14 +41,18 @@ def simulate(
     ] = None,
     mapping: Annotated[Path | None, typer.Option(help="A TOML file that maps the log's columns to events.")] = None,
     limit: Annotated[int, typer.Option(help="How many events of the log to play at most.", min=1)] = 20_000,
+    app_version: Annotated[str, typer.Option(help="Play on one device of this app version.")] = "",
+    os: Annotated[str, typer.Option("--os", help="Play on one device of this system, such as android.")] = "",
     show: Annotated[bool, typer.Option("--show", help="Show the output of each run.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Run a task on this machine as the cloud does before it releases it.
 
     The task is compiled, signed with a temporary key, laid out as on a device, and run in VMs on each kind of simulated
-    device. The report has what it puts out (--show), logs and prints, which events it fails on, with their lines in the
-    log, which lines were skipped and why, and the time of its phases, without the start of VMs and loading.
+    device, or on the one that --app-version and --os name; the cloud also plays them for each app version and system of
+    the devices that a release is for. The report has what it puts out (--show), logs and prints, which events it fails
+    on, with their lines in the log, which lines were skipped and why, and the time of its phases, without the start of
+    VMs and loading.
 
     Exit status: 0 if it passed; 1 if a run failed, it does not load, no event triggered it, or the task or the log
     cannot be read; 2 for wrong usage. After 10 failed runs it stops, as the cloud does.
@@ -56,6 +61,7 @@ def simulate(
         raise typer.BadParameter("says how to read a log; name the log with --events", param_hint="--mapping")
     from walle.cli.task_folder import read_folder
     from walle.deploy.cloud.bundle import TaskVersion
+    from walle.deploy.cloud.device_group import DeviceGroup
 
     version = TaskVersion.parse(read_folder(folder))
     tree = version.tree
@@ -68,7 +74,7 @@ def simulate(
             played = None
         started_s = time.monotonic()
         record = _Record(played)
-        result = asyncio.run(_simulate(tree, played, record))
+        result = asyncio.run(_simulate(tree, played, record, DeviceGroup(app_version=app_version, os=os)))
         took_ms = (time.monotonic() - started_s) * 1000
     report = _report(tree.task, result, played, record, took_ms)
     emit(report, as_json=as_json, text="\n".join(_lines(report, show=show)))
@@ -241,8 +247,10 @@ def _json_of(value: Any) -> Any:
             return str(value)
 
 
-async def _simulate(tree: "TaskTree", played: PlayedLog | None, record: _Record) -> "SimulationResult":
-    from walle.cloud.simulation import Simulator
+async def _simulate(
+    tree: "TaskTree", played: PlayedLog | None, record: _Record, group: "DeviceGroup"
+) -> "SimulationResult":
+    from walle.cloud.simulation import DEVICE_KINDS, Simulator
     from walle.deploy.cloud.bundle import TaskVersion, build_bundle
     from walle.deploy.signing import Signer
     from walle.pipeline.event_files import EventFiles
@@ -251,7 +259,10 @@ async def _simulate(tree: "TaskTree", played: PlayedLog | None, record: _Record)
     simulator = Simulator(vms=1, on_log=record.add_log, on_run=record.add_run)
     try:
         data = None if played is None else played.data
-        return await simulator.run(bundle, data, files=None if played is None else EventFiles.beside(played.path))
+        kinds = [group.device] if group.app_version or group.os else DEVICE_KINDS
+        return await simulator.run(
+            bundle, data, kinds, files=None if played is None else EventFiles.beside(played.path)
+        )
     finally:
         await simulator.close()
 

@@ -6,6 +6,7 @@ from typing import Protocol
 from walle.cloud.identity.routes import Identities
 from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
 from walle.deploy.cloud.device_api import Devices
+from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.exclusive_api import SignedLists
 from walle.deploy.cloud.monitor import Step, Verdict
 from walle.deploy.cloud.policy import Policy
@@ -26,6 +27,7 @@ class MonitorPeer(Outcomes, Devices, TargetedDevices, Protocol):
 
     async def watch(self, step: Step) -> None: ...
     async def unwatch(self, release_id: str) -> None: ...
+    async def groups(self, policy: Policy, seen_within_s: float) -> TargetedGroups: ...
     async def note_profiles(self, profiles: Mapping[str, bytes]) -> None: ...
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +21,20 @@ from walle.cloud.trust import OnlineRoles
 from walle.deploy.cloud.attribute_schema import read_schema
 from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, UnsignedBundle, build_unsigned
 from walle.deploy.cloud.compilers import other_pythons
+from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.exclusive_groups import GroupPart
 from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.monitor import Verdict
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.signatures import SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.deploy.cloud.targeting_api import WEEK_S
 from walle.deploy.cloud.task_config import TaskConfig
-from walle.errors import DeployError
+from walle.errors import DeployError, WalleError
 from walle.pipeline.event_files import EventFiles
 from walle.protocol import Envelope, Manifest
 
@@ -101,10 +105,18 @@ class ReleaseNode:
             except (DeployError, OSError, MemoryError):
                 _LOG.warning("%s: its files travel whole", bundle.manifest.name, exc_info=True)
 
-        async def simulate(bundle: Bundle, events: bytes | None, files: Mapping[str, bytes]) -> SimulationResult:
+        async def simulate(
+            bundle: Bundle, events: bytes | None, files: Mapping[str, bytes], policy: Policy
+        ) -> SimulationResult:
+            limit_s, targeted = self._config.simulation_s, TargetedGroups()
+            if events is not None:
+                targeted = await _targeted(monitor, policy)
             try:
-                async with asyncio.timeout(self._config.simulation_s):
-                    return await simulator.run(bundle, events, files=EventFiles.of(files))
+                async with asyncio.timeout(limit_s):
+                    result = await simulator.run(
+                        bundle, events, files=EventFiles.of(files), groups=targeted.groups, limit_s=limit_s / 2
+                    )
+                    return dataclasses.replace(result, other_groups=targeted.others)
             except TimeoutError:
                 what = f"the simulation took more than {self._config.simulation_s:g} s"
                 raise DeployError(f"{what}; push fewer simulation events, or make the task faster") from None
@@ -184,6 +196,15 @@ def _put(store: FileStore, data: bytes | LargeFile) -> str:
     if data.path is None or store.put_file(data.path) != data.sha256:
         raise DeployError(f"large file {data.path} of this cloud is damaged; remove it and push it again")
     return data.sha256
+
+
+async def _targeted(monitor: MonitorPeer, policy: Policy) -> TargetedGroups:
+    """Return the groups of devices that a policy reaches; none, which is logged, where they are not known now."""
+    try:
+        return await monitor.groups(policy, WEEK_S)
+    except WalleError as error:
+        _LOG.warning("the version is simulated on no groups of devices: %s", error)
+        return TargetedGroups()
 
 
 def _code_files(home: CloudHome, bundle: Bundle, older: Sequence[str]) -> None:

@@ -8,7 +8,9 @@ import asyncio
 import dataclasses
 import functools
 import hashlib
+import math
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from walle import plain
 from walle.cloud.image_decoder import ImageDecoder
 from walle.deploy.cloud.bundle import Bundle, unpack
+from walle.deploy.cloud.device_group import DeviceGroup, GroupResult
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.engine_ext import _core
 from walle.engine_ext.vm.callbacks import Callbacks
@@ -34,8 +37,8 @@ from walle.task_runner import TaskRunner
 
 # The kinds of device that every version is simulated on; a task sees them as `ctx.device`.
 DEVICE_KINDS: tuple[Mapping[str, Attribute], ...] = (
-    {"id": "simulated-low", "os": "android", "performance": "low"},
-    {"id": "simulated-high", "os": "ios", "performance": "high"},
+    {"id": "simulated-low", "app_version": "1.0", "os": "android", "performance": "low"},
+    {"id": "simulated-high", "app_version": "1.0", "os": "ios", "performance": "high"},
 )
 _MAX_FAILURES = 10  # bounds the time of a version that overruns its deadline at every event
 
@@ -90,8 +93,12 @@ class Simulator:
         kinds: Sequence[Mapping[str, Attribute]] = DEVICE_KINDS,
         *,
         files: EventFiles | None = None,
+        groups: Sequence[DeviceGroup] = (),
+        limit_s: float = math.inf,
     ) -> SimulationResult:
-        """Play `events` (JSON lines; None for none) through the bundle on each kind of device.
+        """Play `events` (JSON lines; None for none) through the bundle on each kind of device, and of each group.
+
+        A group for which `limit_s` from the call on would not be enough, by the slowest so far, is not played.
 
         `files` are those that events may name (`walle.pipeline.event_files`); an event whose file is missing or wrong
         is refused. Those below `exclusive/` stand for exclusive files.
@@ -99,6 +106,7 @@ class Simulator:
         A version fails if it does not load or if a run fails; after ten failures no further event is played. Without
         events it passes by loading. Events that a device refuses are not played, and listed in the result.
         """
+        began_s = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="walle-simulation-") as folder:
             folder_of_task = Path(folder) / "task"
             on_cloud = Path(folder) / "cloud"
@@ -115,21 +123,33 @@ class Simulator:
             log = Path(folder) / "events.jsonl"
             log.write_bytes(events)
             play = _Play()
-            for number, kind in enumerate(kinds):
+            places, results, slowest_s = (folder_of_task, on_cloud), [], 0.0
+            for number, (kind, group) in enumerate(
+                [*((kind, None) for kind in kinds), *((g.device, g) for g in groups)]
+            ):
+                is_late = time.monotonic() - began_s + 2 * slowest_s > limit_s
+                if group is not None and (is_late or play.is_cut):
+                    results.append(GroupResult(group.app_version, group.os, group.devices, played=False))
+                    continue
                 play.refused.clear()  # each kind of device refuses the same
-                await self._play(
-                    bundle,
-                    (folder_of_task, on_cloud),
-                    EventLog(log),
+                before, begin_s, own = (
+                    (play.runs, len(play.failures)),
+                    time.monotonic(),
                     Path(folder) / f"device-{number}",
-                    kind,
-                    play,
-                    named,
                 )
+                await self._play(bundle, places, EventLog(log), own, kind, play, named)
+                slowest_s = max(slowest_s, time.monotonic() - begin_s)
+                if group is not None:
+                    runs, failures = play.runs - before[0], len(play.failures) - before[1]
+                    results.append(GroupResult(group.app_version, group.os, group.devices, runs, failures))
+                    if failures and not play.failed_on:
+                        play.failed_on = group.name
             event_count = sum(1 for _ in EventLog(log))
             if play.runs == 0:
                 return SimulationResult(False, 0, 1, _why_none(bundle, log, play), event_count, tuple(play.refused))
             first_error = _describe(play.failures[0]) if play.failures else ""
+            if play.failed_on and len(play.failures) == sum(one.failures for one in results):
+                first_error += f" (for {play.failed_on}, and not on other devices)"
             return SimulationResult(
                 ok=not play.failures,
                 runs=play.runs,
@@ -138,6 +158,7 @@ class Simulator:
                 events=event_count,
                 refused=tuple(play.refused),
                 is_cut=play.is_cut,
+                groups=tuple(results),
             )
 
     async def _play(
@@ -243,6 +264,7 @@ class _Play:
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     without_visit: int = 0  # on one kind of device
     is_cut: bool = False
+    failed_on: str = ""  # the first group with a failure
 
 
 def _exclusive_file(manifest: Manifest, files: EventFiles, name: str, known: str) -> tuple[str, bytes | None]:

@@ -69,6 +69,17 @@ class FailuresJson(TypedDict):
     others: int
 
 
+class SimulatedGroupJson(TypedDict):
+    """Runs of a version's simulation for devices of one app version and system."""
+
+    app_version: str
+    os: str
+    devices: int
+    runs: int
+    failures: int
+    played: bool
+
+
 class ReleaseJson(TypedDict):
     """A release, as the cloud shows it. Only `get` gives `history`."""
 
@@ -82,6 +93,8 @@ class ReleaseJson(TypedDict):
     manifest: str
     retries: NotRequired[str]  # the release that it is another attempt of
     reads: NotRequired[list[str]]  # topics of other tasks; an older cloud sends none
+    groups: NotRequired[list[SimulatedGroupJson]]
+    other_groups: NotRequired[int]
     resumes: str | None
     reason: str
     totals: dict[str, Any]

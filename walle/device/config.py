@@ -35,3 +35,8 @@ class DeviceConfig:
     escalation_connect_s: float = 0.5  # of this, for a connection: without one, a task soon decides by itself
     live: LivePolicy = dataclasses.field(default_factory=LivePolicy)  # for events without a position
     journal_sync_s: float = 1.0  # of live events, what a power cut may lose; 0: `on_event` waits for the disk
+
+    @property
+    def as_seen_by_tasks(self) -> Mapping[str, Attribute]:
+        """The device as a task sees it in a phase that runs here (`ctx.device`)."""
+        return {"app_version": self.app_version, **self.attributes, "id": self.device_id}

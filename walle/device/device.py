@@ -113,7 +113,7 @@ class Device:
             )
             self._smoke = SmokeRun(
                 config.folder / "smoke",
-                {**config.attributes, "id": config.device_id},
+                config.as_seen_by_tasks,
                 self._exclusive,
                 task_log=task_log,
                 host=host,

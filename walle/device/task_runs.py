@@ -103,7 +103,7 @@ class TaskRuns:
             version.files,
             version.manifest,
             trigger,
-            {**self._config.attributes, "id": self._config.device_id},
+            self._config.as_seen_by_tasks,
             callbacks,
             state=None if state is None else state.value,
             on_log=functools.partial(self._on_log, run),

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from walle.deploy.cloud.device_group import GroupResult
 from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import (
@@ -193,12 +194,20 @@ def test_a_step_names_the_devices_that_it_admits_first() -> None:
 
 def test_a_release_of_a_journal_of_before_has_overruled_nothing() -> None:
     plain = _after(_release(), *PATHS["gray 0.5"]).to_plain()
-    for name in ("cause", "overruled"):
+    for name in ("cause", "overruled", "groups", "other_groups"):
         del plain[name]
     for name in ("device_runs", "settle_s", "silence_s", "trial_runs"):
         del plain["request"]["gate"][name]
     release = Release.from_plain(json.loads(json.dumps(plain)))
     assert (release.cause, release.overruled, release.request.gate) == ("", (), Gate())
+    assert (release.groups, release.other_groups) == ((), 0)
+
+
+def test_a_release_keeps_the_groups_that_it_was_simulated_for() -> None:
+    groups = (GroupResult("10.1", "ios", 7, 12, 0), GroupResult("9.0", "", 1, played=False))
+    release, _ = advance(_after(_release(), "Start"), SimulationPassed(1.0, MANIFEST, 77, (), groups, 3))
+    assert (release.groups, release.other_groups) == (groups, 3)
+    assert Release.from_plain(json.loads(json.dumps(release.to_plain()))) == release
 
 
 def test_reasons_are_kept_and_bounded() -> None:

@@ -15,11 +15,12 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from walle.clock import Clock
+from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.journal import JournalError, journal_errors
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rule_index import PolicyIndex
@@ -374,32 +375,14 @@ class DeviceRegistry:
 
     def _reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
         index = PolicyIndex(policies)
-        tables = UploadedTables()
-        if self._uploaded is not None:
-            self._uploaded.read()
-            tables = self._uploaded.current
         since_s = self._clock.time() - seen_within_s
         combinations: dict[int, int] = {}
-        after, count = "", 0
-        while True:
-            with self._lock, journal_errors(self.path):  # for one part: others read and write between two
-                rows = (
-                    self._opened()
-                    .execute(
-                        "SELECT device_id, app_version, attributes, last_seen_s FROM devices WHERE device_id > ?"
-                        " ORDER BY device_id LIMIT ?",
-                        (after, MAX_PAGE),
-                    )
-                    .fetchall()
-                )
-            for device_id, app_version, attributes, last_seen_s in rows:
-                if last_seen_s >= since_s:
-                    found = index.matching(tables.join(Profile(device_id, app_version, json.loads(attributes))))
-                    combinations[found] = combinations.get(found, 0) + 1
-            count += len(rows)
-            if len(rows) < MAX_PAGE:
-                break
-            after = rows[-1][0]
+        count = 0
+        for profile, last_seen_s in self._profiles():
+            count += 1
+            if last_seen_s >= since_s:
+                found = index.matching(profile)
+                combinations[found] = combinations.get(found, 0) + 1
         taken, shared = [0] * len(policies), [0] * len(policies)
         for found, devices in combinations.items():
             for number in range(len(policies)):
@@ -412,6 +395,45 @@ class DeviceRegistry:
             shared=tuple(shared),
             is_full=count >= self._max_devices,
         )
+
+    def _profiles(self) -> Iterator[tuple[Profile, float]]:
+        """Yield the devices with their latest attributes, uploaded ones too, and when they were last seen."""
+        tables = UploadedTables()
+        if self._uploaded is not None:
+            self._uploaded.read()
+            tables = self._uploaded.current
+        after = ""
+        while True:
+            with self._lock, journal_errors(self.path):  # for one part: others read and write between two
+                rows = (
+                    self._opened()
+                    .execute(
+                        "SELECT device_id, app_version, attributes, last_seen_s FROM devices WHERE device_id > ?"
+                        " ORDER BY device_id LIMIT ?",
+                        (after, MAX_PAGE),
+                    )
+                    .fetchall()
+                )
+            for device_id, app_version, attributes, last_seen_s in rows:
+                yield tables.join(Profile(device_id, app_version, json.loads(attributes))), last_seen_s
+            if len(rows) < MAX_PAGE:
+                break
+            after = rows[-1][0]
+
+    async def groups(self, policy: Policy, seen_within_s: float) -> TargetedGroups:
+        """Return the groups, by app version and system, of the devices seen in these last seconds that a policy takes.
+
+        Raises:
+            JournalError: the registry cannot be read.
+        """
+        await self.flush()
+
+        def count() -> TargetedGroups:
+            index, since_s = PolicyIndex([policy]), self._clock.time() - seen_within_s
+            recent = (profile for profile, last_seen_s in self._profiles() if last_seen_s >= since_s)
+            return TargetedGroups.of(profile for profile in recent if index.matching(profile))
+
+        return await asyncio.to_thread(count)
 
     def _page(self, query: DeviceQuery) -> DevicePage:
         where, values = _conditions(query, self._clock.time())

@@ -14,6 +14,7 @@ from typing import Any, Self
 from walle.clock import Clock
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.device_count import DeviceCount
+from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.device_registry import (
     DeviceFailure,
     DevicePage,
@@ -381,6 +382,13 @@ class MonitorService:
             return Reach(seen=0, taken=(0,) * len(policies), shared=(0,) * len(policies), is_full=False)
         async with self._counting:
             return await self._devices.reach(policies, seen_within_s)
+
+    async def groups(self, policy: Policy, seen_within_s: float) -> TargetedGroups:
+        """Return the groups of the devices that a policy takes, as `DeviceRegistry.groups`."""
+        if self._devices is None:
+            return TargetedGroups()
+        async with self._counting:
+            return await self._devices.groups(policy, seen_within_s)
 
     # --- verdicts ---
 

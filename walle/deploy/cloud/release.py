@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from walle.deploy.audience import share
+from walle.deploy.cloud.device_group import GroupResult
 from walle.deploy.cloud.monitor import Gate, Step
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
@@ -122,6 +123,8 @@ class SimulationPassed:
     manifest: str
     size_bytes: int
     reads: tuple[str, ...] = ()  # topics of other tasks
+    groups: tuple[GroupResult, ...] = ()  # of devices on which it was simulated
+    other_groups: int = 0  # on which it was not
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +316,8 @@ class Release:
     manifest: str = ""  # sha256 of the bundle's envelope, once it is built
     size_bytes: int = 0
     reads: tuple[str, ...] = ()  # full names of the topics of other tasks that the version reads
+    groups: tuple[GroupResult, ...] = ()  # of devices that the release is for, on which it was simulated
+    other_groups: int = 0  # too small or too many for that
     resumes: ReleaseState | None = None  # the state that a paused release returns to
     bakes: bool = False  # full, and still judged
     retries: str = ""  # id of the release that it is another attempt of
@@ -388,6 +393,7 @@ class Release:
         request["beta"] = self.request.beta if isinstance(self.request.beta, int) else list(self.request.beta)
         plain["beta_devices"] = list(self.beta_devices)
         plain["reads"] = list(self.reads)
+        plain["groups"] = list(plain["groups"])
         plain["overruled"] = list(self.overruled)
         plain["state"] = self.state.value
         plain["resumes"] = self.resumes.value if self.resumes else None
@@ -401,6 +407,7 @@ class Release:
         values["resumes"] = ReleaseState(values["resumes"]) if values["resumes"] else None
         values["beta_devices"] = tuple(values["beta_devices"])
         values["reads"] = tuple(values.get("reads", ()))  # a journal of an older walle has none
+        values["groups"] = tuple(GroupResult(**one) for one in values.get("groups", ()))
         values["overruled"] = tuple(values.get("overruled", ()))
         return cls(**values)
 
@@ -448,6 +455,7 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
             return {"reason": event.reason[:MAX_REASON_CHARS]}, ()
         case SimulationPassed():
             built = {"manifest": event.manifest, "size_bytes": event.size_bytes, "reads": event.reads, "reason": ""}
+            built |= {"groups": event.groups, "other_groups": event.other_groups}
             if release.request.beta == 0:
                 return built | {"state": ReleaseState.GRAY}, reaches_devices
             if isinstance(release.request.beta, int):

@@ -131,8 +131,9 @@ class World:
 
     `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it
     does not exist; `read_schema` returns the declared attributes of devices; `simulate` takes the version's own events,
-    None without any, and the files that they may name; `put` stores one blob or large file that devices fetch,
-    `put_cloud_file` one that they do not; `code_files` makes smaller forms of a bundle's files, for
+    None without any, the files that they may name, and the policy whose groups of devices it is for; `put` stores one
+    blob or large file that devices fetch, `put_cloud_file` one that they do not; `code_files` makes smaller forms of a
+    bundle's files, for
     devices that have the versions with these manifests (sha256); `publish` swaps the table in all gateways; `stamp`
     returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys have signed a
     version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns at most a given
@@ -149,7 +150,7 @@ class World:
     put: Callable[[bytes | LargeFile], Awaitable[str]]
     put_cloud_file: Callable[[bytes | LargeFile], Awaitable[str]]
     code_files: Callable[[Bundle, Sequence[str]], Awaitable[None]]
-    simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes]], Awaitable[SimulationResult]]
+    simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes], Policy], Awaitable[SimulationResult]]
     publish: Callable[[ReleaseTable], Awaitable[None]]
     recent_devices: Callable[[int, Policy, str], Awaitable[tuple[str, ...]]]
     sign: Callable[[Directive], Directive]
@@ -549,7 +550,9 @@ class ReleaseService:
         try:
             version = await self._world.read_version(request.scenario, request.task, request.version)
             bundle = await self._build(release_id, version)
-            result = await self._world.simulate(bundle, version.simulation_events, version.simulation_files)
+            result = await self._world.simulate(
+                bundle, version.simulation_events, version.simulation_files, request.policy
+            )
             if not result.ok:
                 reason = f"{result.failures} of {result.runs} simulated runs failed: {result.first_error}"
                 return SimulationFailed(self._clock.time(), reason)
@@ -565,7 +568,9 @@ class ReleaseService:
             _LOG.info("%s failed in simulation", request.tag, exc_info=True)
             return SimulationFailed(self._clock.time(), f"{type(error).__name__}: {error}")
         reads = tuple(sorted(bundle.manifest.readable_topics))
-        return SimulationPassed(self._clock.time(), bundle.sha256, len(bundle.envelope), reads)
+        return SimulationPassed(
+            self._clock.time(), bundle.sha256, len(bundle.envelope), reads, result.groups, result.other_groups
+        )
 
     def _manifests_of_devices(self, request: ReleaseRequest) -> list[str]:
         """Return the manifests of the task's latest versions that devices may have, newest first."""

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from walle.deploy.cloud.device_group import GroupResult
+
 
 @dataclasses.dataclass(frozen=True)
 class SimulationResult:
@@ -9,6 +11,7 @@ class SimulationResult:
 
     `events` are those that each kind of device was to get; `refused` (position, reason) are those that a device
     refuses, and that were not played for that reason. `is_cut` says that events were not played after the last failure.
+    `groups` are the results on devices of the groups that the release is for.
     """
 
     ok: bool
@@ -18,3 +21,5 @@ class SimulationResult:
     events: int = 0
     refused: tuple[tuple[int, str], ...] = ()
     is_cut: bool = False
+    groups: tuple[GroupResult, ...] = ()
+    other_groups: int = 0  # too small, or too many: not simulated
