@@ -121,8 +121,8 @@ async def test_a_release_pauses_for_a_fault_of_the_cloud(tmp_path: Path) -> None
         shown = await shop.releases.get(release_id)
         assert shown["state"] == "paused"
         assert f"the cloud's own copy of files/{sha256} is missing" in shown["reason"]
-        told = (await shop.http.get("/healthz")).json()
-        assert (told["ok"], len(told["stored files"]["faults"])) == (True, 1)
+        health = (await shop.http.get("/healthz")).json()
+        assert (health["ok"], len(health["stored files"]["faults"])) == (True, 1)
         assert "walle_stored_file_faults 1.0" in (await shop.http.get("/metrics")).text
         (tmp_path / "elsewhere.git").rename(repository)
         await node._scrubbing(shop.cloud.releases, build_unsigned).run_pass()
