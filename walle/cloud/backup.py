@@ -18,8 +18,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from walle.clock import Clock
+from walle.cloud.file_places import read_place
 from walle.cloud.home import CloudHome
+from walle.cloud.scrubbing import STATE_FILE
 from walle.cloud.secret_files import is_secret, save_secrets
+from walle.cloud.stored_files import UNREACHED
 from walle.durable_file import move_folder, sync_tree, write_all, write_file
 from walle.errors import ConfigError
 
@@ -28,9 +31,16 @@ FORMAT = 1
 MAX_MANIFEST_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 20
 _PAGES = 1000  # of a database, between two reports of progress
-_SKIPPED_FOLDERS = ("inference", "coded-files")  # made again from the files
-_SKIPPED = ("cloud.lock", "access.spare", "audit/lock", "audit/head.json")
-_SKIPPED_SUFFIXES = (".unfinished", ".db-wal", ".db-shm", ".db-journal", ".lock")  # not in repos: names of refs end so
+_SKIPPED_FOLDERS = ("inference", "coded-files", "quarantine")  # made again from the files, or damaged ones
+_SKIPPED = ("cloud.lock", "access.spare", "audit/lock", "audit/head.json", STATE_FILE)
+_SKIPPED_SUFFIXES = (
+    UNREACHED,
+    ".unfinished",
+    ".db-wal",
+    ".db-shm",
+    ".db-journal",
+    ".lock",
+)  # not in repos: names of refs end so
 
 type OnProgress = Callable[[int, int, str], None]
 """`on_progress(bytes done, bytes in all, what)`; the sum may grow while a cloud runs."""
@@ -59,6 +69,7 @@ class Manifest:
     """List of a backup's files. `damaged` are stored files whose bytes do not have the hash of their name.
 
     `has_uploads` is False where the cloud stores uploads elsewhere (PostgreSQL), which needs a backup of its own.
+    `has_files` is False where files of versions lie in a bucket, which a restored cloud uses again.
     """
 
     made_s: float
@@ -67,6 +78,7 @@ class Manifest:
     damaged: tuple[str, ...]
     has_keys: bool
     has_uploads: bool
+    has_files: bool = True
 
     def to_bytes(self) -> bytes:
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1).encode() + b"\n"
@@ -150,6 +162,7 @@ def make_backup(
             damaged=tuple(copying.damaged),
             has_keys=keys is not None,
             has_uploads=(folder / "uploads.db").exists(),
+            has_files=read_place(folder) is None,
         )
         write_file(staging / MANIFEST, manifest.to_bytes())
         sync_tree(staging)
@@ -306,4 +319,5 @@ def summary(manifest: Manifest) -> Mapping[str, Any]:
         "damaged": list(manifest.damaged),
         "has_keys": manifest.has_keys,
         "has_uploads": manifest.has_uploads,
+        "has_files": manifest.has_files,
     }

@@ -32,7 +32,7 @@ _MAX_SHOWN = 100  # faults in the state
 STATE_FILE = "scrub.json"
 
 type Pause = Callable[[Release, str], Awaitable[None]]
-"""`pause(release, reason)` pauses a release under way for a fault of the cloud; others are left as they are."""
+"""`pause(release, reason)` pauses a release under way for a fault of the cloud; others are unchanged."""
 
 
 @dataclasses.dataclass

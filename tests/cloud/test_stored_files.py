@@ -1,0 +1,131 @@
+"""Stored files of a real cloud: in a bucket from where a device fetches them; checked, repaired, collected."""
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
+from tests.sim.shop_cloud import User, shop_cloud
+from walle.cli import app
+from walle.clock import SystemClock
+from walle.cloud import CloudHome
+from walle.cloud.backup import make_backup
+from walle.cloud.file_places import write_place
+from walle.cloud.restore import restore_backup
+from walle.cloud.stored_files import StoredFiles
+from walle.deploy.cloud.bundle import build_unsigned
+from walle.deploy.cloud.folder_store import FolderStore
+from walle.deploy.cloud.s3_store import S3Place, S3Store
+from walle.protocol import Envelope, Manifest
+
+CONFIG = '[task]\nname = "count"\n[trigger]\nsequence = ["page_exit"]\n[files]\n"resources/model.bin" = "shared"\n'
+MODEL = os.urandom(100_000)
+
+
+async def run(*arguments: str, code: int = 0) -> Any:
+    result = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def model_of(home: CloudHome) -> str:
+    """Return the sha256 of the one version's model."""
+    (release,) = {one[0] for one in StoredFiles(home).reachable().files.values()}
+    manifest = Manifest.from_bytes(Envelope.from_bytes(home.files.read(release.manifest)).payload)
+    return next(entry.sha256 for entry in manifest.files if entry.path == "resources/model.bin")
+
+
+@pytest.mark.asyncio
+async def test_a_device_fetches_a_version_from_a_bucket(
+    s3_bucket: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    folder = tmp_path / "cloud"
+    folder.mkdir()
+    write_place(folder, S3Place(BUCKET, "shop", s3_bucket.endpoint, public=s3_bucket.endpoint))
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        await shop.push("v1", config=CONFIG, **{"resources/model.bin": MODEL})
+        release_id = await shop.release("v1")
+        await shop.until(release_id, "full", users=[user := User(device)])
+        await user.until(lambda: user.has("v1"))
+    (installed,) = (tmp_path / "d0").rglob("resources/model.bin")
+    assert installed.read_bytes() == MODEL
+    home = CloudHome(folder)
+    assert isinstance(home.files, S3Store)
+    sha256 = model_of(home)
+    assert f"shop/files/{sha256}" in s3_bucket.keys_of_objects()
+    assert not FolderStore(folder / "files").has(sha256)
+    backup = make_backup(folder, tmp_path / "backup", SystemClock())
+    assert (backup.has_files, backup.damaged) == (False, ())
+    restore_backup(tmp_path / "backup", tmp_path / "restored", SystemClock())
+    home.files.remove(sha256)
+    (finding,) = (await run("files", "check", str(tmp_path / "restored")))["findings"]
+    assert finding["repaired_from"] == "shop/count v1 of the task repository"
+    assert CloudHome(tmp_path / "restored").files.read(sha256) == MODEL
+
+
+@pytest.mark.asyncio
+async def test_a_cloud_repairs_its_files_and_collects_what_nothing_reaches(tmp_path: Path) -> None:
+    folder = tmp_path / "cloud"
+    async with shop_cloud(tmp_path) as shop:
+        await shop.push("v1", config=CONFIG, **{"resources/model.bin": MODEL})
+        await shop.until(await shop.release("v1", beta=0), "full", "gray", "beta")
+        home = shop.cloud.home
+        sha256, manifest = model_of(home), next(iter(StoredFiles(home).reachable().files.values()))[0].manifest
+    home = CloudHome(folder)
+    assert isinstance(home.files, FolderStore)
+    whole = await run("files", "check", str(folder))
+    assert (whole["findings"], whole["files"]) == ([], len(list(home.files.files())))
+    home.files.path(sha256).write_bytes(MODEL[:-1] + b"x")
+    home.files.remove(manifest)
+    shown = (await run("files", "check", str(folder), "--no-repair", code=1))["findings"]
+    assert {one["sha256"]: one["fault"] for one in shown} == {sha256: "damaged", manifest: "missing"}
+    repaired = (await run("files", "check", str(folder)))["findings"]
+    assert all(one["repaired_from"] for one in repaired)
+    assert home.files.read(sha256) == MODEL
+    assert home.files.verify(manifest)
+    orphan = home.files.put(b"of a release that ended half-way")
+    long_ago_s = time.time() - 10 * 86_400
+    os.utime(home.files.path(orphan), (long_ago_s, long_ago_s))
+    first = (await run("files", "gc", str(folder)))["files"]
+    assert (first["waiting"], first["removed"]) == (1, [])
+    marks = folder / "files-unreached.json"
+    marks.write_text(json.dumps({orphan: time.time() - 5 * 86_400}))
+    assert (await run("files", "gc", str(folder), "--dry-run"))["files"]["removed"] == [orphan]
+    assert home.files.has(orphan)
+    done = (await run("files", "gc", str(folder)))["files"]
+    assert (done["removed"], done["removed_bytes"]) == ([orphan], 32)
+    assert not home.files.has(orphan)
+    assert (await run("files", "check", str(folder)))["findings"] == []
+
+
+@pytest.mark.asyncio
+async def test_a_release_pauses_for_a_fault_of_the_cloud(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path, scrub_mb_s=1e3) as shop, shop.device(tmp_path / "d0") as device:
+        await shop.push("v1", config=CONFIG, **{"resources/model.bin": MODEL})
+        release_id = await shop.release("v1", beta=["d0"])
+        await shop.until(release_id, "beta", users=[User(device)])
+        home, node = shop.cloud.home, shop.cloud._release_node
+        sha256 = model_of(home)
+        repository = home.folder / "repos" / "shop.git"
+        repository.rename(tmp_path / "elsewhere.git")  # nothing is left to repair from
+        home.files.remove(sha256)
+        await node._scrubbing(shop.cloud.releases, build_unsigned).run_pass()
+        shown = await shop.releases.get(release_id)
+        assert shown["state"] == "paused"
+        assert f"the cloud's own copy of files/{sha256} is missing" in shown["reason"]
+        health = (await shop.http.get("/healthz")).json()
+        assert (health["ok"], len(health["stored files"]["faults"])) == (True, 1)
+        assert "walle_stored_file_faults 1.0" in (await shop.http.get("/metrics")).text
+        (tmp_path / "elsewhere.git").rename(repository)
+        await node._scrubbing(shop.cloud.releases, build_unsigned).run_pass()
+        assert home.files.read(sha256) == MODEL
+        assert "walle_stored_file_faults 0.0" in (await shop.http.get("/metrics")).text
+        await shop.releases.resume(release_id)
