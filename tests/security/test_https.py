@@ -332,4 +332,9 @@ def test_the_manuals_nginx_ends_tls_and_keeps_files_by_their_sha256(tmp_path: Pa
                     assert http.get(wrong).status_code == 403, wrong
                 assert http.get(f"/cdn/{sha256}").status_code == 403
                 check_coded_files_behind_a_cache(home, http, prefix)
+                asked = {"operation": "upload", "objects": [{"oid": "a" * 64, "size": 1}]}
+                token = Path(said["admin_token_file"]).read_text().strip()
+                answer = http.post("/git/shop.git/info/lfs/objects/batch", json=asked, auth=("any", token))
+                upload = answer.json()["objects"][0]["actions"]["upload"]
+                assert upload["href"].startswith(f"{url}/git/shop.git/"), "git-lfs sends the file through nginx too"
                 assert len(keys) == 1

@@ -283,7 +283,7 @@ def test_a_file_of_the_cloud_has_no_size_limit_of_devices_and_must_be_a_resource
     tree = {"resources/big.walle": bytes(5000)}
     config = CONFIG + b'[files]\n"resources/big.walle" = "cloud"\n'
     assert build_bundle(task_version(FILES | tree | {"task.toml": config}), SIGNER).cloud_blobs
-    with pytest.raises(BundleError, match="5000 bytes, more than 50 for a file that devices get"):
+    with pytest.raises(BundleError, match="5000 bytes, more than 50 for a file in git; keep it in Git LFS"):
         build_bundle(task_version(FILES | tree | {"task.toml": config.replace(b'"cloud"', b'"shared"')}), SIGNER)
     config = config.replace(b"resources/big.walle", b"big.walle")
     with pytest.raises(BundleError, match="is a file of the cloud, which must be in resources/"):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from dulwich.refs import Ref
 
 from tests.sim import git_host
 from tests.sim.git_host import address, git
@@ -24,7 +25,7 @@ from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.large_file import LargeFile, PointerError, parse_pointer
 from walle.deploy.cloud.large_file_store import LargeFileError, LargeFileLimits, LargeFileStore
-from walle.deploy.cloud.repo import TaskRepos
+from walle.deploy.cloud.repo import TaskRepos, read_tree
 
 DATA = os.urandom(300_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -129,6 +130,9 @@ def test_git_lfs_pushes_a_model_and_a_clone_has_it(host: Host, tmp_path: Path) -
     path = built.large[SHA256].path
     assert path is not None
     assert path.read_bytes() == DATA
+    with host.repos.open("shop") as repo:  # as `walle sign` reads an author's checkout, which may not have the file
+        checkout = read_tree(repo.object_store, repo.refs[Ref(b"refs/tags/ipv/v1")], "shop", "ipv", "v1")
+    assert build_unsigned(TaskVersion.parse(checkout)).manifest == built.manifest
 
     git(tmp_path, "-c", "filter.lfs.smudge=git-lfs smudge -- %f", "-c", "filter.lfs.required=true",
         "clone", host.remote("read"), "clone")  # fmt: skip

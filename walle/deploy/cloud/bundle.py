@@ -336,8 +336,8 @@ def _listed_files(tree: TaskTree, config: TaskConfig, *, on_cloud: bool = False)
         if path == config.dictionary:
             _check_dictionary(path, tree.files[path])
         if len(tree.files[path]) > MAX_FILE_BYTES and not on_cloud:
-            reason = f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES} for a file that devices get"
-            raise BundleError(path, reason)
+            reason = f"has {len(tree.files[path])} bytes, more than {MAX_FILE_BYTES} for a file in git"
+            raise BundleError(path, f"{reason}; keep it in Git LFS, or use: walle task add-file")
         files[path] = tree.files[path]
     for path in (*tree.files, *tree.large):
         if path.startswith(RESOURCES) and path not in config.files and not is_source(path):

@@ -272,7 +272,8 @@ async def _spool(scope: Scope, receive: Receive, body: IO[bytes]) -> bool:
             size_bytes += len(part)
             if max(size_bytes, received_bytes) > MAX_REQUEST_BYTES:
                 raise GitHttpError(
-                    413, f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; push in smaller parts"
+                    413,
+                    f"more than {MAX_REQUEST_BYTES >> 20} MiB in one request; large files go by Git LFS",
                 )
             body.write(part)
             if len(part) == _UNPACK_BYTES:

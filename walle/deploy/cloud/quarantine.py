@@ -89,7 +89,7 @@ class Quarantine:
             raise PackError(error.why) from error
         largest = max(map(int, sizes), default=0)
         if largest > MAX_OBJECT_BYTES:
-            raise PackError(f"it has a file of {largest} bytes; at most {MAX_OBJECT_BYTES} are taken")
+            raise PackError(f"it has a file of {largest} bytes; at most {MAX_OBJECT_BYTES} are taken without Git LFS")
         # From now on `store` shows the repository's objects too.
         self.store.add_alternate_path(str(self._repository / "objects"))
 
