@@ -27,7 +27,8 @@ from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.monitor import Monitor, Step, Verdict
 from walle.deploy.cloud.policy import Policy
-from walle.protocol import Alarm, Outcome, OutcomeBatch, OutcomeKind, printable
+from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
+from walle.protocol import Alarm, Outcome, OutcomeBatch, OutcomeKind, Profile, printable
 
 _LOG = logging.getLogger(__name__)
 
@@ -162,6 +163,7 @@ class MonitorService:
         clock: Clock,
         *,
         devices: DeviceRegistry | None = None,
+        uploaded: UploadedAttributes | None = None,
         audit: Audit | None = None,
         flush_s: float = 1.0,
     ) -> None:
@@ -172,6 +174,7 @@ class MonitorService:
         self._journal = journal
         self._clock = clock
         self._devices = devices
+        self._uploaded = uploaded
         self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
         self._evidence: dict[str, _Evidence] = {}
@@ -189,6 +192,7 @@ class MonitorService:
         for release_id, plain in (await self._journal.evidence()).items():
             evidence = self._evidence[release_id] = _Evidence.from_plain(plain)
             if evidence.monitor is not None:
+                evidence.monitor.join = self._join
                 self._judged.add(release_id)
         self._batch_ids = dict.fromkeys(await self._journal.batches())
         self._saving = asyncio.create_task(self._save_periodically(), name="monitor evidence")
@@ -257,6 +261,7 @@ class MonitorService:
         self._judged.add(release_id)
         if evidence.monitor is None:
             evidence.monitor = Monitor(step)
+            evidence.monitor.join = self._join
         else:
             evidence.monitor.begin(step)
         evidence.delivered = Verdict.CONTINUE
@@ -361,6 +366,9 @@ class MonitorService:
             return Reach(seen=0, taken=(0,) * len(policies), shared=(0,) * len(policies), is_full=False)
         async with self._counting:
             return await self._devices.reach(policies, seen_within_s)
+
+    def _join(self, profile: Profile) -> Profile:
+        return profile if self._uploaded is None else self._uploaded.current.join(profile)
 
     # --- verdicts ---
 
