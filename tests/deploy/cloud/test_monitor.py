@@ -272,7 +272,7 @@ def test_devices_of_a_policy_over_uploaded_attributes_are_its_control() -> None:
     policy = Policy(rule='os == "ios" && uploaded.age >= 18', columns=columns)
     device = next(name for name in map(str, range(100)) if share("r2", name) >= 0.5)
 
-    def join(profile: Profile) -> Profile:  # by the id of the user, which is no column of the policy
+    def join(profile: Profile) -> Profile:  # by the id of the user, which is not a column of the policy
         age = 30 if profile.attributes.get("user") == "anna" else 10
         return JoinedProfile(**vars(profile), uploaded={"uploaded.age": age})
 
