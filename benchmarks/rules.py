@@ -1,22 +1,28 @@
 """Decisions on who gets what: microseconds of a gateway for one profile, with the rules of many active tasks.
 
-    python benchmarks/rules.py [--tasks 348] [--repeat 9]
+    python benchmarks/rules.py [--tasks 348] [--repeat 9] [--uploaded 1000000]
 
 Each case is a table of that many tasks. A fresh device sends attributes that no profile before had; "index" is what the
 gateway does, "one by one" evaluates each rule by CEL, as it would without the index. Times are CPU time, medians.
+With --uploaded, a table of attributes of that many devices is made too, and the rules are over these.
 """
 
 import argparse
 import dataclasses
+import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from walle.deploy.cloud.attribute_schema import ColumnType
+from walle.deploy.cloud.attribute_schema import ColumnType, uploaded_columns
+from walle.deploy.cloud.attribute_table import AttributeTable, write_table
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_table import ReleaseTable, plan_row
+from walle.deploy.cloud.uploaded_attributes import UploadedTables
 from walle.protocol import Attribute, Profile
 
 SCHEMA = {
@@ -154,11 +160,57 @@ def measure(policy: Callable[[int], Policy], tasks: int, under_way: int) -> dict
     }
 
 
+def measure_uploaded(tasks: int, rows: int) -> dict[str, float]:
+    """Return the costs of a table of attributes, and the median microseconds of profiles that are joined with it."""
+    schema = {**SCHEMA, "uploaded.age_group": ColumnType.STRING, "uploaded.is_member": ColumnType.BOOL}
+    columns = uploaded_columns(schema)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (folder / "rows").open("w") as file:
+            for number in range(rows):
+                row = {"device_id": f"device-{number}", "age_group": f"g{number % 7}", "is_member": number % 3 > 0}
+                file.write(json.dumps(row) + "\n")
+        began = time.process_time()
+        with (folder / "rows").open("rb") as lines, (folder / "table").open("wb") as out:
+            write_table(lines, out, key="device_id", columns=columns, put_s=0.0, put_by="")
+        made_s, began = time.process_time() - began, time.process_time()
+        uploaded = UploadedTables((AttributeTable(folder / "table"),))
+        opened_s = time.process_time() - began
+
+    def policy(number: int) -> Policy:
+        rule = f"uploaded.age_group == 'g{number % 6}' && os == '{('android', 'ios')[number % 2]}'"
+        return Policy(rule=rule).typed(schema)
+
+    table = table_of(policy, tasks, 0)
+    source = profiles(table)
+    some = [next(source) for _ in range(300)]
+    answerer = Answerer(table)
+    answerer.swap_uploaded(uploaded)
+    raw = {one.device_id: one.to_header().encode() for one in some}
+    for one in some:
+        answerer.headers(raw[one.device_id], one.device_id)
+    return {
+        "table: bytes for each id": uploaded.tables[0].size_bytes / rows,
+        "table: made, ms": made_s * 1000,
+        "table: opened, ms": opened_s * 1000,
+        "known profile, us": median_us(lambda one: answerer.headers(raw[one.device_id], one.device_id), some),
+        "join, us": median_us(uploaded.join, some),
+        "decision, fresh, us": median_us(table.answer, some),
+        "join and decision, fresh, us": median_us(lambda one: table.answer(uploaded.join(one)), some),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=348)
     parser.add_argument("--repeat", type=int, default=3, help="of each case; the median is shown")
+    parser.add_argument("--uploaded", type=int, default=0, help="rows of a table of attributes; only that is measured")
     options = parser.parse_args()
+    if options.uploaded:
+        print(f"{options.tasks} tasks, a table of {options.uploaded} devices")
+        for what, value in measure_uploaded(options.tasks, options.uploaded).items():
+            print(f"  {what:30} {value:9.1f}")
+        return
     for name, policy in CASES.items():
         for under_way in (0, 20, options.tasks):
             runs = [measure(policy, options.tasks, under_way) for _ in range(options.repeat)]

@@ -1,8 +1,10 @@
 """Monitor node: its verdicts on outcomes roll failing versions back (§6, "exception handling module")."""
 
 import contextlib
+import functools
 
 from walle.clock import SystemClock
+from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.deploy.cloud.device_registry import DeviceRegistry
@@ -26,10 +28,11 @@ class MonitorNode:
         clock = SystemClock()
         async with contextlib.AsyncExitStack() as undo:
             journal = await undo.enter_async_context(Journal(self._home.monitor_db))
-            devices = await undo.enter_async_context(
-                DeviceRegistry(self._home.devices_db, clock, uploaded=self._home.uploaded)
-            )
-            monitor = MonitorService(journal, clock, devices=devices, audit=self._home.audit)
+            uploaded = self._home.uploaded
+            devices = await undo.enter_async_context(DeviceRegistry(self._home.devices_db, clock, uploaded=uploaded))
+            monitor = MonitorService(journal, clock, devices=devices, uploaded=uploaded, audit=self._home.audit)
+            follow = functools.partial(uploaded.follow, clock, lambda _: None)
+            await undo.enter_async_context(in_background("uploaded attributes", follow, clock))
             service = await undo.enter_async_context(monitor)
             self._undo = undo.pop_all()
         return service

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from walle.deploy.audience import share
-from walle.deploy.cloud.attribute_schema import ColumnType
+from walle.deploy.cloud.attribute_schema import ColumnType, JoinedProfile
 from walle.deploy.cloud.monitor import Gate, GateError, Monitor, Step, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.device.outcomes import device_groups
-from walle.protocol import Attribute, FailureClass, Outcome, OutcomeKind
+from walle.protocol import Attribute, FailureClass, Outcome, OutcomeKind, Profile
 
 TASK = "shop/ipv"
 
@@ -302,6 +302,25 @@ def test_a_paused_release_is_not_silent_and_resumes_without_a_pause() -> None:
     assert (monitor.verdict, monitor.devices) == (Verdict.CONTINUE, 1)
     monitor.tick(5_601.0)
     assert monitor.cause == SILENCE
+
+
+def test_devices_of_a_policy_over_uploaded_attributes_are_its_control() -> None:
+    columns = (("os", ColumnType.STRING), ("uploaded.age", ColumnType.INT))
+    policy = Policy(rule='os == "ios" && uploaded.age >= 18', columns=columns)
+    device = next(name for name in map(str, range(100)) if share("r2", name) >= 0.5)
+
+    def join(profile: Profile) -> Profile:  # by the id of the user, which is not a column of the policy
+        age = 30 if profile.attributes.get("user") == "anna" else 10
+        return JoinedProfile(**vars(profile), uploaded={"uploaded.age": age})
+
+    for user, claimed, expected in (("anna", 10, 1), ("bert", 30, 0)):
+        monitor = Monitor(_step(share_to=0.5, control_versions=frozenset({"v1"}), policy=policy))
+        groups = device_groups("10.2", {"os": "ios", "user": user, "uploaded.age": claimed})
+        _report(monitor, device, 10, 0, groups=groups, old=True)
+        assert monitor.control_devices == 0  # nothing was uploaded, whatever is claimed
+        monitor.join = join
+        _report(monitor, device, 10, 0, groups=groups, old=True)
+        assert monitor.control_devices == expected
 
 
 def test_the_control_are_devices_of_the_policy_with_the_version_that_the_release_takes_the_place_of() -> None:

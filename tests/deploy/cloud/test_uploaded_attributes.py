@@ -13,13 +13,16 @@ from walle.clock import ManualClock
 from walle.deploy.cloud.attribute_schema import JoinedProfile, parse_schema, uploaded_columns
 from walle.deploy.cloud.attribute_table import AttributeTableError, TableFacts
 from walle.deploy.cloud.explanation import explain_policy
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.monitor import Gate, Step
+from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_table import ReleaseTable, plan_row
 from walle.deploy.cloud.rule_index import PolicyIndex
 from walle.deploy.cloud.uploaded_attributes import FOLLOW_S, UploadedAttributes, UploadedTables
-from walle.protocol import TASKS_HEADER, Attribute, Profile, ShortProfile
+from walle.protocol import TASKS_HEADER, Attribute, Outcome, OutcomeBatch, OutcomeKind, Profile, ShortProfile
 
 SCHEMA = parse_schema(
     '[attributes]\nos = "string"\nuser = "string"\n'
@@ -226,3 +229,30 @@ def test_keys_are_few_and_names(uploaded: UploadedAttributes) -> None:
     uploaded.read()
     assert uploaded.current.explain(profile("x")).uploaded == {"uploaded.age": 1}  # what was there stays
     assert not [path for path in uploaded._folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.asyncio
+async def test_the_gate_knows_the_control_of_a_policy_over_uploaded_attributes(
+    uploaded: UploadedAttributes, tmp_path: Path
+) -> None:
+    put(uploaded, {f"d{number}": {"is_member": number < 5} for number in range(10)})
+    uploaded.read()
+    step = Step(
+        release="r1",
+        task="shop/ipv",
+        stage="gray 0.5",
+        gate=Gate(),
+        steps=2,
+        share_to=0.0001,
+        version="v2",
+        control_versions=frozenset({"v1"}),
+        policy=Policy(rule="uploaded.is_member").typed(SCHEMA),
+    )
+    ran = Outcome(task="shop/ipv", version="v1", release="", kind=OutcomeKind.RUN, ok=10)
+    async with Journal(tmp_path / "j.sqlite") as journal:
+        for numbers, counted in (((0, 1, 7), 2), ((2, 8), 3)):  # the second after a restart
+            async with MonitorService(journal, ManualClock(), uploaded=uploaded) as service:
+                await service.watch(step)
+                for number in numbers:
+                    await service.take(OutcomeBatch(f"d{number}", f"b{number}", (ran,)))
+                assert (await service.totals("r1")).control_devices == counted

@@ -98,7 +98,7 @@ class GroupFile:
 
 
 class GroupPart(NamedTuple):
-    """What groups give a device: a number that grows with each change of any group's files, and sealed files."""
+    """Sealed files that groups give a device, and a number that grows with each change of any group's files."""
 
     serial: int = 0
     files: tuple[SealedFile, ...] = ()

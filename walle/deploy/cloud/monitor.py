@@ -21,7 +21,7 @@ import dataclasses
 import enum
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 from walle.deploy.audience import share
@@ -146,6 +146,13 @@ class Gate:
         return dataclasses.asdict(self)
 
 
+type Join = Callable[[Profile], Profile]
+
+
+def _as_reported(profile: Profile) -> Profile:
+    return profile
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step:
     """A step of a release that is judged: its devices, and what is needed to tell them from the control.
@@ -187,16 +194,16 @@ class Step:
         low = 0.0 if trial else self.share_from
         return low <= share(self.release, device_id) < self.share_to
 
-    def is_control(self, device_id: str, version: str, groups: Mapping[str, str]) -> bool:
+    def is_control(self, device_id: str, version: str, groups: Mapping[str, str], join: Join = _as_reported) -> bool:
         """Return whether a device that reports runs of `version` is one that the release is for and has not admitted.
 
         Devices of other policies differ in more than the version. A device that does not report an attribute on which
-        the policy depends is not a control.
+        the policy depends is not a control. `join` returns a profile with what was uploaded of it.
         """
         known = device_id in self.devices or device_id in self.earlier_devices
         if known or version not in self.control_versions or share(self.release, device_id) < self.share_to:
             return False
-        return self.policy.takes_all or self.policy.matches(_reported_profile(device_id, groups, self.policy))
+        return self.policy.takes_all or self.policy.matches(join(_reported_profile(device_id, groups, self.policy)))
 
     @property
     def is_census(self) -> bool:
@@ -206,10 +213,13 @@ class Step:
 
 def _reported_profile(device_id: str, groups: Mapping[str, str], policy: Policy) -> Profile:
     """Return what a report says of a device's profile: `walle.deploy.device.outcomes.device_groups` made the texts."""
-    attributes: dict[str, Attribute] = {}
+    # Others than the policy's columns may be the user's id, by which attributes were uploaded.
+    most = OutcomeBatch.MAX_GROUP_CHARS
+    attributes: dict[str, Attribute] = {name: text for name, text in groups.items() if len(text) < most}
     for name, kind in policy.columns:
+        attributes.pop(name, None)
         text = groups.get(name)
-        if text is None or len(text) >= OutcomeBatch.MAX_GROUP_CHARS:  # it may be cut
+        if text is None or len(text) >= most:  # it may be cut
             continue
         if kind is ColumnType.STRING:
             attributes[name] = text
@@ -243,12 +253,13 @@ class TestValue:
 
 
 class Monitor:
-    """Evidence of one release, and the verdict on its present step.
+    """Evidence of one release, and the verdict on its present step. `join` adds what was uploaded of a device.
 
     A rejection is final. After a pause for a cause that a person overrules, the same cause does not pause again.
     """
 
     def __init__(self, step: Step) -> None:
+        self.join: Join = _as_reported
         self.step = step
         self.verdict = Verdict.CONTINUE
         self.reason = ""  # of a rejection or a pause, as a sentence
@@ -326,7 +337,7 @@ class Monitor:
                 not self.step.gate.trial_runs
                 and outcome.kind is OutcomeKind.RUN
                 and outcome.version != self.step.version
-                and self.step.is_control(device_id, outcome.version, groups)
+                and self.step.is_control(device_id, outcome.version, groups, self.join)
             ):
                 self._old.admit(device_id, MAX_DEVICES)
                 for one in self._old.run(device_id, outcome, groups, now_s, runs=runs):

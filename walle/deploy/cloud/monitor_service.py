@@ -28,7 +28,8 @@ from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.monitor import Monitor, Step, Verdict
 from walle.deploy.cloud.policy import Policy
-from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, printable
+from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
+from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile, printable
 
 _LOG = logging.getLogger(__name__)
 
@@ -179,6 +180,7 @@ class MonitorService:
         clock: Clock,
         *,
         devices: DeviceRegistry | None = None,
+        uploaded: UploadedAttributes | None = None,
         audit: Audit | None = None,
         flush_s: float = 1.0,
     ) -> None:
@@ -189,6 +191,7 @@ class MonitorService:
         self._journal = journal
         self._clock = clock
         self._devices = devices
+        self._uploaded = uploaded
         self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
         self._evidence: dict[str, _Evidence] = {}
@@ -206,6 +209,7 @@ class MonitorService:
         for release_id, plain in (await self._journal.evidence()).items():
             evidence = self._evidence[release_id] = _Evidence.from_plain(plain)
             if evidence.monitor is not None:
+                evidence.monitor.join = self._join
                 self._judged.add(release_id)
         self._batch_ids = dict.fromkeys(await self._journal.batches())
         self._saving = asyncio.create_task(self._save_periodically(), name="monitor evidence")
@@ -274,6 +278,7 @@ class MonitorService:
         self._judged.add(release_id)
         if evidence.monitor is None:
             evidence.monitor = Monitor(step)
+            evidence.monitor.join = self._join
         else:
             evidence.monitor.begin(step)
         evidence.delivered = Verdict.CONTINUE
@@ -389,6 +394,9 @@ class MonitorService:
             return TargetedGroups()
         async with self._counting:
             return await self._devices.groups(policy, seen_within_s)
+
+    def _join(self, profile: Profile) -> Profile:
+        return profile if self._uploaded is None else self._uploaded.current.join(profile)
 
     # --- verdicts ---
 
