@@ -1,4 +1,4 @@
-"""What one gateway process carries: requests a second of its CPU time, by kind, and its memory by devices.
+"""Capacity of one gateway process: requests a second of its CPU time, by kind, and its memory by devices.
 
     python benchmarks/capacity.py [--seconds 2] [--rounds 3] [--json]
 
@@ -126,7 +126,7 @@ async def saturate(cloud: CloudProcess, requests: Iterator[bytes], status: int, 
 
 
 def measure(seconds: float, rounds: int, folder: Path) -> dict[str, Any]:
-    """Return the medians of each kind, and the memory before and after so many devices were heard of."""
+    """Return the medians of each kind, and the memory before and after _DEVICES devices were heard of."""
     rates: dict[str, list[tuple[float, float]]] = {}
     with CloudProcess.start(folder, f"--business-app={_APP}") as cloud:
         pushes = [cloud.push(_TASK, f"v{number}", version_files(number)) for number in range(1, 4)]

@@ -25,7 +25,7 @@ _TASKS = b"x-walle-tasks"
 
 @dataclasses.dataclass
 class Traffic:
-    """What was sent, and what went wrong: `wrong` has the first few."""
+    """Counts of what was sent, and answers that are wrong: `wrong` has the first few."""
 
     checkins: int = 0
     reports: int = 0

@@ -26,7 +26,7 @@ _MODEL_BYTES = 50_000  # of a version's model, which each device pulls
 
 @dataclasses.dataclass(frozen=True)
 class RealRun:
-    """What happened, in simulated seconds; CPU time is the cloud's, in real seconds."""
+    """Record of a release, in simulated seconds; CPU time is the cloud's, in real seconds."""
 
     release_id: str
     stages: list[tuple[str, float]]  # with the time at which each was first seen
@@ -81,7 +81,7 @@ def play(fleet: Fleet, plan: Plan, speed: float, folder: Path) -> RealRun:
 
 
 def _report_runs(cloud: CloudProcess, release_id: str) -> None:
-    """Let a device report so many good runs of v1 that its trial ends."""
+    """Let a device report enough good runs of v1 to end its trial."""
     host, port = cloud.address
     named = {"task": NAME, "version": OLD, "release": release_id, "error": ""}
     kinds = ({"kind": "installed", "ok": 0, "failed": 0}, {"kind": "run", "ok": 1000, "failed": 0})
