@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import httpx
 _ROOT = Path(__file__).parents[1]
 _WALLE = [sys.executable, "-c", "from walle.cli import main; main()"]
 _STOP_S = 30.0
+_STAGE_S = 60.0  # of a release
 SCENARIO, TASK, VERSION = "load", "answer", "v1"
 _TASK_FILES = {
     "task.toml": f'[task]\nname = "{TASK}"\n[trigger]\nsequence = ["page_exit"]\n[phases]\nexecute = "cloud"\n',
@@ -41,8 +42,11 @@ class CloudProcess:
 
     @classmethod
     @contextlib.contextmanager
-    def start(cls, folder: Path) -> Iterator["CloudProcess"]:
-        """Start a cloud with ports of the system's choice; kill it at the end of the block if it still runs."""
+    def start(cls, folder: Path, *options: str) -> Iterator["CloudProcess"]:
+        """Start a cloud with ports of the system's choice and more `options` of `walle cloud up`.
+
+        It is killed at the end of the block if it still runs.
+        """
         command = [
             *_WALLE,
             "cloud",
@@ -53,6 +57,7 @@ class CloudProcess:
             "--plain-http",
             "--join-devices=100000",  # the users of the test
             f"--scenario={SCENARIO}",
+            *options,
         ]
         with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True, cwd=_ROOT) as process:
             try:
@@ -68,21 +73,70 @@ class CloudProcess:
     def uploads_db(self) -> Path:
         return self.folder / "uploads.db"
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of HTTP."""
+        host, _, port = self._said["url"].partition("://")[2].rpartition(":")
+        return host, int(port)
+
     def release_task(self) -> None:
         """Push the task with git and start its release, so that the cloud answers requests for it."""
-        url, token = self._said["url"], self._token()
+        self.push(TASK, VERSION, {name: text.encode() for name, text in _TASK_FILES.items()})
+        self.start_release(TASK, VERSION, beta=["none"])
+
+    def push(self, task: str, version: str, files: Mapping[str, bytes]) -> float:
+        """Push a version of a task with git; return the seconds that the push itself took."""
         clone = self.folder / "clone"
-        scheme, _, place = url.partition("://")
-        _git(self.folder, "clone", "--quiet", f"{scheme}://load:{token}@{place}/git/{SCENARIO}.git", str(clone))
-        _git(clone, "checkout", "--quiet", "-B", TASK)
-        for name, text in _TASK_FILES.items():
-            (clone / name).write_text(text)
+        if not clone.exists():
+            scheme, _, place = self._said["url"].partition("://")
+            address = f"{scheme}://load:{self._token()}@{place}/git/{SCENARIO}.git"
+            _git(self.folder, "clone", "--quiet", address, str(clone))
+        _git(clone, "checkout", "--quiet", "-B", task)
+        for name, data in files.items():
+            path = clone / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
         _git(clone, "add", "--all")
-        _git(clone, "commit", "--quiet", "-m", f"{TASK} {VERSION}")
-        _git(clone, "tag", f"{TASK}/{VERSION}")
-        _git(clone, "push", "--quiet", "origin", TASK, f"{TASK}/{VERSION}")
-        command = [*_WALLE, "release", "start", SCENARIO, TASK, VERSION, "--beta-device=none", "--json"]
-        _checked(command, _ROOT, {**os.environ, "WALLE_URL": url, "WALLE_TOKEN": token})
+        _git(clone, "commit", "--quiet", "-m", f"{task} {version}")
+        _git(clone, "tag", f"{task}/{version}")
+        began_s = time.perf_counter()
+        _git(clone, "push", "--quiet", "origin", task, f"{task}/{version}")
+        return time.perf_counter() - began_s
+
+    def start_release(self, task: str, version: str, **fields: Any) -> str:
+        """Start the release of a version, with more `fields` of the request in JSON, such as `steps`; return its id."""
+        body = {"scenario": SCENARIO, "task": task, "version": version, **fields}
+        release_id = str(self._http("POST", "/v1/releases", json=body).json()["id"])
+        self._http("POST", f"/v1/releases/{release_id}/start")
+        return release_id
+
+    def release(self, release_id: str) -> dict[str, Any]:
+        """Return a release as the API gives it."""
+        found: dict[str, Any] = self._http("GET", f"/v1/releases/{release_id}").json()
+        return found
+
+    def wait_release(self, release_id: str, stages: Collection[str]) -> dict[str, Any]:
+        """Return a release once it is at one of the stages.
+
+        Raises:
+            CloudError: it is not within a minute.
+        """
+        deadline_s = time.monotonic() + _STAGE_S
+        while (found := self.release(release_id))["stage"] not in stages:
+            if time.monotonic() > deadline_s:
+                raise CloudError(
+                    f"{release_id} is {found['stage']} after {_STAGE_S} s ({found['reason']}), not {stages}"
+                )
+            time.sleep(0.05)
+        return found
+
+    def _http(self, method: str, path: str, json: Any = None) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self._token()}"}
+        url = f"{self._said['url']}{path}"
+        response = httpx.request(method, url, headers=headers, json=json, timeout=30.0)
+        if not response.is_success:
+            raise CloudError(f"{method} {path} was answered with {response.status_code}: {response.text[:300]}")
+        return response
 
     def _token(self) -> str:
         return Path(self._said["admin_token_file"]).read_text().strip()
@@ -90,9 +144,7 @@ class CloudProcess:
     def metrics(self) -> dict[str, float]:
         """Return the tunnel's metrics by name, labels left out."""
         found = dict[str, float]()
-        headers = {"Authorization": f"Bearer {self._token()}"}
-        answer = httpx.get(f"{self._said['url']}/metrics", headers=headers, timeout=30.0).raise_for_status()
-        for line in answer.text.splitlines():
+        for line in self._http("GET", "/metrics").text.splitlines():
             if line.startswith("walle_tunnel_"):
                 name, _, value = line.rpartition(" ")
                 found[name.partition("{")[0]] = float(value)
@@ -100,8 +152,20 @@ class CloudProcess:
 
     def peak_mib(self) -> float:
         """Return the process's peak of resident memory."""
+        return self._status("VmHWM")
+
+    def resident_mib(self) -> float:
+        """Return the process's resident memory now."""
+        return self._status("VmRSS")
+
+    def _status(self, key: str) -> float:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) / 1024
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(f"{key}:")) / 1024
+
+    def cpu_s(self) -> float:
+        """Return the CPU time that the process has used, without its children's."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """Stop in order, as an operator does.

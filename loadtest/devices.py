@@ -2,31 +2,26 @@
 
     python -m loadtest.devices SOCKET_FD JOIN_FILE FOLDER
 
-locust's users run on gevent, which replaces threads and sockets, and asyncio with SQLite threads does not work on that.
-So the users send commands as lines of JSON over a socket, and this process executes and times them.
+locust's users command it: `loadtest.device_process`.
 """
 
 import asyncio
-import contextlib
-import json
 import random
 import socket
 import sys
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from loadtest.cloud_process import SCENARIO, TASK, VERSION
+from loadtest.commands import Commands, serve
 from walle import plain
 from walle.cli import event_loop
 from walle.cli.join import Join
 from walle.clock import SystemClock
 from walle.deploy.http_roots import http_tls
 from walle.device.credentials import DeviceCredentials
-from walle.errors import WalleError
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
 from walle.pipeline.tunnel.client import TunnelClient, TunnelError, client_context
@@ -114,83 +109,27 @@ class LoadDevice:
         self._connect()
         await self.request()
 
-    async def finish(self) -> None:
-        """Return once everything that was put is acknowledged and the device is closed."""
+    @property
+    def commands(self) -> Mapping[str, Callable[..., Awaitable[None]]]:
+        return {"join": self.join, "upload": self.upload, "request": self.request, "reconnect": self.reconnect}
+
+    async def finish(self) -> dict[str, int]:
+        """Return the counts once everything that was put is acknowledged and the device is closed."""
         async with asyncio.timeout(_DRAIN_S), self.calls:
             await self._store.flush()
             await self._client.drained()
             await self._client.close()
             await self._running
             await self._store.close()
-
-
-class Commands:
-    """Executes the users' commands."""
-
-    def __init__(self, join: Join, ca_path: Path, folder: Path) -> None:
-        self._join = join
-        self._ca_path = ca_path
-        self._http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem))
-        self._folder = folder
-        self._devices: dict[str, LoadDevice] = {}
-
-    async def execute(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Return the result: milliseconds, and an error if it failed."""
-        began_s = time.perf_counter()
-        answer: dict[str, Any] = {"id": command["id"], "error": ""}
-        try:
-            answer["result"] = await self._call(command)
-        except (WalleError, httpx.HTTPError, OSError, TimeoutError) as error:
-            answer["error"] = f"{type(error).__name__}: {error}"
-        return answer | {"ms": (time.perf_counter() - began_s) * 1000}
-
-    async def _call(self, command: dict[str, Any]) -> Any:
-        if command["call"] == "finish":
-            return await self._finish()
-        device_id = command["device"]
-        if device_id not in self._devices:
-            self._devices[device_id] = LoadDevice(device_id, self._join, self._ca_path, self._folder, self._http)
-        device = self._devices[device_id]
-        calls: dict[str, Callable[..., Awaitable[None]]] = {
-            "join": device.join,
-            "upload": device.upload,
-            "request": device.request,
-            "reconnect": device.reconnect,
-        }
-        async with device.calls:
-            return await calls[command["call"]](**command["arguments"])
-
-    async def _finish(self) -> dict[str, dict[str, int]]:
-        await asyncio.gather(*(device.finish() for device in self._devices.values()))
-        return {key: {"made": one.made, "answered": one.answered} for key, one in self._devices.items()}
-
-
-async def serve(connection: socket.socket, commands: Commands) -> None:
-    """Execute commands until the other side closes."""
-    reader, writer = await asyncio.open_connection(sock=connection)
-    tasks = set[asyncio.Task[None]]()
-
-    async def execute(line: bytes) -> None:
-        answer = await commands.execute(json.loads(line))
-        writer.write(json.dumps(answer).encode() + b"\n")
-
-    while line := await reader.readline():
-        task = asyncio.create_task(execute(line))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
+        return {"made": self.made, "answered": self.answered}
 
 
 def main(descriptor: int, join_file: Path, folder: Path) -> None:
     join = Join.load(join_file)
     ca_path = folder / "ca.pem"
     ca_path.write_text(join.ca_pem)
-    commands = Commands(join, ca_path, folder)
+    http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem))
+    commands = Commands(lambda device_id: LoadDevice(device_id, join, ca_path, folder, http))
     event_loop.run(serve(socket.socket(fileno=descriptor), commands))
 
 

@@ -9,15 +9,12 @@ be right, and the counts of both sides must agree. The exit status is 1 after an
 """
 
 import argparse
-import contextlib
 import importlib.util
 import itertools
 import json
-import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,55 +22,14 @@ if importlib.util.find_spec("locust") is None:
     sys.exit("the load test needs locust, which is not installed; install walle[dev]")
 
 import gevent  # locust is checked first
-from gevent.event import AsyncResult
 from locust import User, between, task
 from locust.env import Environment
 
 from loadtest.cloud_process import CloudError, CloudProcess
+from loadtest.device_process import DeviceProcess, call_rows, call_table
 
 _ROOT = Path(__file__).parents[1]
-
-
-class Devices:
-    """The process of devices, as locust's users see it."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._lines = connection.makefile("rb")
-        self._ids = itertools.count()
-        self._waiting: dict[int, AsyncResult] = {}
-        self._reading = gevent.spawn(self._read)
-
-    @classmethod
-    @contextlib.contextmanager
-    def start(cls, join_file: Path, folder: Path) -> Iterator["Devices"]:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "loadtest.devices", str(theirs.fileno()), str(join_file), str(folder)]
-        with subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT) as process, ours:
-            theirs.close()
-            devices = cls(ours)
-            try:
-                yield devices
-            finally:
-                process.kill()
-                devices._reading.kill()
-                devices._lines.close()
-
-    def call(self, name: str, device_id: str = "", **arguments: Any) -> dict[str, Any]:
-        """Return a command's answer: its milliseconds, its error and its result."""
-        number = next(self._ids)
-        waiting = self._waiting[number] = AsyncResult()
-        command = {"id": number, "call": name, "device": device_id, "arguments": arguments}
-        self._connection.sendall(json.dumps(command).encode() + b"\n")
-        answer: dict[str, Any] = waiting.get()
-        return answer
-
-    def _read(self) -> None:
-        for line in self._lines:
-            answer = json.loads(line)
-            self._waiting.pop(answer["id"]).set(answer)
-        for waiting in self._waiting.values():
-            waiting.set({"error": "the process of devices has ended", "ms": 0.0})
+_MODULE = "loadtest.devices"
 
 
 class TunnelUser(User):
@@ -118,7 +74,7 @@ class TunnelUser(User):
         )
 
 
-def play(devices: Devices, options: argparse.Namespace) -> Environment:
+def play(devices: DeviceProcess, options: argparse.Namespace) -> Environment:
     """Let the users play, and return locust's statistics in their environment."""
     environment = Environment(user_classes=[TunnelUser], stop_timeout=60)  # calls that are under way end first
     environment.devices = devices
@@ -145,21 +101,6 @@ def wrong_counts(metrics: dict[str, float], made: dict[str, dict[str, int]]) -> 
     ]
 
 
-def rows(environment: Environment) -> list[dict[str, Any]]:
-    stats = environment.stats
-    return [
-        {
-            "call": entry.name,
-            "count": entry.num_requests,
-            "failures": entry.num_failures,
-            "per_s": round(entry.total_rps, 1),
-            **{f"p{percent}_ms": entry.get_response_time_percentile(percent / 100) for percent in (50, 95, 99)},
-            "max_ms": round(entry.max_response_time),
-        }
-        for entry in sorted(stats.entries.values(), key=lambda entry: str(entry.name))
-    ]
-
-
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return calls, totals, and everything that went wrong."""
     (folder / "devices").mkdir()
@@ -167,7 +108,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         cloud.release_task()
         wait_until_released(cloud, folder)
         before = cloud.metrics()
-        with Devices.start(cloud.join_file, folder / "devices") as devices:
+        with DeviceProcess.start(_MODULE, cloud.join_file, folder / "devices") as devices:
             environment = play(devices, options)
             finished = devices.call("finish")
         if finished["error"]:
@@ -194,7 +135,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "connections": metrics["walle_tunnel_connections_total"],
         "duplicates": metrics["walle_tunnel_duplicates_total"],
         "cloud_peak_mib": round(peak_mib),
-        "calls": rows(environment),
+        "calls": call_rows(environment),
         "wrong": [*failed, *wrong_counts(metrics, made), *checking.stdout.splitlines()],
     }
 
@@ -207,7 +148,7 @@ def wait_until_released(cloud: CloudProcess, folder: Path) -> None:
     """
     probe = folder / "probe"
     probe.mkdir()
-    with Devices.start(cloud.join_file, probe) as devices:
+    with DeviceProcess.start(_MODULE, cloud.join_file, probe) as devices:
         answer = devices.call("join", "probe")
         for _ in range(300):
             if not answer["error"]:
@@ -219,12 +160,7 @@ def wait_until_released(cloud: CloudProcess, folder: Path) -> None:
 
 
 def table(found: dict[str, Any]) -> str:
-    lines = [
-        f"{'call':36s}{'count':>8s}{'failed':>8s}{'per s':>8s}{'p50 ms':>9s}{'p95 ms':>9s}{'p99 ms':>9s}{'max ms':>9s}"
-    ]
-    for row in found["calls"]:
-        times = "".join(f"{row[key]:9.0f}" for key in ("p50_ms", "p95_ms", "p99_ms", "max_ms"))
-        lines.append(f"{row['call']:36s}{row['count']:8d}{row['failures']:8d}{row['per_s']:8.1f}{times}")
+    lines = call_table(found["calls"])
     lines.append(
         f"{found['devices']} devices, {found['connections']:.0f} connections, {found['uploads']} uploads,"
         f" {found['answers']} answers, {found['duplicates']:.0f} repeated uploads dropped,"
