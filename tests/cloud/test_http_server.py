@@ -564,7 +564,7 @@ async def test_an_ended_connection_is_freed_without_a_collection(tmp_path: Path)
             await server.counted(0)
             async with asyncio.timeout(LIMIT_S):
                 while any(one() is not None for one in alive):
-                    await asyncio.sleep(0.6)  # the next sweep lets go of the last it saw
+                    await asyncio.sleep(0.6)  # the sweep refers to the last that it saw
                     await server.client()
         finally:
             gc.enable()
