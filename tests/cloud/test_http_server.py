@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import re
 import socket
 import ssl
 import time
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -513,3 +515,56 @@ async def test_what_is_decrypted_with_a_record_of_which_most_had_come_is_read_to
             for size_bytes in records:
                 client.writer.write(bytes(size_bytes))
             assert await client.answer() == (200, str(sum(records)).encode())
+
+
+@pytest.mark.asyncio
+async def test_only_ends_by_a_shutdown_are_collected_and_many_at_once_in_one_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collections = list[float]()
+
+    def collect() -> None:
+        collections.append(time.monotonic())
+        while time.monotonic() < collections[-1] + 0.05:
+            pass
+
+    monkeypatch.setattr("walle.cloud.http_server.gc.collect", collect)
+    front = HttpFront(App(), HttpLimits(), lambda _: False)
+    for _ in range(1000):
+        front.collect()
+    assert len(collections) == 1
+    ended = list[HttpFront]()
+    monkeypatch.setattr(HttpFront, "collect", lambda self: ended.append(self))
+    async with served(HttpLimits()) as server:
+        for sent, count in ((GET % b"", 0), (b"GET / HTTP/1.0\r\n\r\n", 1), (b"?", 2)):
+            client = await server.client()
+            client.writer.write(sent)
+            await client.reader.readuntil(b"\r\n\r\n")
+            if count:
+                await client.closed()
+            client.writer.transport.abort()
+            await server.counted(0)
+            async with asyncio.timeout(LIMIT_S):
+                while len(ended) != count:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_an_ended_connection_is_freed_without_a_collection(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    trusting = ssl.create_default_context(cafile=str(authority.ca_path))
+    async with served(HttpLimits(), tls=authority.server_context()) as server:
+        gc.collect()
+        gc.disable()
+        try:
+            client = await server.client(tls=trusting)
+            await client.ask(GET % b"")
+            alive = [weakref.ref(one) for one in server.front._connections]
+            client.writer.transport.abort()
+            await server.counted(0)
+            async with asyncio.timeout(LIMIT_S):
+                while any(one() is not None for one in alive):
+                    await asyncio.sleep(0.6)  # the sweep refers to the last that it saw
+                    await server.client()
+        finally:
+            gc.enable()

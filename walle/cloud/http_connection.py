@@ -181,6 +181,10 @@ class _Protocol(HttpToolsProtocol):
             self.cycle.more_body = False
             self.cycle.message_event.set()
 
+    def timeout_keep_alive_handler(self) -> None:
+        self._owner.note_shutdown()
+        super().timeout_keep_alive_handler()
+
     def on_response_complete(self) -> None:
         self._owner.on_answered(is_read=self.requests.is_between)
         super().on_response_complete()
@@ -207,6 +211,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._data = b""  # that waits for a turn
         self.waits = False  # for a turn
         self._is_paused = False
+        self._is_shut = False  # the end comes by a shutdown from here, not by the client or at once
         self._body_bytes = 0
         self._body_wait_s = 0.0
         self._cycle: object = None
@@ -266,7 +271,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
             self._protocol.free()
-            self.front.collect()
+            if self._is_shut:
+                self.front.collect()
         # Else connection, protocol and transport refer to one another, and keep up to 256 KiB of TLS buffers until
         # Python looks for such cycles.
         self._protocol = self._cycle = None
@@ -359,8 +365,13 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_answered(self, *, is_read: bool) -> None:
         """Take note that an answer is complete; `is_read`: its request too."""
         self.has_finished = True
+        if self.transport is not None and self.transport.is_closing():
+            self.note_shutdown()
         self._body_bytes = 0
         self._enter(Phase.IDLE if is_read else Phase.DISCARD)
+
+    def note_shutdown(self) -> None:
+        self._is_shut = True
 
     def _enter(self, phase: Phase) -> None:
         if self.transport is None or self.transport.is_closing():
@@ -410,6 +421,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.front.refused[kind] += 1
         self.front.forget(self)
         self._data = b""
+        self.note_shutdown()
         transport.close()
         self._farewell = self.front.loop.call_later(_FLUSH_S, transport.abort)
 
