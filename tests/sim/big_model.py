@@ -5,7 +5,7 @@ git-lfs is not installed, released to a device, trained a little (every weight i
 device are processes of their own, started by the command line. Fails where the device does not run the new version, a
 clone does not have the model, or a process took more anonymous memory than `--max-mb`.
 
-    python -m tests.sim.big_model [--megabytes 1200] [--max-mb 600] [--models FOLDER] [--json]
+    python -m tests.sim.big_model [--megabytes 1200] [--max-mb 400] [--models FOLDER] [--json]
 """
 
 import argparse
@@ -233,7 +233,7 @@ def run(folder: Path, models: Path, megabytes: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1200)
-    parser.add_argument("--max-mb", type=int, default=600, help="anonymous memory of cloud or device, children too")
+    parser.add_argument("--max-mb", type=int, default=400, help="anonymous memory of cloud or device, children too")
     parser.add_argument("--models", type=Path, help="folder in which the models are kept for another run")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
