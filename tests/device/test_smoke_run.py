@@ -178,7 +178,7 @@ async def test_a_release_is_simulated_for_the_devices_that_it_is_for(tmp_path: P
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)
         async with asyncio.timeout(60):
-            while not (await shop.releases.preview("shop", "shop/count", rule="", app_version="", seen_within_s=600.0))[
+            while not (await shop.releases.preview("shop", "count", rule="", app_version="", seen_within_s=600.0))[
                 "seen"
             ]:
                 await user.visit()
