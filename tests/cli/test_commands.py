@@ -14,7 +14,7 @@ from walle.cli import app
 
 COMMANDS = {
     "audit head", "audit show", "audit verify",
-    "cloud backup", "cloud restore", "cloud up",
+    "cloud backup", "cloud gateway", "cloud restore", "cloud up",
     "demo", "demo livestream",
     "device doctor", "device enrol", "device revoke",
     "device list", "device logs", "device run", "device show",
