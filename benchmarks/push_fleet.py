@@ -39,7 +39,7 @@ def measure(devices: int, tasks: int, under_way: int) -> dict[str, float]:
     rng = random.Random(7)
     table = _at_half(table_of(CASES["uniform, 12 ranges"], tasks, under_way))
     answerer = Answerer(table)
-    known: dict[tuple[str, ...], list[bytes]] = {}  # what devices would send, which is no part of the figures
+    known: dict[tuple[str, ...], list[bytes]] = {}  # what devices would send, outside of the figures
     headers: list[bytes] = []
     names: list[tuple[str, ...]] = []
     for number in range(devices):
