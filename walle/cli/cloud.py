@@ -19,6 +19,7 @@ from walle.cli import backup, event_loop
 from walle.cli.credentials import is_loopback
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console, working
+from walle.cli.push_gateway import gateway
 from walle.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -412,5 +413,6 @@ def register(app: typer.Typer) -> None:
         """Run, back up and restore a cloud."""
 
     group.command(epilog="Example: walle cloud up shop-cloud --scenario shop")(up)
+    group.command(epilog="Example: walle cloud gateway --url https://cloud.example --http-port 8480")(gateway)
     backup.register(group)
     app.add_typer(group, name="cloud")

@@ -5,7 +5,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import importlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from starlette.types import ASGIApp
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.background import in_background
+from walle.cloud.business_app import load_app
 from walle.cloud.config import CloudConfig
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
@@ -34,9 +33,12 @@ from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
+from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.api import (
     WatchedPart,
+    check_role,
     device_router,
+    identify,
     install_error_handlers,
     release_router,
     watch_router,
@@ -58,9 +60,9 @@ from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.request_audit import RequestAudit, RequestNotes
 from walle.deploy.cloud.routes import RouteGuard, RouteTable, check_routes
 from walle.deploy.cloud.signature_api import signature_router
+from walle.deploy.cloud.table_feed import TableFeed, feed_router
 from walle.deploy.cloud.targeting_api import targeting_router
 from walle.deploy.cloud.token_api import token_router
-from walle.errors import ConfigError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
@@ -111,7 +113,8 @@ class GatewayNode:
         rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
         self._pulls = PullBudget(rate, self._clock, self._sizes.of) if any(rate) else None
         self._answerer = Answerer(budget=self._pulls)
-        self._tables = TablePublisher(self._answerer, self._clock)
+        self._feed = TableFeed(self._answerer)
+        self._tables = TablePublisher(self._feed, self._clock)
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
         self._undo = contextlib.AsyncExitStack()
 
@@ -133,10 +136,11 @@ class GatewayNode:
         await asyncio.to_thread(check_git)
         self._identity = IdentityWatch(identities, self._clock)
         await self._identity.start()
+        self._feed.open(self._identity.session_key, self._identity.revocations)
         access = self._home.access
         authority = self._home.authority(config.tunnel_names, clock=self._clock)
         app = self._app(releases, monitor, identities, authority)
-        business = _load_app(config.business_app) if config.business_app else None
+        business = load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
             rules = dict(parse_rule(rule) for rule in config.retention)
             location = config.uploads or self._home.uploads_db
@@ -188,6 +192,7 @@ class GatewayNode:
             check_routes(app.routes, table)
             context = await self._http_context(authority, undo)
             url = await undo.enter_async_context(serving(front, config.host, config.http_port, tls=context))
+            undo.callback(self._feed.close)
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
 
@@ -279,6 +284,11 @@ class GatewayNode:
         )
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
+
+        def may_follow(authorization: str) -> None:
+            check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
+
+        app.include_router(feed_router(self._feed, may_follow))
         exclusive = self._home.exclusive
 
         async def key_of(device_id: str) -> DeviceKey:
@@ -346,6 +356,7 @@ class GatewayNode:
 
     async def _revoke(self, revocations: Revocations) -> None:
         """Disconnect revoked devices from the tunnel, and refuse them from now on."""
+        self._feed.tell()
         await self._tunnel.revoke(revocations.version, revocations.lowest)
 
     async def _dictionary(self, digest: str) -> bytes | None:
@@ -409,16 +420,3 @@ class GatewayNode:
     async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
         """Return stored uploads of a topic with their positions, in the order of receipt, from past `after` on."""
         return await self._uploads.query(topic=topic, after=after, limit=limit)
-
-
-def _load_app(spec: str) -> ASGIApp:
-    """Return what the factory `package.module:function` makes."""
-    module_name, _, function = spec.partition(":")
-    try:
-        app: ASGIApp = getattr(importlib.import_module(module_name), function)()
-    except Exception as error:  # foreign code may raise anything
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"business app {spec!r} cannot be made (want package.module:function): {what}") from error
-    if not callable(app):
-        raise ConfigError(f"business app {spec!r} is not an ASGI app: the factory returned a {type(app).__name__}")
-    return app

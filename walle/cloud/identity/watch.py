@@ -23,6 +23,7 @@ class IdentityWatch:
     def __init__(self, identities: Identities, clock: Clock) -> None:
         self.revocations = Revocations()
         self.ca_pem = ""
+        self.session_key = b""
         self.verifier: SessionVerifier
         self._identities = identities
         self._clock = clock
@@ -33,6 +34,7 @@ class IdentityWatch:
         """Get the keys and what is revoked: nobody is let in before."""
         keys = await self._identities.keys()
         self.ca_pem = keys.ca_pem
+        self.session_key = keys.session_key
         self.verifier = SessionVerifier(keys.session_key, self.revocations, now=self._clock.time)
         await self._ask()
         self._passed_on = self.revocations.version

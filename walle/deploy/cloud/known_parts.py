@@ -52,7 +52,7 @@ class KnownParts:
         self._put(self._of_one, digest, _Known(part, sender))
 
     def peek(self, digest: str) -> TaskPart | None:
-        """Return the part of this digest, None where it is not known; this is no use of it."""
+        """Return the part of this digest, None where it is not known; it does not count as used."""
         known = self._of_many.get(digest) or self._of_one.get(digest)
         return None if known is None else known.part
 

@@ -45,7 +45,7 @@ def parse_short(raw: bytes) -> SentProfile | None:
 
 
 def _is_full(raw: bytes) -> bool:
-    """Return whether the header may be a full profile or is no object at all, whose errors `Profile` tells."""
+    """Return whether the header may be a full profile or is not an object at all, whose errors `Profile` tells."""
     try:
         _decode_full(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

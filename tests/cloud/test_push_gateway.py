@@ -1,0 +1,171 @@
+"""Several gateways: each of them has a pause or a rollback at once, and serves on when it is cut off."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.sim.device_session import session_headers
+from tests.sim.release_world import table_of
+from tests.sim.shop_cloud import LIMIT_S, shop_cloud, until
+from walle.clock import ManualClock
+from walle.cloud.push_gateway import LATE_S, PushGatewayConfig, TableFeedError, TableFollower, push_gateway
+from walle.deploy.cloud.access import ANY_SCENARIO, Role
+from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.table_feed import TableFeed
+from walle.identity import Revocations
+from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
+
+
+@contextlib.asynccontextmanager
+async def _processes(url: str, token: str, folder: Path, count: int) -> AsyncIterator[list[str]]:
+    """Run gateways in processes of their own; give their addresses."""
+    file = folder / "token"
+    file.write_text(token)
+    file.chmod(0o600)
+    command = ["-c", "from walle.cli import main; main()", "cloud", "gateway"]
+    command += ["--url", url, "--token-file", str(file), "--json"]
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
+    processes = [
+        await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE, env=environment)
+        for _ in range(count)
+    ]
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            lines = [await process.stdout.readline() for process in processes if process.stdout is not None]
+        yield [json.loads(line)["url"] for line in lines]
+    finally:
+        for process in processes:
+            if process.returncode is None:
+                process.terminate()
+        for process in processes:
+            assert await process.wait() == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(180)
+async def test_three_gateways_have_a_pause_and_a_rollback_and_serve_on_without_the_cloud(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as undo:
+        cloud_stack = await undo.enter_async_context(contextlib.AsyncExitStack())
+        shop = await cloud_stack.enter_async_context(shop_cloud(tmp_path, outlived=True))
+        token = shop.cloud.gateway._home.access.add("gateways", {ANY_SCENARIO: Role.READER})
+        await shop.push("v1")
+        release = await shop.release("v1", beta=["d0"])
+        urls = await undo.enter_async_context(_processes(shop.cloud.address.url, token, tmp_path, 3))
+        http = await undo.enter_async_context(httpx.AsyncClient(timeout=LIMIT_S))
+        headers = session_headers(shop.cloud.home, "d0")
+
+        async def version(url: str, have: str = "") -> str | None:
+            """Return the version that a gateway sends to the device; None for nothing."""
+            tasks = {"shop/count": have} if have else {}
+            profile = Profile("d0", "10.1", {}, tasks).to_header()
+            response = await http.post(f"{url}/v1/checkin", headers={**headers, PROFILE_HEADER: profile})
+            assert response.status_code == 204, response.text
+            found = directives_from_header(response.headers.get(TASKS_HEADER, "[]"))
+            return found[0].version if found else None
+
+        async def reach_all(is_there: Callable[[str | None], bool], have: str = "") -> float:
+            """Return the seconds until each gateway answers so."""
+            begin_s = time.monotonic()
+            for url in urls:
+
+                async def has(url: str = url) -> bool:
+                    return is_there(await version(url, have))
+
+                await until(has)
+            return time.monotonic() - begin_s
+
+        await reach_all(lambda found: found == "v1")
+        assert await version(urls[0], "v1") is None
+        await shop.releases.pause(release)
+        paused_s = await reach_all(lambda found: found is None)
+        await shop.releases.rollback(release)
+        rolled_back_s = await reach_all(lambda found: found == "", have="v1")
+        sys.stderr.write(f"seconds to the last of three gateways: pause {paused_s:.3f}, rollback {rolled_back_s:.3f}\n")
+        assert (await http.post(f"{urls[0]}/v1/checkin")).status_code == 401
+        assert (await http.get(f"{urls[0]}/v1/releases")).status_code in (401, 404)
+        assert (await http.get(f"{urls[0]}/healthz")).json()["ok"]
+        await cloud_stack.aclose()
+
+        async def says_so() -> bool:
+            return "why" in (await http.get(f"{urls[0]}/healthz")).json()
+
+        await until(says_so)
+        assert await version(urls[0], "v1") == ""  # from the last table
+
+
+class _Feed:
+    """A feed behind HTTP, which may be cut off."""
+
+    def __init__(self, answerer: Answerer) -> None:
+        self.feed = TableFeed(answerer)
+        self.feed.open(b"k" * 32, Revocations(3, {"d1": 2}))
+        self.status = 200
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if not self.status:
+            raise httpx.ConnectError("cut off")
+        assert request.headers["Authorization"] == "Bearer t"
+        if self.status != 200:
+            return httpx.Response(self.status, text="no")
+        data = await self.feed.after(request.url.params["number"], float(request.url.params["wait_s"]))
+        return httpx.Response(204) if data is None else httpx.Response(200, content=data)
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_that_is_cut_off_serves_its_table_and_says_so() -> None:
+    clock, other, answerer = ManualClock(), Answerer(), Answerer()
+    server = _Feed(other)
+    server.feed.swap(table_of(1, ipv="v1"))
+    async with httpx.AsyncClient(transport=httpx.MockTransport(server), base_url="http://other") as http:
+        follower = TableFollower(http, "t", answerer, clock)
+        assert not follower.health()["ok"]
+        await follower.ask(0.0)
+        assert answerer.table.rows == other.table.rows
+        assert (follower.health()["ok"], follower.revocations.version) == (True, 3)
+        await follower.ask(0.0)  # nothing is new
+        asking = asyncio.create_task(follower.ask(20.0))
+        await asyncio.sleep(0.01)
+        server.feed.swap(table_of(2, ipv="v2"))
+        await asking
+        assert answerer.table.generation == 2
+        for server.status, why in ((0, "does not answer: cut off"), (403, "403 no")):
+            with pytest.raises(TableFeedError, match=why):
+                await follower.ask(0.0)
+        following = asyncio.create_task(follower.follow())
+        await clock.advance(LATE_S + 1)
+        state = follower.health()
+        assert (state["ok"], state["generation"]) == (False, 2)
+        assert "403 no" in state["why"]
+        server.status = 200
+        server.feed.swap(table_of(3, ipv="v1"))
+        await clock.advance(2.0)
+        await until(lambda: answerer.table.generation == 3)
+        assert follower.health()["ok"]
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("content", [b"[]", b"{", b'{"table":{}}', b'{"table":7,"session_key":"x","number":1}'])
+async def test_a_table_that_cannot_be_read_changes_nothing(content: bytes) -> None:
+    answerer = Answerer(table_of(1, ipv="v1"))
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
+    async with httpx.AsyncClient(transport=transport, base_url="http://other") as http:
+        with pytest.raises(TableFeedError, match="cannot be read"):
+            await TableFollower(http, "t", answerer, ManualClock()).ask(0.0)
+    assert answerer.table.generation == 1
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_without_a_cloud_does_not_start() -> None:
+    with pytest.raises(TableFeedError, match="does not answer"):
+        async with push_gateway(PushGatewayConfig(url="http://127.0.0.1:1", token="t")):
+            pass
