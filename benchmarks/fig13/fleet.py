@@ -150,7 +150,7 @@ class Fleet:
 def _places(release_id: str, first: int, end: int) -> NDArray[np.float64]:
     """Return the places of devices `first` to `end` - 1.
 
-    hashlib's BLAKE2b takes 0.5 µs a device. A BLAKE2b of NumPy operations takes twice that: it is 2,000 passes.
+    hashlib's BLAKE2b takes 0.5 µs a device. One of NumPy operations would be some 2,000 passes.
     """
     hashed, prefix = hashlib.blake2b, f"{release_id}\0d".encode()
     digests = b"".join([hashed(prefix + b"%08d" % number, digest_size=8).digest() for number in range(first, end)])
