@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402  # the path must be set first
 import onnxruntime  # noqa: E402
 
 import walle  # noqa: E402
-from apps.livestream.task_files import tasks_of, write_task  # noqa: E402
+from apps.livestream.task_files import NO_EXCLUSIVE_FILES, tasks_of, write_task  # noqa: E402
 from benchmarks.highlights import architectures, public_models  # noqa: E402
 from walle.engine_ext.session import load  # noqa: E402
 from walle.model_files import ModelFileError, ModelFolder, default_folder  # noqa: E402
@@ -177,7 +177,9 @@ async def task_rows(folder: Path, models: ModelFolder, rounds: int) -> list[dict
             trigger = {"event": event, "position": 1, "visit": "none"}
             begin, begin_cpu = time.perf_counter(), time.process_time()
             arguments: tuple[Any, ...] = (f"live/{name}", trigger, [], {}, {}, state)
-            result = await vm.call("walle.pipeline.context:run_timed", *arguments, deadline=60.0)
+            result = await vm.call(
+                "walle.pipeline.context:run_timed", *arguments, deadline=60.0, callbacks=NO_EXCLUSIVE_FILES
+            )
             took_cpu, took = time.process_time() - begin_cpu, time.perf_counter() - begin
             state = result.get("state")
             if number >= 0:

@@ -27,7 +27,15 @@ from apps.livestream.frame_choice import Choice, FrameChooser
 from apps.livestream.intervals import block_bootstrap, wilson
 from apps.livestream.make_gallery import make_gallery
 from apps.livestream.own_models import OwnModels
-from apps.livestream.task_files import TASKS, Models, add_model_options, chosen_models, manifest, write_task
+from apps.livestream.task_files import (
+    NO_EXCLUSIVE_FILES,
+    TASKS,
+    Models,
+    add_model_options,
+    chosen_models,
+    manifest,
+    write_task,
+)
 from walle.errors import ConfigError
 from walle.model_files import ModelFolder, default_folder
 from walle.vm import VM
@@ -75,8 +83,9 @@ class Task:
         event = {"event_id": "frame", "page_id": "", "ts_ms": 0, "contents": contents}
         trigger = {"event": event, "position": 1, "visit": "none"}
         arguments: tuple[Any, ...] = (f"live/{self._name}", trigger, [], {}, {}, self._state)
-        callbacks = {"exclusive.read": lambda *_: ("", None)}  # no gallery of the streamer's own
-        result = await self._vm.call("walle.pipeline.context:run", *arguments, deadline=60.0, callbacks=callbacks)
+        result = await self._vm.call(
+            "walle.pipeline.context:run", *arguments, deadline=60.0, callbacks=NO_EXCLUSIVE_FILES
+        )
         self._state = result.get("state")
         output: dict[str, Any] = result["output"]
         return output

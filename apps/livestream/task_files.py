@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ SETTINGS_WITH_ARTICLES = APP / "settings_with_articles.json"
 COST_WITHOUT = "highlights are found by COCO's classes alone: F1 0.50 in place of 0.85 on labelled files not fitted to"
 EMBEDDER = "recognition_mobilenet"
 OWN_DETECTOR = "own"
+# Callbacks of a program that runs tasks without a device: there is no gallery of the streamer's own.
+NO_EXCLUSIVE_FILES: Mapping[str, Callable[..., Any]] = {"exclusive.read": lambda *_: ("", None)}
 _OWN_MODELS = {"item": "item", "face": "face", "voice": "voice", "highlight": "item"}
 
 type Models = ModelFolder | OwnModels

@@ -23,6 +23,7 @@ import numpy as np
 
 from apps.livestream.player import DECIDER
 from apps.livestream.seconds import SOUND_TASK, SecondBuilder
+from apps.livestream.task_files import NO_EXCLUSIVE_FILES
 from walle import cv
 from walle.cloud.authority import Authority
 from walle.vm import VM
@@ -74,7 +75,7 @@ class Tasks:
         trigger = {"event": event, "position": 1, "visit": "none"}
         arguments: tuple[Any, ...] = (f"livestream/{name}", trigger, [], {}, {}, state)
         result: dict[str, Any] = await self._vms[name].call(
-            _RUN, *arguments, deadline=_DEADLINE_S, callbacks={"escalate": self._look_closer}
+            _RUN, *arguments, deadline=_DEADLINE_S, callbacks={**NO_EXCLUSIVE_FILES, "escalate": self._look_closer}
         )
         self._count(name, result["output"])
         return result

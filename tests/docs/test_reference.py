@@ -31,7 +31,7 @@ def test_every_key_of_task_toml_has_a_row() -> None:
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     policies = {*HistoryPolicy.KEYS, *StatePolicy.KEYS, *CloudPolicy.KEYS, *OutputPolicy.KEYS, *ExclusiveFile.KEYS}
     keys = {*TriggerCondition.KEYS, *PHASES, *LIMITS, *POLICIES, *policies}
-    assert named == {*keys, "name", "topics", "dictionary", "events", "destination"}
+    assert named == {*keys, "name", "topics", "dictionary", "events", "destination", "smoke_events"}
 
 
 def test_every_limit_has_its_default_and_range() -> None:

@@ -131,7 +131,7 @@ def test_both_versions_can_be_bundled(tmp_path: Path, folders: tuple[Path, ...])
     config, compiled = version.config, compile_version(version)
     assert config.name == "ipv"
     modules = {"actions.pyc", "features.pyc", "fields.pyc", "main.pyc", "steps.pyc"}
-    assert set(compiled) == modules | {"resources/encoder.walle"}
+    assert set(compiled) == modules | {"resources/encoder.walle", "smoke.jsonl"}
 
 
 def test_sizes_fall_as_in_the_paper(load_task: Load, numpy_graph: Any) -> None:
