@@ -111,6 +111,7 @@ def test_features_of_a_device_that_is_killed_arrive_once_each(tmp_path: Path, st
         assert program.end() == 0, program.errors
         last = program.lines[-1]
         assert (last["state"], last["unsent"], last["skipped"], last["runs_failed"]) == ("done", 0, 1, 0)
+        assert last["dropped"] == 0
         assert last["tasks"] == {"shop/dwell": "v1"}
         assert last["produced"] == VISITS
     assert 0 < again.lines[-1]["runs_ok"] <= VISITS - killed["stored"]  # it resumed, and did not start again
