@@ -481,6 +481,10 @@ class Agent:
         except FetchError as error:
             self._retries.failed(task, number, error.asked_s, has_progressed=staging.received_bytes > 0)
             raise
+        except (BundleRejectedError, OSError) as error:
+            if isinstance(error, OSError) or not error.final:  # else its directive is not tried again
+                self._retries.failed(task, number, 0.0, has_progressed=False)
+            raise
         finally:
             del self._pulls[task]
         self._retries.forget(task)
