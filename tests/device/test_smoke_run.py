@@ -175,17 +175,23 @@ async def test_a_rollback_does_not_wait_for_a_smoke_run(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_a_release_is_simulated_for_the_devices_that_it_is_for(tmp_path: Path) -> None:
     reading = "def execute(ctx, trigger):\n    return [ctx.device['app_version'], ctx.device['performance']]\n"
-    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+    async with (
+        shop_cloud(tmp_path) as shop,
+        shop.device(tmp_path / "d0") as device,
+        shop.device(tmp_path / "d1") as another,  # one alone makes up no group
+    ):
         user = User(device)
         async with asyncio.timeout(60):
-            while not (await shop.releases.preview("shop", "count", rule="", app_version="", seen_within_s=600.0))[
-                "seen"
-            ]:
+            while True:
+                seen = await shop.releases.preview("shop", "count", rule="", app_version="", seen_within_s=600.0)
+                if seen["seen"] == 2:
+                    break
                 await user.visit()
+                await another.checkin()
         await push(shop, "v1", reading)
         release = await ended(shop, "v1", user)
         assert release["state"] == "full", release["reason"]
         assert [(one["app_version"], one["devices"], one["runs"], one["failures"]) for one in release["groups"]] == [
-            ("10.1", 1, 2, 0)
+            ("10.1", 2, 2, 0)
         ]
         assert (await device.store.query("shop/count", 0, 1))[0]

@@ -64,7 +64,7 @@ class Device:
         self.running: dict[str, dict[str, bytes]] = {}
         self.log: list[str] = []
         self.prepared: list[tuple[str, dict[str, str], dict[str, bytes]]] = []  # version, active versions, files
-        self.fail_check = ""
+        self.fail_check: str | Exception = ""
         self.fail_activate: set[str] = set()
         self.fail_remove = False
         self.postpone: set[str] = set()
@@ -91,6 +91,8 @@ class Device:
     async def _check(self, files: Path, manifest: Manifest) -> None:
         self.log.append(f"check {manifest.version}")
         self.during_check(files)
+        if isinstance(self.fail_check, Exception):
+            raise self.fail_check
         if self.fail_check:
             raise RuntimeError(self.fail_check)
 

@@ -64,7 +64,10 @@ class Program:
 
     def end(self) -> int:
         """Return the exit status once the program has ended by itself."""
-        status = self.process.wait(LIMIT_S)
+        try:
+            status = self.process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"it has not ended within {LIMIT_S:g} s; its last line: {self.lines[-1:]}") from error
         for thread in self._threads:
             thread.join(LIMIT_S)
         return status

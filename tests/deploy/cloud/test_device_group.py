@@ -42,11 +42,20 @@ def test_what_most_devices_of_a_group_say_stands_for_it_and_one_liar_makes_no_gr
 
 
 def test_a_system_that_is_not_a_text_or_missing_is_a_group_of_its_own() -> None:
-    found = TargetedGroups.of([profile(1, "1"), profile(2, "1", os=7), profile(3, "1", os="ios")])
-    assert [(group.os, group.devices) for group in found.groups] == [("", 2), ("ios", 1)]
+    devices = [profile(1, "1"), profile(2, "1", os=7), profile(3, "1"), profile(4, "1", os="ios")]
+    found = TargetedGroups.of([*devices, profile(5, "1", os="ios")])
+    assert [(group.os, group.devices) for group in found.groups] == [("", 3), ("ios", 2)]
     assert "os" not in DeviceGroup(app_version="1", os="").device
     assert found.groups[0].name == "app 1 on no stated os"
     assert DeviceGroup(app_version="\x1b" + "9" * 100, os="").name.startswith("app \\x1b999")
+
+
+@pytest.mark.parametrize("honest", [1, 3, 40])
+def test_one_device_makes_up_no_group_in_a_small_fleet_either(honest: int) -> None:
+    devices = [profile(n, "10.0", os="ios") for n in range(honest)]
+    found = TargetedGroups.of([*devices, profile(999, "666", os="evil")])
+    assert all(group.os != "evil" for group in found.groups)
+    assert found.other_devices == len(devices) + 1 - sum(group.devices for group in found.groups)
 
 
 def test_without_devices_there_are_no_groups() -> None:

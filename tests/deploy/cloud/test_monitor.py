@@ -127,6 +127,17 @@ def test_devices_that_report_no_run_hold_no_place(monkeypatch: pytest.MonkeyPatc
         assert one.devices == 5
 
 
+def test_a_device_that_left_the_version_holds_no_place_among_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("walle.deploy.cloud.monitor.MAX_DEVICES", 2)
+    monitor = Monitor(_step())
+    monitor.take("left", [_outcome(OutcomeKind.INSTALLED)], {}, 0.0)
+    _hindered(monitor, "left", FailureClass.DEVICE, OutcomeKind.REVERTED)
+    for number in range(4):
+        monitor.take(f"silent-{number}", [_outcome(OutcomeKind.INSTALLED)], {}, 0.0)
+    _report(monitor, "running", 10, 0)
+    assert (monitor.devices, monitor.evidence()["new"]["waiting"]) == (1, 1)
+
+
 def test_only_a_device_that_confirmed_the_installation_counts() -> None:
     monitor = Monitor(_step())
     _report(monitor, "a", 0, 100, installs=False)
@@ -569,6 +580,20 @@ def test_a_step_lasts_as_long_as_it_must_and_is_accepted_then_without_a_further_
     assert again.verdict.value == "continue"
     again.tick(4_600.0)
     assert again.verdict.value == "accept"
+
+
+def test_a_step_that_is_not_to_be_accepted_any_more_is_not_held_and_ends_by_silence() -> None:
+    monitor = Monitor(_step(Gate(hold_s=3_600.0, silence_s=60.0)))
+    for number in range(108):
+        _report(monitor, f"{number}", 10, 0, now_s=1.0)
+    assert monitor.evidence()["is_held"]
+    for number in range(5):
+        _report(monitor, f"bad-{number}", 5, 5, now_s=2.0)
+    assert monitor.verdict is Verdict.CONTINUE
+    assert not monitor.evidence()["is_held"]
+    for now_s in range(3, 8_000, 30):
+        monitor.tick(float(now_s))
+    assert (monitor.verdict, monitor.cause) == (Verdict.PAUSE, "silence at gray 1.0")
 
 
 def test_a_held_step_is_rejected_at_once() -> None:

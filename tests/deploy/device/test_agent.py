@@ -1,14 +1,20 @@
 """The agent: versions come, go and return, and those that fail are left."""
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import pytest
 
 from tests.sim.agent_device import FILES, TASK, Device, assert_tidy, publish, start, two_versions
 from tests.sim.cloud_files import CloudFiles, sha256_of
-from walle.deploy.device.agent import ActivationFailedError, ActivationPostponedError, DirectiveRefusedError
-from walle.protocol import Failure, OutcomeKind
+from walle.deploy.device.agent import (
+    ActivationFailedError,
+    ActivationPostponedError,
+    CheckFailedError,
+    DirectiveRefusedError,
+)
+from walle.protocol import Failure, FailureClass, OutcomeKind
 
 
 @pytest.mark.asyncio
@@ -165,6 +171,38 @@ async def test_a_failed_check_is_told_once_and_only_a_newer_directive_tries_agai
     ]
     await device.do(cloud.sign(directive))
     assert device.agent.tasks == {TASK: "v2"}
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_is_taken_back_does_not_stay_because_the_older_one_fails_in_its_runs(
+    tmp_path: Path,
+) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    first = publish(cloud, "v1")
+    await device.do(publish(cloud, "v2"))
+    device.fail_check = CheckFailedError("its smoke run failed", Failure(error_type="E", error="at this time of day"))
+    await device.do(cloud.sign(first))
+    assert device.agent.tasks == {TASK: "v1"}
+    assert "at this time of day" in str(await device.refuse(publish(cloud, "v3")))
+    device = await start(tmp_path / "other", cloud)
+    await device.do(publish(cloud, "v2"))
+    device.fail_check = "it does not load"
+    await device.refuse(cloud.sign(first))
+    assert device.agent.tasks == {TASK: "v2"}
+
+
+@pytest.mark.asyncio
+async def test_a_check_that_fails_for_want_of_memory_is_made_again(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device = await start(tmp_path / "agent", cloud)
+    device.fail_check = OSError(errno.ENOMEM, "no memory")
+    directive = publish(cloud, "v1")
+    await device.refuse(directive)
+    assert [one.failure_class for one in device.outcomes()] == [FailureClass.DEVICE]
+    device.fail_check = ""
+    await device.do(directive)
+    assert device.agent.tasks == {TASK: "v1"}
 
 
 @pytest.mark.asyncio

@@ -115,6 +115,7 @@ async def test_nudged_weights_travel_as_an_exclusive_or_to_a_device_with_little_
         directive = site.publish("v2", new)
         site.cut_after = [10_000]
         assert isinstance(await device.refuse(directive), FetchError)
+        await device.wait_for_retry()
         await device.do(directive)
         assert [(asked, coding) for asked, coding, _ in site.asked] == [
             ("", "walle-xor"),

@@ -290,6 +290,7 @@ def test_a_disk_that_is_full_from_any_step_on_keeps_a_whole_version_and_nothing_
                 assert outcome.kind is OutcomeKind.REJECTED
                 assert "No space left" in outcome.error
                 assert_tidy(folder, 2)
+            await device.wait_for_retry()
             await perform(device, directives)
             _assert_whole(device, new, new)
             if (

@@ -30,6 +30,7 @@ from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.agent import PullDelayedError, SupersededError
 from walle.deploy.device.fetch import FetchError, HttpFetcher
 from walle.deploy.device.installed import InstalledTasks
+from walle.protocol import FailureClass, OutcomeKind
 
 
 @pytest.mark.asyncio
@@ -92,7 +93,11 @@ async def test_a_pull_that_failed_waits_for_longer_each_time_and_another_directi
         await device.clock.advance(0.01)
     assert 3 <= tries <= 30
     assert isinstance(await device.refuse(directive), PullDelayedError)
-    assert device.take_outcomes() == ["installed v0"]
+    told = [(one.kind, one.version, one.failure_class) for one in device.outcomes()]
+    assert told == [
+        (OutcomeKind.INSTALLED, "v0", FailureClass.VERSION),
+        (OutcomeKind.REJECTED, "v1", FailureClass.NETWORK),  # once, and not of the version
+    ]
     cloud.offline = False
     await device.do(publish(cloud, "v2"))
     assert device.agent.tasks == {TASK: "v2"}

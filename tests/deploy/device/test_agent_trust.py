@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.agent_device import FILES, MODEL, TASK, assert_tidy, names_in, publish, start
 from tests.sim.cloud_files import CloudFiles, sha256_of
-from walle.deploy.device.agent import DirectiveRefusedError
+from walle.deploy.device.agent import DirectiveRefusedError, PullDelayedError
 from walle.deploy.device.installed import TaskNameError
 from walle.deploy.device.pull import BundleRejectedError
 from walle.deploy.signing import Signer
@@ -118,6 +118,8 @@ async def test_a_flipped_bit_anywhere_is_rejected_and_a_mended_cdn_is_tried_agai
             spoiled[position] ^= 1 << chosen.randrange(8)
             cloud.blobs[sha256] = bytes(spoiled)
             assert isinstance(await device.refuse(directive), BundleRejectedError)
+            assert isinstance(await device.refuse(directive), PullDelayedError)  # it is not pulled at each answer
+            await device.clock.advance(300.0)
             assert device.running[TASK] == FILES["v3"]
             assert_tidy(device.folder, 1)
         cloud.blobs[sha256] = good

@@ -27,6 +27,7 @@ from walle.engine_ext.vm.loop_calls import HostLost
 from walle.protocol import Directive, FailureClass, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
 
 REJECTED = OutcomeKind.REJECTED
+LONGEST_PAUSE_S = 300.0  # after a pull that failed
 
 
 @pytest.mark.parametrize(
@@ -202,6 +203,7 @@ async def test_a_fault_of_the_store_is_told_as_the_clouds_and_ends_with_it(tmp_p
     async with store.device(tmp_path / "agent") as device:
         for _ in range(2 * TRIES_BEFORE_REPORT):
             await device.refuse(directive)
+            await device.clock.advance(LONGEST_PAUSE_S)
         assert _reported(device, directive) == [("rejected", "cloud")]
         assert TASK not in device.agent.tasks
         store.status = 0
@@ -221,9 +223,11 @@ async def test_a_link_that_drops_at_each_try_is_told_once_as_the_networks(tmp_pa
     async with store.device(tmp_path / "agent") as device:
         for _ in range(TRIES_BEFORE_REPORT - 1):
             await device.refuse(directive)
+            await device.clock.advance(LONGEST_PAUSE_S)
         assert device.outcomes() == []
         for _ in range(5):
             await device.refuse(directive)
+            await device.clock.advance(LONGEST_PAUSE_S)
         assert _reported(device, directive) == [("rejected", "network")]
         store.drops = False
         await device.do(directive)

@@ -8,7 +8,8 @@ from typing import Self
 from walle.protocol import Attribute, Profile, printable
 
 MAX_GROUPS = 8  # of a release: a simulation plays all of its events for each
-_LEAST_SHARE = 0.01  # of the devices that a policy reaches, for a group: one device cannot make up one in a large fleet
+_LEAST_SHARE = 0.01  # of the devices that a policy reaches, for a group
+_LEAST_DEVICES = 2  # of a group: what one device says of itself, alone in a fleet of any size, fails no release
 _MAX_PAIRS = 10_000  # different attributes that are counted in a group
 _MAX_CHARS = 40  # of an app version or a system, as it is shown
 
@@ -60,7 +61,7 @@ class TargetedGroups:
                 pair = name, type(value).__name__, value
                 if pair in pairs[key] or len(pairs[key]) < _MAX_PAIRS:
                     pairs[key][pair] += 1
-        least = _LEAST_SHARE * counts.total()
+        least = max(_LEAST_DEVICES, _LEAST_SHARE * counts.total())
         ordered = sorted(counts, key=lambda key: (-counts[key], key))
         taken = [key for key in ordered[:most] if counts[key] >= least]
         groups = tuple(

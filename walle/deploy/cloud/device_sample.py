@@ -138,6 +138,7 @@ class DeviceSample:
         if device_id in self._done or (device_id in self._waiting and not left):
             return
         self._waiting.pop(device_id, None)
+        self._silent.pop(device_id, None)
         if device_id in self._hindered or len(self._hindered) < limit:
             self._hindered[device_id] = what
             self.changed = self.touched = True

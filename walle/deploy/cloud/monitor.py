@@ -469,6 +469,7 @@ class Monitor:
             self.verdict = Verdict.ACCEPT
 
     def _pause_or_accept(self) -> None:
+        self._is_held = False  # until `_accept`: later devices may have changed what was found before
         for what in _HINDERED if self._new[-1].hindered else ():
             cause = f"{what} at {self.step.stage}"
             if cause not in self.step.overruled and self._is_hindered(what):

@@ -44,8 +44,6 @@ from walle.deploy.device.trust import DeviceTrust, TrustError
 from walle.deploy.device.trust_renewal import TrustRenewal
 from walle.deploy.device.watched_runs import WatchedRuns
 from walle.deploy.signing import SignatureError
-from walle.engine_ext.vm.host import HostStartError
-from walle.engine_ext.vm.loop_calls import HostLost
 from walle.errors import DeployError
 from walle.protocol import (
     Directive,
@@ -483,6 +481,10 @@ class Agent:
         except FetchError as error:
             self._retries.failed(task, number, error.asked_s, has_progressed=staging.received_bytes > 0)
             raise
+        except (BundleRejectedError, OSError) as error:
+            if isinstance(error, OSError) or not error.final:  # else its directive is not tried again
+                self._retries.failed(task, number, 0.0, has_progressed=False)
+            raise
         finally:
             del self._pulls[task]
         self._retries.forget(task)
@@ -498,23 +500,31 @@ class Agent:
         if self._jitter_s > 0:
             await self._clock.sleep(self._random.uniform(0, self._jitter_s))
         files, manifest = await self._puller.pull(directive, staging, await on_disk(self._kept_files, state))
-        await self._run_check(directive, files, manifest)
+        target = VersionRef(directive.version, directive.manifest, directive.release)
+        is_back = state.active is not None and target.is_back_from(state.active)
+        await self._run_check(directive, files, manifest, is_back=is_back)
         if self._exclusive is not None:
             await self._exclusive.obtain(manifest)
         return manifest
 
-    async def _run_check(self, directive: Directive, files: Path, manifest: Manifest) -> None:
+    async def _run_check(self, directive: Directive, files: Path, manifest: Manifest, *, is_back: bool = False) -> None:
+        """Check a version before its activation. One that `is_back` from the active one must load, and no more.
+
+        The cloud takes the active version back, and devices have run the older one before: to fail in its check is no
+        reason to stay at a version that is known to be bad.
+        """
         try:
             await self._check(files, manifest)
         except CheckFailedError as error:
-            raise BundleRejectedError(directive, str(error), final=True, failure=error.failure) from error
+            if not is_back:
+                raise BundleRejectedError(directive, str(error), final=True, failure=error.failure) from error
+            _LOG.warning("%s goes back to %s all the same: %s", directive.task, directive.version, error)
         except Exception as error:
             reason = f"its check failed: {type(error).__name__}: {error}"
-            is_of_host = isinstance(error, (HostLost, HostStartError))  # and not of this version
-            failure = failure_of(error)
-            found = class_of(error)
+            failure, found = failure_of(error), class_of(error)
+            is_final = found is FailureClass.VERSION  # a fault of this device may pass
             raise BundleRejectedError(
-                directive, reason, final=not is_of_host, failure=failure, failure_class=found
+                directive, reason, final=is_final, failure=failure, failure_class=found
             ) from error
         try:
             await on_disk(verify_files, files, manifest)
