@@ -157,6 +157,10 @@ class Answerer:
         self._encoded.clear()
         self._texts.clear()
 
+    def forget(self) -> None:
+        """Take the next table whatever its generation is; until then the present one goes on to be answered."""
+        self.table = self.table.restamped(-1, self.table.timestamp)
+
     def swap_uploaded(self, uploaded: UploadedTables) -> None:
         """Set the uploaded attributes for answers, from the next call on."""
         self._uploaded = uploaded
