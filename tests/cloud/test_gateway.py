@@ -23,6 +23,8 @@ from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import LIMIT_S, User, no_task_left, shop_cloud, until
 from walle.clock import ManualClock
 from walle.cloud import Cloud, CloudConfig, CloudHome, GatewayNode
+from walle.deploy.cloud.attribute_schema import attributes_of
+from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.errors import ConfigError
 from walle.pipeline.tunnel.ingest import IngestError
 from walle.pipeline.tunnel.service import TunnelService
@@ -290,3 +292,20 @@ async def test_the_page_of_the_api_fetches_nothing_from_elsewhere(tmp_path: Path
             assert address.startswith("/")
             assert (answer.status_code, len(answer.content) > 1000) == (200, True), address
         assert "/openapi.json" in page
+
+
+@pytest.mark.asyncio
+async def test_the_first_answer_knows_what_was_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each start of a cloud takes the versions of groups from devices that check in at once."""
+    async with shop_cloud(tmp_path) as shop:
+        (shop.cloud.home.folder / "attributes.toml").write_text('[uploaded]\nis_member = "bool"\n')
+        row = b'{"device_id": "d0", "is_member": true}'
+        assert (await shop.http.put("/v1/attributes/device_id", content=row)).status_code == 200
+
+    async def never(*_: object) -> None:  # a disk that is slow
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(UploadedAttributes, "follow", never)
+    async with shop_cloud(tmp_path) as shop:
+        joined = shop.cloud.gateway._answerer._uploaded.join(Profile("d0", "10.1"))
+        assert attributes_of(joined)[1] == {"uploaded.is_member": True}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -18,7 +19,10 @@ from tests.sim.shop_cloud import LIMIT_S, shop_cloud, until
 from walle.clock import ManualClock
 from walle.cloud.push_gateway import LATE_S, PushGatewayConfig, TableFeedError, TableFollower, push_gateway
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
+from walle.deploy.cloud.attribute_schema import parse_schema
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.table_feed import TableFeed
 from walle.identity import Revocations
 from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
@@ -151,6 +155,42 @@ async def test_a_gateway_that_is_cut_off_serves_its_table_and_says_so() -> None:
         assert follower.health()["ok"]
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_tasks_by_uploaded_attributes_are_left_to_the_cloud() -> None:
+    """Without the tables a device seems to be of no group: its version would be taken from it, and given back."""
+    gold = Policy(rule="uploaded.group == 'gold'").typed(parse_schema('[uploaded]\ngroup = "string"\n', "a"))
+    (row,) = table_of(1, ipv="v2").rows.values()
+    of_group = dataclasses.replace(row, entries=(dataclasses.replace(row.entries[0], policy=gold),))
+    other, answerer = Answerer(), Answerer()
+    server = _Feed(other)
+    server.feed.swap(ReleaseTable(1, [of_group, *table_of(1, cv="v1").rows.values()]))
+    async with httpx.AsyncClient(transport=httpx.MockTransport(server), base_url="http://other") as http:
+        follower = TableFollower(http, "t", answerer, ManualClock())
+        await follower.ask(0.0)
+    assert follower.health()["tasks_left_out"] == 1
+    profile = Profile("d0", "10.1", {}, {"shop/ipv": "v2", "shop/cv": "v1"}).to_header().encode()
+    assert answerer.headers(profile, "d0") == ()
+
+
+@pytest.mark.asyncio
+async def test_the_table_of_a_restored_cloud_is_taken_whatever_its_generation() -> None:
+    answerer = Answerer()
+    clouds = [_Feed(Answerer()), _Feed(Answerer())]
+    clouds[0].feed.swap(table_of(9, ipv="v2"))
+    clouds[1].feed.swap(table_of(2, ipv="v1"))
+
+    async def ask(request: httpx.Request) -> httpx.Response:
+        return await clouds[0](request)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(ask), base_url="http://other") as http:
+        follower = TableFollower(http, "t", answerer, ManualClock())
+        await follower.ask(0.0)
+        del clouds[0]
+        await follower.ask(0.0)
+    profile = Profile("d0", "10.1", {}, {"shop/ipv": "v1"}).to_header().encode()
+    assert (answerer.table.generation, answerer.headers(profile, "d0")) == (2, ())
 
 
 @pytest.mark.asyncio

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.sim.device_session import enrol, session_headers
+from tests.sim.release_world import table_of
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
 from tests.sim.visits import TASK_CONFIG, event_at
 from walle.clock import SystemClock
@@ -22,8 +23,17 @@ from walle.cloud.backup import make_backup
 from walle.cloud.restore import restore_backup
 from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.audit import read_records
+from walle.deploy.device.agent import Agent
 from walle.deploy.sealing import SealError, open_sealed
-from walle.protocol import MAX_EXCLUSIVE_FILES, PROFILE_HEADER, SEAL_OVERHEAD_BYTES, ExclusiveList, Profile, seal_info
+from walle.protocol import (
+    MAX_EXCLUSIVE_FILES,
+    PROFILE_HEADER,
+    SEAL_OVERHEAD_BYTES,
+    TASKS_HEADER,
+    ExclusiveList,
+    Profile,
+    seal_info,
+)
 
 SECRET = b'{"faces": ["who is in the gallery"]}'
 CONFIG = TASK_CONFIG + '[output]\ndestination = "app"\n'  # what the test reads is not uploaded
@@ -128,6 +138,35 @@ async def test_a_group_has_a_file_which_the_devices_own_goes_before(tmp_path: Pa
         assert (await shop.http.delete(PATH, params=rule)).status_code == 204
         assert (await shop.http.delete(PATH, params=rule)).status_code == 404
         await until_reads(other, None)
+
+
+@pytest.mark.asyncio
+async def test_a_device_of_hundreds_of_tasks_gets_its_groups_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_agent = Agent.tasks.fget
+    assert of_agent is not None
+    many = {f"shop/a_task_of_an_ordinary_name_{number}": "v1" for number in range(348)}
+    async with installed(tmp_path, "mine") as (shop, (mine,)):
+        (shop.cloud.home.folder / "attributes.toml").write_text('[attributes]\nperformance = "string"\n')
+        monkeypatch.setattr(Agent, "tasks", property(lambda agent: {**many, **of_agent(agent)}))
+        params = {"rule": "performance == 'low'"}
+        assert (await shop.http.put(PATH, params=params, content=b"first")).status_code == 204
+        await until_reads(mine, "first")
+
+
+@pytest.mark.asyncio
+async def test_a_question_for_files_of_groups_is_not_answered_as_a_check_in(tmp_path: Path) -> None:
+    """It names no tasks, so that all would be due, and charged to the pull budget."""
+    async with enrolled(tmp_path, "mine") as shop:
+        answerer = shop.cloud.gateway._answerer
+        answerer.swap(table_of(10**6, count="v1"))
+        headers = {**session_headers(shop.cloud.home, "mine"), PROFILE_HEADER: Profile("mine", "10.1").to_header()}
+        assert TASKS_HEADER in (await shop.http.post("/v1/checkin", headers=headers)).headers
+        asked = answerer.fresh + answerer.repeated
+        for path in ("/cen/files", f"/cen/files/{'0' * 64}"):
+            assert TASKS_HEADER not in (await shop.http.get(path, headers=headers)).headers
+        assert answerer.fresh + answerer.repeated == asked
 
 
 @pytest.mark.asyncio

@@ -153,6 +153,9 @@ class GatewayNode:
             self._retention = Retention(self._uploads, rules)
             self._uploads_watch = UploadsWatch(self._uploads, self._retention, self._clock)
             losses = LossesWatch(self._uploads.loss_totals, self._clock)
+            # Before the first answer: without its group a device would be sent back from the group's version.
+            await asyncio.to_thread(self._home.uploaded.read)
+            self._answerer.swap_uploaded(self._home.uploaded.current)
             works: dict[str, Callable[[], Awaitable[None]]] = {
                 "renewal of the certificate": functools.partial(self._renew_daily, authority),
                 "watch of uploads": self._uploads_watch.run,
@@ -181,7 +184,8 @@ class GatewayNode:
                 parts["pulls"] = self._pulls
             table = RouteTable(has_business=business is not None)
             identify = self._identity.verifier.device_id
-            pushing = WallePush(RequestNotes(app), self._answerer, identify)
+            # A device sends its profile to /cen for its groups, without its tasks, which would all seem to be due.
+            pushing = WallePush(RequestNotes(app), self._answerer, identify, except_under="/cen/")
             pushing_business = None if business is None else WallePush(business, self._answerer, identify)
             guarded = RouteGuard(pushing, access, table, pushing_business)
             front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies, self._space)

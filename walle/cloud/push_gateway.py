@@ -44,6 +44,9 @@ class TableFeedError(WalleError):
 class TableFollower:
     """Gives an answerer each table of another gateway, from its first one on.
 
+    Tasks with a release by uploaded attributes, which are only in the other gateway's folder, are left out: that one
+    alone answers about them.
+
     While the other one does not answer, the last table goes on to be served. Devices stop installing from it by
     themselves when its timestamp is over (`CloudConfig.timestamp_life_s`, an hour).
     """
@@ -57,6 +60,7 @@ class TableFollower:
         self._verifier: SessionVerifier | None = None
         self._session_key = ""
         self._number = ""
+        self._left_out = 0  # tasks
         self._answered_s = clock.monotonic()
         self._error = "it has not answered yet"
 
@@ -114,15 +118,22 @@ class TableFollower:
             self._verifier = SessionVerifier(key, self.revocations, now=self._clock.time)
         revoked = plain["revoked"]
         self.revocations.update(int(revoked["version"]), {str(one): int(at) for one, at in revoked["lowest"].items()})
-        self._answerer.swap(table)
-        self._number = str(plain["number"])
+        decided = table.without_uploaded()
+        self._left_out = len(table.rows) - len(decided.rows)
+        number = str(plain["number"])
+        if number.partition(".")[0] != self._number.partition(".")[0]:
+            self._answerer.forget()  # another process, such as a restored cloud, may count generations again
+        self._answerer.swap(decided)
+        self._number = number
 
     def health(self) -> Mapping[str, Any]:
         """Return whether the other gateway has answered lately, and the generation that is served."""
         late_s = self._clock.monotonic() - self._answered_s
         ok = self._verifier is not None and late_s < LATE_S
         late = {"why": self._error} if self._error else {}
-        return {"ok": ok, "generation": self._answerer.table.generation, "answered_s": round(late_s, 1), **late}
+        left_out = {"tasks_left_out": self._left_out} if self._left_out else {}
+        generation = self._answerer.table.generation
+        return {"ok": ok, "generation": generation, "answered_s": round(late_s, 1), **left_out, **late}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -107,7 +107,9 @@ class Device:
                 config.folder / "exclusive",
                 config.device_id,
                 trust,
-                HttpExclusiveSource(http, credentials, self._profile),
+                HttpExclusiveSource(
+                    http, credentials, Profile(config.device_id, config.app_version, config.attributes)
+                ),
                 lambda sealed, info: open_sealed(sealed, credentials.key, info),
                 active=lambda: [version.manifest for version in active.values()],
             )
@@ -207,10 +209,6 @@ class Device:
     def tasks(self) -> dict[str, str]:
         """The active version of each task."""
         return self.agent.tasks
-
-    def _profile(self) -> Profile:
-        config = self.config
-        return Profile(config.device_id, config.app_version, config.attributes, self.agent.tasks)
 
     def request_headers(self) -> dict[str, str]:
         """Return the headers for the app's next request to its server: `X-Walle-Profile` and `X-Walle-Device`.

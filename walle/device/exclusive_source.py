@@ -1,7 +1,5 @@
 """The cloud's /cen over HTTP, with the session of the device (`walle.deploy.device.exclusive`)."""
 
-from collections.abc import Callable
-
 import httpx
 
 from walle.deploy.device.fetch import FetchError, WrongLengthError
@@ -12,12 +10,16 @@ _TIMEOUT_S = 30.0
 
 
 class HttpExclusiveSource:
-    """An `ExclusiveSource`. Addresses are relative to the client's `base_url`: no other server gets the session."""
+    """An `ExclusiveSource`. Addresses are relative to the client's `base_url`: no other server gets the session.
 
-    def __init__(self, http: httpx.AsyncClient, credentials: DeviceCredentials, profile: Callable[[], Profile]) -> None:
+    By the `profile` the cloud knows the device's groups, which have files too. It has no tasks: groups do not depend on
+    them, and those of a large fleet do not fit into a header.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, credentials: DeviceCredentials, profile: Profile) -> None:
         self._http = http
         self._credentials = credentials
-        self._profile = profile
+        self._profile = profile.to_header()
 
     async def fetch(self, path: str, *, max_bytes: int) -> bytes:
         """Return what is at a path; where the cloud does not know the session any more, with another one."""
@@ -34,9 +36,7 @@ class HttpExclusiveSource:
         return data
 
     async def _get(self, path: str, session: str, max_bytes: int) -> tuple[int, bytes]:
-        # By its profile the cloud knows the device's groups, which have files too.
-        profile = self._profile().to_header()
-        headers = {DEVICE_HEADER: session, PROFILE_HEADER: profile, "Accept-Encoding": "identity"}
+        headers = {DEVICE_HEADER: session, PROFILE_HEADER: self._profile, "Accept-Encoding": "identity"}
         data = bytearray()
         async with self._http.stream("GET", path, headers=headers, timeout=_TIMEOUT_S) as response:
             if response.status_code != httpx.codes.OK:

@@ -67,6 +67,48 @@ def test_a_version_larger_than_the_budget_goes_out_and_leaves_a_debt() -> None:
     assert budget.admit("d1", (_directive(),))[0]
 
 
+def test_a_large_version_is_pulled_beside_small_ones_that_take_all_there_is() -> None:
+    clock, rng = _Clock(), random.Random(5)
+    budget = PullBudget(PullRate(bytes_s=10_000_000), clock, lambda one: 100_000_000 if "t1" in one.task else 1_000_000)
+    large, small = _directive(1), _directive(2)
+    admitted = {large.task: 0, small.task: 0}
+    for number in range(12_000):  # some 19 small ones are asked for in a second, and a large one
+        clock.pass_s(0.05)
+        for one in budget.admit(f"d{number}", (large if rng.random() < 0.05 else small,))[0]:
+            admitted[one.task] += 1
+    assert admitted[large.task] >= 5
+    assert 100 * admitted[large.task] + admitted[small.task] <= 10 * 600 + 20 + 100
+
+
+def test_devices_that_wait_for_bytes_are_told_how_long() -> None:
+    budget = _budget(_Clock(), bytes_s=1_000_000)
+    waits = [budget.admit(f"d{number}", (_directive(),))[1] for number in range(600)]
+    assert waits[-1] >= 300
+
+
+def test_pulls_that_always_fail_leave_others_their_turn() -> None:
+    clock = _Clock()
+    answerer = Answerer(table_of(a="v2", b="v2", c="v2"))
+    answerer.budget = PullBudget(PullRate(pulls_s=0.01), clock, lambda _: 1, random_source=random.Random(3))
+    raw = Profile("d0", "10", {}, {"shop/a": "v1", "shop/b": "v1", "shop/c": "v1"}).to_header().encode()
+    seen = set()
+    for _ in range(30):
+        header = dict(answerer.headers(raw, "d0")).get(b"x-walle-tasks", b"[]").decode()
+        seen |= {one.task for one in PushAnswer.from_header(header).directives}
+        clock.pass_s(100)
+    assert seen == {"shop/a", "shop/b", "shop/c"}
+
+
+def test_what_does_not_fit_into_an_answer_is_not_charged() -> None:
+    names = [f"task_{number:03}" for number in range(300)]
+    answerer = Answerer(table_of(1, **dict.fromkeys(names, "v1")))
+    answerer.budget = _budget(_Clock(), pulls_s=1_000)
+    header = dict(answerer.headers(Profile("d0", "10").to_header().encode(), "d0"))[b"x-walle-tasks"].decode()
+    sent = len(PushAnswer.from_header(header).directives)
+    assert 0 < sent < 100
+    assert answerer.budget.admitted == sent
+
+
 def test_the_memory_is_bounded() -> None:
     budget = _budget(_Clock())
     for number in range(MAX_ADMITTED + 1000):

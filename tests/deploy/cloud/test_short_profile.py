@@ -148,6 +148,19 @@ def test_made_up_parts_remove_no_part_of_many_devices() -> None:
     assert answerer.asked == asked
 
 
+def test_long_names_count_with_their_length() -> None:
+    """A name of 200,000 characters is 300 bytes when deflated."""
+    answerer = Answerer(table_of(1, ipv="v1"), parts_bytes=1 << 20)
+    for number in range(20):
+        part = TaskPart({f"shop/{'a' * 200_000}{number}": "v1"}).to_bytes()
+        header = ShortProfile("10", {}, [part_digest(part)]).to_header().encode()
+        have = parts_to_header([part]).encode()
+        assert len(have) < 500
+        answerer.headers(header, "d0", have)
+    assert len(answerer._parts) <= 3
+    assert answerer._parts.size_bytes <= 1 << 20
+
+
 def test_digests_alone_leave_nothing_but_the_header() -> None:
     answerer = Answerer(table_of(1, ipv="v1"), cache_bytes=100_000)
     for number in range(2_000):

@@ -6,7 +6,6 @@ only: a device that makes up parts removes no other's.
 """
 
 import sys
-from collections.abc import Mapping
 
 from walle.protocol import TaskPart, part_digest
 
@@ -20,7 +19,9 @@ class _Known:
     def __init__(self, part: TaskPart, sender: str) -> None:
         self.part = part
         self.sender = sender
-        self.size_bytes = _ENTRY_BYTES + _TASK_BYTES * (len(part.tasks) + len(part.refused))
+        texts = [text for entries in vars(part).values() for pair in entries.items() for text in pair]
+        # The texts themselves too: 300 deflated bytes can be a name of 200,000 characters.
+        self.size_bytes = _ENTRY_BYTES + _TASK_BYTES * (len(texts) // 2) + sum(map(sys.getsizeof, texts))
 
 
 class KnownParts:
@@ -76,7 +77,3 @@ class KnownParts:
         self._sizes[id(kind)] += known.size_bytes
         while self._sizes[id(kind)] > self._max_bytes and len(kind) > 1:
             self._sizes[id(kind)] -= kind.pop(next(iter(kind))).size_bytes
-
-
-def _interned(texts: Mapping[str, str]) -> dict[str, str]:
-    return {sys.intern(key): sys.intern(value) for key, value in texts.items()}

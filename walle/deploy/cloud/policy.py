@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Self
 
-from walle.deploy.cloud.attribute_schema import Columns, ColumnType, Schema
+from walle.deploy.cloud.attribute_schema import UPLOADED, Columns, ColumnType, Schema
 from walle.deploy.cloud.rule import Rule, column_types, compile_rule
 from walle.deploy.version_range import VersionRangeError, check_range, in_range
 from walle.errors import DeployError
@@ -96,6 +96,11 @@ class Policy:
         rule = self.rule.strip()
         columns = column_types(rule, schema) if rule else ()
         return dataclasses.replace(self, rule=rule, columns=columns, devices=tuple(sorted(set(self.devices))))
+
+    @property
+    def needs_uploaded(self) -> bool:
+        """Return whether the rule asks for uploaded attributes."""
+        return any(name.startswith(UPLOADED) for name, _ in self.columns)
 
     def compiled(self) -> Rule:
         """Return the compiled rule. Raises RuleError where it is not valid for `columns`."""

@@ -157,6 +157,10 @@ class Answerer:
         self._encoded.clear()
         self._texts.clear()
 
+    def forget(self) -> None:
+        """Take the next table whatever its generation is; until then the present one goes on to be answered."""
+        self.table = self.table.restamped(-1, self.table.timestamp)
+
     def swap_uploaded(self, uploaded: UploadedTables) -> None:
         """Set the uploaded attributes for answers, from the next call on."""
         self._uploaded = uploaded
@@ -327,12 +331,10 @@ class Answerer:
 
     def _answer(self, due: Due, sent: _Sent, sender: str, unknown: list[int]) -> Headers:
         wait_s = 0
-        if self.budget is not None and due.ordinary:
-            ordinary, wait_s = self.budget.admit(sender, due.ordinary)
-            due = Due(due.urgent, ordinary)
         if sent.profile is None:
             place = Place.from_text(sent.place) if sent.place else Place()
             chosen, following = cut(due, place, self._size, self._max_answer_bytes)
+            chosen, wait_s = self._admitted(chosen, due, sender)
             if following is not None or unknown or wait_s:
                 fields = [f'"place":{json.dumps(following.to_text())}'] if following is not None else []
                 fields.append(f'"tasks":[{",".join(map(self._text, chosen))}]')
@@ -345,7 +347,16 @@ class Answerer:
                 first, then = (self._random.choice(one).task if one else "" for one in due)
                 place = Place(first, then, self._random.random() < 0.5)
                 chosen, _ = cut(due, place, self._size, self._max_answer_bytes)
+            chosen, _ = self._admitted(chosen, due, sender)
         return self._encode(chosen) if chosen else ()
+
+    def _admitted(self, chosen: list[Directive], due: Due, sender: str) -> tuple[list[Directive], int]:
+        """Return the directives of an answer that the pull budget admits, and after how many seconds it has others."""
+        if self.budget is None or not due.ordinary:
+            return chosen, 0
+        urgent = frozenset(map(id, due.urgent))
+        ordinary, wait_s = self.budget.admit(sender, tuple(one for one in chosen if id(one) not in urgent))
+        return [*(one for one in chosen if id(one) in urgent), *ordinary], wait_s
 
     def _encode(self, directives: Sequence[Directive]) -> Headers:
         key = tuple(map(id, directives))
@@ -450,13 +461,17 @@ class WallePush:
     """ASGI middleware: any app's responses carry the push answer to requests that carry a profile.
 
     It only adds headers to the start of a response: bodies still stream, websockets and lifespan pass through, and an
-    invalid profile, or one without the session of its device, does not change the app's answer.
+    invalid profile, or one without the session of its device, does not change the app's answer. Paths that begin with
+    `except_under` get none: who asks there sends a profile for another purpose.
     """
 
-    def __init__(self, app: ASGIApp, answerer: Answerer, identify: IdentifyDevice) -> None:
+    def __init__(
+        self, app: ASGIApp, answerer: Answerer, identify: IdentifyDevice, *, except_under: str | None = None
+    ) -> None:
         self.app = app
         self.answerer = answerer
         self.identify = identify
+        self._except_under = except_under
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         extra = self._extra(scope) if scope["type"] == "http" else ()
@@ -480,7 +495,7 @@ class WallePush:
                 session = value
             elif name == _HAVE:
                 have = value
-        if profile is None:
+        if profile is None or (self._except_under is not None and scope["path"].startswith(self._except_under)):
             return ()
         try:
             return self.answerer.headers(profile, self.identify(session), have) + self.answerer.stamp

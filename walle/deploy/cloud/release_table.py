@@ -439,6 +439,14 @@ class ReleaseTable:
             return self
         return ReleaseTable(self.generation, [_held(row, manifests) for row in self.rows.values()], self.timestamp)
 
+    def without_uploaded(self) -> "ReleaseTable":
+        """Return the table without the tasks that a gateway cannot decide on which has no uploaded attributes.
+
+        To it a device of such a rule is not of it: it would take the rule's version from the device.
+        """
+        rows = [row for row in self.rows.values() if not any(entry.policy.needs_uploaded for entry in row.entries)]
+        return self if len(rows) == len(self.rows) else ReleaseTable(self.generation, rows, self.timestamp)
+
     def answer(self, profile: Profile) -> tuple[Directive, ...]:
         """Return the directives for a device, the urgent ones first; empty where its versions are up to date.
 

@@ -143,7 +143,7 @@ class PolicyIndex:
                     self._named = {device_id: named & ~bit for device_id, named in self._named.items()}
                     continue
                 self._add_rule(bit, rule, constraints)
-                if any(name.startswith(UPLOADED) for name, _ in rule.columns):
+                if policy.needs_uploaded:
                     self.uploaded |= bit
         self._tables: list[tuple[str, ColumnType, int, _Table]] = []
         self._uploaded_tables: list[tuple[str, ColumnType, int, _Table]] = []
