@@ -1,8 +1,10 @@
 """Scrubber: flipped bits and missing files are found, and repaired from what proves to be the file."""
 
 import asyncio
+import errno
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.files import FileStoreError, FileStoreUnavailableError
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.release import Release, ReleaseState
-from walle.deploy.cloud.repair_sources import CodedForms, OtherStore, PushedVersions, RepairSource
+from walle.deploy.cloud.repair_sources import CodedForms, Copy, OtherStore, PushedVersions, RepairSource
 from walle.deploy.cloud.scrub import Checked, Fault, Finding, Scrubber
 
 TEXT = b"".join(b"line %d of a table that compresses well\n" % number for number in range(20_000))
@@ -166,6 +168,73 @@ def test_a_sector_that_cannot_be_read_is_damage(world: World, monkeypatch: pytes
     monkeypatch.setattr(world.files, "open", opened)
     (finding,) = world.check()
     assert (finding.sha256, finding.fault) == (sha256, Fault.DAMAGED)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.ENOMEM])
+def test_an_error_of_this_process_is_no_damage(world: World, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    sha256, real = world.model("v1"), world.files.open
+
+    def opened(name: str) -> object:
+        if name == sha256:
+            raise OSError(number, os.strerror(number))
+        return real(name)
+
+    monkeypatch.setattr(world.files, "open", opened)
+    with pytest.raises(FileStoreUnavailableError, match="cannot be read"):
+        world.check()
+    monkeypatch.undo()
+    assert world.check() == []
+    assert not (world.folder / "quarantine").exists()
+
+
+@pytest.mark.asyncio
+async def test_a_finding_names_the_releases_of_now_and_not_of_the_start_of_the_pass(world: World) -> None:
+    findings = []
+    async for checked in world.scrubber.run():
+        if len(world.releases) == 3:
+            newer = world.record(world.bundles["v2"], ReleaseState.GRAY)  # it has the files of v2, such as its model
+            world.damage(world.model("v2"))
+            await world.clock.advance(86_400)
+        findings += [checked.finding] if checked.finding else []
+    (finding,) = findings
+    assert newer in finding.releases
+
+
+def test_what_a_release_puts_while_the_copy_before_it_is_judged_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(path: Path) -> None:
+        later_s = path.stat().st_mtime + 60
+        path.unlink()
+        world.put(world.bundles["v2"])
+        os.utime(path, (later_s, later_s))
+
+    class Meanwhile:
+        """No source, but time that passes."""
+
+        def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:  # noqa: ARG002 - the interface
+            put(world.files.path(sha256))
+            return iter(())
+
+    sha256, real = world.model("v2"), world.files.open
+    path = world.files.path(sha256)
+    world.damage(sha256)
+    world.sources["files"] = [Meanwhile()]
+    world.check()
+    assert world.files.verify(sha256)
+
+    def opened(name: str) -> object:  # the damaged copy, which a release replaces while it is read
+        file = real(name)
+        if name == sha256:
+            monkeypatch.undo()
+            put(path)
+        return file
+
+    world.sources["files"] = []
+    world.damage(sha256)
+    monkeypatch.setattr(world.files, "open", opened)
+    assert world.check() == []
+    assert world.files.verify(sha256)
 
 
 def test_a_store_that_does_not_answer_ends_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
