@@ -212,7 +212,7 @@ def test_what_a_release_puts_while_the_copy_before_it_is_judged_stays(
     class Meanwhile:
         """No source, but time that passes."""
 
-        def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:  # noqa: ARG002 - the interface
+        def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:
             put(world.files.path(sha256))
             return iter(())
 
@@ -252,7 +252,7 @@ def test_a_store_that_does_not_answer_ends_the_pass(world: World, monkeypatch: p
 async def test_the_rate_is_kept_and_a_pass_goes_on_where_it_was(world: World) -> None:
     async def run(after: str = "") -> list[str]:
         rate = 1e6
-        found = world.scrubber.run(rate=lambda all_bytes: rate if all_bytes else math.inf, after=after)
+        found = world.scrubber.run(rate=lambda all_bytes, _: rate if all_bytes else math.inf, after=after)
         return [f"{one.store}/{one.file.sha256}" async for one in found]
 
     began_s = world.clock.time()

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 
+from walle.deploy.cloud.files import FileStoreError, StoredFile, is_name
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
 from walle.durable_file import make_folders, sync_folder, write_all
 from walle.errors import DeployError
@@ -117,10 +119,28 @@ class LargeFileStore:
                 finally:
                     os.close(handle)
 
+    def checked(self) -> "LargeObjects":
+        """Return the whole files as a store that the scrubber can check and repair."""
+        return LargeObjects(self._folder / "objects")
+
     def _path(self, sha256: str) -> Path:
         if not _SHA256.fullmatch(sha256):
             raise LargeFileError(sha256, "is not a sha256 in lower-case hex")
         return self._folder / "objects" / sha256[:2] / sha256[2:4] / sha256
+
+
+class LargeObjects(FolderStore):
+    """The whole files in the layout of Git LFS, as a `FileStore`. One that is removed may be pushed again."""
+
+    def path(self, sha256: str) -> Path:
+        parent = super().path(sha256).parent
+        return parent / sha256[2:4] / sha256
+
+    def files(self) -> Iterator[StoredFile]:
+        for path in sorted(self._folder.glob("[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/*")):
+            if is_name(path.name):
+                with contextlib.suppress(FileStoreError):  # it was removed meanwhile
+                    yield self.stat(path.name)
 
 
 class IncomingFile:

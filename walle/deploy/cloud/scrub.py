@@ -81,12 +81,12 @@ class Scrubber:
         self._looked: tuple[float, Reachable] | None = None
 
     async def run(
-        self, *, rate: Callable[[int], float] = lambda _: math.inf, repairs: bool = True, after: str = ""
+        self, *, rate: Callable[[int, int], float] = lambda *_: math.inf, repairs: bool = True, after: str = ""
     ) -> AsyncIterator[Checked]:
         """Check all files once, and yield each. Unread manifests come first: they say which files must be there.
 
-        `rate` returns the bytes to read in a second, for the bytes of all files. A pass that was interrupted goes on
-        `after` a file (STORE/SHA256); what is missing is looked for again.
+        `rate` returns the bytes to read in a second, for the bytes of all files and of this one. A pass that was
+        interrupted goes on `after` a file (STORE/SHA256); what is missing is looked for again.
 
         Raises:
             FileStoreUnavailableError: a store does not answer; nothing is said about its files.
@@ -98,14 +98,14 @@ class Scrubber:
             reachable = await self._look()
         listed = {name: await asyncio.to_thread(list, store.files()) for name, store in self._stores.items()}
         all_bytes = sum(file.size_bytes for files in listed.values() for file in files)
-        bytes_s = rate(all_bytes)
         for name, files in listed.items():
             present = {file.sha256 for file in files}
             for sha256 in sorted(reachable.of(name).keys() - present):
-                yield await self._judge(name, _unknown(sha256), bytes_s, all_bytes, repairs=repairs)
-        for name, files in sorted(listed.items()):
+                yield await self._judge(name, _unknown(sha256), math.inf, all_bytes, repairs=repairs)
+        for name, files in sorted(listed.items(), key=lambda item: f"{item[0]}/"):
             for file in files:
                 if f"{name}/{file.sha256}" > after:
+                    bytes_s = rate(all_bytes, file.size_bytes)
                     yield await self._judge(name, file, bytes_s, all_bytes, repairs=repairs)
 
     async def check(self, store: str, sha256: str) -> Checked:
