@@ -185,6 +185,14 @@ def test_a_batch_says_what_to_send_and_what_is_here(host: Host) -> None:
     assert absent["error"]["code"] == 404
 
 
+def test_a_token_stays_within_the_tls_of_a_proxy(host: Host) -> None:
+    with host.client("write") as client:
+        client.headers.update({"X-Forwarded-Proto": "https", "Host": "cloud.example"})
+        body = {"operation": "upload", "objects": [{"oid": SHA256, "size": len(DATA)}]}
+        (one,) = client.post("/git/shop.git/info/lfs/objects/batch", json=body).json()["objects"]
+    assert one["actions"]["upload"]["href"] == f"https://cloud.example/git/shop.git/info/lfs/objects/{SHA256}"
+
+
 def test_files_are_of_one_scenario_and_need_its_roles(host: Host) -> None:
     assert host.put(DATA, role="read").status_code == 403
     assert host.put(DATA).status_code == 200

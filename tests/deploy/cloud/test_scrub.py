@@ -171,7 +171,9 @@ def test_a_sector_that_cannot_be_read_is_damage(world: World, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.ENOMEM])
-def test_an_error_of_this_process_is_no_damage(world: World, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_an_error_of_this_process_does_not_count_as_damage(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     sha256, real = world.model("v1"), world.files.open
 
     def opened(name: str) -> object:

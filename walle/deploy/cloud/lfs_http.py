@@ -163,7 +163,9 @@ async def _batch(
     operation, objects = _parse_batch(body)
     if operation == "upload":
         _check_author(identity, scenario)
-    prefix = f"{scope['scheme']}://{headers.get(b'host', '')}{scope['path'].removesuffix('/batch')}"
+    # Behind a proxy that ends TLS the token must not go back over plain HTTP. Who forges the header gets the answer.
+    scheme = "https" if headers.get(b"x-forwarded-proto", "").strip().lower() == "https" else scope["scheme"]
+    prefix = f"{scheme}://{headers.get(b'host', '')}{scope['path'].removesuffix('/batch')}"
     header = {"Authorization": headers[b"authorization"]}
     used_bytes = await asyncio.to_thread(store.used_bytes)
 
