@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,6 +17,7 @@ from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.release import Release, ReleaseState
 from walle.deploy.cloud.repair_sources import CodedForms, Copy, OtherStore, PushedVersions, RepairSource
 from walle.deploy.cloud.scrub import Checked, Fault, Finding, Scrubber
+from walle.protocol import FileEntry
 
 TEXT = b"".join(b"line %d of a table that compresses well\n" % number for number in range(20_000))
 
@@ -104,6 +106,25 @@ def test_repair_from_a_coded_form(world: World) -> None:
     assert findings[difference].fault is Fault.MISSING
     assert world.check() == []
     world.assert_whole()
+
+
+def test_repair_of_nudged_weights_from_the_exclusive_or_with_the_version_before(world: World) -> None:
+    random = Random(3)
+    old = random.randbytes(2_500_000)  # more than two blocks
+    new = bytearray(old)
+    new[::4] = random.randbytes(len(new[::4]))
+    entries = [FileEntry("resources/m.bin", world.files.put(data), len(data), "shared") for data in (old, bytes(new))]
+    world.coded.make(entries[1:], [entries[:1]])
+    world.sources["files"] = [CodedForms(world.folder / "coded-files", world.files)]
+    world.damage(entries[1].sha256)
+    (finding,) = world.check()
+    assert finding.origin == f"its form {entries[1].sha256}.{entries[0].sha256}.walle-xor"
+    assert world.files.read(entries[1].sha256) == new
+    form = world.folder / "coded-files" / entries[1].sha256[:2] / f"{entries[1].sha256}.{entries[0].sha256}.walle-xor"
+    form.write_bytes(b"WALLEXR1" + form.read_bytes()[8:1000])
+    world.damage(entries[1].sha256)
+    (finding,) = world.check()
+    assert finding.origin == ""
 
 
 def test_a_damaged_form_or_copy_repairs_nothing(world: World) -> None:

@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError
 from walle.deploy.cloud.release import Release
-from walle.deploy.file_coding import DCZ, HEADER_BYTES, ZSTD, dcz_header
+from walle.deploy.file_coding import DCZ, HEADER_BYTES, XOR, ZSTD, dcz_header, xor_decoded, xor_header
 from walle.errors import DeployError
 
 if sys.version_info >= (3, 14):
@@ -51,6 +51,9 @@ class CodedForms:
             elif path.suffix == f".{DCZ}":
                 base = path.name.removeprefix(f"{sha256}.").removesuffix(f".{DCZ}")
                 yield Copy(f"its form {path.name}", self._difference(path, base))
+            elif path.suffix == f".{XOR}":
+                base = path.name.removeprefix(f"{sha256}.").removesuffix(f".{XOR}")
+                yield Copy(f"its form {path.name}", self._unmixed(path, base))
 
     def _decoded(self, path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
@@ -62,6 +65,13 @@ class CodedForms:
                 raise FileStoreError(base, "cannot be the dictionary of a form")
             prefix = zstd.ZstdDict(self._store.read(base), is_raw=True).as_prefix
             yield from _frames(file, prefix)
+
+    def _unmixed(self, path: Path, base: str) -> Iterator[bytes]:
+        with path.open("rb") as file, self._store.open(base) as old:
+            if file.read(HEADER_BYTES) != xor_header(base):
+                raise FileStoreError(base, "is not the base of a form")
+            for block in _frames(file, None):
+                yield xor_decoded(block, old.read(len(block)))
 
 
 class OtherStore:
@@ -97,6 +107,7 @@ class PushedVersions:
 
 
 def _frames(file: BinaryIO, prefix: tuple[zstd.ZstdDict, int] | None) -> Iterator[bytes]:
+    """Yield what is compressed in pieces of CHUNK_BYTES, the blocks of `walle-xor`; the last may be shorter."""
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
     with zstd.ZstdFile(file, zstd_dict=prefix, options=options) as decoded:
         try:
