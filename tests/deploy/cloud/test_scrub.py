@@ -4,6 +4,7 @@ import asyncio
 import errno
 import math
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -168,6 +169,22 @@ def test_repair_from_another_store_and_from_the_repository(world: World) -> None
     }
     assert world.check() == []
     world.assert_whole()
+
+
+def test_a_repository_on_the_same_lost_disk_does_not_end_the_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(_: Release) -> Mapping[str, bytes]:
+        raise zlib.error("incorrect data check")
+
+    def stat(_: str) -> object:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(world.other, "stat", stat)
+    world.sources["files"] = [PushedVersions(build), OtherStore(world.other)]
+    world.damage(world.model("v1"))
+    world.damage(world.model("v3"))
+    assert {finding.sha256 for finding in world.check()} == {world.model("v1"), world.model("v3")}
 
 
 def test_files_that_nothing_reaches_and_that_vanish_are_no_fault(world: World) -> None:

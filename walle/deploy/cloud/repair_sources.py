@@ -4,6 +4,7 @@ Coded forms of the file, another store that has a copy, and the task repository,
 """
 
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,13 +13,13 @@ from typing import BinaryIO, NamedTuple, Protocol
 from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError
 from walle.deploy.cloud.release import Release
 from walle.deploy.file_coding import DCZ, HEADER_BYTES, XOR, ZSTD, dcz_header, xor_decoded, xor_header
-from walle.errors import DeployError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
+_LOG = logging.getLogger(__name__)
 _MAX_WINDOW_LOG = 27
 _MAX_BYTES = 8 << 30  # that a form may decode to: nobody knows yet if it is damaged too
 _MAX_BASE_BYTES = 256 << 20  # that is held in memory
@@ -81,7 +82,12 @@ class OtherStore:
         self._store = store
 
     def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:  # noqa: ARG002 - of no use here
-        if self._store.has(sha256):
+        try:
+            is_there = self._store.has(sha256)
+        except OSError as error:
+            _LOG.warning("%s cannot be read for a repair: %s", self._store.place, error)
+            return
+        if is_there:
             yield Copy(f"the copy in {self._store.place}", self._store.chunks(sha256))
 
 
@@ -98,7 +104,8 @@ class PushedVersions:
         for release in releases:
             try:
                 files = self._build(release)
-            except DeployError:
+            except Exception as error:  # noqa: BLE001 - the repository lies on the same disk, and git raises of its own
+                _LOG.warning("%s cannot be built again for a repair: %r", release.request.tag, error)
                 continue
             if sha256 in files:
                 yield Copy(
