@@ -54,6 +54,10 @@ def test_a_file_is_sent_and_its_pointer_makes_a_version(tmp_path: Path) -> None:
         assert said == {"path": "resources/m.bin", "sha256": large.sha256, "size_bytes": 2_500_000, "sent": True}
         assert parse_pointer((folder / "resources/m.bin").read_bytes()) == LargeFile(large.sha256, large.size_bytes)
         assert not run("add-file", *options, WALLE_URL=url, WALLE_TOKEN=token)["sent"]
+        twice = run("add-file", "shop", str(folder / "resources/m.bin"), *options[2:], WALLE_URL=url, WALLE_TOKEN=token)
+        assert "is the pointer to a large file" in " ".join(twice.replace("│", " ").split())
+        text = CliRunner().invoke(app, ["task", "add-file", *options], env={"WALLE_URL": url, "WALLE_TOKEN": token})
+        assert '[files] "resources/m.bin" = "shared"' in text.output
         git(folder, "add", "-A")
         git(folder, "commit", "-qm", "work")
         git(folder, "tag", "ipv/v1")
@@ -84,7 +88,20 @@ def test_a_checkout_of_git_lfs_is_checked_with_its_files_and_one_without_them_sa
 def test_a_place_outside_resources_and_a_folder_without_git_are_refused(tmp_path: Path) -> None:
     model = tmp_path / "model.bin"
     model.write_bytes(b"m")
-    said = run("add-file", "shop", str(model), f"--folder={tmp_path}", "--as=../m.bin", WALLE_URL="http://x")
-    assert "not below resources/" in said
+    for wrong in (
+        "../m.bin",
+        "resources/../m",
+        "resources/",
+        "resources/.",
+        "resources//m",
+        ".",
+        "/resources/m",
+        "a\0",
+    ):
+        said = run("add-file", "shop", str(model), f"--folder={tmp_path}", f"--as={wrong}", WALLE_URL="http://x")
+        assert "below resources/" in said, wrong
+    (tmp_path / "resources/sub").mkdir(parents=True)
+    said = run("add-file", "shop", str(model), f"--folder={tmp_path}", "--as=resources/sub", WALLE_URL="http://x")
+    assert "is a folder" in said
     with pytest.raises(Exception, match="is not in a git repository"):
         run("add-file", "shop", str(model), f"--folder={tmp_path}", WALLE_URL="http://x")

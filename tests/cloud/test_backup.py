@@ -1,6 +1,7 @@
 """Backup and restore of a cloud's folder: whole or refused, secrets apart, whatever is done to it in between."""
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -104,6 +105,39 @@ def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> 
     record = read_records(restored / "audit")[-1]
     assert (record.action, record.details["sha256"]) == ("cloud.restore", manifest.sha256)
     assert verify(restored / "audit", public_key=home_key(home)).ok
+
+
+def test_a_push_does_not_wait_for_the_copy_of_large_files(home: CloudHome, tmp_path: Path) -> None:
+    large, names = home.repos.large_files("shop"), []
+    for data in (b"-----BEGIN PRIVATE KEY----- of a model", b"to be damaged"):
+        names.append(hashlib.sha256(data).hexdigest())
+        with large.receiving(names[-1], len(data)) as file:
+            file.write(data)
+            file.keep()
+    damaged = large.checked().path(names[1])
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"damaged")
+    (damaged.parent / ".left.unfinished").touch()
+    free = {}
+
+    def on_progress(_done: int, _all: int, what: str) -> None:
+        if what.startswith("repos/shop.git/"):
+            with (home.folder / "repos" / "shop.git" / "walle.lock").open() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    free[what] = True
+                except BlockingIOError:
+                    free[what] = False
+
+    out = tmp_path / "backup"
+    manifest = make_backup(home.folder, out, ManualClock(), on_progress=on_progress)
+    assert {what for what, is_free in free.items() if is_free} == {what for what in free if "/lfs/" in what}
+    assert not free["repos/shop.git/HEAD"]
+    found = [path.relative_to(out).as_posix() for path in out.rglob("lfs/objects/**/*") if path.is_file()]
+    assert sorted(Path(path).name for path in found) == sorted(names)
+    assert [Path(path).name for path in manifest.damaged] == [names[1]]
+    restore_backup(out, tmp_path / "restored", ManualClock())
+    assert CloudHome(tmp_path / "restored").repos.large_files("shop").size_bytes(names[0]) == 38
 
 
 def test_a_backup_has_no_secret(home: CloudHome, tmp_path: Path) -> None:

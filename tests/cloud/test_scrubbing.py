@@ -7,6 +7,7 @@ import pytest
 
 from tests.sim.stored_cloud import StoredCloud, bundle_of
 from walle.clock import ManualClock
+from walle.cloud import scrubbing
 from walle.cloud.scrubbing import PASS_S, STATE_FILE, Scrubbing, ScrubState, ScrubWatch
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.scrub import Scrubber
@@ -57,18 +58,22 @@ async def passed(clock: ManualClock, task: asyncio.Task[None], step_s: float, un
 
 
 @pytest.mark.asyncio
-async def test_a_pass_takes_a_week(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pass_takes_a_week_and_a_file_an_hour_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.watch.health() == {"ok": True, "faults": [], "last_pass_s": 0.0}
     began_s = world.clock.time()
-    slept_s = 0.0
+    slept_s: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        nonlocal slept_s
-        slept_s += seconds
+        slept_s.append(seconds)
 
     monkeypatch.setattr(world.clock, "sleep", sleep)
     await world.scrubbing().run_pass()
-    assert slept_s == pytest.approx(PASS_S)
+    assert max(slept_s) == pytest.approx(3600)
+    assert sum(slept_s) < PASS_S
+    slept_s.clear()
+    monkeypatch.setattr(scrubbing, "_MAX_FILE_S", PASS_S)  # as with files of which each takes less
+    await world.scrubbing().run_pass()
+    assert sum(slept_s) == pytest.approx(PASS_S)
     state = ScrubState.load(world.folder)
     assert state.checked_bytes == sum(f.size_bytes for s in (world.files, world.cloud_files) for f in s.files())
     assert (state.after, state.ended_s >= began_s) == ("", True)
@@ -78,15 +83,15 @@ async def test_a_pass_takes_a_week(world: World, monkeypatch: pytest.MonkeyPatch
 async def test_a_damaged_file_pauses_its_releases_and_is_shown_until_it_is_put_again(world: World) -> None:
     sha256 = world.model(2)
     world.files.path(sha256).write_bytes(b"damaged")
-    scrubbing = world.scrubbing(mb_s=1e6)
-    await passed(world.clock, asyncio.ensure_future(scrubbing.run_pass()), 1.0)
+    passes = world.scrubbing(mb_s=1e6)
+    await passed(world.clock, asyncio.ensure_future(passes.run_pass()), 1.0)
     ((release_id, reason),) = world.paused
     assert release_id == "r2"
     assert f"the cloud's own copy of files/{sha256} is damaged, and nothing could repair it" in reason
     health = world.watch.health()
     assert (health["ok"], len(health["faults"])) == (True, 1)
     assert world.gauges["walle_stored_file_faults"] == 1
-    checking = asyncio.ensure_future(scrubbing.check_faults())
+    checking = asyncio.ensure_future(passes.check_faults())
     for _ in range(20):
         await asyncio.sleep(0.005)
         await world.clock.advance(100.0)

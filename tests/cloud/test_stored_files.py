@@ -1,6 +1,7 @@
 """Stored files of a real cloud: in a bucket from where a device fetches them; checked, repaired, collected."""
 
 import asyncio
+import hashlib
 import json
 import os
 import time
@@ -21,6 +22,8 @@ from walle.cloud.restore import restore_backup
 from walle.cloud.stored_files import StoredFiles
 from walle.deploy.cloud.bundle import build_unsigned
 from walle.deploy.cloud.folder_store import FolderStore
+from walle.deploy.cloud.large_file import LargeFile
+from walle.deploy.cloud.large_file_store import LargeFileError
 from walle.deploy.cloud.s3_store import S3Place, S3Store
 from walle.protocol import Envelope, Manifest
 
@@ -104,6 +107,38 @@ async def test_a_cloud_repairs_its_files_and_collects_what_nothing_reaches(tmp_p
     assert (done["removed"], done["removed_bytes"]) == ([orphan], 32)
     assert not home.files.has(orphan)
     assert (await run("files", "check", str(folder)))["findings"] == []
+
+
+@pytest.mark.asyncio
+async def test_a_large_file_and_its_stored_copy_repair_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "cloud"
+    sha256 = hashlib.sha256(MODEL).hexdigest()
+    async with shop_cloud(tmp_path) as shop:
+        pushed = shop.cloud.home.repos.large_files("shop")
+        with pushed.receiving(sha256, len(MODEL)) as file:
+            file.write(MODEL)
+            file.keep()
+        pointer = LargeFile(sha256, len(MODEL)).pointer
+        await shop.push("v1", config=CONFIG, **{"resources/model.bin": pointer})
+        await shop.until(await shop.release("v1", beta=0), "full", "gray", "beta")
+    home = CloudHome(folder)
+    assert isinstance(home.files, FolderStore)
+    large = folder / "repos" / "shop.git" / "lfs" / "objects" / sha256[:2] / sha256[2:4] / sha256
+    stored = home.files.path(sha256)
+    for damaged in (large, stored):
+        damaged.chmod(0o644)
+        damaged.write_bytes(MODEL[:-1])
+        (finding,) = (await run("files", "check", str(folder)))["findings"]
+        assert (finding["sha256"], finding["fault"]) == (sha256, "damaged")
+        assert finding["repaired_from"].startswith("the copy in folder")
+        assert large.read_bytes() == stored.read_bytes() == MODEL
+    for damaged in (large, stored):
+        damaged.chmod(0o644)
+        damaged.write_bytes(MODEL[:-1])
+    findings = (await run("files", "check", str(folder), code=1))["findings"]
+    assert [one["store"] for one in findings] == ["files", "large files of shop"]
+    with pytest.raises(LargeFileError, match="never pushed"):  # so that git-lfs sends it again
+        pushed.open(sha256)
 
 
 @pytest.mark.asyncio

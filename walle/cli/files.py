@@ -1,6 +1,7 @@
 """`walle files`: the stored files of task versions, in the folder of a cloud or in a bucket."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,6 +139,8 @@ def collect(
         sweeps[name] = sweep_files(
             store, marks, reached, SystemClock(), grace_s=grace_s, dry_run=dry_run, on_removed=forget_forms
         )
+    if not dry_run:
+        home.coded_files.remove_unfinished(time.time() - grace_days * _DAY_S)
     said: dict[str, Any] = {"dry_run": dry_run}
     lines = []
     for name, sweep in sweeps.items():

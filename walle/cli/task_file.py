@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import typer
@@ -31,16 +31,23 @@ def add_file(
     It is what git-lfs does, for who does not have it. The file itself need not lie in the folder. This needs the role
     author in the scenario.
     """
-    from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
+    from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, MAX_POINTER_BYTES, LargeFile, parse_pointer
 
     path = place or f"resources/{file.name}"
-    if Path(path).is_absolute() or ".." in Path(path).parts or not path.startswith("resources/"):
-        raise typer.BadParameter(f"{path!r} is not below resources/ in the task's folder", param_hint="--as")
+    parts = PurePosixPath(path).parts
+    is_plain = str(PurePosixPath(path)) == path and path.isprintable()
+    if parts[:1] != ("resources",) or len(parts) == 1 or ".." in parts or not is_plain:
+        raise typer.BadParameter(f"{path!r} is not a file below resources/ in the task's folder", param_hint="--as")
+    if (folder / path).is_dir():
+        raise typer.BadParameter(f"{folder / path} is a folder", param_hint="--as")
     kept = git_large_files(folder)
     if kept is None:
         raise TaskFolderError(folder, "is not in a git repository; make one with: git init -b TASK")
     try:
         large = LargeFile.of(file)
+        if large.size_bytes <= MAX_POINTER_BYTES and parse_pointer(file.read_bytes()):
+            what = f"{file} is the pointer to a large file, which was added before; name the file itself"
+            raise typer.BadParameter(what, param_hint="FILE")
     except OSError as error:
         raise typer.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from error
     if large.size_bytes > MAX_LARGE_FILE_BYTES:
@@ -68,7 +75,7 @@ def add_file(
     write_file(target, large.pointer, mode=0o644)
     lines = [
         f"{escape(str(target))} points to {large.size_bytes:,} bytes, which the cloud {'has' if is_new else 'had'}",
-        f'next: list it in task.toml, [files] "{escape(path)}" = "shared"; then commit and push',
+        escape(f'next: list it in task.toml, [files] "{path}" = "shared"; then commit and push'),
     ]
     report = {"path": path, "sha256": large.sha256, "size_bytes": large.size_bytes, "sent": is_new}
     emit(report, as_json=as_json, text="\n".join(lines))

@@ -66,7 +66,7 @@ class BackupFile:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """List of a backup's files. `damaged` are stored files whose bytes do not have the hash of their name.
+    """List of a backup's files. `damaged` are stored and large files whose bytes do not have the hash of their name.
 
     `has_uploads` is False where the cloud stores uploads elsewhere (PostgreSQL), which needs a backup of its own.
     `has_files` is False where files of versions lie in a bucket, which a restored cloud uses again.
@@ -195,8 +195,13 @@ class _Copying:
         self._copy_audit()
         repos = CloudHome(self._folder).repos
         for scenario in repos.scenarios():
+            repository = self._folder / "repos" / f"{scenario}.git"
+            large = repository / "lfs"
             with repos.writing(scenario):
-                self._copy_tree(self._folder / "repos" / f"{scenario}.git")
+                for path in _files_in(repository, self._folder):
+                    if not path.is_relative_to(large):
+                        self._copy_file(path)
+            self._copy_tree(large)
         for path in sorted(self._folder.iterdir()):
             if path.name in ("repos", "audit", *_SKIPPED_FOLDERS) or path.suffix == ".db":
                 continue
@@ -268,7 +273,8 @@ class _Copying:
                     head = source.read(_CHUNK_BYTES)
             finally:
                 os.close(handle)
-        if name.parts[0] in ("files", "cloud-files") and digest.hexdigest() != path.name:
+        is_large = name.parts[0] == "repos" and name.parts[2:4] == ("lfs", "objects")
+        if (is_large or name.parts[0] in ("files", "cloud-files")) and digest.hexdigest() != path.name:
             self.damaged.append(name.as_posix())
         self._add(name.as_posix(), size_bytes, digest.hexdigest(), status.st_mode & 0o777)
 
@@ -304,7 +310,8 @@ def _is_skipped(path: Path) -> bool:
     if path.parts[0] == "repos":  # locks, and what a killed writer left
         is_pack = "objects" in path.parts[:3] and path.name.startswith("tmp_")
         is_new = len(path.parts) > 1 and path.parts[1].startswith(".new.")
-        return path.suffix == ".lock" or is_pack or is_new or path.parts[2:4] == ("lfs", "incoming")
+        is_incoming = path.parts[2:4] == ("lfs", "incoming") or (path.parts[2:3] == ("lfs",) and path.name[0] == ".")
+        return path.suffix == ".lock" or is_pack or is_new or is_incoming
     return path.as_posix() in _SKIPPED or path.name.endswith(_SKIPPED_SUFFIXES) or path.parts[0] in _SKIPPED_FOLDERS
 
 

@@ -23,7 +23,7 @@ from walle.deploy.cloud.bundle import CONFIG_FILE, Bundle, TaskVersion, Unsigned
 from walle.deploy.cloud.compilers import other_pythons
 from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.exclusive_groups import GroupPart
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.files import FileStore, FileStoreError, FileStoreUnavailableError
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.monitor import Verdict
@@ -193,9 +193,15 @@ class ReleaseNode:
 def _put(store: FileStore, data: bytes | LargeFile) -> str:
     if isinstance(data, bytes):
         return store.put(data)
-    if data.path is None or store.put_file(data.path) != data.sha256:
-        raise DeployError(f"large file {data.path} of this cloud is damaged; remove it and push it again")
-    return data.sha256
+    if data.path is None:
+        raise DeployError(f"large file {data.sha256} is not in this cloud; push it again")
+    try:
+        return store.put_file(data.path, data.sha256)
+    except FileStoreUnavailableError:
+        raise
+    except FileStoreError as error:
+        what = "is damaged; walle files check repairs it, or sets it aside, so that it can be pushed again"
+        raise DeployError(f"large file {data.path} of this cloud {what}") from error
 
 
 async def _targeted(monitor: MonitorPeer, policy: Policy) -> TargetedGroups:

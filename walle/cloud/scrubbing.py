@@ -25,6 +25,7 @@ from walle.durable_file import write_file
 _LOG = logging.getLogger(__name__)
 PASS_S = 7 * 86_400.0
 _MIN_PASS_S = 3600.0  # between the beginnings of two passes at a given rate
+_MAX_FILE_S = 3600.0  # of one file, at the rate of a pass a week
 _RETRY_S = 60.0
 _SAVE_S = 60.0
 _FAULTS_S = 300.0
@@ -105,9 +106,12 @@ class Scrubbing:
         state.after, state.ended_s = "", self._clock.time()
         await self._save()
 
-    def _rate(self, all_bytes: int) -> float:
-        """Return the bytes to read in a second."""
-        return self._mb_s * 1e6 or all_bytes / PASS_S or math.inf
+    def _rate(self, all_bytes: int, file_bytes: int) -> float:
+        """Return the bytes of a file to read in a second.
+
+        One takes an hour at most: a restart begins it again, so that a model that took days was never read to its end.
+        """
+        return self._mb_s * 1e6 or max(all_bytes / PASS_S, file_bytes / _MAX_FILE_S) or math.inf
 
     async def check_faults(self) -> None:
         """Check the files whose faults stand, every few minutes, until cancelled: somebody may have put them again."""
@@ -115,7 +119,7 @@ class Scrubbing:
             await self._clock.sleep(_FAULTS_S)
             for name in list(self._state.faults):
                 try:
-                    checked = await self._scrubber.check(*name.split("/"))
+                    checked = await self._scrubber.check(*name.rsplit("/", 1))
                 except (FileStoreError, OSError) as error:
                     _LOG.debug("%s is not checked: %s", name, error)
                     continue

@@ -38,7 +38,10 @@ class StoredFiles:
         return find_reachable(self._releases(), self._home.files.read, keep_versions=keep_versions)
 
     def scrubber(self, clock: Clock, build: Callable[[TaskVersion], UnsignedBundle] = build_unsigned) -> Scrubber:
-        """Return the scrubber of both stores; `build` builds versions again, as the release node does."""
+        """Return the scrubber of both stores and of the large files that were pushed, which repair each other.
+
+        `build` builds versions again, as the release node does.
+        """
         folder = self._home.folder
 
         def files_of(release: Release) -> Mapping[str, bytes]:
@@ -50,13 +53,17 @@ class StoredFiles:
                 files[bundle.sha256] = bundle.envelope
             return files
 
-        sources: dict[str, list[RepairSource]] = {}
+        repos = self._home.repos
+        pushed = {f"large files of {name}": repos.large_files(name).checked() for name in repos.scenarios()}
+        sources: dict[str, list[RepairSource]] = {
+            name: [OtherStore(store) for store in self.stores.values()] for name in pushed
+        }
         for name in STORES:
-            sources[name] = [PushedVersions(files_of)]
+            sources[name] = [*(OtherStore(store) for store in pushed.values()), PushedVersions(files_of)]
             if read_place(folder) is not None:
                 sources[name].insert(0, OtherStore(store_at(folder, None, name)))
         sources["files"].insert(0, CodedForms(folder / "coded-files", self._home.files))
-        return Scrubber(self.stores, self.reachable, sources, folder / QUARANTINE, clock)
+        return Scrubber({**self.stores, **pushed}, self.reachable, sources, folder / QUARANTINE, clock)
 
 
 def read_releases(path: Path) -> list[Release]:

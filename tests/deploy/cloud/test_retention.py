@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import tempfile
 import unittest.mock
 from collections.abc import Callable
@@ -82,6 +83,23 @@ def test_a_put_during_the_sweep_keeps_the_file(cloud: StoredCloud) -> None:
     cloud.advance(2 * GRACE_S)
     assert cloud.sweep(between=lambda: cloud.files.put(b"orphan")) == []
     assert cloud.files.verify(name)
+
+
+def test_what_killed_writers_left_goes_and_what_is_being_written_stays(cloud: StoredCloud) -> None:
+    cloud.files.put(b"x")
+    folder = next(path for path in (cloud.folder / "files").iterdir() if path.is_dir())
+    old_s, new_s = (cloud.clock.time() - age_s for age_s in (GRACE_S + 1, MIN_GRACE_S))
+    left = [cloud.folder / "files" / ".a.unfinished", folder / ".b.unfinished"]
+    with cloud.files.writer() as writer:
+        for path in left:
+            path.write_bytes(b"half of a file")
+            os.utime(path, (old_s, old_s))
+        writer.write(b"a file that comes slowly")
+        (coming,) = set((cloud.folder / "files").glob(".*.unfinished")) - set(left)
+        os.utime(coming, (new_s, new_s))
+        cloud.sweep()
+        assert not any(path.exists() for path in left)
+        assert cloud.files.has(writer.commit())
 
 
 def test_a_damaged_manifest_stops_the_sweep_and_an_unanswering_store_too(cloud: StoredCloud) -> None:

@@ -1,9 +1,13 @@
 """Scrubber: flipped bits and missing files are found, and repaired from what proves to be the file."""
 
 import asyncio
+import errno
 import math
-from collections.abc import Mapping
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,8 +16,9 @@ from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.files import FileStoreError, FileStoreUnavailableError
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.release import Release, ReleaseState
-from walle.deploy.cloud.repair_sources import CodedForms, OtherStore, PushedVersions, RepairSource
+from walle.deploy.cloud.repair_sources import CodedForms, Copy, OtherStore, PushedVersions, RepairSource
 from walle.deploy.cloud.scrub import Checked, Fault, Finding, Scrubber
+from walle.protocol import FileEntry
 
 TEXT = b"".join(b"line %d of a table that compresses well\n" % number for number in range(20_000))
 
@@ -104,6 +109,25 @@ def test_repair_from_a_coded_form(world: World) -> None:
     world.assert_whole()
 
 
+def test_repair_of_nudged_weights_from_the_exclusive_or_with_the_version_before(world: World) -> None:
+    random = Random(3)
+    old = random.randbytes(2_500_000)  # more than two blocks
+    new = bytearray(old)
+    new[::4] = random.randbytes(len(new[::4]))
+    entries = [FileEntry("resources/m.bin", world.files.put(data), len(data), "shared") for data in (old, bytes(new))]
+    world.coded.make(entries[1:], [entries[:1]])
+    world.sources["files"] = [CodedForms(world.folder / "coded-files", world.files)]
+    world.damage(entries[1].sha256)
+    (finding,) = world.check()
+    assert finding.origin == f"its form {entries[1].sha256}.{entries[0].sha256}.walle-xor"
+    assert world.files.read(entries[1].sha256) == new
+    form = world.folder / "coded-files" / entries[1].sha256[:2] / f"{entries[1].sha256}.{entries[0].sha256}.walle-xor"
+    form.write_bytes(b"WALLEXR1" + form.read_bytes()[8:1000])
+    world.damage(entries[1].sha256)
+    (finding,) = world.check()
+    assert finding.origin == ""
+
+
 def test_a_damaged_form_or_copy_repairs_nothing(world: World) -> None:
     world.coded.make(world.bundles["v1"].manifest.files, [])
     sha256 = world.model("v1")
@@ -147,6 +171,22 @@ def test_repair_from_another_store_and_from_the_repository(world: World) -> None
     world.assert_whole()
 
 
+def test_a_repository_on_the_same_lost_disk_does_not_end_the_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(_: Release) -> Mapping[str, bytes]:
+        raise zlib.error("incorrect data check")
+
+    def stat(_: str) -> object:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(world.other, "stat", stat)
+    world.sources["files"] = [PushedVersions(build), OtherStore(world.other)]
+    world.damage(world.model("v1"))
+    world.damage(world.model("v3"))
+    assert {finding.sha256 for finding in world.check()} == {world.model("v1"), world.model("v3")}
+
+
 def test_files_that_nothing_reaches_and_that_vanish_are_no_fault(world: World) -> None:
     orphan = world.files.put(b"orphan")
     world.damage(orphan)
@@ -168,6 +208,75 @@ def test_a_sector_that_cannot_be_read_is_damage(world: World, monkeypatch: pytes
     assert (finding.sha256, finding.fault) == (sha256, Fault.DAMAGED)
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EACCES, errno.ENOMEM])
+def test_an_error_of_this_process_does_not_count_as_damage(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    sha256, real = world.model("v1"), world.files.open
+
+    def opened(name: str) -> object:
+        if name == sha256:
+            raise OSError(number, os.strerror(number))
+        return real(name)
+
+    monkeypatch.setattr(world.files, "open", opened)
+    with pytest.raises(FileStoreUnavailableError, match="cannot be read"):
+        world.check()
+    monkeypatch.undo()
+    assert world.check() == []
+    assert not (world.folder / "quarantine").exists()
+
+
+@pytest.mark.asyncio
+async def test_a_finding_names_the_releases_of_now_and_not_of_the_start_of_the_pass(world: World) -> None:
+    findings = []
+    async for checked in world.scrubber.run():
+        if len(world.releases) == 3:
+            newer = world.record(world.bundles["v2"], ReleaseState.GRAY)  # it has the files of v2, such as its model
+            world.damage(world.model("v2"))
+            await world.clock.advance(86_400)
+        findings += [checked.finding] if checked.finding else []
+    (finding,) = findings
+    assert newer in finding.releases
+
+
+def test_what_a_release_puts_while_the_copy_before_it_is_judged_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(path: Path) -> None:
+        later_s = path.stat().st_mtime + 60
+        path.unlink()
+        world.put(world.bundles["v2"])
+        os.utime(path, (later_s, later_s))
+
+    class Meanwhile:
+        """No source, but time that passes."""
+
+        def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:
+            put(world.files.path(sha256))
+            return iter(())
+
+    sha256, real = world.model("v2"), world.files.open
+    path = world.files.path(sha256)
+    world.damage(sha256)
+    world.sources["files"] = [Meanwhile()]
+    world.check()
+    assert world.files.verify(sha256)
+
+    def opened(name: str) -> object:  # the damaged copy, which a release replaces while it is read
+        file = real(name)
+        if name == sha256:
+            monkeypatch.undo()
+            put(path)
+        return file
+
+    world.sources["files"] = []
+    world.damage(sha256)
+    monkeypatch.setattr(world.files, "open", opened)
+    assert world.check() == []
+    assert world.files.verify(sha256)
+
+
 def test_a_store_that_does_not_answer_ends_the_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(name: str) -> object:
         raise FileStoreUnavailableError(name, "the S3 server does not answer")
@@ -183,7 +292,7 @@ def test_a_store_that_does_not_answer_ends_the_pass(world: World, monkeypatch: p
 async def test_the_rate_is_kept_and_a_pass_goes_on_where_it_was(world: World) -> None:
     async def run(after: str = "") -> list[str]:
         rate = 1e6
-        found = world.scrubber.run(rate=lambda all_bytes: rate if all_bytes else math.inf, after=after)
+        found = world.scrubber.run(rate=lambda all_bytes, _: rate if all_bytes else math.inf, after=after)
         return [f"{one.store}/{one.file.sha256}" async for one in found]
 
     began_s = world.clock.time()

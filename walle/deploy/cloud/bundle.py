@@ -313,7 +313,8 @@ def _copy_large(entry: FileEntry, file: LargeFile, path: Path) -> None:
             digest.update(chunk)
             target.write(chunk)
     if digest.hexdigest() != entry.sha256:
-        raise BundleError(entry.path, f"{file.path} is damaged: its sha256 is another one; remove it and push it again")
+        what = f"{file.path} is damaged: its sha256 is another one"
+        raise BundleError(entry.path, f"{what}; walle files check repairs it, or sets it aside to be pushed again")
 
 
 def is_source(path: str) -> bool:

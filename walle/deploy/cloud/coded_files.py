@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.files import FileStore, remove_unfinished_until
 from walle.deploy.file_coding import (
     DCZ,
     XOR,
@@ -93,6 +93,10 @@ class CodedFiles:
         """Remove all forms of a file that is not stored any more."""
         for path in (self._folder / sha256[:2]).glob(f"{sha256}.*"):
             path.unlink(missing_ok=True)
+
+    def remove_unfinished(self, until_s: float) -> None:
+        """Remove what killed processes left, as `FileStore.remove_unfinished`."""
+        remove_unfinished_until(self._folder, until_s)
 
     def _compress(self, entry: FileEntry) -> int:
         """Return the length of the file's smaller form, or its own where compression does not pay."""

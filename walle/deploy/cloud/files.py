@@ -11,6 +11,7 @@ import abc
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import os
 import re
 import tempfile
@@ -113,16 +114,20 @@ class FileStore(abc.ABC):
             writer.write(data)
             return writer.commit()
 
-    def put_file(self, path: Path) -> str:
-        """Store what the file at `path` has, durably, and return its sha256."""
+    def put_file(self, path: Path, expected: str = "") -> str:
+        """Store what the file at `path` has, durably, and return its sha256; `expected` as of `FileWriter.commit`."""
         with path.open("rb") as file, self.writer() as writer:
             while chunk := file.read(CHUNK_BYTES):
                 writer.write(chunk)
-            return writer.commit()
+            return writer.commit(expected)
 
     def writer(self) -> FileWriter:
         """Return a new file that is put piece by piece, to be used within `with`."""
         return FileWriter(self._local, self._keep)
+
+    def remove_unfinished(self, until_s: float) -> None:
+        """Remove what killed writers left: temporary files in which nothing was written since `until_s`."""
+        remove_unfinished_until(self._local, until_s)
 
     def check(self) -> None:  # noqa: B027 - a folder is there
         """Raise FileStoreUnavailableError where the store cannot be used."""
@@ -195,6 +200,14 @@ class FileStore(abc.ABC):
             yield
         finally:
             os.close(handle)
+
+
+def remove_unfinished_until(folder: Path, until_s: float) -> None:
+    """Remove the temporary files in a folder and in its folders in which nothing was written since `until_s`."""
+    for path in itertools.chain(folder.glob(f".*{UNFINISHED}"), folder.glob(f"*/.*{UNFINISHED}")):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime <= until_s:
+                path.unlink()
 
 
 def is_name(name: str) -> bool:

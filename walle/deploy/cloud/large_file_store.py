@@ -17,7 +17,10 @@ import threading
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
+from typing import NamedTuple
 
+from walle.deploy.cloud.files import FileStoreError, StoredFile, is_name
+from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
 from walle.durable_file import make_folders, sync_folder, write_all
 from walle.errors import DeployError
@@ -41,17 +44,28 @@ class LargeFileLimits:
 
     file_bytes: int = MAX_LARGE_FILE_BYTES
     scenario_bytes: int = 64 << 30
+    scenario_files: int = 100_000  # they are counted for each upload
 
-    def check(self, sha256: str, size_bytes: int, used_bytes: int) -> None:
-        """Raise LargeFileError where a file of this length may not come to a scenario that has `used_bytes`."""
+    def check(self, sha256: str, size_bytes: int, used: "Used") -> None:
+        """Raise LargeFileError where a file of this length may not come to a scenario that has `used`."""
+        if used.files >= self.scenario_files:
+            why = f"the scenario has {used.files} large files, as many as it may; commit small ones without Git LFS"
+            raise LargeFileError(sha256, why, is_full=True)
         if size_bytes > self.file_bytes:
             raise LargeFileError(sha256, f"has {size_bytes} bytes; at most {self.file_bytes} are taken")
-        if used_bytes + size_bytes > self.scenario_bytes:
+        if used.size_bytes + size_bytes > self.scenario_bytes:
             why = (
-                f"has {size_bytes} bytes, and the scenario's large files have {used_bytes} of at most"
+                f"has {size_bytes} bytes, and the scenario's large files have {used.size_bytes} of at most"
                 f" {self.scenario_bytes}; ask the cloud's owner for more (walle cloud up --large-files-gb)"
             )
             raise LargeFileError(sha256, why, is_full=True)
+
+
+class Used(NamedTuple):
+    """All files of a scenario, those on their way too."""
+
+    size_bytes: int
+    files: int
 
 
 class LargeFileStore:
@@ -78,14 +92,14 @@ class LargeFileStore:
         except FileNotFoundError:
             raise LargeFileError(sha256, "it was never pushed here, or not to its end") from None
 
-    def used_bytes(self) -> int:
-        """Return the length of all files, those on their way too."""
-        total_bytes = 0
+    def used(self) -> Used:
+        total_bytes = count = 0
         for parent, _, names in os.walk(self._folder):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
                     total_bytes += Path(parent, name).stat().st_size
-        return total_bytes
+                    count += 1
+        return Used(total_bytes, count)
 
     @contextlib.contextmanager
     def receiving(self, sha256: str, size_bytes: int) -> Iterator["IncomingFile"]:
@@ -117,10 +131,28 @@ class LargeFileStore:
                 finally:
                     os.close(handle)
 
+    def checked(self) -> "LargeObjects":
+        """Return the whole files as a store that the scrubber can check and repair."""
+        return LargeObjects(self._folder / "objects")
+
     def _path(self, sha256: str) -> Path:
         if not _SHA256.fullmatch(sha256):
             raise LargeFileError(sha256, "is not a sha256 in lower-case hex")
         return self._folder / "objects" / sha256[:2] / sha256[2:4] / sha256
+
+
+class LargeObjects(FolderStore):
+    """The whole files in the layout of Git LFS, as a `FileStore`. One that is removed may be pushed again."""
+
+    def path(self, sha256: str) -> Path:
+        parent = super().path(sha256).parent
+        return parent / sha256[2:4] / sha256
+
+    def files(self) -> Iterator[StoredFile]:
+        for path in sorted(self._folder.glob("[0-9a-f][0-9a-f]/[0-9a-f][0-9a-f]/*")):
+            if is_name(path.name):
+                with contextlib.suppress(FileStoreError):  # it was removed meanwhile
+                    yield self.stat(path.name)
 
 
 class IncomingFile:

@@ -19,7 +19,7 @@ from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.cdn import RangeError, parse_range
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
-from walle.deploy.cloud.large_file_store import LargeFileError, LargeFileLimits, LargeFileStore
+from walle.deploy.cloud.large_file_store import LargeFileError, LargeFileLimits, LargeFileStore, Used
 from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTakenError
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 from walle.errors import DeployError
@@ -55,9 +55,9 @@ class _Room:
     limits: LargeFileLimits
     space: DiskSpace | None
 
-    def check(self, sha256: str, size_bytes: int, used_bytes: int) -> None:
+    def check(self, sha256: str, size_bytes: int, used: Used) -> None:
         """Raise LargeFileError or DiskFullError where a file of this length may not come."""
-        self.limits.check(sha256, size_bytes, used_bytes)
+        self.limits.check(sha256, size_bytes, used)
         if self.space is not None:
             self.space.check(size_bytes)
 
@@ -163,12 +163,14 @@ async def _batch(
     operation, objects = _parse_batch(body)
     if operation == "upload":
         _check_author(identity, scenario)
-    prefix = f"{scope['scheme']}://{headers.get(b'host', '')}{scope['path'].removesuffix('/batch')}"
+    # Behind a proxy that ends TLS the token must not go back over plain HTTP. Who forges the header gets the answer.
+    scheme = "https" if headers.get(b"x-forwarded-proto", "").strip().lower() == "https" else scope["scheme"]
+    prefix = f"{scheme}://{headers.get(b'host', '')}{scope['path'].removesuffix('/batch')}"
     header = {"Authorization": headers[b"authorization"]}
-    used_bytes = await asyncio.to_thread(store.used_bytes)
+    used = await asyncio.to_thread(store.used)
 
     def plan(sha256: str, size_bytes: int) -> dict[str, Any]:
-        nonlocal used_bytes
+        nonlocal used
         found = {"oid": sha256, "size": size_bytes}
         action = {"href": f"{prefix}/{sha256}", "header": header}
         held_bytes = store.size_bytes(sha256)
@@ -181,10 +183,10 @@ async def _batch(
         if held_bytes is not None:
             return found
         try:
-            room.check(sha256, size_bytes, used_bytes)
+            room.check(sha256, size_bytes, used)
         except (LargeFileError, DiskFullError) as error:
             return found | _error(_status_of(error), str(error))
-        used_bytes += size_bytes
+        used = Used(used.size_bytes + size_bytes, used.files + 1)
         return found | {"actions": {"upload": action}}
 
     plans = await asyncio.to_thread(lambda: [plan(*one) for one in objects])
@@ -223,14 +225,14 @@ async def _receive_file(
     length = headers.get(b"content-length", "")
     if not re.fullmatch("[0-9]{1,15}", length):
         raise LfsError(411, "the length of the file is needed: send Content-Length")
-    await asyncio.to_thread(lambda: room.check(sha256, int(length), store.used_bytes()))
+    await asyncio.to_thread(lambda: room.check(sha256, int(length), store.used()))
     with store.receiving(sha256, int(length)) as file:
         data, has_more = bytearray(), True
         while has_more:
             async with place.waiting():
                 message = await receive()
             if message["type"] != "http.request":
-                return  # the client disconnected; what came is removed
+                raise LfsError(400, "the file ended early")  # the client disconnected; what came is removed
             data += message.get("body", b"")
             has_more = message.get("more_body", False)
             if len(data) >= _CHUNK_BYTES or not has_more:

@@ -42,8 +42,8 @@ class Reachable:
     unread: tuple[ManifestError, ...] = ()
 
     def of(self, store: str) -> Mapping[str, tuple[Release, ...]]:
-        """Return the reached files of the store of that name."""
-        return self.cloud_files if store == "cloud-files" else self.files
+        """Return the reached files of the store of that name; none of one that neither devices nor phases read."""
+        return {"files": self.files, "cloud-files": self.cloud_files}.get(store, {})
 
 
 def find_reachable(

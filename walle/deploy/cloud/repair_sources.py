@@ -4,6 +4,7 @@ Coded forms of the file, another store that has a copy, and the task repository,
 """
 
 import itertools
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +12,14 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError
 from walle.deploy.cloud.release import Release
-from walle.deploy.file_coding import DCZ, HEADER_BYTES, ZSTD, dcz_header
-from walle.errors import DeployError
+from walle.deploy.file_coding import DCZ, HEADER_BYTES, XOR, ZSTD, dcz_header, xor_decoded, xor_header
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
+_LOG = logging.getLogger(__name__)
 _MAX_WINDOW_LOG = 27
 _MAX_BYTES = 8 << 30  # that a form may decode to: nobody knows yet if it is damaged too
 _MAX_BASE_BYTES = 256 << 20  # that is held in memory
@@ -51,6 +52,9 @@ class CodedForms:
             elif path.suffix == f".{DCZ}":
                 base = path.name.removeprefix(f"{sha256}.").removesuffix(f".{DCZ}")
                 yield Copy(f"its form {path.name}", self._difference(path, base))
+            elif path.suffix == f".{XOR}":
+                base = path.name.removeprefix(f"{sha256}.").removesuffix(f".{XOR}")
+                yield Copy(f"its form {path.name}", self._unmixed(path, base))
 
     def _decoded(self, path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
@@ -63,6 +67,13 @@ class CodedForms:
             prefix = zstd.ZstdDict(self._store.read(base), is_raw=True).as_prefix
             yield from _frames(file, prefix)
 
+    def _unmixed(self, path: Path, base: str) -> Iterator[bytes]:
+        with path.open("rb") as file, self._store.open(base) as old:
+            if file.read(HEADER_BYTES) != xor_header(base):
+                raise FileStoreError(base, "is not the base of a form")
+            for block in _frames(file, None):
+                yield xor_decoded(block, old.read(len(block)))
+
 
 class OtherStore:
     """A store that may have the file too, such as the folder from which a cloud's files moved to a bucket."""
@@ -71,7 +82,12 @@ class OtherStore:
         self._store = store
 
     def copies(self, sha256: str, releases: Sequence[Release]) -> Iterator[Copy]:  # noqa: ARG002 - of no use here
-        if self._store.has(sha256):
+        try:
+            is_there = self._store.has(sha256)
+        except OSError as error:
+            _LOG.warning("%s cannot be read for a repair: %s", self._store.place, error)
+            return
+        if is_there:
             yield Copy(f"the copy in {self._store.place}", self._store.chunks(sha256))
 
 
@@ -88,7 +104,8 @@ class PushedVersions:
         for release in releases:
             try:
                 files = self._build(release)
-            except DeployError:
+            except Exception as error:  # noqa: BLE001 - the repository lies on the same disk, and git raises of its own
+                _LOG.warning("%s cannot be built again for a repair: %r", release.request.tag, error)
                 continue
             if sha256 in files:
                 yield Copy(
@@ -97,6 +114,7 @@ class PushedVersions:
 
 
 def _frames(file: BinaryIO, prefix: tuple[zstd.ZstdDict, int] | None) -> Iterator[bytes]:
+    """Yield what is compressed in pieces of CHUNK_BYTES, the blocks of `walle-xor`; the last may be shorter."""
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
     with zstd.ZstdFile(file, zstd_dict=prefix, options=options) as decoded:
         try:

@@ -63,6 +63,7 @@ def sweep_files(
 ) -> Sweep:
     """Mark the files of `store` that are not reached, and remove those that were not for `grace_s` seconds.
 
+    What killed writers left goes after as long.
     `reached` returns the reached files by what is journalled at that moment; it is called once after the files were
     listed, and again before anything is removed. With `dry_run` nothing is changed, and `removed` is what would be.
 
@@ -103,4 +104,5 @@ def sweep_files(
             on_removed(file.sha256)
     marks.since_s = since_s
     marks.save()
+    store.remove_unfinished(now_s - grace_s)
     return Sweep(count, reached_bytes, tuple(waiting), tuple(removed))
