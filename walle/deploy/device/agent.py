@@ -510,7 +510,7 @@ class Agent:
     async def _run_check(self, directive: Directive, files: Path, manifest: Manifest, *, is_back: bool = False) -> None:
         """Check a version before its activation. One that `is_back` from the active one must load, and no more.
 
-        The cloud takes the active version back, and devices have run the older one before: to fail in its check is no
+        The cloud takes the active version back, and devices have run the older one before: a check that fails is not a
         reason to stay at a version that is known to be bad.
         """
         try:
