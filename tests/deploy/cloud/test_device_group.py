@@ -41,7 +41,7 @@ def test_what_most_devices_of_a_group_say_stands_for_it_and_one_liar_makes_no_gr
     assert (found.others, found.other_devices) == (1, 1)
 
 
-def test_a_system_that_is_not_a_text_or_missing_is_a_group_of_its_own() -> None:
+def test_a_system_that_is_not_a_text_or_is_missing_is_a_group_of_its_own() -> None:
     devices = [profile(1, "1"), profile(2, "1", os=7), profile(3, "1"), profile(4, "1", os="ios")]
     found = TargetedGroups.of([*devices, profile(5, "1", os="ios")])
     assert [(group.os, group.devices) for group in found.groups] == [("", 3), ("ios", 2)]

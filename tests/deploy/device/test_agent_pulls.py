@@ -93,8 +93,8 @@ async def test_a_pull_that_failed_waits_for_longer_each_time_and_another_directi
         await device.clock.advance(0.01)
     assert 3 <= tries <= 30
     assert isinstance(await device.refuse(directive), PullDelayedError)
-    told = [(one.kind, one.version, one.failure_class) for one in device.outcomes()]
-    assert told == [
+    outcomes = [(one.kind, one.version, one.failure_class) for one in device.outcomes()]
+    assert outcomes == [
         (OutcomeKind.INSTALLED, "v0", FailureClass.VERSION),
         (OutcomeKind.REJECTED, "v1", FailureClass.NETWORK),  # once, and not of the version
     ]

@@ -290,6 +290,25 @@ async def test_a_version_waits_for_its_file_without_another_pull_and_a_rollback_
     assert device.agent.tasks == {TASK: "v1"}
 
 
+@pytest.mark.asyncio
+async def test_a_version_is_tried_with_the_files_that_the_cloud_has_for_it(tmp_path: Path) -> None:
+    files = ExclusiveCloud()
+    exclusive = await files.device(tmp_path / "exclusive", trust=files.trust())
+    device = Device(tmp_path / "agent", files.cloud, exclusive=exclusive)
+    await device.agent.start()
+    files.put("a", b"one")
+    listed = task(ExclusiveFile(name="a"))
+    missing: list[str] = []
+    device.during_check = lambda _: missing.append(exclusive.missing(listed))
+
+    def change(manifest: Manifest) -> Manifest:
+        return dataclasses.replace(manifest, exclusive=listed.exclusive)
+
+    first = files.cloud.publish(TASK, "v1", FILES["v1"], change=change)
+    assert await device.agent.handle([first], files.cloud.timestamp(device.clock.time())) == []
+    assert missing == [""]
+
+
 # --- the disk ---------------------------------------------------------------------------------------------------------
 
 

@@ -502,15 +502,15 @@ class Agent:
         files, manifest = await self._puller.pull(directive, staging, await on_disk(self._kept_files, state))
         target = VersionRef(directive.version, directive.manifest, directive.release)
         is_back = state.active is not None and target.is_back_from(state.active)
-        await self._run_check(directive, files, manifest, is_back=is_back)
         if self._exclusive is not None:
-            await self._exclusive.obtain(manifest)
+            await self._exclusive.obtain(manifest)  # before the check, whose runs may read them
+        await self._run_check(directive, files, manifest, is_back=is_back)
         return manifest
 
     async def _run_check(self, directive: Directive, files: Path, manifest: Manifest, *, is_back: bool = False) -> None:
         """Check a version before its activation. One that `is_back` from the active one must load, and no more.
 
-        The cloud takes the active version back, and devices have run the older one before: to fail in its check is no
+        The cloud takes the active version back, and devices have run the older one before: a check that fails is not a
         reason to stay at a version that is known to be bad.
         """
         try:
