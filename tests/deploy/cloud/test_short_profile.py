@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.release_world import table_of
-from walle.deploy.cloud.push import ERROR_HEADER, Answerer, Headers
+from walle.deploy.cloud.push import ERROR_HEADER, MAX_DECIDED, Answerer, Headers
 from walle.protocol import (
     MAX_PARTS,
     TASKS_HEADER,
@@ -159,6 +159,25 @@ def test_long_names_count_with_their_length() -> None:
         answerer.headers(header, "d0", have)
     assert len(answerer._parts) <= 3
     assert answerer._parts.size_bytes <= 1 << 20
+
+
+def test_decisions_count_with_their_directives() -> None:
+    """A device makes up parts, and full profiles, to each of which all tasks are due."""
+    answerer = Answerer(table_of(1, **dict.fromkeys(NAMES, "v1")), cache_bytes=1 << 20)
+    for number in range(1_000):
+        part = TaskPart({"shop/made_up": f"v{number}"}).to_bytes()
+        header = ShortProfile("10", {}, [part_digest(part)]).to_header().encode()
+        answerer.headers(header, "d0", parts_to_header([part]).encode())
+        answerer.headers(Profile("d0", "10", {"n": number}).to_header().encode(), "d0")
+    cached = answerer._cache.values()
+    held = {id(one): one for one in (sent.decision for sent in cached)}
+    decided = [
+        *answerer._joined.values(),
+        *(one for group in answerer._groups.values() for part in group for one in part.values()),
+    ]
+    assert sum(len(one.decision.ordinary) for one in decided) <= MAX_DECIDED
+    assert sum(len(one.ordinary) * 8 for one in held.values()) <= 1 << 20
+    assert answerer._cached_bytes == sum(sent.size_bytes for sent in cached) <= 1 << 20
 
 
 def test_digests_alone_leave_nothing_but_the_header() -> None:
