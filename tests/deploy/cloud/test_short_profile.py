@@ -233,6 +233,19 @@ def test_a_device_that_was_seen_is_listed_with_its_tasks() -> None:
     assert profile.tasks.items() <= device.tasks.items()
 
 
+@pytest.mark.parametrize("said", ["x" * 3_000, "\u0448" * 1_500, "\u0448" * 1_900])
+def test_a_device_of_long_attributes_is_listed_with_the_tasks_that_fit(said: str) -> None:
+    answerer = Answerer(table_of(1, ipv="v1"))
+    parts = parts_of({f"shop/{name}": "v1" for name in NAMES}, {})
+    raw = ShortProfile("10.0", {"said": said}, [part_digest(part) for part in parts]).to_header().encode()
+    raw = raw.decode("unicode_escape").encode()  # as other clients write it
+    answerer.headers(raw, "d0", parts_to_header(parts).encode())
+    (header,) = answerer.take_seen().values()
+    profile = Profile.from_header(header.decode())
+    assert profile.attributes == {"said": said}
+    assert len(profile.tasks) > 50
+
+
 @given(
     st.dictionaries(st.text(max_size=30), st.text(max_size=5)),
     st.dictionaries(st.text(max_size=30), st.text(max_size=5)),

@@ -53,6 +53,7 @@ _ERROR = ERROR_HEADER.lower().encode()
 _VARY = (b"vary", f"{PROFILE_HEADER}, {DEVICE_HEADER}".encode())
 _ENTRY_OVERHEAD_BYTES = 1500
 _MAX_SEEN_TASKS_BYTES = 6000
+_FRAME_BYTES = 20  # of a full profile: ,"t":{},"x":}
 MAX_DECIDED = 1 << 18  # decisions on parts and on whole profiles, and the directives in them, for all groups of devices
 _DIRECTIVE_BYTES = 120  # of a directive in a decision
 _NO_TASKS = TaskPart()
@@ -422,19 +423,19 @@ class Answerer:
         return found
 
     def _full_header(self, device_id: str, sent: _Sent, texts: dict[str, str]) -> bytes:
+        head = _object({"a": sent.app_version, "d": device_id})[:-1]
+        attributes = _object(sent.attributes)
         tasks: list[str] = []
-        room = _MAX_SEEN_TASKS_BYTES
+        room = min(_MAX_SEEN_TASKS_BYTES, Profile.MAX_HEADER_BYTES - len(head) - len(attributes) - _FRAME_BYTES)
         for digest in sent.parts:
             text = texts.get(digest)
             if text is None:
                 part = self._parts.peek(digest) if digest else None
-                text = texts[digest] = canonical_json(part.tasks).decode()[1:-1] if part is not None else ""
+                text = texts[digest] = _object(part.tasks)[1:-1] if part is not None else ""
             if text and len(text) < room:
                 tasks.append(text)
                 room -= len(text) + 1
-        head = canonical_json({"a": sent.app_version, "d": device_id}).decode()[:-1]
-        attributes = json.dumps(sent.attributes, separators=(",", ":"), sort_keys=True)
-        return f'{head},"t":{{{",".join(tasks)}}},"x":{attributes}}}'.encode()
+        return f'{head},"t":{{{",".join(tasks)}}},"x":{attributes}}}'.encode(errors="replace")
 
     def _note(self, device_id: str, sent: _Sent) -> None:
         """Take note of a device that sent a profile, within bounds: nobody may call `take_seen`."""
@@ -462,6 +463,10 @@ class Answerer:
             if policy.matches(profile) and not any(other.matches(profile) for other in before):
                 found.append(device_id)
         return tuple(found)
+
+
+def _object(fields: Mapping[str, Attribute]) -> str:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def _decision(steps: Sequence[Step], part: TaskPart) -> Decision:
