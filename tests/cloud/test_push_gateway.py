@@ -194,7 +194,17 @@ async def test_the_table_of_a_restored_cloud_is_taken_whatever_its_generation() 
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("content", [b"[]", b"{", b'{"table":{}}', b'{"table":7,"session_key":"x","number":1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[]",
+        b"{",
+        b'{"table":{}}',
+        b'{"table":7,"session_key":"x","number":1}',
+        b'{"table":{"generation":2,"rows":[],"timestamp":""},"session_key":"%s","revoked":{"version":1,"lowest":[]}}'
+        % (b"00" * 32),
+    ],
+)
 async def test_a_table_that_cannot_be_read_changes_nothing(content: bytes) -> None:
     answerer = Answerer(table_of(1, ipv="v1"))
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))

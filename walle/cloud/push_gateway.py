@@ -4,7 +4,6 @@ It follows the other gateway's table (`TableFollower`) and needs neither its fol
 and sessions are verified by a public key. Everything else, such as files, outcomes and releases, stays there.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import json
@@ -16,6 +15,7 @@ from typing import Any
 import httpx
 
 from walle.clock import Clock, SystemClock
+from walle.cloud.background import in_background
 from walle.cloud.business_app import load_app
 from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
@@ -27,7 +27,7 @@ from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.table_feed import WAIT_S
 from walle.errors import WalleError
 from walle.identity import Revocations
-from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, ProtocolError
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class TableFollower:
             raise TableFeedError(f"the other gateway refuses its table: {response.status_code} {response.text[:200]}")
         try:
             self._take(json.loads(response.content))
-        except (ValueError, KeyError, TypeError, ProtocolError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TableFeedError(f"the table of the other gateway cannot be read, is it older? {error!r}") from error
         self._answered_s = self._clock.monotonic()
         self._error = ""
@@ -178,14 +178,12 @@ async def push_gateway(config: PushGatewayConfig, *, clock: Clock | None = None)
             session = headers.get(DEVICE_HEADER.lower().encode())
             return session is not None and bool(follower.device_id(session))
 
-        following = asyncio.create_task(follower.follow(), name="release table")
-        try:
-            front = HttpFront(app, config.http_limits, knows, config.trusted_proxies)
-            async with serving(front, config.host, config.http_port, tls=config.server_tls) as url:
-                yield url
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        front = HttpFront(app, config.http_limits, knows, config.trusted_proxies)
+        async with (
+            in_background("the release table", follower.follow, clock),
+            serving(front, config.host, config.http_port, tls=config.server_tls) as url,
+        ):
+            yield url
 
 
 def _routes(follower: TableFollower, business: ASGIApp, answerer: Answerer) -> ASGIApp:

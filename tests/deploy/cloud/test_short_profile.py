@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.release_world import table_of
-from walle.deploy.cloud.push import ERROR_HEADER, Answerer, Headers
+from walle.deploy.cloud.push import ERROR_HEADER, MAX_DECIDED, Answerer, Headers
 from walle.protocol import (
     MAX_PARTS,
     TASKS_HEADER,
@@ -161,6 +161,25 @@ def test_long_names_count_with_their_length() -> None:
     assert answerer._parts.size_bytes <= 1 << 20
 
 
+def test_decisions_count_with_their_directives() -> None:
+    """A device makes up parts, and full profiles, to each of which all tasks are due."""
+    answerer = Answerer(table_of(1, **dict.fromkeys(NAMES, "v1")), cache_bytes=1 << 20)
+    for number in range(1_000):
+        part = TaskPart({"shop/made_up": f"v{number}"}).to_bytes()
+        header = ShortProfile("10", {}, [part_digest(part)]).to_header().encode()
+        answerer.headers(header, "d0", parts_to_header([part]).encode())
+        answerer.headers(Profile("d0", "10", {"n": number}).to_header().encode(), "d0")
+    cached = answerer._cache.values()
+    held = {id(one): one for one in (sent.decision for sent in cached)}
+    decided = [
+        *answerer._joined.values(),
+        *(one for group in answerer._groups.values() for part in group for one in part.values()),
+    ]
+    assert sum(len(one.decision.ordinary) for one in decided) <= MAX_DECIDED
+    assert sum(len(one.ordinary) * 8 for one in held.values()) <= 1 << 20
+    assert answerer._cached_bytes == sum(sent.size_bytes for sent in cached) <= 1 << 20
+
+
 def test_digests_alone_leave_nothing_but_the_header() -> None:
     answerer = Answerer(table_of(1, ipv="v1"), cache_bytes=100_000)
     for number in range(2_000):
@@ -212,6 +231,19 @@ def test_a_device_that_was_seen_is_listed_with_its_tasks() -> None:
     assert (profile.device_id, profile.app_version, profile.attributes) == ("d0", "10.0", {"os": "android"})
     assert len(profile.tasks) > 100
     assert profile.tasks.items() <= device.tasks.items()
+
+
+@pytest.mark.parametrize("said", ["x" * 3_000, "\u0448" * 1_500, "\u0448" * 1_900])
+def test_a_device_of_long_attributes_is_listed_with_the_tasks_that_fit(said: str) -> None:
+    answerer = Answerer(table_of(1, ipv="v1"))
+    parts = parts_of({f"shop/{name}": "v1" for name in NAMES}, {})
+    raw = ShortProfile("10.0", {"said": said}, [part_digest(part) for part in parts]).to_header().encode()
+    raw = raw.decode("unicode_escape").encode()  # as other clients write it
+    answerer.headers(raw, "d0", parts_to_header(parts).encode())
+    (header,) = answerer.take_seen().values()
+    profile = Profile.from_header(header.decode())
+    assert profile.attributes == {"said": said}
+    assert len(profile.tasks) > 50
 
 
 @given(

@@ -67,7 +67,7 @@ class PullBudget:
         self._fill(now_s)
         chosen: set[str] = set()  # tasks
         delayed_bytes = 0
-        first = self._random.randrange(len(directives)) if directives else 0  # pulls that fail delay no other for good
+        first = self._random.randrange(len(directives)) if directives else 0  # what always fails delays no other
         for directive in directives[first:] + directives[:first]:
             key = device_id, directive.task, directive.manifest
             size = self._size_of(directive)

@@ -53,8 +53,9 @@ _ERROR = ERROR_HEADER.lower().encode()
 _VARY = (b"vary", f"{PROFILE_HEADER}, {DEVICE_HEADER}".encode())
 _ENTRY_OVERHEAD_BYTES = 1500
 _MAX_SEEN_TASKS_BYTES = 6000
-MAX_JOINED = 4096  # decisions on whole profiles
-MAX_DECISIONS = 65_536  # on parts of tasks, for all groups of devices
+_FRAME_BYTES = 20  # of a full profile: ,"t":{},"x":}
+MAX_DECIDED = 1 << 18  # decisions on parts and on whole profiles, and the directives in them, for all groups of devices
+_DIRECTIVE_BYTES = 120  # of a directive in a decision
 _NO_TASKS = TaskPart()
 MAX_SEEN = 16_384  # devices between two calls of `Answerer.take_seen`
 MAX_SEEN_BYTES = 16 << 20  # of their profiles
@@ -73,6 +74,7 @@ class _Sent:
     sender: str | None = None  # the one device that has sent it, since then; None for several
     parts: tuple[str, ...] = ()
     place = ""
+    size_bytes = 0  # while it is cached, with the decision
 
     def __init__(self, raw: bytes, app_version: str, attributes: Mapping[str, Attribute], matching: int) -> None:
         self.raw = raw
@@ -130,7 +132,7 @@ class Answerer:
         self._cache_bytes = cache_bytes
         self._parts = KnownParts(parts_bytes)
         self._groups: dict[tuple[int, int], _Group] = {}  # by policies and count of parts
-        self._decided = 0  # in all groups
+        self._decided = 0  # in all groups, and joined
         self._joined: dict[tuple[int, tuple[str, ...]], _Decided] = {}  # the same for all parts of a profile
         self._max_answer_bytes = max_answer_bytes
         self._encoded: dict[tuple[int, ...], Headers] = {}  # identities of the table's directives → their encoding
@@ -244,16 +246,14 @@ class Answerer:
 
     def _decide_full(self, sent: _Sent, profile: Profile, policies: int) -> Decision:
         (steps,) = self.table.steps(policies, 1)
-        sent.policies, sent.decision = policies, _decision(steps, TaskPart(profile.tasks))
-        return sent.decision
+        return self._settle(sent, policies, _decision(steps, TaskPart(profile.tasks)))
 
     def _decide_short(self, sent: _Sent, policies: int, sender: str, have: bytes | None) -> tuple[Decision, list[int]]:
         """Return the decision on the parts that are known, and the numbers of the others. Raises ProtocolError."""
         key = policies, sent.parts
         joined = self._joined.get(key)
         if joined is not None and (joined.sender is None or joined.sender == sender):
-            sent.policies, sent.decision, sent.sender = policies, *joined
-            return joined.decision, []
+            return self._settle(sent, policies, *joined), []
         count = len(sent.parts)
         group = self._groups.get((policies, count))
         if group is None:
@@ -278,11 +278,26 @@ class Answerer:
         if unknown:
             self.asked += 1
         else:
-            if len(self._joined) >= MAX_JOINED:
-                self._joined.clear()
+            self._count(decision)
             self._joined[key] = made = _Decided(decision, sender if joined is None else None)
-            sent.policies, sent.decision, sent.sender = policies, *made
+            self._settle(sent, policies, *made)
         return decision, unknown
+
+    def _settle(self, sent: _Sent, policies: int, decision: Decision, sender: str | None = None) -> Decision:
+        """Set the decision on a profile, and return it; its size counts in the cache."""
+        sent.policies, sent.decision, sent.sender = policies, decision, sender
+        if self._cache.get(sent.raw) is sent:
+            self._cached_bytes -= sent.size_bytes
+            del self._cache[sent.raw]
+            self._remember(sent)
+        return decision
+
+    def _count(self, decision: Decision) -> None:
+        """Count a decision that is about to be kept; where there are too many, forget all others."""
+        size = 1 + sum(map(len, decision))
+        if self._decided + size > MAX_DECIDED:
+            self._forget_groups()
+        self._decided += size
 
     def _share(self, sent: _Sent, policies: int, sender: str) -> None:
         """Keep the parts of a profile longer from now on, since several devices have it."""
@@ -314,9 +329,7 @@ class Answerer:
                 unknown.append(number)
                 continue
             decision = _decision(plans[number], part)
-            if self._decided >= MAX_DECISIONS:
-                self._forget_groups()
-            self._decided += 1
+            self._count(decision)
             group[number][digest] = _Decided(decision, sender if digest else None)
             if decision is not NOTHING:
                 found.append(decision)
@@ -378,13 +391,11 @@ class Answerer:
         return len(self._text(directive)) + 1
 
     def _remember(self, sent: _Sent) -> None:
-        size_bytes = len(sent.raw) + _ENTRY_OVERHEAD_BYTES
-        while self._cache and self._cached_bytes + size_bytes > self._cache_bytes:
-            oldest = next(iter(self._cache))
-            del self._cache[oldest]
-            self._cached_bytes -= len(oldest) + _ENTRY_OVERHEAD_BYTES
+        sent.size_bytes = len(sent.raw) + _ENTRY_OVERHEAD_BYTES + _DIRECTIVE_BYTES * sum(map(len, sent.decision))
+        while self._cache and self._cached_bytes + sent.size_bytes > self._cache_bytes:
+            self._cached_bytes -= self._cache.pop(next(iter(self._cache))).size_bytes
         self._cache[sent.raw] = sent
-        self._cached_bytes += size_bytes
+        self._cached_bytes += sent.size_bytes
 
     # --- devices that were seen ---------------------------------------------------------------------------------------
 
@@ -399,7 +410,7 @@ class Answerer:
         """
         seen, self._seen, self._seen_bytes = self._seen, {}, 0
         self._has_seen.clear()
-        texts: dict[tuple[str, ...], str] = {}
+        texts: dict[str, str] = {}  # of parts: thousands of devices have a few of them, each device a list of its own
         found: dict[str, bytes] = {}
         size_bytes = 0
         for device_id, sent in seen.items():
@@ -411,18 +422,20 @@ class Answerer:
             found[device_id] = header
         return found
 
-    def _full_header(self, device_id: str, sent: _Sent, texts: dict[tuple[str, ...], str]) -> bytes:
-        if sent.parts not in texts:
-            parts = [part for digest in sent.parts if digest and (part := self._parts.peek(digest)) is not None]
-            entries = [
-                f"{json.dumps(task)}:{json.dumps(version)}" for part in parts for task, version in part.tasks.items()
-            ]
-            while (size := sum(map(len, entries)) + len(entries)) > _MAX_SEEN_TASKS_BYTES:
-                del entries[len(entries) * _MAX_SEEN_TASKS_BYTES // size :]
-            texts[sent.parts] = ",".join(entries)
-        head = canonical_json({"a": sent.app_version, "d": device_id}).decode()[:-1]
-        attributes = json.dumps(sent.attributes, separators=(",", ":"), sort_keys=True)
-        return f'{head},"t":{{{texts[sent.parts]}}},"x":{attributes}}}'.encode()
+    def _full_header(self, device_id: str, sent: _Sent, texts: dict[str, str]) -> bytes:
+        head = _object({"a": sent.app_version, "d": device_id})[:-1]
+        attributes = _object(sent.attributes)
+        tasks: list[str] = []
+        room = min(_MAX_SEEN_TASKS_BYTES, Profile.MAX_HEADER_BYTES - len(head) - len(attributes) - _FRAME_BYTES)
+        for digest in sent.parts:
+            text = texts.get(digest)
+            if text is None:
+                part = self._parts.peek(digest) if digest else None
+                text = texts[digest] = _object(part.tasks)[1:-1] if part is not None else ""
+            if text and len(text) < room:
+                tasks.append(text)
+                room -= len(text) + 1
+        return f'{head},"t":{{{",".join(tasks)}}},"x":{attributes}}}'.encode(errors="replace")
 
     def _note(self, device_id: str, sent: _Sent) -> None:
         """Take note of a device that sent a profile, within bounds: nobody may call `take_seen`."""
@@ -450,6 +463,10 @@ class Answerer:
             if policy.matches(profile) and not any(other.matches(profile) for other in before):
                 found.append(device_id)
         return tuple(found)
+
+
+def _object(fields: Mapping[str, Attribute]) -> str:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def _decision(steps: Sequence[Step], part: TaskPart) -> Decision:

@@ -1,8 +1,8 @@
 """Uploaded attributes of a cloud: a folder with a table for each key, which every process of the cloud maps (§6).
 
 User-side attributes need not come with profiles: the cloud may know of a device or its user what the app does not. A
-table is put whole, in place of the one of its key, by one rename. Each gateway looks once a second, so that it answers
-from a new table a second later, and forgets the answers that it has cached.
+table is put whole, in place of the one of its key, by one rename. Each gateway looks once a second, and answers from a
+new table from then on: what it keeps for devices of one profile does not depend on the tables.
 """
 
 import asyncio
