@@ -85,6 +85,7 @@ async def test_a_cloud_repairs_its_files_and_collects_what_nothing_reaches(tmp_p
     home = CloudHome(folder)
     assert isinstance(home.files, FolderStore)
     whole = await run("files", "check", str(folder))
+    assert not (folder / "repos" / "shop.git" / "lfs").exists()
     assert (whole["findings"], whole["files"]) == ([], len(list(home.files.files())))
     home.files.path(sha256).write_bytes(MODEL[:-1] + b"x")
     home.files.remove(manifest)

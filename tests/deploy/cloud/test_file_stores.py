@@ -16,6 +16,7 @@ import pytest
 from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError
 from walle.deploy.cloud.folder_store import FolderStore
+from walle.deploy.cloud.large_file_store import LargeFileStore
 from walle.deploy.cloud.s3_store import MULTIPART_BYTES, S3Place, S3Store
 from walle.durable_file import UNFINISHED
 from walle.errors import ConfigError
@@ -164,6 +165,25 @@ class TestFolderStore(FileStoreContract):
             assert len([file for file in store.files() if len(file.sha256) != 64]) == 0
             name = writer.commit(sha256_of(b"half"))
         assert store.read(name) == b"half"
+
+
+class TestLargeObjects(TestFolderStore):
+    """The files that Git LFS pushed, where it looks for them."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> FileStore:
+        (tmp_path / "lfs" / "objects").mkdir(parents=True)
+        return LargeFileStore(tmp_path / "lfs").checked()
+
+    def test_a_file_lies_where_git_lfs_puts_it(self, store: FileStore, tmp_path: Path) -> None:
+        pushed, other = LargeFileStore(tmp_path / "lfs"), b"stored first"
+        sha256 = sha256_of(DATA)
+        with pushed.receiving(sha256, len(DATA)) as file:
+            file.write(DATA)
+            file.keep()
+        assert store.read(sha256) == DATA
+        with pushed.open(store.put(other)) as found:
+            assert found.read() == other
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.device.fetch import FetchError, HttpFetcher
+from walle.deploy.device.installed import InstalledTasks
 from walle.protocol import Directive, Envelope, Manifest
 
 OLD = random.Random(1).randbytes(400_000)
@@ -142,6 +143,29 @@ async def test_a_difference_goes_on_after_a_dropped_link_and_a_restart(tmp_path:
         assert_tidy(device.folder, 2)
     assert [asked for asked, _, _ in site.asked] == ["", "bytes=10000-", "bytes=20000-"]
     assert sum(sent_bytes for _, _, sent_bytes in site.asked) < 41_000
+
+
+@pytest.mark.asyncio
+async def test_what_came_of_a_difference_does_not_keep_the_file_from_a_nearly_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path)
+    async with _device(site, tmp_path / "agent") as device:
+        await device.do(site.publish("v1", OLD))
+        directive = site.publish("v2", NEW)
+        room = len(NEW) + 15_000
+
+        def free_bytes(installed: InstalledTasks) -> int:
+            staged = installed.folder.glob("*/staging/**/*")
+            return room - sum(path.stat().st_size for path in staged if path.is_file())
+
+        monkeypatch.setattr(InstalledTasks, "free_bytes", free_bytes)
+        site.cut_after = [30_000]
+        assert isinstance(await device.refuse(directive), FetchError)
+        await device.wait_for_retry()
+        await device.do(directive)
+        assert device.running[TASK]["model"] == NEW
+        assert_tidy(device.folder, 2)
 
 
 def _flip(data: bytes) -> bytes:

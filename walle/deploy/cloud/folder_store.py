@@ -12,13 +12,17 @@ from walle.durable_file import make_folders, sync_folder, write_file
 
 
 class FolderStore(FileStore):
-    """Files in `folder`, which is made. The time at which one was put last is its modification time."""
+    """Files in `folder`. The time at which one was put last is its modification time.
 
-    def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
+    The folder is made, but with `makes_folder=False`: nothing is put then before somebody else made it.
+    """
+
+    def __init__(self, folder: Path, *, clock: Clock | None = None, makes_folder: bool = True) -> None:
         super().__init__(f"folder {folder}", folder)
         self._folder = folder
         self._clock = clock or SystemClock()
-        make_folders(folder)
+        if makes_folder:
+            make_folders(folder)
 
     def put(self, data: bytes) -> str:
         sha256 = hashlib.sha256(data).hexdigest()

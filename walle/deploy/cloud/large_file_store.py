@@ -133,7 +133,8 @@ class LargeFileStore:
 
     def checked(self) -> "LargeObjects":
         """Return the whole files as a store that the scrubber can check and repair."""
-        return LargeObjects(self._folder / "objects")
+        # The folder is that of the account that takes pushes, not of who checks.
+        return LargeObjects(self._folder / "objects", makes_folder=False)
 
     def _path(self, sha256: str) -> Path:
         if not _SHA256.fullmatch(sha256):

@@ -373,6 +373,11 @@ class Staging:
         """Return what came of a blob in a content coding."""
         return CodedPart(self.folder / "blobs" / f"{sha256}.coded")
 
+    def drop_coded(self) -> None:
+        """Delete what came of any blob in a content coding."""
+        for path in (self.folder / "blobs").glob("*.coded"):
+            CodedPart(path).drop()
+
     def decode(self, entry: FileEntry, coding: str, base: Base | None) -> None:
         """Make a blob from its coded form, which is removed. Raises CodingError; the blob has to be sealed then too."""
         self.drop(entry.sha256)

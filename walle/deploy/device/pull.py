@@ -129,7 +129,9 @@ class Puller:
             if entry.sha256 not in kept.by_sha256:
                 missing_bytes += max(0, entry.size_bytes - await on_disk(staging.held_bytes, entry.sha256))
         if missing_bytes > await on_disk(self._installed.free_bytes):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            await on_disk(staging.drop_coded)  # what came in a coding takes room beside the file that it becomes
+            if missing_bytes > await on_disk(self._installed.free_bytes):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         remaining = iter(entries.values())
         try:
             async with asyncio.TaskGroup() as group:
