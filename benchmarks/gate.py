@@ -22,7 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from walle.deploy.cloud.monitor import Gate, Monitor, Step, Verdict
+from walle.deploy.cloud.gate import Gate, Verdict
+from walle.deploy.cloud.monitor import Monitor
+from walle.deploy.cloud.step import Step
 from walle.protocol import Outcome, OutcomeKind
 
 TASK = "shop/ipv"

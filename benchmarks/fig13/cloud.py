@@ -3,7 +3,8 @@
 import functools
 from collections.abc import Sequence
 
-from walle.deploy.cloud.monitor import Gate, Monitor, Verdict
+from walle.deploy.cloud.gate import Gate, Verdict
+from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.release import (
     GateAccepted,
     GatePaused,

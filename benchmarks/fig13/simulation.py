@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.fig13.cloud import NEW, OLD, SimulatedCloud
 from benchmarks.fig13.fleet import Fleet, Indices, device_id
-from walle.deploy.cloud.monitor import MAX_DEVICES, Gate, Verdict
+from walle.deploy.cloud.gate import MAX_DEVICES, Gate, Verdict
 from walle.deploy.cloud.release import ReleaseState
 
 # Devices of a step, and of the control, whose reports go to the gate, the first ones: it keeps MAX_DEVICES of each.

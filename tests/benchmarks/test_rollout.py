@@ -12,7 +12,7 @@ from benchmarks.fig13.real_release import coverage_gap, play, simulated_plan
 from benchmarks.fig13.simulation import DifferentAnswerError, Plan, Simulation, requests_each_s
 from benchmarks.rollout import main
 from walle.deploy.audience import share
-from walle.deploy.cloud.monitor import Gate
+from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.release import ReleaseState
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.sim.agent_device import FILES, TASK, Device, publish, start
 from tests.sim.cloud_files import CloudFiles
-from walle.deploy.device.agent import DirectiveRefusedError
+from walle.deploy.device.agent_errors import DirectiveRefusedError
 from walle.deploy.device.fetch import WrongLengthError
 from walle.deploy.device.pull import BundleRejectedError
 from walle.deploy.device.trust import MAX_ROOTS_AT_ONCE, TrustError

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tests.sim.cloud_files import CloudFiles
 from walle.clock import ManualClock
-from walle.deploy.device.agent import ActivationPostponedError, Agent
+from walle.deploy.device.agent import Agent
+from walle.deploy.device.agent_errors import ActivationPostponedError
 from walle.deploy.device.exclusive import ExclusiveFiles
 from walle.deploy.device.fetch import Fetcher
 from walle.deploy.device.outcomes import OutcomeReport

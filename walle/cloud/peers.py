@@ -8,10 +8,11 @@ from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
 from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.exclusive_api import SignedLists
-from walle.deploy.cloud.monitor import Step, Verdict
+from walle.deploy.cloud.gate import Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.signature_api import SignedVersions
+from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.targeting_api import TargetedDevices
 
 

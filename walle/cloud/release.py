@@ -24,9 +24,9 @@ from walle.deploy.cloud.compilers import other_pythons
 from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.exclusive_groups import GroupPart
 from walle.deploy.cloud.files import FileStore, FileStoreError, FileStoreUnavailableError
+from walle.deploy.cloud.gate import Verdict
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.large_file import LargeFile
-from walle.deploy.cloud.monitor import Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.release_service import ReleaseService, World

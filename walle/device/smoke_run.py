@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from walle.deploy.device.agent import CheckFailedError
+from walle.deploy.device.agent_errors import CheckFailedError
 from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import HostStartError, VmHost

@@ -7,7 +7,7 @@ import functools
 import logging
 from pathlib import Path
 
-from walle.deploy.device.agent import ActivationPostponedError
+from walle.deploy.device.agent_errors import ActivationPostponedError
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.errors import WalleError
 from walle.pipeline.database import StoreError

@@ -10,9 +10,8 @@ import pytest
 import pytest_asyncio
 
 from walle.clock import ManualClock
+from walle.deploy.cloud.device_changes import MAX_DEVICE_FAILURES, MAX_DEVICE_TASKS
 from walle.deploy.cloud.device_registry import (
-    MAX_DEVICE_FAILURES,
-    MAX_DEVICE_TASKS,
     DeviceFailure,
     DevicePage,
     DeviceQuery,

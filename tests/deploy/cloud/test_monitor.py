@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from walle.deploy.audience import share
 from walle.deploy.cloud.attribute_schema import ColumnType, JoinedProfile
-from walle.deploy.cloud.monitor import Gate, GateError, Monitor, Step, Verdict
+from walle.deploy.cloud.gate import Gate, GateError, Verdict
+from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.step import Step
 from walle.deploy.device.outcomes import device_groups
 from walle.protocol import Attribute, FailureClass, Outcome, OutcomeKind, Profile
 

@@ -7,9 +7,10 @@ import pytest
 import pytest_asyncio
 
 from walle.clock import ManualClock
+from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.monitor import Gate, Step, Verdict
 from walle.deploy.cloud.monitor_service import MonitorService, Totals
+from walle.deploy.cloud.step import Step
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 
 TASK = "shop/ipv"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from walle.deploy.cloud.device_group import GroupResult
-from walle.deploy.cloud.monitor import Gate
+from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import (
     BetaResolved,

@@ -12,8 +12,8 @@ import pytest
 from tests.sim.release_world import BUNDLE_SIGNER, RELEASE_SIGNER, ReleaseWorld, verify
 from walle.clock import ManualClock
 from walle.deploy.audience import share
+from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.monitor import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseRequestError, ReleaseState, TransitionError
 from walle.deploy.cloud.release_service import SignedAgainError, TaskBusyError, UnknownReleaseError
@@ -413,7 +413,7 @@ from pathlib import Path
 from tests.sim.release_world import ReleaseWorld
 from walle.clock import SystemClock
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.monitor import Gate
+from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.release import ReleaseRequest
 
 async def main(folder, stop_at):

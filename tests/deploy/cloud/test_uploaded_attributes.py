@@ -13,14 +13,15 @@ from walle.clock import ManualClock
 from walle.deploy.cloud.attribute_schema import JoinedProfile, parse_schema, uploaded_columns
 from walle.deploy.cloud.attribute_table import AttributeTableError, TableFacts
 from walle.deploy.cloud.explanation import explain_policy
+from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.monitor import Gate, Step
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_table import ReleaseTable, plan_row
 from walle.deploy.cloud.rule_index import PolicyIndex
+from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.uploaded_attributes import FOLLOW_S, UploadedAttributes, UploadedTables
 from walle.protocol import TASKS_HEADER, Attribute, Outcome, OutcomeBatch, OutcomeKind, Profile, ShortProfile
 

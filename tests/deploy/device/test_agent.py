@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.agent_device import FILES, TASK, Device, assert_tidy, publish, start, two_versions
 from tests.sim.cloud_files import CloudFiles, sha256_of
-from walle.deploy.device.agent import (
+from walle.deploy.device.agent_errors import (
     ActivationFailedError,
     ActivationPostponedError,
     CheckFailedError,

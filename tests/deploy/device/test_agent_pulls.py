@@ -27,7 +27,7 @@ from tests.sim.cloud_files import NEVER_S, CloudFiles, sha256_of
 from tests.sim.power_cut import FaultyDisk
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.device.agent import PullDelayedError, SupersededError
+from walle.deploy.device.agent_errors import PullDelayedError, SupersededError
 from walle.deploy.device.fetch import FetchError, HttpFetcher
 from walle.deploy.device.installed import InstalledTasks
 from walle.protocol import FailureClass, OutcomeKind

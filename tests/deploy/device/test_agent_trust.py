@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.agent_device import FILES, MODEL, TASK, assert_tidy, names_in, publish, start
 from tests.sim.cloud_files import CloudFiles, sha256_of
-from walle.deploy.device.agent import DirectiveRefusedError, PullDelayedError
+from walle.deploy.device.agent_errors import DirectiveRefusedError, PullDelayedError
 from walle.deploy.device.installed import TaskNameError
 from walle.deploy.device.pull import BundleRejectedError
 from walle.deploy.signing import Signer

@@ -19,7 +19,9 @@ from tests.sim.cloud_files import CloudFiles, sha256_of
 from tests.sim.power_cut import FaultyDisk
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.cloud.monitor import Gate, Monitor, Step, Verdict
+from walle.deploy.cloud.gate import Gate, Verdict
+from walle.deploy.cloud.monitor import Monitor
+from walle.deploy.cloud.step import Step
 from walle.deploy.device.failure_class import TRIES_BEFORE_REPORT, class_of
 from walle.deploy.device.fetch import FetchError, HttpFetcher, WrongLengthError
 from walle.deploy.device.installed import TaskState

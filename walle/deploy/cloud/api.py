@@ -23,8 +23,8 @@ from walle.deploy.cloud.audit import Audit, AuditError, NoAudit
 from walle.deploy.cloud.device_registry import UnknownDeviceError
 from walle.deploy.cloud.disk_space import DiskFullError
 from walle.deploy.cloud.failure_groups import FailureGroup
+from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.journal import JournalError, Transition
-from walle.deploy.cloud.monitor import Gate
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.pages import Page
 from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy

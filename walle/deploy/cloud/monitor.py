@@ -18,27 +18,22 @@ once over the whole release: half of it on the groups, a quarter on each of the 
 """
 
 import dataclasses
-import enum
 import math
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from walle.deploy.audience import share
-from walle.deploy.cloud.attribute_schema import APP_VERSION, ColumnType
 from walle.deploy.cloud.device_sample import DeviceSample, Observation
+from walle.deploy.cloud.gate import MAX_DEVICES, Gate, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rate_test import UNITS, RateTest, Sample
-from walle.errors import DeployError
-from walle.protocol import Attribute, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile
+from walle.deploy.cloud.step import Join, Step, as_reported
+from walle.protocol import FailureClass, Outcome, OutcomeKind
 
-MAX_DEVICES = 4_000  # of a step, and of the control: a step that they do not decide is inconclusive
 MAX_GROUPS = 50
 MAX_GROUPS_OF_KEY = 30
 MAX_GUARDS = 4
 _PAUSING_TESTS = MAX_GROUPS + MAX_GUARDS + 4  # with those of three classes of failure, and of silent devices
-MAX_DEVICE_RUNS = 100
-MAX_TRIAL_RUNS = 10_000
 _P_BROKEN = 0.05  # share of broken devices of a bad version
 _HOSTILE = 0.01  # share of devices whose failures are disregarded
 _ORDER = (
@@ -50,7 +45,6 @@ _ORDER = (
 )
 _TRIAL_ORDER = tuple(sorted(_ORDER, key=lambda kind: (kind is not OutcomeKind.INSTALLED, kind is not OutcomeKind.RUN)))
 _SETS = ("devices", "earlier_devices", "control_versions")
-_WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _GROUPS = RateTest(floor=0.05, gap=0.9, hostile=0.0, higher=(1.0,), lower=(0.5, 1.0))
 _HINDERED = {  # shares of hindered devices that are borne, by what hinders them: phones lose links and have full disks
     FailureClass.DEVICE: RateTest(floor=0.1, gap=0.4, hostile=0.0),
@@ -63,181 +57,6 @@ _AT_FAULT = {
     FailureClass.CLOUD: "this cloud: its store lacks a file of the version, or serves other bytes than were signed",
 }
 _MAX_ERROR_CHARS = 200
-
-
-class GateError(DeployError):
-    """A gate parameter out of its range."""
-
-    def __init__(self, field: str, what: str) -> None:
-        super().__init__(field, what)
-        self.field = field
-        self.what = what
-
-    def __str__(self) -> str:
-        return f"gate.{self.field}: {self.what}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Gate:
-    """Conditions for a step to be accepted or rejected.
-
-    A version is good where it fails in at most `p_good` of its runs, or as seldom as the version before it; it is bad
-    where it fails in `p_bad - p_good` more. A release of a good version is ever rejected or paused by the tests with
-    probability `alpha` or less, over all steps; a step of a bad one is accepted with `beta` or less. `min_devices`
-    devices must have counted before a step is accepted.
-
-    A step that no device has been added to for `silence_s` seconds is paused: it neither waits without limit nor ships.
-    Where a person lets it go on, it waits as long again, and then goes on with the devices that count, if they are
-    sound. A paused release is not silent.
-
-    A device counts by its first `device_runs` runs, or by those it made within `settle_s` seconds of its first report.
-
-    A step is accepted no earlier than `hold_s` seconds after it began. For `bake_s` seconds after it is full, a release
-    is judged on: each device counts once more, by its first runs after a time of its own, so that a version that fails
-    after hours is found too. A bad version is then rolled back; for what would pause a step, a reason is given.
-
-    `trial_runs` is for a trial with a few devices, which cannot be judged by devices: each of the first `trial_runs`
-    runs of a device at each step then counts as a device of its own, there is no control, and devices of earlier steps
-    count again. One device can then decide. The default is 0: the release is not a trial.
-
-    Raises:
-        GateError: a parameter is out of its range.
-    """
-
-    p_good: float = 0.005
-    p_bad: float = 0.02
-    alpha: float = 0.01
-    beta: float = 0.01
-    min_devices: int = 1
-    device_runs: int = 10
-    settle_s: float = 300.0
-    silence_s: float = 86_400.0
-    hold_s: float = 0.0
-    bake_s: float = 0.0
-    trial_runs: int = 0
-
-    def __post_init__(self) -> None:
-        for field in ("p_good", "p_bad"):
-            if not 0 < getattr(self, field) < 1:
-                raise GateError(field, f"{getattr(self, field)} is not a rate between 0 and 1")
-        if self.p_good >= self.p_bad:
-            raise GateError("p_bad", f"{self.p_bad} must be above p_good, {self.p_good}")
-        for field in ("alpha", "beta"):
-            if not 0 < getattr(self, field) < 0.5:
-                raise GateError(field, f"{getattr(self, field)} is not a probability of error between 0 and 0.5")
-        if not 1 <= self.min_devices <= MAX_DEVICES:
-            raise GateError("min_devices", f"{self.min_devices} is not between 1 and {MAX_DEVICES}")
-        if not 1 <= self.device_runs <= MAX_DEVICE_RUNS:
-            raise GateError("device_runs", f"{self.device_runs} is not between 1 and {MAX_DEVICE_RUNS}")
-        for field in ("settle_s", "silence_s"):
-            if not 1 <= getattr(self, field) <= 30 * 86_400:
-                raise GateError(field, f"{getattr(self, field)} is not between 1 second and 30 days")
-        for field in ("hold_s", "bake_s"):
-            if not 0 <= getattr(self, field) <= 30 * 86_400:
-                raise GateError(field, f"{getattr(self, field)} is not between 0 seconds and 30 days")
-        if not 0 <= self.trial_runs <= MAX_TRIAL_RUNS:
-            raise GateError("trial_runs", f"{self.trial_runs} is not between 0 and {MAX_TRIAL_RUNS}")
-
-    @property
-    def gap(self) -> float:
-        return self.p_bad - self.p_good
-
-    def to_plain(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-type Join = Callable[[Profile], Profile]
-
-
-def _as_reported(profile: Profile) -> Profile:
-    return profile
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
-    """A step of a release that is judged: its devices, and what is needed to tell them from the control.
-
-    Its devices are those of `devices`, and those whose place in the release is in [`share_from`, `share_to`); in a
-    trial, from 0. `steps` is how many steps the release has in all. `policy` are the devices that the release is for;
-    where it names them, `devices` are all that the step is the first to admit. `control_versions` are those that they
-    have before it. `overruled` are the causes of pauses after which a person let the release go on. With `bakes`, the
-    release is full, and the step is the time after that.
-    """
-
-    release: str
-    task: str
-    version: str
-    stage: str
-    gate: Gate
-    steps: int
-    devices: frozenset[str] = frozenset()
-    earlier_devices: frozenset[str] = frozenset()
-    share_from: float = 0.0
-    share_to: float = 0.0
-    policy: Policy = dataclasses.field(default_factory=Policy)
-    control_versions: frozenset[str] = frozenset()
-    is_paused: bool = False
-    overruled: tuple[str, ...] = ()
-    bakes: bool = False
-
-    @property
-    def has_control(self) -> bool:
-        return bool(self.control_versions)
-
-    def is_new(self, device_id: str) -> bool:
-        """Return whether this step is the first to admit the device; in a trial, whether it is admitted at all."""
-        if device_id in self.devices:
-            return True
-        trial = self.gate.trial_runs > 0
-        if device_id in self.earlier_devices:
-            return trial
-        low = 0.0 if trial else self.share_from
-        return low <= share(self.release, device_id) < self.share_to
-
-    def is_control(self, device_id: str, version: str, groups: Mapping[str, str], join: Join = _as_reported) -> bool:
-        """Return whether a device that reports runs of `version` is one that the release is for and has not admitted.
-
-        Devices of other policies differ in more than the version. A device that does not report an attribute on which
-        the policy depends is not a control. `join` returns a profile with what was uploaded of it.
-        """
-        known = device_id in self.devices or device_id in self.earlier_devices
-        if known or version not in self.control_versions or share(self.release, device_id) < self.share_to:
-            return False
-        return self.policy.takes_all or self.policy.matches(join(_reported_profile(device_id, groups, self.policy)))
-
-    @property
-    def is_census(self) -> bool:
-        """Return whether the step is decided by all of its devices: a list of them, outside of a trial."""
-        return (self.share_to == 0 or bool(self.policy.devices)) and not self.gate.trial_runs and not self.bakes
-
-
-def _reported_profile(device_id: str, groups: Mapping[str, str], policy: Policy) -> Profile:
-    """Return what a report says of a device's profile: `walle.deploy.device.outcomes.device_groups` made the texts."""
-    # Others than the policy's columns may be the user's id, by which attributes were uploaded.
-    most = OutcomeBatch.MAX_GROUP_CHARS
-    attributes: dict[str, Attribute] = {name: text for name, text in groups.items() if len(text) < most}
-    for name, kind in policy.columns:
-        attributes.pop(name, None)
-        text = groups.get(name)
-        if text is None or len(text) >= most:  # it may be cut
-            continue
-        if kind is ColumnType.STRING:
-            attributes[name] = text
-        elif kind is ColumnType.BOOL:
-            if text in ("True", "False"):
-                attributes[name] = text == "True"
-        elif _WHOLE.fullmatch(text):
-            attributes[name] = int(text)
-    return Profile(device_id, groups.get(APP_VERSION, ""), attributes)
-
-
-class Verdict(enum.StrEnum):
-    """Decision on the evidence of a step so far."""
-
-    CONTINUE = "continue"
-    ACCEPT = "accept"
-    REJECT = "reject"
-    PAUSE = "pause"  # a person must look; `Monitor.cause` says why
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +78,7 @@ class Monitor:
     """
 
     def __init__(self, step: Step) -> None:
-        self.join: Join = _as_reported
+        self.join: Join = as_reported
         self.step = step
         self.verdict = Verdict.CONTINUE
         self.reason = ""  # of a rejection or a pause, as a sentence

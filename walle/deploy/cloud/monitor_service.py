@@ -25,9 +25,11 @@ from walle.deploy.cloud.device_registry import (
     UnknownDeviceError,
 )
 from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
+from walle.deploy.cloud.gate import Verdict
 from walle.deploy.cloud.journal import Journal, JournalError
-from walle.deploy.cloud.monitor import Monitor, Step, Verdict
+from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile, printable
 

@@ -22,8 +22,9 @@ from typing import Any, Self
 
 from walle.deploy.audience import share
 from walle.deploy.cloud.device_group import GroupResult
-from walle.deploy.cloud.monitor import Gate, Step
+from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.errors import DeployError
 from walle.protocol import printable

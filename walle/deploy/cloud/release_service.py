@@ -18,9 +18,9 @@ from walle.deploy.cloud.attribute_schema import Schema
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.bundle import Bundle, TaskVersion
 from walle.deploy.cloud.exclusive_groups import GroupPart
+from walle.deploy.cloud.gate import Verdict
 from walle.deploy.cloud.journal import Journal, PendingEffect, Transition
 from walle.deploy.cloud.large_file import LargeFile
-from walle.deploy.cloud.monitor import Step, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import (
     MAX_BETA_DEVICES,
@@ -49,6 +49,7 @@ from walle.deploy.cloud.release import (
 from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row, versions_behind
 from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError
 from walle.protocol import Directive, Envelope
