@@ -218,7 +218,12 @@ async def test_a_table_that_cannot_be_read_changes_nothing(content: bytes) -> No
 @pytest.mark.asyncio
 async def test_its_certificate_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[CertificateFiles] = []
-    monkeypatch.setattr(CertificateFiles, "renew", looks.append)
+
+    def renew(files: CertificateFiles) -> bool:
+        looks.append(files)
+        return True
+
+    monkeypatch.setattr(CertificateFiles, "renew", renew)
     clock = ManualClock()
     async with shop_cloud(tmp_path) as shop:
         token = shop.cloud.gateway._home.access.add("gateways", {ANY_SCENARIO: Role.READER})
