@@ -17,6 +17,7 @@ from tests.sim.device_session import session_headers
 from tests.sim.release_world import table_of
 from tests.sim.shop_cloud import LIMIT_S, shop_cloud, until
 from walle.clock import ManualClock
+from walle.cloud.https import CertificateFiles
 from walle.cloud.push_gateway import LATE_S, PushGatewayConfig, TableFeedError, TableFollower, push_gateway
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.attribute_schema import parse_schema
@@ -212,6 +213,27 @@ async def test_a_table_that_cannot_be_read_changes_nothing(content: bytes) -> No
         with pytest.raises(TableFeedError, match="cannot be read"):
             await TableFollower(http, "t", answerer, ManualClock()).ask(0.0)
     assert answerer.table.generation == 1
+
+
+@pytest.mark.asyncio
+async def test_its_certificate_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[CertificateFiles] = []
+
+    def renew(files: CertificateFiles) -> bool:
+        looks.append(files)
+        return True
+
+    monkeypatch.setattr(CertificateFiles, "renew", renew)
+    clock = ManualClock()
+    async with shop_cloud(tmp_path) as shop:
+        token = shop.cloud.gateway._home.access.add("gateways", {ANY_SCENARIO: Role.READER})
+        pem = shop.cloud.home.authority().server_path
+        files = CertificateFiles(pem, pem)
+        async with push_gateway(
+            PushGatewayConfig(url=shop.cloud.address.url, token=token, certificate=files), clock=clock
+        ):
+            await clock.advance(31.0)
+            await until(lambda: looks == [files])
 
 
 @pytest.mark.asyncio

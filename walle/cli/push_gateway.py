@@ -50,7 +50,7 @@ def gateway(
         tls=http_tls(ca_of(url)),
         host=host,
         http_port=http_port,
-        server_tls=CertificateFiles(tls_cert, tls_key).context if tls_cert and tls_key else None,
+        certificate=CertificateFiles(tls_cert, tls_key) if tls_cert and tls_key else None,
         business_app=business_app,
         pulls_s=pulls_per_s,
     )

@@ -6,6 +6,7 @@ and sessions are verified by a public key. Everything else, such as files, outco
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import ssl
@@ -19,6 +20,7 @@ from walle.cloud.background import in_background
 from walle.cloud.business_app import load_app
 from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.sessions import SessionRefusedError, SessionVerifier
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
@@ -149,7 +151,7 @@ class PushGatewayConfig:
     tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
     http_port: int = 0
-    server_tls: ssl.SSLContext | None = None
+    certificate: CertificateFiles | None = None  # of HTTPS; read again when its files change
     trusted_proxies: tuple[str, ...] = ()
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
     business_app: str = ""
@@ -179,11 +181,14 @@ async def push_gateway(config: PushGatewayConfig, *, clock: Clock | None = None)
             return session is not None and bool(follower.device_id(session))
 
         front = HttpFront(app, config.http_limits, knows, config.trusted_proxies)
-        async with (
-            in_background("the release table", follower.follow, clock),
-            serving(front, config.host, config.http_port, tls=config.server_tls) as url,
-        ):
-            yield url
+        async with contextlib.AsyncExitStack() as undo:
+            await undo.enter_async_context(in_background("the release table", follower.follow, clock))
+            context = None
+            if config.certificate is not None:
+                context = config.certificate.context
+                renew = functools.partial(config.certificate.follow, clock)
+                await undo.enter_async_context(in_background("renewal of HTTP's certificate", renew, clock))
+            yield await undo.enter_async_context(serving(front, config.host, config.http_port, tls=context))
 
 
 def _routes(follower: TableFollower, business: ASGIApp, answerer: Answerer) -> ASGIApp:
