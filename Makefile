@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-most test-rest test-pipeline-apps-security test-cpp test-security test-big test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,24 +23,26 @@ demo: $(STAMP)  ## ship the IPV task to a fleet of devices on this machine and w
 	@$(BIN)/walle demo $(DEMO_ARGS)
 
 # Two lanes of about the same length. The Python tests wait for much of their time: meanwhile the C++ tests are built, at
-# a lower priority, and then the tests of the pipeline, the apps and security run.
+# a lower priority, and then the tests of the pipeline, the apps, security and of devices' agents run.
 test: $(STAMP)  ## pass every test, C++ ones under ASan and UBSan
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-most test-rest
 
 # Compiling the tests takes half of the time of collecting them: the bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
+REST := tests/pipeline tests/apps tests/security tests/deploy/device tests/loadtest
+
 test-python: $(STAMP)  ## pass the Python tests, or those of TEST_ARGS
 	@$(PYTEST) $(TEST_ARGS)
 
 test-most: $(STAMP)
-	@$(PYTEST) --ignore tests/apps --ignore tests/pipeline --ignore tests/security
+	@$(PYTEST) $(addprefix --ignore ,$(REST))
 
-test-pipeline-apps-security: $(STAMP)
-	@$(PYTEST) -o cache_dir=.pytest_cache/rest tests/pipeline tests/apps tests/security
+test-python-rest: $(STAMP)
+	@$(PYTEST) -o cache_dir=.pytest_cache/rest $(REST)
 
 test-rest: $(STAMP)
-	@failed=0; for target in test-cpp test-pipeline-apps-security; do $(MAKE) --no-print-directory $$target || failed=1; done; exit $$failed
+	@failed=0; for target in test-cpp test-python-rest; do $(MAKE) --no-print-directory $$target || failed=1; done; exit $$failed
 
 # Without MAKEFLAGS, by which ninja would take its number of jobs from `make test`.
 test-cpp: $(STAMP)  ## build the C++ tests with sanitizers and run them
