@@ -28,7 +28,7 @@ COMMANDS = {
     "sign", "trust delegate", "trust init", "trust keys add", "trust keys remove", "trust publish",
     "trust revoke", "trust rotate", "trust show", "trust sign-root",
     "task add-file", "task check", "task dictionary", "task new", "task simulate",
-    "token add", "token list", "token revoke",
+    "token add", "token list", "token revoke", "group add", "group list", "group remove",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud
 from tests.sim.visits import EVENTS, TASK_CONFIG, event_at
 from tests.sim.vm_hosts import CRASHES
+from walle import cv, np
 from walle.deploy.release_client import ReleaseJson
 from walle.device import smoke_run
 
@@ -122,7 +124,53 @@ def execute(ctx, trigger):
 
 
 @pytest.mark.asyncio
-async def test_without_events_or_with_ones_that_name_files_a_version_is_only_loaded(tmp_path: Path) -> None:
+async def test_images_and_arrays_of_events_are_played_too(tmp_path: Path) -> None:
+    image = np.zeros((4, 5, 3), dtype="uint8")
+    events = [json.loads(line) for line in lines(2).splitlines()]
+    for event in events:
+        event["contents"] = {"image": {"$image": "frames/1.png"}, "sound": {"$npy": "a.npy"}}
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\n"
+    files: dict[str, str | bytes] = {
+        "simulation/frames/1.png": bytes(memoryview(cv.imencode(".png", image)[1])),
+        "simulation/a.npy": b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + header + struct.pack("<2f", 1, 2),
+        **FILES,
+    }
+    text = "".join(f"{json.dumps(event)}\n" for event in events)
+
+    def task(fault: str) -> str:
+        return f"""\
+def execute(ctx, trigger):
+    found = trigger["event"]["contents"]
+    if "image" in found and (found["image"].shape != (4, 5, 3) or list(found["sound"]) != [1.0, 2.0]):
+        raise ValueError(str(found)[:200])
+    if "image" in found and ctx.device["id"] == "d0":
+        {fault}
+    return 1
+"""
+
+    async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
+        user = User(device)
+        await shop.push("v1", main=task("pass"), config=CONFIG, **{"simulation/events.jsonl": text}, **files)
+        release = await ended(shop, "v1", user)
+        assert release["state"] == "full", release["reason"]
+        (found,) = (tmp_path / "d0" / "tasks").glob("*/versions/*/files/smoke-events")
+        assert {path.relative_to(found).as_posix() for path in found.rglob("*.*")} == {
+            "events.jsonl",
+            "frames/1.png",
+            "a.npy",
+        }
+        await shop.push("v2", main=task("1 // 0"), config=CONFIG, **{"simulation/events.jsonl": text}, **files)
+        release_id = await shop.release("v2", beta=["d0"])
+        async with asyncio.timeout(60):
+            while (totals := (await shop.releases.get(release_id))["totals"])["rejected"] == 0:
+                await user.visit()
+        assert totals["installed"] == 0
+        assert "ZeroDivisionError" in json.dumps(await shop.releases.failures(release_id))
+        assert user.has("v1")
+
+
+@pytest.mark.asyncio
+async def test_without_events_a_version_is_only_loaded(tmp_path: Path) -> None:
     config = CONFIG.replace('events.jsonl"', 'events.jsonl"\nsmoke_events = 0')
     async with shop_cloud(tmp_path) as shop, shop.device(tmp_path / "d0") as device:
         user = User(device)

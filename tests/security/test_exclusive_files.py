@@ -401,3 +401,34 @@ async def test_a_version_waits_for_the_file_that_it_requires_and_a_lost_one_does
             await until(lambda: device._exclusive.missing(device._versions.active["shop/count"].manifest) == "")
             assert await gallery(user) == SECRET.decode()
         assert (await shop.releases.get(released))["totals"]["failed"] == 0
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_waited_for_its_file_is_tried_with_it_before_it_replaces_another(tmp_path: Path) -> None:
+    """Its smoke run of when it was pulled said nothing: the runs had no file to read."""
+    simulation = {
+        "simulation/events.jsonl": "".join(f"{json.dumps(event_at(at).to_dict())}\n" for at in range(3)),
+        "simulation/exclusive/gallery.json": SECRET.decode(),
+    }
+    config = REQUIRED + '[simulation]\nevents = "simulation/events.jsonl"\n'
+    main = MAIN.replace("    return", "    assert b'faces' in data, 'no faces'\n    return")
+    async with shop_cloud(tmp_path) as shop:
+        await shop.push("v1", config=CONFIG, main="def execute(ctx, trigger):\n    return {'gallery': 'v1'}\n")
+        first = await shop.release("v1", beta=0)
+        async with shop.device(tmp_path / "mine", exclusive_interval_s=0.05, vm_host=False) as device:
+            user = User(device)
+            await shop.until(first, "full", users=[user])
+            await shop.push("v2", config=config, main=main, **simulation)
+            released = await shop.release("v2", beta=0)
+            await user.until(lambda: bool(device.agent._postponed))
+            assert (await put(shop, "mine", b"{}")).status_code == 204
+
+            async def is_refused() -> bool:
+                await user.visit()
+                totals = (await shop.releases.get(released))["totals"]
+                assert totals["installed"] == 0
+                return bool(totals["rejected"] == 1)
+
+            await until(is_refused)
+            assert user.has("v1")
+            assert "no faces" in json.dumps(await shop.releases.failures(released))

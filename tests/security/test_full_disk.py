@@ -90,6 +90,8 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/v1/identity/revoke"): ({"device_id": "stolen", "reason": "lost"}, 200, "lost"),
     ("POST", "/v1/tokens"): ({"name": "new", "roles": {"shop": "reader"}}, 507, "free some"),
     ("DELETE", "/v1/tokens/{name:path}"): ({}, 404, "none"),
+    ("PUT", "/v1/groups/{group}/{scenario}"): ({}, 422, "does not exist"),  # of one that exists: below
+    ("DELETE", "/v1/groups/{group}/{scenario}"): ({}, 404, "not in the group"),
     # Of files that there are: tests/security/test_exclusive_files.py and tests/deploy/cloud/test_exclusive_store.py.
     ("PUT", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
     ("DELETE", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
@@ -101,6 +103,7 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
 }
 BY_GIT = {"/git/{scenario}/git-upload-pack", "/git/{scenario}/git-receive-pack"}  # below
 BY_GIT |= {"/git/{scenario}/info/lfs/objects/batch", "/git/{scenario}/info/lfs/objects/{sha256}"}
+BY_GIT |= {path.replace("/git/", "/git/{group}/") for path in BY_GIT}
 
 
 def test_each_request_that_writes_says_what_to_do_and_stolen_devices_are_revoked(gateway: AttackedGateway) -> None:
@@ -126,6 +129,9 @@ def test_each_request_that_writes_says_what_to_do_and_stolen_devices_are_revoked
             if answer.status_code != status or word not in answer.text:
                 other.append((path, answer.status_code, answer.text))
         assert not other
+        moved = api(gateway, "PUT", "/v1/groups/market/shop")
+        assert (moved.status_code, "free some" in moved.text) == (507, True)
+        assert api(gateway, "GET", "/v1/groups").json()[0]["group"] == ""
         # Its file has room kept for revocations; what is written into the audit log first may still fit or not.
         made = api(gateway, "POST", "/v1/identity/tokens", device_id="new", uses=1, life_s=60.0)
         assert made.status_code == 201 or (made.status_code == 507 and "make room" in made.text)

@@ -86,6 +86,9 @@ def request_of(rule: RouteRule, release_id: str) -> tuple[str, str, dict[str, An
         path = path.replace("shop.git", "shop").replace("{task}", "count").replace("{version}", "v1")
     path = path.replace("{device_id:path}", "d0").replace("{name:path}", "nobody-has-this-name")
     path = path.replace("/docs/assets/{path:path}", "/docs/assets/swagger-ui.css").replace("{address:path}", "0" * 64)
+    path = path.replace("{group}", "market")
+    if path.startswith("/v1/groups/"):
+        path = path.replace("shop.git", "shop")
     if path.startswith("/v1/exclusive/"):
         path = path.replace("shop.git", "shop").replace("{task}", "count").replace("{name}", "a?device=d0")
     path = path.replace("{sha256}", "0" * 64)

@@ -146,7 +146,7 @@ def test_names_are_taken_once_and_the_last_lasting_admin_stays(path: Path) -> No
     [
         ({"shop": Role.ADMIN}, {}, "admin is for the whole cloud"),
         ({"shop": Role.METRICS}, {}, "metrics is for the whole cloud"),
-        ({"../x": Role.READER}, {}, "neither"),
+        ({"../x": Role.READER}, {}, "GROUP"),
         ({"shop": Role.AUTHOR}, {"shop": ()}, "list of 1 to 100"),
         ({"shop": Role.AUTHOR}, {"shop": ("a\nb",)}, "not a pattern"),
     ],

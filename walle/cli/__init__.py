@@ -51,7 +51,7 @@ def walle(
 # `walle device run` works with the device's packages only.
 _COMMANDS = (
     "demo", "task", "release", "sign", "trust", "cloud", "login",
-    "token", "device", "attributes", "file", "files", "features", "model", "audit", "figures",
+    "token", "group", "device", "attributes", "file", "files", "features", "model", "audit", "figures",
 )  # fmt: skip
 for _name in _COMMANDS:
     importlib.import_module(f"walle.cli.{_name}").register(app)

@@ -73,6 +73,7 @@ UploadsOption = Annotated[
 ]
 TaskOption = Annotated[str, typer.Option(help="Only of this task, SCENARIO/TASK, such as shop/visits.")]
 TopicOption = Annotated[str, typer.Option(help="Only of this topic, such as shop/visits or shop/visits/clicks.")]
+GroupOption = Annotated[str, typer.Option(help="Only of the scenarios of this group; with --url.")]
 DeviceOption = Annotated[str, typer.Option(help="Only of the device with this id.")]
 SinceOption = Annotated[
     str, typer.Option(help="Only those received since: 15m, 2h, 3d ago, or 2026-11-22T10:00 (local time).")
@@ -86,6 +87,7 @@ def tail(
     uploads: UploadsOption = "",
     task: TaskOption = "",
     topic: TopicOption = "",
+    group: GroupOption = "",
     device: DeviceOption = "",
     since: SinceOption = "",
     until: UntilOption = "",
@@ -105,7 +107,8 @@ def tail(
     (by the cloud's), payload. What JSON lacks is {"$bytes": base64} and {"$float": "nan"}. With --follow a cloud that
     does not answer is asked again, and nothing is shown twice.
     """
-    wanted = _wanted(task, topic, device, since, until)
+    _check_group(group, uploads)
+    wanted = _wanted(task, topic, group, device, since, until)
 
     async def run(source: _Source) -> None:
         if since and lines is None:
@@ -180,6 +183,7 @@ def export(
     uploads: UploadsOption = "",
     task: TaskOption = "",
     topic: TopicOption = "",
+    group: GroupOption = "",
     device: DeviceOption = "",
     since: SinceOption = "",
     until: UntilOption = "",
@@ -196,7 +200,8 @@ def export(
     """
     from walle.feature_files import Export
 
-    wanted = _wanted(task, topic, device, since, until)
+    _check_group(group, uploads)
+    wanted = _wanted(task, topic, group, device, since, until)
     what = {"source": name_of_store(uploads) or url, **wanted}
 
     async def run(source: _Source) -> int:
@@ -236,10 +241,16 @@ async def _export(source: _Source, exporting: "Export", *, as_json: bool) -> Non
 # --- the source -------------------------------------------------------------------------------------------------------
 
 
-def _wanted(task: str, topic: str, device: str, since: str, until: str) -> dict[str, str | int]:
+def _check_group(group: str, uploads: str) -> None:
+    if group and uploads:
+        what = "a store of uploads does not have the groups; name the cloud with --url"
+        raise typer.BadParameter(what, param_hint="--group")
+
+
+def _wanted(task: str, topic: str, group: str, device: str, since: str, until: str) -> dict[str, str | int]:
     """Return the filter as the fields of the cloud's query, without those that are empty."""
     now_s = time.time()
-    texts = {"task": task, "topic": topic, "device": device}
+    texts = {"task": task, "topic": topic, "group": group, "device": device}
     times = {
         "since_ms": parse_time(since, now_s) if since else None,
         "until_ms": parse_time(until, now_s) if until else None,

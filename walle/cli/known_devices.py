@@ -41,6 +41,7 @@ def list_devices(
     ] = False,
     search: Annotated[str, typer.Option(help="Only devices whose id has this part.")] = "",
     task: Annotated[str, typer.Option(help="Only devices that have this task, as scenario/task.")] = "",
+    group: Annotated[str, typer.Option(help="Only devices that have tasks of this group's scenarios.")] = "",
     version: Annotated[str, typer.Option(help="Only devices on which this version is active, such as v3.")] = "",
     state: Annotated[
         str, typer.Option(help="Only devices with this latest outcome: installed, rejected, reverted, removed, run.")
@@ -59,13 +60,14 @@ def list_devices(
     certificate, and when it last proved its key. So does `--cloud`, on the machine of the cloud.
     """
     if enrolled or cloud is not None:
-        if task or version or state or app_version or failing or seen_within_s:
+        if task or group or version or state or app_version or failing or seen_within_s:
             raise typer.BadParameter("enrolled devices are found by --search only", param_hint="--enrolled")
         list_enrolled(url, token, cloud, search=search, limit=limit, after=after, as_json=as_json)
         return
     if not url:
         raise typer.BadParameter("name the cloud with --url, or its folder with --cloud", param_hint="--url")
     query: dict[str, str | float] = {"search": search, "task": task, "version": version, "app_version": app_version}
+    query["group"] = group
     query |= {"failing": "true" if failing else "", "seen_within_s": seen_within_s, "state": state}
     query = {key: value for key, value in query.items() if value}
 

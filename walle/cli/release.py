@@ -118,6 +118,7 @@ def start(
 def status(
     url: UrlOption,
     release_id: Annotated[str, typer.Argument(help="One release, with its history; all of them if not given.")] = "",
+    group: Annotated[str, typer.Option(help="List those of the scenarios of this group only.")] = "",
     token: TokenOption = "",
     as_json: JsonFlag = False,
 ) -> None:
@@ -125,8 +126,10 @@ def status(
 
     A failure is shown with its place, its counts, and the traceback and last log lines of the latest report of it.
     """
+    if release_id and group:
+        raise typer.BadParameter("give a release or a group, not both", param_hint="--group")
     if not release_id:
-        releases = run_client(url, token, lambda client: client.list_all())
+        releases = run_client(url, token, lambda client: client.list_all(group))
         if as_json:
             emit(releases, as_json=True)
         else:

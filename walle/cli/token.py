@@ -36,12 +36,16 @@ def add(
     name: NameArgument,
     url: UrlOption,
     role: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             help="SCENARIO=ROLE, once for each: reader, author, author:BRANCH,BRANCH-* or releaser; *=ROLE for every"
             " scenario, also metrics and admin."
         ),
-    ],
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(help="GROUP=ROLE, once for each: the role in each scenario of the group, now and later."),
+    ] = None,
     token: TokenOption = "",
     days: Annotated[float, typer.Option(help="Days until it expires; 0: never.", min=0)] = 90.0,
     save_to: Annotated[
@@ -50,7 +54,7 @@ def add(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a token and show it, this once: the cloud keeps only a hash of it."""
-    roles, branches = _parse_roles(role)
+    roles, branches = _parse_roles(role or [], group or [])
     made = _run(url, token, lambda client: client.add(name, roles, branches=branches, days=days or None))
     until = _time(made["expires_s"])
     if save_to is None:
@@ -74,18 +78,23 @@ def revoke(name: NameArgument, url: UrlOption, token: TokenOption = "", as_json:
     emit({"revoked": name}, as_json=as_json, text=f"the token of {escape(name)} is revoked")
 
 
-def _parse_roles(texts: list[str]) -> tuple[dict[str, str], dict[str, list[str]]]:
+def _parse_roles(for_scenarios: list[str], for_groups: list[str]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return role and branches by scenario, `*` or GROUP/*."""
+    if not for_scenarios and not for_groups:
+        raise typer.BadParameter("give a role, such as --role cart=author or --group shop=author", param_hint="--role")
     roles, branches = {}, {}
-    for text in texts:
-        scenario, equals, role = text.partition("=")
-        if not equals or not scenario:
-            raise typer.BadParameter(f"{text!r} is not SCENARIO=ROLE, such as shop=author", param_hint="--role")
+    texts = [(text, "--role", "SCENARIO", "") for text in for_scenarios]
+    texts += [(text, "--group", "GROUP", "/*") for text in for_groups]
+    for text, option, what, end in texts:
+        name, equals, role = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not {what}=ROLE, such as shop=author", param_hint=option)
         role, colon, patterns = role.partition(":")
         if colon and role != "author":
-            raise typer.BadParameter(f"{text!r}: only an author has branches", param_hint="--role")
-        roles[scenario] = role
+            raise typer.BadParameter(f"{text!r}: only an author has branches", param_hint=option)
+        roles[name + end] = role
         if colon:
-            branches[scenario] = patterns.split(",")
+            branches[name + end] = patterns.split(",")
     return roles, branches
 
 

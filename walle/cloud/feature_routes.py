@@ -42,6 +42,7 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
     async def features(
         task: Annotated[str, Query(description="SCENARIO/TASK; all if empty", max_length=200)] = "",
         topic: Annotated[str, Query(description="all if empty", max_length=1024)] = "",
+        group: Annotated[str, Query(description="of scenarios; all if empty", max_length=200)] = "",
         device: Annotated[str, Query(description="all if empty", max_length=1024)] = "",
         since_ms: Annotated[int | None, Query(description="received from this time on", ge=0, le=2**53)] = None,
         until_ms: Annotated[int | None, Query(description="received before this time", ge=0, le=2**53)] = None,
@@ -63,7 +64,12 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
         for named in (task, topic):
             if named and not may_read(identity, named):
                 raise AccessError(403, f"{identity.name} does not have the role reader for features of {named[:200]}")
-        reader = FeatureReader(uploads(), wanted, lambda found: may_read(identity, found))
+
+        def is_listed(found: str) -> bool:
+            its = identity.groups.group_of(found.partition("/")[0]) if group else ""
+            return its == group and may_read(identity, found)
+
+        reader = FeatureReader(uploads(), wanted, is_listed)
         async with reading:
             try:
                 page = await (reader.latest(latest) if latest else reader.page(after, limit))

@@ -52,6 +52,7 @@ from walle.deploy.cloud.exclusive_api import DeviceKey, cen_router, exclusive_ro
 from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
+from walle.deploy.cloud.group_api import group_router
 from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
@@ -287,6 +288,7 @@ class GatewayNode:
             targeting_router(releases, monitor, lambda: self._answerer.table, access, uploaded=lambda: uploaded.current)
         )
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
+        app.include_router(group_router(self._home.repos, access, audit))
         app.include_router(trust_router(self._home.trust))
 
         def may_follow(authorization: str) -> None:

@@ -38,7 +38,7 @@ class CloudHome:
         keys/files.json     signs addresses of files
         keys/group-files.key  encrypts exclusive files of groups
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
-        authority/          the servers' certificate authority
+        groups.toml         groups of scenarios     authority/          the servers' certificate authority
         identity/           keys that make devices' identities, for the identity node alone
         repos/              task repositories       files/              what /cdn serves
         attributes.toml     attributes of devices that rules of releases may name, written by the cloud's owner

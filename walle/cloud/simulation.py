@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from walle import plain
-from walle.cloud.image_decoder import ImageDecoder
 from walle.deploy.cloud.bundle import Bundle, unpack
 from walle.deploy.cloud.device_group import DeviceGroup, GroupResult
 from walle.deploy.cloud.simulation_result import SimulationResult
-from walle.engine_ext import _core
 from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import VmHost, shared_host
 from walle.errors import DeployError, VMError, WalleError
 from walle.event_play import EventPlay, PlayedRun
+from walle.image_decoder import ImageDecoder, resolve_apart
 from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_log import EventLog
 from walle.pipeline.events import Event, EventError
@@ -234,16 +233,7 @@ class Simulator:
 
     async def _resolved(self, named: EventFiles, event: Event) -> Event:
         """Return the event with the files that it names, of which images are decoded apart from this process."""
-        if not named.has_any(event):
-            return event
-        images, loop = self._images, asyncio.get_running_loop()
-        if images is None:
-            return await asyncio.to_thread(named.resolved, event)
-
-        def decode_image(data: bytes) -> _core.ndarray:
-            return asyncio.run_coroutine_threadsafe(images.decode(data), loop).result()
-
-        return await asyncio.to_thread(named.resolved, event, decode_image)
+        return await resolve_apart(named, event, self._images)
 
     def _on_log_of(self, device: str, position: int | None) -> OnLog | None:
         return None if self._on_log is None else functools.partial(self._on_log, device, position)

@@ -222,9 +222,9 @@ class ReleaseClient(CloudClient):
             return {}
         return evidence
 
-    async def list_all(self) -> list[ReleaseJson]:
-        """Return every release, newest first."""
-        releases: list[ReleaseJson] = await self._call("GET", _PATH)
+    async def list_all(self, group: str = "") -> list[ReleaseJson]:
+        """Return every release, newest first, or those of the scenarios of a group."""
+        releases: list[ReleaseJson] = await self._call("GET", _PATH, parameters={"group": group} if group else None)
         return releases
 
     async def explain(self, device_id: str, task: str = "") -> ExplanationJson:

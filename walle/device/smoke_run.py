@@ -1,14 +1,15 @@
 """Check of a version on its device before it is activated: it is loaded, and plays the events that travel with it.
 
-The events are the first of those of its simulation (`SMOKE_FILE`). They run in the VM host with the limits of the task
-and the attributes of this device, in a feature store, a history and a state of their own that are removed afterwards:
-the outputs go nowhere. There is no cloud: `ctx.escalate` fails as on a device that is offline. The active version goes
-on meanwhile, in VMs of its own: what a bad version does to its VM counts for no other.
+The events are the first of those of its simulation, with the images and arrays that they name. They run in the VM host
+with the limits of the task and the attributes of this device, in a feature store, a history and a state of their own
+that are removed afterwards: the outputs go nowhere. There is no cloud: `ctx.escalate` fails as on a device that is
+offline. The active version goes on meanwhile, in VMs of its own: what a bad version does to its VM counts for no other.
 
 A version without such events is loaded only, as is one whose events trigger nothing.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import shutil
@@ -23,11 +24,21 @@ from walle.engine_ext.vm.callbacks import Callbacks
 from walle.engine_ext.vm.host import HostStartError, VmHost
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, HostLost
 from walle.event_play import EventPlay, PlayedRun
+from walle.image_decoder import ImageDecoder, resolve_apart
 from walle.pipeline.database import StoreError
+from walle.pipeline.event_files import EventFiles
 from walle.pipeline.event_history import EventHistoryError
 from walle.pipeline.event_log import EventLog
-from walle.pipeline.events import EventError
-from walle.protocol import MAX_SMOKE_BYTES, SMOKE_FILE, Attribute, Manifest
+from walle.pipeline.events import Event, EventError
+from walle.protocol import (
+    MAX_SMOKE_BYTES,
+    MAX_SMOKE_FILE_BYTES,
+    SMOKE_EVENTS,
+    SMOKE_FILE,
+    SMOKE_FOLDER,
+    Attribute,
+    Manifest,
+)
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, TaskLog, last_lines
 from walle.task_runner import TaskRunner, deadline_s
@@ -37,6 +48,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_RUNS = 3
 _LEAST_S = 10.0  # for all runs of a version, in which it has _MAX_RUNS times its deadline at least
 _AT_ONCE = 2  # versions of different tasks
+_MAX_ARRAY_BYTES = 8 << 20  # of an event's images and arrays: a frame of 1920 by 1080 has 6.2 MB
 _NOT_OF_VERSION = (HostLost, HostStartError, StoreError, EventHistoryError)
 
 
@@ -80,22 +92,24 @@ class SmokeRun:
             runner = TaskRunner(1, task_log=self._task_log, host=self._host)  # its strikes end with it
             try:
                 await runner.load(files, manifest)
-                if await asyncio.to_thread(_has_events, files, manifest):
-                    await self._try(runner, files, manifest)
+                events = await asyncio.to_thread(_events_of, files, manifest)
+                if events is not None:
+                    with contextlib.closing(_Events(events, self._host)) as log:
+                        await self._try(runner, files, manifest, log)
             finally:
                 runner.drop(files, manifest)
                 await runner.close()
 
-    async def _try(self, runner: TaskRunner, files: Path, manifest: Manifest) -> None:
+    async def _try(self, runner: TaskRunner, files: Path, manifest: Manifest, events: "_Events") -> None:
         limit_s = max(_LEAST_S, 2 * _MAX_RUNS * deadline_s(manifest))
         try:
             async with asyncio.timeout(limit_s):
                 try:
-                    await self._play(runner, files, manifest)
+                    await self._play(runner, files, manifest, events)
                 except CheckFailedError as error:
                     if not isinstance(error.__cause__, DeadlineExceeded):
                         raise
-                    await self._play(runner, files, manifest)  # the first run of a VM is the slowest
+                    await self._play(runner, files, manifest, events)  # the first run of a VM is the slowest
         except TimeoutError:
             what = "its smoke run was ended, which does not count against it: it took more than"
             _LOG.warning("%s %s: %s %g s", manifest.name, manifest.version, what, limit_s)
@@ -103,7 +117,7 @@ class SmokeRun:
             what = "its smoke run was not made, which does not count against it"
             _LOG.warning("%s %s: %s: %s", manifest.name, manifest.version, what, error)
 
-    async def _play(self, runner: TaskRunner, files: Path, manifest: Manifest) -> None:
+    async def _play(self, runner: TaskRunner, files: Path, manifest: Manifest, events: "_Events") -> None:
         await asyncio.to_thread(self._folder.mkdir, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             runs = _Runs(manifest, self._task_log, self._exclusive)
@@ -119,9 +133,9 @@ class SmokeRun:
                 share_arrays=self._host is not None,
             )
             async with play as device:
-                for position, event in await asyncio.to_thread(list, EventLog(files / SMOKE_FILE)):
+                for position, event in await events.all():
                     try:
-                        await device.play(event, position)
+                        await device.play(await events.resolved(event), position)
                     except EventError as error:
                         _LOG.info("%s %s: a smoke event is refused: %s", manifest.name, manifest.version, error)
                     if runs.failed is not None:
@@ -175,6 +189,31 @@ class _Runs:
             raise
 
 
-def _has_events(files: Path, manifest: Manifest) -> bool:
-    entry = next((one for one in manifest.files if one.path == SMOKE_FILE), None)
-    return entry is not None and entry.size_bytes <= MAX_SMOKE_BYTES and (files / SMOKE_FILE).is_file()
+class _Events:
+    """The smoke events of a version, until `close`. Images are decoded in a process of their own, as in a VM host."""
+
+    def __init__(self, log: Path, host: VmHost | None) -> None:
+        self._log = log
+        self._files = EventFiles.beside(log) if log.name != SMOKE_FILE else EventFiles.of({})
+        self._images = None if host is None else ImageDecoder(host, max_bytes=_MAX_ARRAY_BYTES)
+
+    async def all(self) -> list[tuple[int, Event]]:
+        return await asyncio.to_thread(list, EventLog(self._log))
+
+    async def resolved(self, event: Event) -> Event:
+        """Return the event with its images and arrays. Raises EventError, also where they are too large."""
+        return await resolve_apart(self._files, event, self._images, max_bytes=_MAX_ARRAY_BYTES)
+
+    def close(self) -> None:
+        if self._images is not None:
+            self._images.close()
+
+
+def _events_of(files: Path, manifest: Manifest) -> Path | None:
+    """Return the log of the version's smoke events, None where it has none, or more than a device takes."""
+    sizes = {entry.path: entry.size_bytes for entry in manifest.files}
+    beside_bytes = sum(size for path, size in sizes.items() if path.startswith(SMOKE_FOLDER) and path != SMOKE_EVENTS)
+    for path in (SMOKE_EVENTS, SMOKE_FILE):
+        if path in sizes and sizes[path] <= MAX_SMOKE_BYTES and beside_bytes <= MAX_SMOKE_FILE_BYTES:
+            return files / path if (files / path).is_file() else None
+    return None

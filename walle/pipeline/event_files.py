@@ -8,6 +8,7 @@ are relative to the folder of the log and do not leave it.
 from __future__ import annotations
 
 import ast
+import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -64,8 +65,12 @@ class EventFiles:
         """Return whether the event names a file."""
         return _names_file(event.contents, 0)
 
-    def resolved(self, event: Event, decode_image: DecodeImage | None = None) -> Event:
+    def resolved(
+        self, event: Event, decode_image: DecodeImage | None = None, *, max_bytes: int = MAX_ARRAY_BYTES
+    ) -> Event:
         """Return the event with arrays in the place of the files that it names, itself if it names none.
+
+        The arrays have at most `max_bytes` together.
 
         `decode_image` returns the image of a file's bytes or raises ValueError; without it that is done here, by
         libraries in C, which is not for files of strangers.
@@ -75,15 +80,17 @@ class EventFiles:
         """
         if not self.has_any(event):
             return event
-        contents = _Resolver(self._read, decode_image or _image).resolve(event.contents, "contents", 0)
+        resolver = _Resolver(self._read, decode_image or functools.partial(_image, max_bytes), max_bytes)
+        contents = resolver.resolve(event.contents, "contents", 0)
         return Event(event.event_id, event.page_id, event.ts_ms, contents)
 
 
 class _Resolver:
     """Loading of the files that one event names, within the bound on its arrays: a few bytes may name a file often."""
 
-    def __init__(self, read: Callable[[str], bytes | None], decode_image: DecodeImage) -> None:
+    def __init__(self, read: Callable[[str], bytes | None], decode_image: DecodeImage, max_bytes: int) -> None:
         self._read = read
+        self._max_bytes = max_bytes
         self._loads = ((IMAGE_KEY, decode_image), (ARRAY_KEY, _array))
         self._array_bytes = 0
 
@@ -120,8 +127,8 @@ class _Resolver:
         except (ValueError, EngineError) as error:
             raise EventError(place, f"file {path!r} {error}") from error
         self._array_bytes += array.nbytes
-        if self._array_bytes > MAX_ARRAY_BYTES:
-            what = f"file {path!r} makes the event's arrays larger than {MAX_ARRAY_BYTES} bytes; name fewer files"
+        if self._array_bytes > self._max_bytes:
+            what = f"file {path!r} makes the event's arrays larger than {self._max_bytes} bytes; name fewer files"
             raise EventError(place, what)
         return array
 
@@ -134,10 +141,10 @@ def _names_file(value: Any, depth: int) -> bool:
     return isinstance(value, list) and any(_names_file(item, depth + 1) for item in value)
 
 
-def _image(data: bytes) -> _core.ndarray:
-    found = image_files.decode(data, max_pixels=MAX_ARRAY_BYTES // 3)
+def _image(max_bytes: int, data: bytes) -> _core.ndarray:
+    found = image_files.decode(data, max_pixels=max_bytes // 3)
     if found is None:
-        raise ValueError(f"is not a JPEG or PNG image of at most {MAX_ARRAY_BYTES // 3} pixels, or is damaged")
+        raise ValueError(f"is not a JPEG or PNG image of at most {max_bytes // 3} pixels, or is damaged")
     return found
 
 

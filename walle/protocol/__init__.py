@@ -34,7 +34,17 @@ from walle.protocol.exclusive import (
 )
 from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, check_sha256, printable, whole_characters
 from walle.protocol.history import HistoryPolicy
-from walle.protocol.manifests import MAX_SMOKE_BYTES, PHASES, SMOKE_FILE, Envelope, FileEntry, Manifest
+from walle.protocol.manifests import (
+    MAX_SMOKE_BYTES,
+    MAX_SMOKE_FILE_BYTES,
+    PHASES,
+    SMOKE_EVENTS,
+    SMOKE_FILE,
+    SMOKE_FOLDER,
+    Envelope,
+    FileEntry,
+    Manifest,
+)
 from walle.protocol.outcomes import Failure, FailureClass, Outcome, OutcomeBatch, OutcomeKind
 from walle.protocol.output import Destination, OutputPolicy
 from walle.protocol.push import (
@@ -110,13 +120,16 @@ __all__ = [
     "MAX_PARTS",
     "MAX_SEQ",
     "MAX_SMOKE_BYTES",
+    "MAX_SMOKE_FILE_BYTES",
     "OLDEST_PROTOCOL",
     "PHASES",
     "PRIORITIES",
     "PROFILE_HEADER",
     "PROTOCOL_VERSION",
     "SEAL_OVERHEAD_BYTES",
+    "SMOKE_EVENTS",
     "SMOKE_FILE",
+    "SMOKE_FOLDER",
     "TASKS_HEADER",
     "TRUST_HEADER",
     "Ack",

@@ -16,6 +16,9 @@ from walle.protocol.triggers import FullPolicy, QueuePolicy, TriggerCondition
 
 SMOKE_FILE = "smoke.jsonl"  # of a version: events that a device plays before it activates it
 MAX_SMOKE_BYTES = 16 << 10
+SMOKE_FOLDER = "smoke-events/"  # in place of SMOKE_FILE: events that name images and arrays, with these files
+SMOKE_EVENTS = f"{SMOKE_FOLDER}events.jsonl"
+MAX_SMOKE_FILE_BYTES = 256 << 10  # of these files together
 PHASES = ("preprocess", "execute", "postprocess")  # of a task, in their order
 
 

@@ -41,10 +41,10 @@ class Profile:
         ).decode()
 
     @classmethod
-    def from_header(cls, header: str) -> Self:
+    def from_header(cls, header: str, *, max_bytes: int = MAX_HEADER_BYTES) -> Self:
         """Parse the header. Raises ProtocolError, which names the part, if it is not a profile."""
-        if len(header) > cls.MAX_HEADER_BYTES:
-            raise ProtocolError(PROFILE_HEADER, f"{len(header)} bytes, more than {cls.MAX_HEADER_BYTES}")
+        if len(header) > max_bytes:
+            raise ProtocolError(PROFILE_HEADER, f"{len(header)} bytes, more than {max_bytes}")
         value = parse_object(header, PROFILE_HEADER)
         return cls(
             take_id(value, "d", PROFILE_HEADER),

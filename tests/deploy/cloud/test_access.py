@@ -88,7 +88,7 @@ def test_any_header_is_answered(header: str) -> None:
             f"[tokens.anna]\nsha256 = '{DIGEST}'\nroles = {{}}\nexpires_s = 'soon'",
             "expires_s: must be seconds",
         ),
-        (f"[tokens.anna]\nsha256 = '{DIGEST}'\nroles = {{ '../x' = 'read' }}", "neither \\* nor a scenario"),
+        (f"[tokens.anna]\nsha256 = '{DIGEST}'\nroles = {{ '../x' = 'read' }}", "not \\*, GROUP/\\* or a scenario"),
         ("[", "is not TOML"),
     ],
 )

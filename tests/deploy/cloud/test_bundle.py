@@ -17,7 +17,10 @@ from walle.engine_ext.vm.bytecode import compile_source
 from walle.protocol import (
     DICTIONARY_MARK,
     MAX_SMOKE_BYTES,
+    MAX_SMOKE_FILE_BYTES,
+    SMOKE_EVENTS,
     SMOKE_FILE,
+    SMOKE_FOLDER,
     Manifest,
     ProtocolError,
     QueuePolicy,
@@ -175,6 +178,7 @@ def test_same_tree_gives_the_same_bytes_in_every_process(tmp_path: Path) -> None
         ({"task.toml": listing("a.pyc"), "a.pyc": b""}, "task.toml", 0, "code travels as the cloud compiles it"),
         ({"task.toml": listing("simulation/a"), "simulation/a": b""}, "task.toml", 0, "simulation/ stays on the cloud"),
         ({"task.toml": listing("smoke.jsonl"), "smoke.jsonl": b""}, "task.toml", 0, "the cloud makes it of the events"),
+        ({"task.toml": listing("smoke-events/a"), "smoke-events/a": b""}, "task.toml", 0, "the cloud makes it of the"),
         ({"task.toml": listing("main.pyc/a"), "main.pyc/a": b""}, "task.toml", 0, "a folder has the name 'main.pyc'"),
         ({"task.toml": CONFIG + b'[simulation]\nevents = "e"'}, "task.toml", 0, "events: file 'e' does not exist"),
         ({"task.toml": CONFIG.replace(b"ipv", b"cart")}, "task.toml", 0, "is 'cart', but the version is one of 'ipv'"),
@@ -317,3 +321,36 @@ def test_the_first_events_of_the_simulation_travel(events: bytes, says: bytes, l
         assert abs(len(data.splitlines()) - lines) <= (3 if lines > 200 else 0)
         assert data.replace(b"\n", b"") in events.replace(b"\n", b"").replace(b"\r", b"")
     assert not any(path.startswith("simulation") for path in (entry.path for entry in bundle.manifest.files))
+
+
+FRAME = b'{"event_id":"frame","page_id":"cam","ts_ms":1,"contents":{"frames":[{"$image":"%s"}]}}\n'
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes", "travel"),
+    [
+        (["a.jpg", "in/b.png", "a.jpg"], [1000, 2000], 3),
+        (["a.jpg", "missing.jpg", "a.jpg"], [1000, 0], 1),
+        (["a.jpg", "../task.toml"], [1000, 0], 1),
+        (["a.jpg", "in/b.png"], [1000, MAX_SMOKE_FILE_BYTES], 1),
+        (["a.jpg", "in/b.png"], [1000, MAX_SMOKE_FILE_BYTES - 1000], 2),
+        (["a.jpg"], [MAX_SMOKE_FILE_BYTES + 1, 0], 0),
+        (["e.jsonl", "a.jpg"], [1000, 0], 2),
+        (["events.jsonl", "a.jpg"], [1000, 0], 0),
+    ],
+)
+def test_small_files_travel_with_the_events_that_name_them(names: list[str], sizes: list[int], travel: int) -> None:
+    config = CONFIG + b'[simulation]\nevents = "simulation/e.jsonl"\n'
+    files = {"a.jpg": bytes(sizes[0]), "unused.jpg": b"x", "events.jsonl": b"{}"}
+    files |= {"in/b.png": b"b" * sizes[1]} if sizes[1] else {}
+    tree = FILES | {"task.toml": config, **{f"simulation/{path}": data for path, data in files.items()}}
+    events = b"".join(FRAME % name.encode() for name in names)
+    bundle = build_bundle(task_version(tree | {"simulation/e.jsonl": events}), SIGNER)
+    paths = {entry.path: bundle.blobs[entry.sha256] for entry in bundle.manifest.files}
+    assert SMOKE_FILE not in paths, "a device of an older walle would run the version on names of files"
+    chosen = {f"{SMOKE_FOLDER}{name}" for name in names[:travel]}
+    assert {path for path in paths if path.startswith(SMOKE_FOLDER)} == chosen | ({SMOKE_EVENTS} if travel else set())
+    if travel:
+        assert paths[SMOKE_EVENTS].count(b"\n") == travel
+        assert paths[SMOKE_EVENTS] == b"".join(events.splitlines(keepends=True)[:travel])
+    assert sum(len(paths[path]) for path in chosen) <= MAX_SMOKE_FILE_BYTES

@@ -165,6 +165,26 @@ async def test_forged_profiles_displace_no_device_that_reported(registry: Device
 
 
 @pytest.mark.asyncio
+async def test_a_device_of_348_tasks_is_listed_whole_and_a_page_ends_where_its_tasks_are_many(
+    registry: DeviceRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = {f"shop/{number:03}_a_task_of_an_ordinary_name": "v12" for number in range(348)}
+    for name in ("d1", "d2", "d3"):
+        registry.note(header(name, tasks))
+    assert {task.task: task.active for task in (await registry.get("d1")).tasks} == tasks
+    registry.note(header("d1", {**tasks, "shop/000_a_task_of_an_ordinary_name": "v13"}))
+    registry.take(batch("d1", *(run(task, "v12", ok=1) for task in tasks)))
+    found = (await registry.get("d1")).tasks
+    assert [task.active for task in found] == ["v13", *["v12"] * 347]
+    assert {task.ok for task in found} == {1}
+    monkeypatch.setattr("walle.deploy.cloud.device_registry.MAX_PAGE_TASKS", 500)
+    first = await registry.page(DeviceQuery())
+    rest = await registry.page(DeviceQuery(after=first.after))
+    assert [device.device_id for device in first.devices] == ["d1", "d2"]
+    assert ([device.device_id for device in rest.devices], rest.after, first.total) == (["d3"], "", 3)
+
+
+@pytest.mark.asyncio
 async def test_one_device_has_bounded_tasks_and_failures(registry: DeviceRegistry) -> None:
     registry.note(header("d1", {f"shop/t{number}": "v1" for number in range(300)}))
     for number in range(200):

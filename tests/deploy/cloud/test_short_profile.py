@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sim.release_world import table_of
+from walle.deploy.cloud.device_changes import MAX_SIGHTING_BYTES
 from walle.deploy.cloud.push import ERROR_HEADER, MAX_DECIDED, Answerer, Headers
 from walle.protocol import (
     MAX_PARTS,
@@ -227,10 +228,9 @@ def test_a_device_that_was_seen_is_listed_with_its_tasks() -> None:
     device = _Device("d0", {f"shop/{name}": "v1" for name in NAMES})
     device.settle(answerer)
     (header,) = answerer.take_seen().values()
-    profile = Profile.from_header(header.decode())
+    profile = Profile.from_header(header.decode(), max_bytes=MAX_SIGHTING_BYTES)
     assert (profile.device_id, profile.app_version, profile.attributes) == ("d0", "10.0", {"os": "android"})
-    assert len(profile.tasks) > 100
-    assert profile.tasks.items() <= device.tasks.items()
+    assert profile.tasks == device.tasks
 
 
 @pytest.mark.parametrize("said", ["x" * 3_000, "\u0448" * 1_500, "\u0448" * 1_900])
@@ -241,9 +241,23 @@ def test_a_device_of_long_attributes_is_listed_with_the_tasks_that_fit(said: str
     raw = raw.decode("unicode_escape").encode()  # as other clients write it
     answerer.headers(raw, "d0", parts_to_header(parts).encode())
     (header,) = answerer.take_seen().values()
-    profile = Profile.from_header(header.decode())
+    profile = Profile.from_header(header.decode(), max_bytes=MAX_SIGHTING_BYTES)
     assert profile.attributes == {"said": said}
-    assert len(profile.tasks) > 50
+    assert len(profile.tasks) == len(NAMES)
+
+
+def test_of_a_device_with_long_names_the_tasks_are_listed_that_fit() -> None:
+    names = [f"{name}_{'x' * 150}" for name in NAMES]
+    answerer = Answerer(table_of(1, ipv="v1"))
+    parts = parts_of({f"shop/{name}": "v1" for name in names}, {})
+    answerer.headers(
+        ShortProfile("10.0", {}, [part_digest(part) for part in parts]).to_header().encode(),
+        "d0",
+        parts_to_header(parts).encode(),
+    )
+    (header,) = answerer.take_seen().values()
+    profile = Profile.from_header(header.decode(), max_bytes=MAX_SIGHTING_BYTES)
+    assert 150 < len(profile.tasks) < len(names)
 
 
 @given(

@@ -4,15 +4,17 @@ access control").
 ```
 [tokens.anna]
 sha256 = "9f86d0..."                  # of the token; the file itself grants no access
-roles = { shop = "author", "*" = "reader" }
+roles = { shop = "author", "market/*" = "releaser", "*" = "reader" }
 branches = { shop = ["ipv", "news-*"] }   # which of them an author may push; all if not given
 expires_s = 1790000000                # optional; seconds since the epoch
 made_s = 1780000000                   # when, and with which token, it was made
 made_by = "admin"
 ```
-Each role may do what the one before it may: `metrics` reads the numbers of the whole cloud, and is given for `*` only;
-`reader` clones and fetches, and reads releases, devices and the features that they upload; `author` pushes branches;
-`releaser` makes versions (pushes tags `TASK/vN`) and releases them; `admin`, for `*` only, makes and revokes tokens.
+A role is for a scenario, for each scenario of a group (`"GROUP/*"`, also those that join it later), or for all: of
+several, the first of this order counts. Each role may do what the one before it may: `metrics` reads the numbers of the
+whole cloud, and is given for `*` only; `reader` clones and fetches, and reads releases, devices and the features that
+they upload; `author` pushes branches; `releaser` makes versions (pushes tags `TASK/vN`) and releases them; `admin`, for
+`*` only, makes and revokes tokens, and moves scenarios between groups.
 """
 
 import base64
@@ -29,11 +31,13 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from walle.clock import Clock, SystemClock
+from walle.deploy.cloud.scenario_groups import NO_GROUPS, ScenarioGroups
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.durable_file import write_file
 from walle.errors import ConfigError
 
 ANY_SCENARIO = "*"
+_GROUP_END = "/*"  # of GROUP/*: all scenarios of a group
 TOKEN_PREFIX = "walle_"  # noqa: S105 - not a token: by which scanners of repositories and logs know a token
 MAX_TOKENS = 10_000
 _MAX_BRANCH_PATTERNS = 100
@@ -61,10 +65,10 @@ _EVERYWHERE = (Role.METRICS, Role.ADMIN)
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Owner of a token. `sha256` is the token's, in hex; `roles` maps a scenario or `*` to a role.
+    """Owner of a token. `sha256` is the token's, in hex; `roles` maps a scenario, `GROUP/*` or `*` to a role.
 
-    `branches` maps a scenario or `*` to the patterns of the branches that its role `author` may push, all without an
-    entry. Times are in seconds since the epoch.
+    `branches` maps the same to the patterns of the branches that the role `author` may push, all without an entry.
+    `groups` are those of the moment when the token was looked up. Times are in seconds since the epoch.
     """
 
     name: str
@@ -74,10 +78,21 @@ class Identity:
     expires_s: float | None = None
     made_s: float | None = None
     made_by: str = ""
+    groups: ScenarioGroups = dataclasses.field(default=NO_GROUPS, compare=False, repr=False)
 
     def role(self, scenario: str) -> Role:
-        """Return the role in `scenario`: its own entry, or that of `*`."""
-        return self.roles.get(scenario, self.roles.get(ANY_SCENARIO, Role.NONE))
+        """Return the role in `scenario`: its own entry, that of its group, or that of `*`.
+
+        While the groups are unknown it is the lowest that it could be, since the entry of a group may be below `*`.
+        """
+        everywhere = self.roles.get(ANY_SCENARIO, Role.NONE)
+        if _group_of(scenario):
+            return everywhere  # GROUP/* is the key of an entry, and not the name of a scenario
+        if scenario in self.roles:
+            return self.roles[scenario]
+        if not self.groups.is_known:
+            return min([everywhere, *(role for key, role in self.roles.items() if _group_of(key))])
+        return self.roles.get(group_key(self.groups.group_of(scenario)), everywhere)
 
     @property
     def highest_role(self) -> Role:
@@ -88,15 +103,34 @@ class Identity:
         """Return the scenarios that the owner may read, None for all."""
         if self.role(ANY_SCENARIO) >= Role.READER:
             return None
-        return frozenset(scenario for scenario, role in self.roles.items() if role >= Role.READER)
+        named = {key for key in self.roles if not _group_of(key)} - {ANY_SCENARIO}
+        for key in self.roles:
+            if group := _group_of(key):
+                named |= self.groups.members(group)
+        return frozenset(scenario for scenario in named if self.role(scenario) >= Role.READER)
 
     def may_push(self, scenario: str, branch: str) -> bool:
         """Return whether the owner may push to a branch: an author to those of its patterns, a releaser to all."""
         role = self.role(scenario)
         if role != Role.AUTHOR:
             return role > Role.AUTHOR
-        patterns = self.branches.get(scenario, self.branches.get(ANY_SCENARIO))
-        return patterns is None or any(fnmatch.fnmatchcase(branch, pattern) for pattern in patterns)
+        if scenario in self.branches or self.groups.is_known:
+            keys = [scenario, group_key(self.groups.group_of(scenario)), ANY_SCENARIO]
+            found = [self.branches[key] for key in keys if key in self.branches][:1]
+        else:  # whichever entry counts must allow it
+            found = [self.branches[key] for key in self.branches if key == ANY_SCENARIO or _group_of(key)]
+        return all(any(fnmatch.fnmatchcase(branch, pattern) for pattern in patterns) for patterns in found)
+
+
+def group_key(group: str) -> str:
+    """Return the key of a role for all scenarios of a group: GROUP/*."""
+    return f"{group}{_GROUP_END}"
+
+
+def _group_of(key: str) -> str:
+    """Return the group of a key GROUP/*, "" for any other key."""
+    group = key.removesuffix(_GROUP_END)
+    return "" if group == key else group
 
 
 class Identifier(Protocol):
@@ -305,8 +339,8 @@ def _check_role(where: str, scenario: str, role: Role) -> None:
 
 
 def _check_scenario(where: str, scenario: str) -> None:
-    if scenario != ANY_SCENARIO and not is_name(scenario):
-        raise ConfigError(f"{where}: {scenario[:80]!r} is neither * nor a scenario ({NAME_RULE})")
+    if scenario != ANY_SCENARIO and not is_name(_group_of(scenario) or scenario):
+        raise ConfigError(f"{where}: {scenario[:80]!r} is not *, GROUP/* or a scenario ({NAME_RULE})")
 
 
 def _check_branches(where: str, scenario: str, patterns: Any) -> None:

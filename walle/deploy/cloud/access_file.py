@@ -1,6 +1,7 @@
 """The access file of a cloud, which every gateway reads again when it changes, and the times when tokens were used."""
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import logging
@@ -14,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Identity, Role, token_of
 from walle.deploy.cloud.disk_space import DiskFullError, is_full
+from walle.deploy.cloud.scenario_groups import GroupFile
 from walle.durable_file import write_file
 from walle.errors import ConfigError, DeployError
 
@@ -49,7 +51,7 @@ class AccessFile:
     """The tokens in `path`, for one process of several that read and change them.
 
     A file that cannot be read leaves the tokens that were read before, and `health` says so. Changes may be made
-    on other threads.
+    on other threads. `groups` are the groups of scenarios for which tokens may have roles, in groups.toml beside it.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -63,6 +65,7 @@ class AccessFile:
         self._lock_path = path.with_name("access.lock")
         self._spare_path = path.with_name("access.spare")
         self._clock = clock or SystemClock()
+        self.groups = GroupFile(path.with_name("groups.toml"), clock=self._clock)
         self._state = self._state_of_file()
         self._access = Access.load(path, clock=self._clock)
         self._looked_s = self._clock.monotonic()
@@ -75,9 +78,11 @@ class AccessFile:
         """Return the owner of `token`, None if it is unknown, revoked or expired."""
         self._refresh()
         identity = self._access.identify(token)
-        if identity is not None:
-            self._used_s[identity.sha256[:_HASH_CHARS]] = self._clock.time()
-        return identity
+        if identity is None:
+            return None
+        self._used_s[identity.sha256[:_HASH_CHARS]] = self._clock.time()
+        groups = self.groups.current()
+        return identity if identity.groups is groups else dataclasses.replace(identity, groups=groups)
 
     def identify_header(self, authorization: str) -> Identity | None:
         """Return the owner of the token in an Authorization header: Basic with the token as password, or Bearer."""
@@ -169,7 +174,9 @@ class AccessFile:
 
     def health(self) -> dict[str, Any]:
         self._refresh()
-        return {"ok": not self._error, "tokens": len(self._access.identities), "error": self._error}
+        self.groups.current()
+        error = "; ".join(filter(None, (self._error, self.groups.error)))
+        return {"ok": not error, "tokens": len(self._access.identities), "error": error}
 
     def metrics(self) -> list[Metric]:
         tokens = GaugeMetricFamily("walle_tokens", "Tokens of people and programs")

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, FastAPI, Header, Request, Response
+from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -40,7 +40,7 @@ from walle.deploy.cloud.release import (
 from walle.deploy.cloud.release_service import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.errors import ConfigError, DeployError, WalleError
-from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, OutcomeBatch, ProtocolError, printable
+from walle.protocol import DEVICE_HEADER, MAX_ID_CHARS, PROFILE_HEADER, OutcomeBatch, ProtocolError, printable
 
 STREAM_TICK_S = 1.0  # interval at which a stream reads new totals
 MAX_OUTCOMES_BYTES = 1 << 20
@@ -219,11 +219,17 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         return await shown(await releases.create(request))
 
     @router.get("")
-    async def all_releases(authorization: Annotated[str, Header()] = "") -> list[dict[str, Any]]:
+    async def all_releases(
+        group: Annotated[str, Query(max_length=MAX_ID_CHARS, description="of its scenarios; all if empty")] = "",
+        authorization: Annotated[str, Header()] = "",
+    ) -> list[dict[str, Any]]:
         """List the releases of the scenarios in which the token has the role `reader`, newest first."""
         identity = identify(access, authorization)
-        found = await releases.all()
-        return [await shown(one) for one in found if identity.role(one.request.scenario) >= Role.READER]
+
+        def is_listed(scenario: str) -> bool:
+            return identity.role(scenario) >= Role.READER and group in ("", identity.groups.group_of(scenario))
+
+        return [await shown(one) for one in await releases.all() if is_listed(one.request.scenario)]
 
     @router.get("/{release_id}")
     async def get(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Included: every .py as bytecode in the standard .pyc form (`main.py` as `main.pyc`; where the fleet has several
 versions of Python, as `main.cpython-313.pyc` and so on), the files that task.toml lists, and the first events of the
-simulation, which a device plays before it activates the version (`SMOKE_FILE`). Excluded: sources, task.toml (its
+simulation, which a device plays before it activates the version (`smoke_events`). Excluded: sources, task.toml (its
 content is in the manifest), the rest of `simulation/`, and anything else at the root. Files with the route `cloud` are
 beside it: the manifest lists them apart, and devices get none of them.
 Builds are reproducible: the same tree gives the same bytes in any process.
@@ -18,6 +18,7 @@ from typing import Self
 
 from walle.deploy.cloud.compilers import Compile, OtherPython, compile_here
 from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
+from walle.deploy.cloud.smoke_events import smoke_files
 from walle.deploy.cloud.source_facts import SourceFacts
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.deploy.cloud.task_imports import own_modules, refusal
@@ -28,8 +29,8 @@ from walle.errors import DeployError
 from walle.protocol import (
     DICTIONARY_MARK,
     MAX_DICTIONARY_BYTES,
-    MAX_SMOKE_BYTES,
     SMOKE_FILE,
+    SMOKE_FOLDER,
     Envelope,
     FileEntry,
     Manifest,
@@ -44,7 +45,6 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_BUNDLE_BYTES = 128 * 1024 * 1024  # without large files
 MAX_LARGE_BYTES = 2 * MAX_LARGE_FILE_BYTES  # of all large files of a version
 _CHUNK_BYTES = 1 << 20
-_FILE_KEYS = (b'"$image"', b'"$npy"')  # by which an event names a file (`walle.pipeline.event_files`)
 
 
 class BundleError(DeployError):
@@ -94,22 +94,6 @@ class TaskVersion:
         return self.tree.files[path] if path else None
 
     @property
-    def smoke_events(self) -> bytes:
-        """The first of these events, which devices get: as many as task.toml says, and as fit in MAX_SMOKE_BYTES.
-
-        None where any of them names a file: devices do not get those files.
-        """
-        found = b""
-        lines = [line for line in (self.simulation_events or b"").splitlines() if line.strip()]
-        for line in lines[: self.config.smoke_events]:
-            if any(key in line for key in _FILE_KEYS):
-                return b""
-            if len(found) + len(line) + 1 > MAX_SMOKE_BYTES:
-                break
-            found += line + b"\n"
-        return found
-
-    @property
     def simulation_files(self) -> dict[str, bytes]:
         """The files in the folder of these events, by their paths in it: images and arrays that events name."""
         folder, slash, _ = self.config.simulation_events.rpartition("/")
@@ -118,6 +102,11 @@ class TaskVersion:
             for path, data in self.tree.files.items()
             if path.startswith(folder + slash)
         }
+
+    @property
+    def smoke_files(self) -> dict[str, bytes]:
+        """The first of these events, which devices get, with the files that they name, by their paths in the bundle."""
+        return smoke_files(self.simulation_events or b"", self.simulation_files, self.config.smoke_events)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,8 +238,7 @@ def compile_version(
             files |= {_compiled_path(file.removeprefix(prefix), other.tag): data for file, data in done.items()}
     except BytecodeError as error:
         raise BundleError(error.file.removeprefix(prefix), error.problem, error.line) from error
-    if smoke := version.smoke_events:
-        files[SMOKE_FILE] = smoke
+    files |= version.smoke_files
     size_bytes = sum(map(len, files.values()))
     if size_bytes > MAX_BUNDLE_BYTES:
         raise BundleError(CONFIG_FILE, f"the bundle has {size_bytes} bytes, more than {MAX_BUNDLE_BYTES}")
@@ -358,7 +346,7 @@ def _check_listed(path: str, *, on_cloud: bool) -> None:
         raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: code travels as the cloud compiles it")
     if path.startswith(SIMULATION):
         raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: {SIMULATION} stays on the cloud")
-    if path == SMOKE_FILE:
+    if path in (SMOKE_FILE, SMOKE_FOLDER.rstrip("/")) or path.startswith(SMOKE_FOLDER):
         raise BundleError(CONFIG_FILE, f"[files] {path!r} may not be listed: the cloud makes it of the events")
     if on_cloud and not path.startswith(RESOURCES):
         raise BundleError(CONFIG_FILE, f"[files] {path!r} is a file of the cloud, which must be in {RESOURCES}")

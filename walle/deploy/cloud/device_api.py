@@ -49,11 +49,14 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
     router = APIRouter(tags=["devices"])
     page = Page("devices.html")
 
-    def readable(authorization: str) -> Scenarios:
+    def readable(authorization: str, group: str = "") -> Scenarios:
         identity = identify(access, authorization)
         scenarios = identity.readable_scenarios()
         if scenarios is not None and not scenarios:
             raise AccessError(403, f"{identity.name} does not have the role reader in any scenario")
+        if group:
+            members = identity.groups.members(group)
+            return members if scenarios is None else members & scenarios
         return scenarios
 
     @router.get("/dashboard/devices", response_class=HTMLResponse)
@@ -69,6 +72,7 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
         search: Annotated[str, Query(max_length=MAX_ID_CHARS, description="a part of the device's id")] = "",
         app_version: Text = "",
         task: Annotated[str, Query(max_length=MAX_ID_CHARS, description="scenario/task")] = "",
+        group: Annotated[str, Query(max_length=MAX_ID_CHARS, description="with tasks of its scenarios")] = "",
         version: Annotated[str, Query(max_length=MAX_ID_CHARS, description="an active version, such as v3")] = "",
         state: Annotated[OutcomeKind | None, Query(description="the latest outcome that a task reported")] = None,
         failing: Annotated[bool, Query(description="only with failed runs of a version that they have")] = False,
@@ -77,7 +81,7 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
     ) -> dict[str, Any]:
         """List devices that the cloud has heard of, by id. The next page is `after` of the answer, "" at the end."""
         query = DeviceQuery(
-            scenarios=readable(authorization),
+            scenarios=readable(authorization, group),
             after=after,
             limit=limit,
             search=search,

@@ -10,7 +10,8 @@ from typing import Any
 
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile, ProtocolError, whole_characters
 
-MAX_DEVICE_TASKS = 100
+MAX_DEVICE_TASKS = 400  # §7.1 has 348 active tasks; a row has about 100 bytes on the disk
+MAX_SIGHTING_BYTES = 32 << 10  # of a profile with all of its tasks, as the gateway passes it on
 MAX_DEVICE_FAILURES = 20
 _MAX_APP_VERSION = 100  # characters
 _MAX_ATTRIBUTES = 2_000  # characters of JSON
@@ -34,7 +35,7 @@ class Sighting:
         if db.execute(same, (self.now_s, self.device_id, digest)).rowcount:
             return
         try:
-            profile = Profile.from_header(self.header.decode())
+            profile = Profile.from_header(self.header.decode(), max_bytes=MAX_SIGHTING_BYTES)
         except (ProtocolError, UnicodeDecodeError):
             return
         app_version = whole_characters(profile.app_version[:_MAX_APP_VERSION])
@@ -49,17 +50,19 @@ class Sighting:
             for task, version in profile.tasks.items()
         }
         known = _known_tasks(db, self.device_id)
-        for task in known - active.keys():
-            db.execute("UPDATE tasks SET active = '' WHERE device_id = ? AND task = ?", (self.device_id, task))
+        gone = [(self.device_id, task) for task in known - active.keys()]
+        db.executemany("UPDATE tasks SET active = '' WHERE device_id = ? AND task = ?", gone)
         _make_room(db, self.device_id, known, active.keys(), by=_REMOVED_BY_PROFILES)
+        rows = []
         for task, version in active.items():
             if task in known or len(known) < MAX_DEVICE_TASKS:
                 known.add(task)
-                db.execute(
-                    "INSERT INTO tasks VALUES (?, ?, ?, '', '', '', NULL, 0, 0)"
-                    " ON CONFLICT (device_id, task) DO UPDATE SET active = excluded.active",
-                    (self.device_id, task, version),
-                )
+                rows.append((self.device_id, task, version))
+        db.executemany(
+            "INSERT INTO tasks VALUES (?, ?, ?, '', '', '', NULL, 0, 0)"
+            " ON CONFLICT (device_id, task) DO UPDATE SET active = excluded.active WHERE active != excluded.active",
+            rows,
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ _LOG = logging.getLogger(__name__)
 MAX_DEVICES = 50_000
 MAX_FAILURES = 20_000
 MAX_PAGE = 1_000
+MAX_PAGE_TASKS = 100_000  # of the devices of one page, which ends after the device that reaches it
 MAX_FAILURES_PAGE = 100
 _MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
 _FLUSH_S = 2.0
@@ -437,9 +438,15 @@ class DeviceRegistry:
                 f"SELECT * FROM devices AS d WHERE {where} AND d.device_id > ? ORDER BY d.device_id LIMIT ?",  # noqa: S608
                 (*values, query.after, limit + 1),
             ).fetchall()
-            devices = tuple(self._known(db, row, query.scenarios) for row in rows[:limit])
-        after = devices[-1].device_id if len(rows) > limit else ""
-        return DevicePage(devices=devices, after=after, total=total, unlisted=self.unlisted)
+            devices: list[KnownDevice] = []
+            tasks = 0
+            for row in rows[:limit]:
+                devices.append(self._known(db, row, query.scenarios))
+                tasks += len(devices[-1].tasks)
+                if tasks >= MAX_PAGE_TASKS:
+                    break
+        after = devices[-1].device_id if len(rows) > len(devices) else ""
+        return DevicePage(devices=tuple(devices), after=after, total=total, unlisted=self.unlisted)
 
     def _get(self, device_id: str, scenarios: Collection[str] | None) -> KnownDevice:
         with self._lock, journal_errors(self.path):

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import logging
 import os
-import re
 import struct
 import tempfile
 import zlib
@@ -36,6 +35,7 @@ from walle.deploy.cloud.audit import AuditError, AuditLog
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.compilers import Compile, compile_apart
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
+from walle.deploy.cloud.git_address import parse_address
 from walle.deploy.cloud.git_process import GitLimits, GitProcessError, run_git
 from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.lfs_http import is_lfs, lfs_app
@@ -43,6 +43,7 @@ from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTaken
 from walle.deploy.cloud.push_rules import RefQuota, clash_refusal, deletion_refusal, name_refusal, rewrite_refusal
 from walle.deploy.cloud.quarantine import PackError, Quarantine
 from walle.deploy.cloud.repo import RepoError, TaskRepos, parse_tag, peel, read_tree
+from walle.deploy.cloud.scenario_groups import NotInGroupError
 from walle.deploy.cloud.task_config import is_name
 from walle.errors import ConfigError, DeployError
 from walle.protocol import printable
@@ -59,7 +60,7 @@ MAX_REQUESTS_EACH = 8  # of the owner of one token
 _UPLOAD_LIMITS = GitLimits(cpu_s=60, wall_s=120.0, file_bytes=1 << 30)
 _MAX_REASON_CHARS = 1000
 _MOVED = "the ref was moved by somebody else meanwhile; fetch and push again"
-_ROUTE = re.compile(r"(?:/git)?/([^/]*)\.git/(info/refs|git-upload-pack|git-receive-pack)")
+_TAILS = ("info/refs", "git-upload-pack", "git-receive-pack")
 _NEEDS = {"git-upload-pack": Role.READER, "git-receive-pack": Role.AUTHOR}
 _RECEIVE_CAPABILITIES = b"report-status delete-refs quiet ofs-delta object-format=sha1 agent=walle"
 _PACK_ERRORS = (
@@ -141,6 +142,8 @@ def git_app(
 ) -> ASGIApp:
     """Return an ASGI app for `/git/{scenario}.git`, with Git LFS, mounted there or at the root.
 
+    A scenario in a group has the address `/git/{group}/{scenario}.git` too.
+
     `on_push` is awaited for each ref that a push has set, before the push is answered. It is not called if the process
     ends between the two: a caller that needs every version must read `TaskRepos.versions` at start. `limits` are those
     of unpacking a push. While `space` is low, pushes are refused. `audit` gets a record of each ref before it changes.
@@ -217,7 +220,7 @@ def git_app(
                 _LOG.warning("git: an answer is broken off, since its client was slow and others waited")
                 raise
             await _send_error(send, GitHttpError(503, str(error)))
-        except RepoError as error:
+        except (RepoError, NotInGroupError) as error:
             await _send_error(send, GitHttpError(404, str(error)))
         except DiskFullError as error:
             await _send_error(send, GitHttpError(507, str(error)))
@@ -230,12 +233,11 @@ def git_app(
 
 
 def _judge(scope: Scope, access: Identifier) -> _Request:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
     headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    match = _ROUTE.fullmatch(path)
-    if match is None:
-        raise GitHttpError(404, f"{path[:120]!r} is not part of a task repository; clone /git/SCENARIO.git")
-    scenario, tail = match.groups()
+    address = parse_address(scope)
+    if address is None or address.tail not in _TAILS:
+        raise GitHttpError(404, f"{scope['path'][:120]!r} is not part of a task repository; clone /git/SCENARIO.git")
+    scenario, tail = address.scenario, address.tail
     advertises = tail == "info/refs"
     if scope["method"] != ("GET" if advertises else "POST"):
         raise GitHttpError(405, f"{scope['method']} is not for {tail}")
@@ -252,6 +254,7 @@ def _judge(scope: Scope, access: Identifier) -> _Request:
         raise GitHttpError(
             403, f"{identity.name} needs the role {_NEEDS[service]} in scenario {scenario[:80]!r}, and has {role}"
         )
+    address.check_group(identity)
     return _Request(scenario, service, advertises, identity, role, address_of(scope))
 
 

@@ -19,9 +19,11 @@ from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
 from walle.deploy.cloud.cdn import RangeError, parse_range
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
+from walle.deploy.cloud.git_address import parse_address
 from walle.deploy.cloud.large_file_store import LargeFileError, LargeFileLimits, LargeFileStore, Used
 from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTakenError
 from walle.deploy.cloud.repo import RepoError, TaskRepos
+from walle.deploy.cloud.scenario_groups import NotInGroupError
 from walle.errors import DeployError
 
 MAX_BATCH_BYTES = 256 << 10
@@ -30,7 +32,7 @@ MAX_TRANSFERS = 32
 MAX_TRANSFERS_EACH = 8  # of the owner of one token, as many as git-lfs begins
 _CHUNK_BYTES = 1 << 20
 _TYPE = b"application/vnd.git-lfs+json"
-_ROUTE = re.compile(r"(?:/git)?/([^/]*)\.git/info/lfs/objects/(batch|[0-9a-f]{64})")
+_TAIL = re.compile(r"info/lfs/objects/(batch|[0-9a-f]{64})")
 _RETRY_AFTER_S = 5
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +48,9 @@ class LfsError(DeployError):
 def is_lfs(path: str) -> bool:
     """Return whether a path is one of Git LFS."""
     return ".git/info/lfs/" in path
+
+
+_REFUSALS = (LfsError, LargeFileError, PlacesTakenError, PlaceLostError, RepoError, NotInGroupError, DiskFullError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +87,7 @@ def lfs_app(
 
         try:
             await _serve(repos, access, room, places, scope, receive, send_noted)
-        except (LfsError, LargeFileError, PlacesTakenError, PlaceLostError, RepoError, DiskFullError, OSError) as error:
+        except (*_REFUSALS, OSError) as error:
             if has_begun or (isinstance(error, OSError) and not is_full(error)):
                 raise
             if isinstance(error, OSError):
@@ -100,7 +105,7 @@ def _status_of(error: Exception) -> int:
         return 507 if error.is_full else 422
     if isinstance(error, PlacesTakenError):
         return 429 if error.own else 503
-    statuses: dict[type[Exception], int] = {PlaceLostError: 503, RepoError: 404}
+    statuses: dict[type[Exception], int] = {PlaceLostError: 503, RepoError: 404, NotInGroupError: 404}
     return statuses.get(type(error), 507)
 
 
@@ -113,12 +118,13 @@ async def _serve(
     receive: Receive,
     send: Send,
 ) -> None:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    path = scope["path"]
     headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-    match = _ROUTE.fullmatch(path)
-    if match is None:
+    address = parse_address(scope)
+    match = None if address is None else _TAIL.fullmatch(address.tail)
+    if address is None or match is None:
         raise LfsError(404, f"{path[:120]!r} is not part of Git LFS here; there are objects/batch and objects/SHA256")
-    scenario, name = match.groups()
+    scenario, name = address.scenario, match[1]
     identity = access.identify_header(headers.get(b"authorization", ""))
     if identity is None:
         raise LfsError(401, "a token is needed: any user name, and the token as password")
@@ -127,6 +133,7 @@ async def _serve(
         raise LfsError(
             403, f"{identity.name} needs the role {Role.READER} in scenario {scenario[:80]!r}, and has {role}"
         )
+    address.check_group(identity)
     with repos.open(scenario):  # raises where it does not exist
         store = repos.large_files(scenario)
     method = scope["method"]

@@ -60,6 +60,23 @@ def _person(methods: str, path: str, role: Role, where: Where, note: str = "", *
     return RouteRule(methods, path, Caller.PERSON, role, where, note, is_page)
 
 
+def _git_routes(repository: str, note: str = "") -> tuple[RouteRule, ...]:
+    """Return the rules of a repository's address; `note` comes before the notes of the rules."""
+
+    def rule(methods: str, tail: str, role: Role, its_note: str = "") -> RouteRule:
+        notes = "; ".join(filter(None, (note, its_note)))
+        return _person(methods, f"{repository}/{tail}", role, Where.ITS, notes, is_page=True)
+
+    return (
+        rule("GET", "info/refs", Role.READER, "author for a push"),
+        rule("POST", "info/lfs/objects/batch", Role.READER, "author for a push"),
+        rule("GET", "info/lfs/objects/{sha256}", Role.READER),
+        rule("PUT", "info/lfs/objects/{sha256}", Role.AUTHOR),
+        rule("POST", "git-upload-pack", Role.READER),
+        rule("POST", "git-receive-pack", Role.AUTHOR, "an author: branches of its patterns; tags `TASK/vN`: releaser"),
+    )
+
+
 _PAGE = "the page has no data; it asks for a token"
 
 ROUTES: tuple[RouteRule, ...] = (
@@ -108,27 +125,17 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("GET", "/v1/tokens", Role.ADMIN, Where.ALL),
     _person("POST", "/v1/tokens", Role.ADMIN, Where.ALL),
     _person("DELETE", "/v1/tokens/{name:path}", Role.ADMIN, Where.ALL),
+    _person("GET", "/v1/groups", Role.READER, Where.SOME),
+    _person("PUT", "/v1/groups/{group}/{scenario}", Role.ADMIN, Where.ALL),
+    _person("DELETE", "/v1/groups/{group}/{scenario}", Role.ADMIN, Where.ALL),
     RouteRule("GET", "/cen/files", Caller.DEVICE, note="exclusive files of this device alone; others: 404"),
     RouteRule("GET", "/cen/files/{sha256}", Caller.DEVICE, note="a file of that list, sealed to its key; others: 404"),
     _person("GET", "/v1/exclusive/{scenario}", Role.READER, Where.ITS),
     _person("PUT", "/v1/exclusive/{scenario}/{task}/{name}", Role.RELEASER, Where.ITS),
     _person("DELETE", "/v1/exclusive/{scenario}/{task}/{name}", Role.RELEASER, Where.ITS),
     RouteRule("GET HEAD", "/cdn/{address:path}", Caller.FILE_ADDRESS),
-    _person("GET", "/git/{scenario}/info/refs", Role.READER, Where.ITS, "author for a push", is_page=True),
-    _person(
-        "POST", "/git/{scenario}/info/lfs/objects/batch", Role.READER, Where.ITS, "author for a push", is_page=True
-    ),
-    _person("GET", "/git/{scenario}/info/lfs/objects/{sha256}", Role.READER, Where.ITS, is_page=True),
-    _person("PUT", "/git/{scenario}/info/lfs/objects/{sha256}", Role.AUTHOR, Where.ITS, is_page=True),
-    _person("POST", "/git/{scenario}/git-upload-pack", Role.READER, Where.ITS, is_page=True),
-    _person(
-        "POST",
-        "/git/{scenario}/git-receive-pack",
-        Role.AUTHOR,
-        Where.ITS,
-        "an author: branches of its patterns; tags `TASK/vN`: releaser",
-        is_page=True,
-    ),
+    *_git_routes("/git/{scenario}"),
+    *_git_routes("/git/{group}/{scenario}", "the scenario must be in the group"),
     _person("GET HEAD", "/openapi.json", Role.READER, Where.SOME, is_page=True),
     _person("GET", "/docs", Role.READER, Where.SOME, is_page=True),
     _person("GET", "/docs/oauth2-redirect", Role.READER, Where.SOME, is_page=True),

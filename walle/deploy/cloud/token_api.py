@@ -26,10 +26,10 @@ class TokenBody(BaseModel):
 
     name: str = Field(description="whose it is: a person, or a program such as ci", min_length=1, max_length=100)
     roles: dict[str, str] = Field(
-        description="scenario or * → metrics, reader, author, releaser or admin", min_length=1, max_length=1000
+        description="scenario, GROUP/* or * → metrics, reader, author, releaser or admin", min_length=1, max_length=1000
     )
     branches: dict[str, list[str]] = Field(
-        default={}, description="scenario or * → patterns of the branches that an author may push; all if not given"
+        default={}, description="by the same → patterns of the branches that an author may push; all if not given"
     )
     days: float | None = Field(default=90.0, description="until it expires; null: never", gt=0, le=36_500)
 

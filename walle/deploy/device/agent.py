@@ -18,9 +18,9 @@ import random
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from walle.clock import Clock
 from walle.deploy.device.agent_errors import (
@@ -85,6 +85,13 @@ class OnActivate(Protocol):
     """
 
     async def __call__(self, task: str, files: Path, manifest: Manifest, /, *, may_postpone: bool) -> None: ...
+
+
+class _Postponed(NamedTuple):
+    """A version in `versions` that is not activated yet. It is checked again where its runs lacked required files."""
+
+    manifest: str
+    is_checked: bool
 
 
 class Agent:
@@ -153,9 +160,9 @@ class Agent:
         self._states: dict[str, TaskState] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # see `_lock`
         self._newest: dict[str, tuple[int, int]] = {}  # task → highest epoch and serial that a call is working on
-        self._pulls: dict[str, asyncio.Task[Manifest]] = {}
+        self._pulls: dict[str, asyncio.Task[Any]] = {}  # and checks of versions that were postponed
         self._hindrances = Hindrances()
-        self._postponed: dict[str, str] = {}  # task → manifest of a checked version in `versions` that is not activated
+        self._postponed: dict[str, _Postponed] = {}  # by task
 
     def _lock(self, task: str) -> asyncio.Lock:
         """Return the lock of a task. It exists as long as a call holds it or waits for it."""
@@ -394,8 +401,10 @@ class Agent:
 
         It is there if it is the previous version, or if its activation was postponed.
         """
-        is_checked = self._postponed.get(directive.task) == target.manifest
-        if not is_checked and not state.is_previous(target.manifest):
+        postponed = self._postponed.get(directive.task)
+        if postponed is not None and postponed.manifest != target.manifest:
+            postponed = None
+        if postponed is None and not state.is_previous(target.manifest):
             return False
         try:
             manifest = await on_disk(self._load, directive.task, target, to_install=True)
@@ -403,8 +412,13 @@ class Agent:
             _LOG.warning("%s; it is pulled again", error)
             return False
         files = self._installed.version_files(directive.task, target)
-        if not is_checked and not state.previous_good:
-            await self._run_check(directive, files, manifest)
+        if postponed is None:
+            if not state.previous_good:
+                await self._run_check(directive, files, manifest)
+        elif not postponed.is_checked and not self._missing(manifest):
+            is_back = state.active is not None and target.is_back_from(state.active)
+            await self._until_newer(directive, self._run_check(directive, files, manifest, is_back=is_back))
+            self._postponed[directive.task] = _Postponed(target.manifest, is_checked=True)
         await to_the_end(self._activate(state.activate(directive.serial, target), files, manifest))
         return True
 
@@ -418,15 +432,8 @@ class Agent:
         if not self._is_started:
             raise SupersededError(directive, _CLOSED)
         staging = self._installed.staging(task, target.manifest)
-        pull = asyncio.create_task(self._pull(state, directive, staging))
-        self._pulls[task] = pull
         try:
-            manifest = await pull
-        except asyncio.CancelledError as error:
-            this = asyncio.current_task()
-            if this is not None and this.cancelling():
-                raise
-            raise SupersededError(directive, str(error)) from None  # the reason that _cancel_pull gave
+            manifest = await self._until_newer(directive, self._pull(state, directive, staging))
         except FetchError as error:
             self._retries.failed(task, number, error.asked_s, has_progressed=staging.received_bytes > 0)
             raise
@@ -434,8 +441,6 @@ class Agent:
             if isinstance(error, OSError) or not error.final:  # else its directive is not tried again
                 self._retries.failed(task, number, 0.0, has_progressed=False)
             raise
-        finally:
-            del self._pulls[task]
         self._retries.forget(task)
         activated = state.activate(directive.serial, target)
 
@@ -480,6 +485,24 @@ class Agent:
         except CorruptedError as error:
             raise BundleRejectedError(directive, f"its check changed its files: {error}", final=True) from error
 
+    async def _until_newer[T](self, directive: Directive, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns, unless `_cancel_pull` ends it.
+
+        Raises:
+            SupersededError: it was ended.
+        """
+        running = asyncio.create_task(work)
+        self._pulls[directive.task] = running
+        try:
+            return await running
+        except asyncio.CancelledError as error:
+            this = asyncio.current_task()
+            if this is not None and this.cancelling():
+                raise
+            raise SupersededError(directive, str(error)) from None  # the reason that _cancel_pull gave
+        finally:
+            del self._pulls[directive.task]
+
     def _cancel_pull(self, task: str, why: str) -> None:
         pull = self._pulls.get(task)
         if pull is not None:
@@ -502,9 +525,9 @@ class Agent:
         before = self._states.get(state.task, TaskState(task=state.task))
         # A bad version is left at once: only one that the device may fall back to may run on meanwhile.
         may_postpone = before.active is not None and state.previous_good
-        missing = "" if self._exclusive is None else self._exclusive.missing(manifest)
+        missing = self._missing(manifest)
         if missing and (may_postpone or before.active is None):
-            await self._postpone(before, state)
+            await self._postpone(before, state, is_checked=False)  # its runs had no file to read
             why = f"it requires exclusive files that this device does not have: {missing} (walle file put)"
             raise ActivationPostponedError(state.task, manifest.version, why)
         if not written:
@@ -515,7 +538,7 @@ class Agent:
         try:
             await self._on_activate(state.task, files, manifest, may_postpone=may_postpone)
         except ActivationPostponedError:
-            await self._postpone(before, state)
+            await self._postpone(before, state, is_checked=True)
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -525,13 +548,17 @@ class Agent:
         self._add_outcome(state)
         await self._clean(state)
 
-    async def _postpone(self, before: TaskState, state: TaskState) -> None:
+    def _missing(self, manifest: Manifest) -> str:
+        """Return the required exclusive files that are not here, "" for none."""
+        return "" if self._exclusive is None else self._exclusive.missing(manifest)
+
+    async def _postpone(self, before: TaskState, state: TaskState, *, is_checked: bool) -> None:
         """Return to the state before an activation, with its directive still to be carried out. The files stay."""
         open_again = before.begin(state.serial)
         await self._write_or_log(open_again)
         self._states[state.task] = open_again
         if state.active is not None:
-            self._postponed[state.task] = state.active.manifest
+            self._postponed[state.task] = _Postponed(state.active.manifest, is_checked=is_checked)
 
     def _add_outcome(self, state: TaskState) -> None:
         if state.outcome is not None:

@@ -1,6 +1,7 @@
-"""Decoder of images that strangers pushed, in a VM with a process of its own, within the layers of a VM host.
+"""Decoder of images that events of others name, in a VM with a process of its own, within the layers of a VM host.
 
-libjpeg and libpng are C: what a broken or hostile file makes them do ends, or takes over, that process alone.
+For the cloud's simulation and a device's smoke run. libjpeg and libpng are C: what a broken or hostile file makes them
+do ends, or takes over, that process alone.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ from walle.engine_ext import _core
 from walle.engine_ext.vm.host import VmHost
 from walle.engine_ext.vm.vm import VM
 from walle.errors import VMError
+from walle.pipeline.event_files import EventFiles
+from walle.pipeline.events import Event
 from walle.pipeline.transient_events import MAX_ARRAY_BYTES
 
 _PROGRAM = """\
@@ -21,15 +24,18 @@ def decode(data):
     return cv.imdecode(data)
 """
 _DEADLINE_S = 20.0
-# An image and what decoding it takes beside; the largest result is that of an event's arrays.
-_LIMITS = {"memory_mb": 3 * MAX_ARRAY_BYTES >> 20, "output_kb": (MAX_ARRAY_BYTES >> 10) + 1024}
 
 
 class ImageDecoder:
-    """A decoder whose process starts with the first image, and again after one has ended it. For one event loop."""
+    """A decoder whose process starts with the first image, and again after one has ended it. For one event loop.
 
-    def __init__(self, host: VmHost) -> None:
+    An image has at most `max_bytes` of pixels.
+    """
+
+    def __init__(self, host: VmHost, *, max_bytes: int = MAX_ARRAY_BYTES) -> None:
         self._host = host
+        # An image and what decoding it takes beside.
+        self._limits = {"memory_mb": max(24, 3 * max_bytes >> 20), "output_kb": (max_bytes >> 10) + 1024}
         self._vm: VM | None = None
 
     async def decode(self, data: bytes) -> _core.ndarray:
@@ -56,7 +62,7 @@ class ImageDecoder:
     def _start(self) -> VM:
         with tempfile.TemporaryDirectory(prefix="walle-images-") as folder:
             (Path(folder) / "main.py").write_text(_PROGRAM)
-            return VM(Path(folder), name="images", limits=_LIMITS, host=self._host, alone=True)
+            return VM(Path(folder), name="images", limits=self._limits, host=self._host, alone=True)
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -64,3 +70,25 @@ class ImageDecoder:
             with contextlib.suppress(VMError):
                 self._vm.close()
             self._vm = None
+
+
+async def resolve_apart(
+    files: EventFiles, event: Event, images: ImageDecoder | None, *, max_bytes: int = MAX_ARRAY_BYTES
+) -> Event:
+    """Return the event with arrays in the place of the files that it names, of at most `max_bytes` together.
+
+    Images are decoded by `images`, without it in this process.
+
+    Raises:
+        EventError: as `EventFiles.resolved`.
+    """
+    if not files.has_any(event):
+        return event
+    if images is None:
+        return await asyncio.to_thread(files.resolved, event, max_bytes=max_bytes)
+    loop = asyncio.get_running_loop()
+
+    def decode_image(data: bytes) -> _core.ndarray:
+        return asyncio.run_coroutine_threadsafe(images.decode(data), loop).result()
+
+    return await asyncio.to_thread(files.resolved, event, decode_image, max_bytes=max_bytes)

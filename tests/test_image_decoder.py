@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sim.vm_hosts import CRASHES
-from walle import cv, np
-from walle.cloud import image_decoder
-from walle.cloud.image_decoder import ImageDecoder
+from walle import cv, image_decoder, np
+from walle.image_decoder import ImageDecoder
 from walle.vm import VmHost
 
 PNG = bytes(memoryview(cv.imencode(".png", np.full((20, 30, 3), 7, "uint8"))[1]))

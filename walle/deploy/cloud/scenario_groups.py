@@ -1,0 +1,204 @@
+"""Groups of scenarios (§6: group, scenario, branch, tag), and the file that holds them for every gateway.
+
+```
+[groups]
+shop = ["cart", "search"]     # a scenario is in one group at most
+```
+A group is the list of its scenarios. It changes who may do what in them (`walle.deploy.cloud.access`), and gives each a
+second git address. Nothing that is stored or signed names it.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import logging
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from walle.clock import Clock, SystemClock
+from walle.deploy.cloud.disk_space import DiskFullError, is_full
+from walle.deploy.cloud.task_config import NAME_RULE, is_name
+from walle.durable_file import write_file
+from walle.errors import ConfigError, DeployError
+
+MAX_GROUPED = 10_000  # scenarios in groups
+_LOOK_S = 0.5  # between two looks at the file: a change acts in other gateways within this time
+_LOG = logging.getLogger(__name__)
+
+
+class NotInGroupError(DeployError):
+    """A scenario that is not in the group that was named."""
+
+    status = 404
+
+    def __init__(self, scenario: str, group: str) -> None:
+        super().__init__(f"scenario {scenario[:80]!r} is not in the group {group[:80]!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ScenarioGroups:
+    """The group of each scenario that has one. `is_known` is False where the file of groups cannot be read.
+
+    Roles for groups then apply nowhere (`walle.deploy.cloud.access.Identity.role`).
+    """
+
+    by_scenario: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_known: bool = True
+
+    def group_of(self, scenario: str) -> str:
+        """Return the group of a scenario, "" for none."""
+        return self.by_scenario.get(scenario, "")
+
+    def members(self, group: str) -> frozenset[str]:
+        """Return the scenarios of a group."""
+        return frozenset(scenario for scenario, its in self.by_scenario.items() if its == group)
+
+    def check(self, scenario: str, group: str) -> None:
+        """Raise NotInGroupError unless the scenario is in the group."""
+        if self.group_of(scenario) != group:
+            raise NotInGroupError(scenario, group)
+
+
+NO_GROUPS = ScenarioGroups()
+_UNKNOWN = ScenarioGroups(is_known=False)
+
+
+def load_groups(path: Path) -> ScenarioGroups:
+    """Return the groups in the file at `path`; none where it is missing.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or has an invalid entry, which the message names.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return NO_GROUPS
+    except OSError as error:
+        raise ConfigError(f"file of groups {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"file of groups {path} is not TOML: {error}") from error
+    unknown = [key for key in document if key != "groups"]
+    if unknown:
+        raise ConfigError(f"{path}: unknown section {unknown[0]!r}; its only section is [groups]")
+    groups = document.get("groups", {})
+    if not isinstance(groups, dict):
+        raise ConfigError(f"{path}: groups must be a section [groups] with a list of scenarios for each group")
+    found: dict[str, str] = {}
+    for group, scenarios in groups.items():
+        for scenario in _members(f"{path}: [groups] {group}", group, scenarios):
+            if scenario in found:
+                raise ConfigError(f"{path}: {scenario} is in the groups {found[scenario]} and {group}; one is allowed")
+            found[scenario] = group
+    if len(found) > MAX_GROUPED:
+        raise ConfigError(f"{path}: has {len(found)} scenarios, more than {MAX_GROUPED}")
+    return ScenarioGroups(found) if found else NO_GROUPS
+
+
+def _members(where: str, group: str, scenarios: Any) -> list[str]:
+    if not is_name(group):
+        raise ConfigError(f"{where}: a group's name is {NAME_RULE}")
+    if not isinstance(scenarios, list):
+        raise ConfigError(f'{where}: must be a list of scenarios, such as ["cart", "search"]')
+    for scenario in scenarios:
+        if not isinstance(scenario, str) or not is_name(scenario):
+            raise ConfigError(f"{where}: {str(scenario)[:80]!r} is not a scenario's name ({NAME_RULE})")
+    return scenarios
+
+
+class GroupFile:
+    """The groups in `path`, for one process of several that read and change them. Changes may be on other threads.
+
+    While the file cannot be read the groups are unknown, and `error` says why: unlike with tokens, those of before do
+    not stay in force, as the change that was not read may have taken a scenario out of a group.
+    """
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        self._path = path
+        self._lock_path = path.with_name("groups.lock")
+        self._clock = clock or SystemClock()
+        self.error = ""
+        self._groups = NO_GROUPS
+        self._state: tuple[int, int, int] | None = None  # of a missing file, as NO_GROUPS is its content
+        self._looked_s = self._clock.monotonic() - _LOOK_S
+
+    def current(self) -> ScenarioGroups:
+        """Return the groups; another process's change is seen within half a second."""
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_s < _LOOK_S:
+            return self._groups
+        self._looked_s = now_s
+        state = self._state_of_file()
+        if state != self._state:
+            try:
+                # Together, and after the read: where a change on another thread came between, the next look finds it.
+                self._groups, self._state, self.error = load_groups(self._path), state, ""
+            except ConfigError as error:
+                self._groups, self._state = _UNKNOWN, state
+                self.error = f"roles for groups apply nowhere: {error}"
+                _LOG.error("%s", self.error)
+        return self._groups
+
+    def put(self, scenario: str, group: str) -> str:
+        """Put a scenario into a group, out of the one that it is in, in one write. Return that one, "" for none.
+
+        Raises:
+            ConfigError: a name is invalid, the file cannot be read or written, or has no room for more scenarios.
+            DiskFullError: the disk has no room.
+        """
+        for what, name in (("scenario", scenario), ("group", group)):
+            if not is_name(name):
+                raise ConfigError(f"{name[:80]!r} cannot name a {what}; a name is {NAME_RULE}")
+        with self._locked():
+            groups = load_groups(self._path)
+            before = groups.group_of(scenario)
+            if not before and len(groups.by_scenario) >= MAX_GROUPED:
+                raise ConfigError(f"{MAX_GROUPED} scenarios are in groups already; take some out")
+            if before != group:
+                self._save({**groups.by_scenario, scenario: group})
+        return before
+
+    def remove(self, scenario: str, group: str) -> None:
+        """Take a scenario out of a group.
+
+        Raises:
+            NotInGroupError: it is not in this group, perhaps not any more.
+            ConfigError, DiskFullError: as `put`.
+        """
+        with self._locked():
+            groups = load_groups(self._path)
+            groups.check(scenario, group)
+            self._save({one: its for one, its in groups.by_scenario.items() if one != scenario})
+
+    def _save(self, by_scenario: Mapping[str, str]) -> None:
+        members: dict[str, list[str]] = {}
+        for scenario, group in sorted(by_scenario.items()):
+            members.setdefault(group, []).append(scenario)
+        lines = [f"{json.dumps(group)} = {json.dumps(scenarios)}" for group, scenarios in sorted(members.items())]
+        try:
+            write_file(self._path, "\n".join(["[groups]", *lines, ""]), mode=0o600)
+        except OSError as error:
+            if is_full(error):
+                raise DiskFullError.of(error, self._path.parent) from error
+            raise ConfigError(f"file of groups {self._path} cannot be written: {error.strerror}") from error
+        self._groups, self._state, self.error = ScenarioGroups(dict(by_scenario)), self._state_of_file(), ""
+
+    def _state_of_file(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from changing the file; the lock goes with the process."""
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
