@@ -168,7 +168,7 @@ def test_rollbacks_and_removals_wait_for_no_budget() -> None:
 
 
 def test_a_group_that_devices_leave_is_paced_and_a_rollback_of_its_version_is_not() -> None:
-    """A table of attributes that is put anew may move a million devices out of a group: none of them is in a hurry."""
+    """A table of attributes that is put again may move a million devices out of a group: none of them is in a hurry."""
     schema = {"is_member": ColumnType.BOOL}
     members = Policy(rule="is_member").typed(schema)
     others = Policy(rule="!is_member").typed(schema)

@@ -191,10 +191,7 @@ class Answerer:
         if self._seen.get(sender) is not sent:
             self._note(sender, sent)
         if self._recent.get(sender) is not sent:
-            self._recent.pop(sender, None)
-            self._recent[sender] = sent
-            if len(self._recent) > self._recent_devices:
-                del self._recent[next(iter(self._recent))]
+            self._set_recent(sender, sent)
         unknown: list[int] = []
         policies = sent.matching & self.table.index.by_device(sender)
         if policies & self.table.index.uploaded:
@@ -398,6 +395,24 @@ class Answerer:
         self._cached_bytes += sent.size_bytes
 
     # --- devices that were seen ---------------------------------------------------------------------------------------
+
+    def note_elsewhere(self, device_id: str, raw: bytes) -> bool:
+        """Take note of a device that sent this full profile to another gateway; return whether it is one of it."""
+        try:
+            sent = self._read(raw)
+        except ProtocolError:
+            return False
+        if sent.profile is None or sent.profile.device_id != device_id:
+            return False
+        self._note(device_id, sent)
+        self._set_recent(device_id, sent)
+        return True
+
+    def _set_recent(self, device_id: str, sent: _Sent) -> None:
+        self._recent.pop(device_id, None)
+        self._recent[device_id] = sent
+        if len(self._recent) > self._recent_devices:
+            del self._recent[next(iter(self._recent))]
 
     async def wait_seen(self) -> None:
         """Return once a device has sent a profile since the last `take_seen`."""
