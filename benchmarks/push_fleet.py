@@ -18,6 +18,7 @@ import time
 
 from benchmarks.rules import CASES, table_of
 from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.release_draws import group_of
 from walle.deploy.cloud.release_table import ReleaseTable, RowEntry
 from walle.protocol import Profile, PushAnswer, ShortProfile, part_digest, parts_of, parts_to_header
 
@@ -34,21 +35,26 @@ def _at_half(table: ReleaseTable) -> ReleaseTable:
     return ReleaseTable(table.generation, rows)
 
 
-def measure(devices: int, tasks: int, under_way: int) -> dict[str, float]:
+def measure(devices: int, tasks: int, under_way: int, case: str = "uniform, 12 ranges") -> dict[str, float]:
     """Return the figures of a fleet."""
     rng = random.Random(7)
-    table = _at_half(table_of(CASES["uniform, 12 ranges"], tasks, under_way))
+    table = _at_half(table_of(CASES[case], tasks, under_way))
     answerer = Answerer(table)
     known: dict[tuple[str, ...], list[bytes]] = {}  # what devices would send, outside of the figures
+    lists: dict[tuple[int, bytes], tuple[str, ...]] = {}  # digests by group, and by which releases cover the device
+    every = b"".join(group_of([number]) for number in range(under_way))
     headers: list[bytes] = []
     names: list[tuple[str, ...]] = []
     for number in range(devices):
         app_version = f"10.{rng.randrange(5)}.{rng.randrange(4)}"
         attributes = {"os": "android", "os_version": f"{rng.randrange(9, 15)}", "model": f"m{rng.randrange(200)}"}
-        has = {one.task: one.version for one in table.answer(Profile(f"d{number}", app_version, attributes))}
-        parts = parts_of(has, {})
-        digests = tuple(part_digest(part) if part else "" for part in parts)
-        known[digests] = parts
+        profile = Profile(f"d{number}", app_version, attributes)
+        key = table.index.matching(profile), table.draws.first(profile.device_id, every)
+        if key not in lists:
+            parts = parts_of({one.task: one.version for one in table.answer(profile)}, {})
+            lists[key] = tuple(part_digest(part) if part else "" for part in parts)
+            known[lists[key]] = parts
+        digests = lists[key]
         headers.append(ShortProfile(app_version, attributes, digests).to_header().encode())
         names.append(digests)
     figures: dict[str, float] = {"devices": devices, "tasks": tasks, "releases under way": under_way}
@@ -91,11 +97,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", type=int, nargs="+", default=[2_000, 20_000, 200_000])
     parser.add_argument("--tasks", type=int, default=348)
-    parser.add_argument("--under-way", type=int, nargs="+", default=[0, 10])
+    parser.add_argument("--under-way", type=int, nargs="+", default=[0, 10, 20])
+    parser.add_argument("--case", choices=CASES, default="uniform, 12 ranges", help="for whom the releases are")
     options = parser.parse_args()
     for under_way in options.under_way:
         for devices in options.devices:
-            print(json.dumps(measure(devices, options.tasks, under_way)), flush=True)
+            print(json.dumps(measure(devices, options.tasks, under_way, options.case)), flush=True)
 
 
 if __name__ == "__main__":

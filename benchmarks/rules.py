@@ -64,11 +64,17 @@ def _not_indexed(number: int) -> Policy:
     return Policy(rule=f"memory_mb / 1024 + {number} > 2 && model.endsWith('{number % 10}')").typed(SCHEMA)
 
 
+def _some_not_indexed(number: int) -> Policy:
+    return _not_indexed(number) if number % 17 == 0 and number < 340 else _customised(number)
+
+
 CASES: dict[str, Callable[[int], Policy]] = {
+    "every device": lambda _: Policy(),
     "uniform, 12 ranges": _uniform,
     "uniform, a range each": _uniform_distinct,
     "customised": _customised,
     "customised, a part by CEL": _partly_indexed,
+    "customised, 20 of them by CEL alone": _some_not_indexed,
     "customised, all by CEL": _not_indexed,
 }
 
@@ -146,6 +152,11 @@ def measure(policy: Callable[[int], Policy], tasks: int, under_way: int) -> dict
         table._plans.clear()  # the group is new too
         return table.answer(profile)
 
+    def match_new_values(profile: Profile) -> object:
+        for rules in (*index._evaluated, *index._uploaded_evaluated):
+            rules._known.clear()
+        return index.matching(profile)
+
     answerer = Answerer(table)
     small = [dataclasses.replace(one, tasks=dict(list(one.tasks.items())[:50])) for one in some]
     raw = {one.device_id: one.to_header().encode() for one in small}
@@ -154,6 +165,7 @@ def measure(policy: Callable[[int], Policy], tasks: int, under_way: int) -> dict
     return {
         "known profile": median_us(lambda one: answerer.headers(raw[one.device_id], one.device_id), small),
         "rules, index": median_us(index.matching, some),
+        "rules, index, values new": median_us(match_new_values, some),
         "rules, one by one": median_us(lambda one: [policy.matches(one) for policy in policies], some[:50]),
         "decision, fresh, group known": median_us(table.answer, some),
         "decision, fresh, group new": median_us(decide_fresh, some),

@@ -44,7 +44,11 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "bindings/stream": ("core", "stream"),
     "bindings/store": ("core", "bindings/stream"),
     "bindings/tunnel": ("core",),
-    "bindings": (*_PLAN, "run", "files", "stream", "vm", "bindings/stream", "bindings/store", "bindings/tunnel"),
+    "bindings/deploy": ("core",),
+    "bindings": (
+        *_PLAN,
+        *("run", "files", "stream", "vm", "bindings/stream", "bindings/store", "bindings/tunnel", "bindings/deploy"),
+    ),
 }
 
 # What each instruction set's folder may include, beside the folders of the sets before it in sets.inc.

@@ -19,24 +19,36 @@ from tests.sim.shop_cloud import LIMIT_S, shop_cloud, until
 from walle.clock import ManualClock
 from walle.cloud.https import CertificateFiles
 from walle.cloud.push_gateway import LATE_S, PushGatewayConfig, TableFeedError, TableFollower, push_gateway
+from walle.cloud.sighting_report import REPORT_AGAIN_S, SightingReport
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.attribute_schema import parse_schema
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release_table import ReleaseTable
+from walle.deploy.cloud.sightings_api import MAX_SIGHTINGS
 from walle.deploy.cloud.table_feed import TableFeed
 from walle.identity import Revocations
-from walle.protocol import PROFILE_HEADER, TASKS_HEADER, Profile, directives_from_header
+from walle.protocol import (
+    DEVICE_HEADER,
+    PROFILE_HEADER,
+    TASKS_HEADER,
+    Profile,
+    PushAnswer,
+    ShortProfile,
+    directives_from_header,
+)
 
 
 @contextlib.asynccontextmanager
-async def _processes(url: str, token: str, folder: Path, count: int) -> AsyncIterator[list[str]]:
+async def _processes(
+    url: str, token: str, folder: Path, count: int, options: tuple[str, ...] = ()
+) -> AsyncIterator[list[str]]:
     """Run gateways in processes of their own; give their addresses."""
     file = folder / "token"
     file.write_text(token)
     file.chmod(0o600)
     command = ["-c", "from walle.cli import main; main()", "cloud", "gateway"]
-    command += ["--url", url, "--token-file", str(file), "--json"]
+    command += ["--url", url, "--token-file", str(file), "--json", *options]
     environment = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
     processes = [
         await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE, env=environment)
@@ -106,11 +118,128 @@ async def test_three_gateways_have_a_pause_and_a_rollback_and_serve_on_without_t
         assert await version(urls[0], "v1") == ""  # from the last table
 
 
+@pytest.mark.asyncio
+@pytest.mark.timeout(180)
+async def test_a_gateway_reports_its_devices_and_its_metrics_and_keeps_to_its_bytes(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, httpx.AsyncClient(timeout=LIMIT_S) as http:
+        access = shop.cloud.gateway._home.access
+        token = access.add("gateways", {ANY_SCENARIO: Role.READER})
+        (tmp_path / "metrics").write_text("for-prometheus-1234567890")
+        await shop.push("v1")
+        await shop.release("v1", beta=["d0", "d1"])
+        options: tuple[str, ...] = ("--pull-mb-s", "0.000001", "--metrics-token-file", str(tmp_path / "metrics"))
+        options += ("--trust-proxy", "127.0.0.0/8")
+        async with _processes(shop.cloud.address.url, token, tmp_path, 1, options) as (url,):
+
+            async def answer(device_id: str) -> PushAnswer:
+                profile = ShortProfile("10.1", {"colour": "red"}, [""]).to_header()
+                headers = {**session_headers(shop.cloud.home, device_id), PROFILE_HEADER: profile}
+                response = await http.post(f"{url}/v1/checkin", headers=headers)
+                assert response.status_code == 204, response.text
+                text = response.headers.get(TASKS_HEADER)
+                return PushAnswer.from_header(text) if text else PushAnswer()
+
+            async def has_directive() -> bool:
+                return bool((await answer("d0")).directives)
+
+            await until(has_directive)  # a pull may begin while there is anything in the bucket
+            other = await answer("d1")
+            assert (other.directives, other.wait_s) == ((), 900)  # the version has more than 900 bytes
+            assert (await answer("d0")).directives, "what is under way is not charged twice"
+
+            async def knows(device_id: str) -> bool:
+                answer = await http.get(
+                    f"{shop.cloud.address.url}/v1/devices/{device_id}", headers={"Authorization": f"Bearer {token}"}
+                )
+                return answer.status_code == 200 and answer.json()["attributes"] == {"colour": "red"}
+
+            for device_id in ("d0", "d1"):
+                await until(lambda device_id=device_id: knows(device_id))  # type: ignore[misc]
+            assert set(shop.cloud.gateway._answerer.recent(9, Policy())) == {"d0", "d1"}
+
+            assert (await http.get(f"{url}/metrics")).status_code == 401
+            wrong = {"Authorization": "Bearer for-prometheus"}
+            assert (await http.get(f"{url}/metrics", headers=wrong)).status_code == 401
+            for good in (token, "for-prometheus-1234567890"):
+                page = await http.get(f"{url}/metrics", headers={"Authorization": f"Bearer {good}"})
+                assert page.status_code == 200
+            for line in ('walle_pulls_total{kind="admitted"} 1.0', 'walle_reported_devices_total{kind="reported"} 2.0'):
+                assert line in page.text
+            for name in ("walle_profiles_total", "walle_table_generation", "walle_http_connections"):
+                assert name in page.text
+            state = (await http.get(f"{url}/healthz")).json()
+            assert (state["ok"], state["pulls"]["admitted"], state["sightings"]["lost"]) == (True, 1, 0)
+
+
+@pytest.mark.asyncio
+async def test_who_reports_devices_proves_each_of_them(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop, httpx.AsyncClient(base_url=shop.cloud.address.url) as http:
+        access = shop.cloud.gateway._home.access
+        headers = {"Authorization": f"Bearer {access.add('gateways', {ANY_SCENARIO: Role.READER})}"}
+        session = session_headers(shop.cloud.home, "d0")[DEVICE_HEADER]
+        profile = Profile("d0", "10.1", {}).to_header()
+        seen = [
+            (session, profile),
+            (session, Profile("d1", "10.1", {}).to_header()),
+            (session[:-9] + "AAAAAAAAA", profile),
+            (session, ShortProfile("10", {}, [""]).to_header()),
+            (session, "{"),
+            ("ö", profile),
+        ]
+        answer = await http.post("/v1/push-sightings", json={"seen": seen}, headers=headers)
+        assert answer.json() == {"taken": 1, "refused": 5}
+        assert shop.cloud.gateway._answerer.recent(9, Policy()) == ("d0",)
+        many = {"seen": [(session, profile)] * 501}
+        assert (await http.post("/v1/push-sightings", json=many, headers=headers)).status_code in (413, 422)
+        one = {"Authorization": f"Bearer {access.add('one', {'shop': Role.RELEASER})}"}
+        for other in ({}, one):
+            response = await http.post("/v1/push-sightings", json={"seen": []}, headers=other)
+            assert response.status_code in (401, 403)
+
+
+@pytest.mark.asyncio
+async def test_devices_that_cannot_be_reported_are_counted_and_others_not_reported_twice() -> None:
+    clock, answerer = ManualClock(), Answerer(table_of(1, ipv="v1"))
+    posts: list[list[list[str]]] = []
+    status = 200
+
+    def take(request: httpx.Request) -> httpx.Response:
+        posts.append(json.loads(request.content)["seen"])
+        return httpx.Response(status, json={"taken": len(posts[-1]), "refused": 0})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(take), base_url="http://other") as http:
+        report = SightingReport(http, "t", answerer, clock)
+        identify = report.noting(lambda session: (session or b"").decode())
+
+        async def check_in(devices: range, app_version: str = "10") -> None:
+            for number in devices:
+                profile = Profile(f"d{number}", app_version, {}).to_header().encode()
+                answerer.headers(profile, identify(f"d{number}".encode()))
+            await report.report()
+
+        await check_in(range(3))
+        await check_in(range(4))
+        assert [[session for session, _ in post] for post in posts] == [["d0", "d1", "d2"], ["d3"]]
+        await check_in(range(1), "11")
+        await clock.advance(REPORT_AGAIN_S)
+        await check_in(range(1), "11")
+        assert len(posts) == 4
+        await check_in(range(10, 10 + MAX_SIGHTINGS + 7))
+        assert (len(posts[-1]), report.lost) == (MAX_SIGHTINGS, 7)
+        status = 503
+        await check_in(range(2, 6), "12")
+        assert report.lost == 7 + 4
+        assert "503" in str(report.health()["why"])
+        answerer.headers(Profile("x", "1", {}).to_header().encode(), "x")  # its session was not noted
+        await report.report()
+        assert report.reported == 3 + 1 + 1 + 1 + MAX_SIGHTINGS
+
+
 class _Feed:
     """A feed behind HTTP, which may be cut off."""
 
     def __init__(self, answerer: Answerer) -> None:
-        self.feed = TableFeed(answerer)
+        self.feed = TableFeed(answerer, lambda: {"m": 7_000})
         self.feed.open(b"k" * 32, Revocations(3, {"d1": 2}))
         self.status = 200
 
@@ -135,6 +264,9 @@ async def test_a_gateway_that_is_cut_off_serves_its_table_and_says_so() -> None:
         await follower.ask(0.0)
         assert answerer.table.rows == other.table.rows
         assert (follower.health()["ok"], follower.revocations.version) == (True, 3)
+        (directive,) = (one.entries[0].directive for one in answerer.table.rows.values())
+        sizes = [follower.size_of(dataclasses.replace(directive, manifest=one)) for one in ("m", "n")]
+        assert sizes == [7_000, directive.size_bytes]
         await follower.ask(0.0)  # nothing is new
         asking = asyncio.create_task(follower.ask(20.0))
         await asyncio.sleep(0.01)

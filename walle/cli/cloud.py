@@ -16,7 +16,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli import backup, event_loop
-from walle.cli.credentials import is_loopback
+from walle.cli.credentials import is_loopback, is_network
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console, working
 from walle.cli.push_gateway import gateway
@@ -175,7 +175,7 @@ def up(
     if (tls_cert is None) != (tls_key is None) or (plain_http and tls_cert is not None):
         raise typer.BadParameter("go together, and not with --plain-http", param_hint="--tls-cert, --tls-key")
     for proxy in trust_proxy or ():
-        if not _is_network(proxy):
+        if not is_network(proxy):
             raise typer.BadParameter(f"{proxy!r} is neither an address nor a network", param_hint="--trust-proxy")
     names = tuple(name or ())
     if not names and _is_unspecified(host):
@@ -243,14 +243,6 @@ def up(
             event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
         except asyncio.CancelledError:  # a signal before it was up, or a second one
             raise typer.Exit(130) from None
-
-
-def _is_network(text: str) -> bool:
-    try:
-        ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_unspecified(host: str) -> bool:

@@ -158,6 +158,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_network(text: str) -> bool:
+    """Return whether a text is an address or a network of addresses."""
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
 def read_token(path: Path) -> str:
     """Return the token that is the whole of a file. Raises CredentialsError."""
     try:

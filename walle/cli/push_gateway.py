@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from walle.cli import event_loop
-from walle.cli.credentials import TokenOption, ca_of, is_loopback
+from walle.cli.credentials import TokenOption, ca_of, is_loopback, is_network, read_token
 from walle.cli.output import JsonLinesFlag, console, emit_line
 from walle.errors import ConfigError
 
@@ -31,6 +31,16 @@ def gateway(
     pulls_per_s: Annotated[
         float, typer.Option(min=0, help="Pulls that its answers begin in a second; 0: any number.")
     ] = 0.0,
+    pull_mb_s: Annotated[
+        float, typer.Option(min=0, help="MB of versions that these pulls may have in a second; 0: any number.")
+    ] = 0.0,
+    trust_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="Address or network of a proxy whose X-Forwarded-For is believed; once for each."),
+    ] = None,
+    metrics_token_file: Annotated[
+        Path | None, typer.Option(help="Token of who may read /metrics; the gateway's own token may, too.")
+    ] = None,
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Answer profiles from the release table of the cloud at URL, until Ctrl-C. The token needs `reader` on `*`."""
@@ -38,6 +48,9 @@ def gateway(
         raise typer.BadParameter("go together", param_hint="--tls-cert, --tls-key")
     if tls_cert is None and not plain_http and not is_loopback(host):
         raise typer.BadParameter("give --tls-cert and --tls-key, or --plain-http behind a proxy", param_hint="--host")
+    for proxy in trust_proxy or ():
+        if not is_network(proxy):
+            raise typer.BadParameter(f"{proxy!r} is neither an address nor a network", param_hint="--trust-proxy")
     from walle.cloud.https import CertificateFiles
     from walle.cloud.push_gateway import PushGatewayConfig
     from walle.deploy.http_roots import http_tls
@@ -53,6 +66,9 @@ def gateway(
         certificate=CertificateFiles(tls_cert, tls_key) if tls_cert and tls_key else None,
         business_app=business_app,
         pulls_s=pulls_per_s,
+        pull_mb_s=pull_mb_s,
+        trusted_proxies=tuple(trust_proxy or ()),
+        metrics_token=read_token(metrics_token_file) if metrics_token_file is not None else "",
     )
 
     async def serve() -> None:

@@ -60,6 +60,7 @@ from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.request_audit import RequestAudit, RequestNotes
 from walle.deploy.cloud.routes import RouteGuard, RouteTable, check_routes
+from walle.deploy.cloud.sightings_api import Sightings, sightings_router
 from walle.deploy.cloud.signature_api import signature_router
 from walle.deploy.cloud.table_feed import TableFeed, feed_router
 from walle.deploy.cloud.targeting_api import targeting_router
@@ -114,7 +115,8 @@ class GatewayNode:
         rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
         self._pulls = PullBudget(rate, self._clock, self._sizes.of) if any(rate) else None
         self._answerer = Answerer(budget=self._pulls)
-        self._feed = TableFeed(self._answerer)
+        self._feed = TableFeed(self._answerer, lambda: self._sizes.known)
+        self._has_table = asyncio.Event()
         self._tables = TablePublisher(self._feed, self._clock)
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
         self._undo = contextlib.AsyncExitStack()
@@ -138,6 +140,7 @@ class GatewayNode:
         self._identity = IdentityWatch(identities, self._clock)
         await self._identity.start()
         self._feed.open(self._identity.session_key, self._identity.revocations)
+        self._sightings = Sightings(self._answerer, self._identity.verifier.device_id)
         access = self._home.access
         authority = self._home.authority(config.tunnel_names, clock=self._clock)
         app = self._app(releases, monitor, identities, authority)
@@ -167,6 +170,7 @@ class GatewayNode:
                     self._home.uploaded.follow, self._clock, self._answerer.swap_uploaded
                 ),
                 "list of devices": functools.partial(self._note_devices, monitor),
+                "sizes of versions": self._learn_sizes,
             }
             if rules:
                 works["retention of uploads"] = self._retention.run
@@ -183,6 +187,7 @@ class GatewayNode:
             }
             if self._pulls is not None:
                 parts["pulls"] = self._pulls
+            parts["sightings"] = self._sightings
             table = RouteTable(has_business=business is not None)
             identify = self._identity.verifier.device_id
             # A device sends its profile to /cen for its groups, without its tasks, which would all seem to be due.
@@ -295,6 +300,7 @@ class GatewayNode:
             check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
 
         app.include_router(feed_router(self._feed, may_follow))
+        app.include_router(sightings_router(self._sightings, may_follow))
         exclusive = self._home.exclusive
 
         async def key_of(device_id: str) -> DeviceKey:
@@ -392,6 +398,14 @@ class GatewayNode:
             await self._clock.sleep(_NOTE_S)
             await monitor.note_profiles(self._answerer.take_seen())
 
+    async def _learn_sizes(self) -> None:
+        """Tell other gateways how large versions are, after each table; a rollback does not wait for it."""
+        while True:
+            await self._has_table.wait()
+            self._has_table.clear()
+            if await self._sizes.learn(self._answerer.table.manifests):
+                self._feed.tell()
+
     async def _renew_daily(self, authority: Authority) -> None:
         """Issue a new certificate for the tunnel before the old one expires, until cancelled."""
         while True:
@@ -411,6 +425,7 @@ class GatewayNode:
         if self._pulls is not None:
             await self._sizes.learn(table.manifests)
         await self._tables.publish(table)
+        self._has_table.set()
 
     async def recent_devices(self, count: int, policy: Policy, task: str) -> tuple[str, ...]:
         return self._answerer.recent(count, policy, task)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from walle.deploy.cloud.files import FileStore
 from walle.errors import DeployError
@@ -22,13 +22,19 @@ class PullSizes:
         """Return the bytes of a directive's version, those of its manifest where they are not known."""
         return self._sizes.get(directive.manifest, directive.size_bytes)
 
-    async def learn(self, manifests: Collection[str]) -> None:
-        """Read the sizes of these versions, and forget all others."""
+    @property
+    def known(self) -> Mapping[str, int]:
+        """Return the bytes of versions by their manifests."""
+        return self._sizes
+
+    async def learn(self, manifests: Collection[str]) -> bool:
+        """Read the sizes of these versions, and forget all others. Return whether there were any to read."""
         known = {manifest: self._sizes[manifest] for manifest in manifests if manifest in self._sizes}
         missing = [manifest for manifest in manifests if manifest not in known]
         if missing:
             known |= await asyncio.to_thread(self._read, missing)
         self._sizes = known
+        return bool(missing)
 
     def _read(self, manifests: Collection[str]) -> dict[str, int]:
         sizes = {}

@@ -7,6 +7,7 @@ and sessions are verified by a public key. Everything else, such as files, outco
 import contextlib
 import dataclasses
 import functools
+import hmac
 import json
 import logging
 import ssl
@@ -14,6 +15,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.background import in_background
@@ -22,6 +25,9 @@ from walle.cloud.http_limits import HttpLimits
 from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.sessions import SessionRefusedError, SessionVerifier
+from walle.cloud.sighting_report import SightingReport
+from walle.deploy.cloud.answerer_metrics import answerer_metrics
+from walle.deploy.cloud.api import PartMetrics, WatchedPart
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
 from walle.deploy.cloud.push import Answerer, WallePush
@@ -29,7 +35,7 @@ from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.table_feed import WAIT_S
 from walle.errors import WalleError
 from walle.identity import Revocations
-from walle.protocol import DEVICE_HEADER, PROFILE_HEADER
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, Directive
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,6 +69,7 @@ class TableFollower:
         self._session_key = ""
         self._number = ""
         self._left_out = 0  # tasks
+        self._sizes: dict[str, int] = {}
         self._answered_s = clock.monotonic()
         self._error = "it has not answered yet"
 
@@ -71,6 +78,10 @@ class TableFollower:
         if self._verifier is None:
             raise SessionRefusedError("this gateway has no table yet; ask again")
         return self._verifier.device_id(session)
+
+    def size_of(self, directive: Directive) -> int:
+        """Return the bytes of a directive's version, those of its manifest where the cloud has not said."""
+        return self._sizes.get(directive.manifest, directive.size_bytes)
 
     async def follow(self) -> None:
         """Ask for the next table again and again, until cancelled."""
@@ -118,6 +129,8 @@ class TableFollower:
             self._session_key = str(plain["session_key"])
             key = bytes.fromhex(self._session_key)
             self._verifier = SessionVerifier(key, self.revocations, now=self._clock.time)
+        sizes = plain.get("sizes", {})  # an older cloud sends none
+        self._sizes = {str(manifest): int(size) for manifest, size in sizes.items()}
         revoked = plain["revoked"]
         self.revocations.update(int(revoked["version"]), {str(one): int(at) for one, at in revoked["lowest"].items()})
         decided = table.without_uploaded()
@@ -128,9 +141,14 @@ class TableFollower:
         self._answerer.swap(decided)
         self._number = number
 
+    @property
+    def late_s(self) -> float:
+        """Return the time since the other gateway has answered."""
+        return self._clock.monotonic() - self._answered_s
+
     def health(self) -> Mapping[str, Any]:
         """Return whether the other gateway has answered lately, and the generation that is served."""
-        late_s = self._clock.monotonic() - self._answered_s
+        late_s = self.late_s
         ok = self._verifier is not None and late_s < LATE_S
         late = {"why": self._error} if self._error else {}
         left_out = {"tasks_left_out": self._left_out} if self._left_out else {}
@@ -143,7 +161,7 @@ class PushGatewayConfig:
     """`url` is the other gateway's, `token` one with the role reader on `*`, `tls` trusts its certificate.
 
     `business_app` is as in
-    `CloudConfig`. `pulls_s` is this gateway's own pull budget, 0 for none.
+    `CloudConfig`. `pulls_s` and `pull_mb_s` are this gateway's own pull budget, 0 for none.
     """
 
     url: str
@@ -156,6 +174,8 @@ class PushGatewayConfig:
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
     business_app: str = ""
     pulls_s: float = 0.0
+    pull_mb_s: float = 0.0  # of the versions of these pulls, as far as the cloud tells their sizes
+    metrics_token: str = ""  # of who may read /metrics, beside `token`
 
 
 @contextlib.asynccontextmanager
@@ -169,20 +189,28 @@ async def push_gateway(config: PushGatewayConfig, *, clock: Clock | None = None)
     """
     clock = clock or SystemClock()
     business = load_app(config.business_app) if config.business_app else _unknown
-    budget = PullBudget(PullRate(config.pulls_s), clock, lambda one: one.size_bytes) if config.pulls_s else None
-    answerer = Answerer(budget=budget)
+    answerer = Answerer()
     async with httpx.AsyncClient(base_url=config.url, verify=config.tls or True, trust_env=False) as http:
         follower = TableFollower(http, config.token, answerer, clock)
         await follower.ask(0.0)
-        app = _routes(follower, WallePush(business, answerer, follower.device_id), answerer)
+        rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
+        answerer.budget = PullBudget(rate, clock, follower.size_of) if any(rate) else None
+        report = SightingReport(http, config.token, answerer, clock)
+        identify = report.noting(follower.device_id)
+        watch = _Watch(follower, answerer, report, config)
+        app = _routes(
+            watch, WallePush(business, answerer, identify), WallePush(_checked_in(follower), answerer, identify)
+        )
 
         def knows(headers: Mapping[bytes, bytes]) -> bool:
             session = headers.get(DEVICE_HEADER.lower().encode())
             return session is not None and bool(follower.device_id(session))
 
         front = HttpFront(app, config.http_limits, knows, config.trusted_proxies)
+        watch.parts["http"] = front
         async with contextlib.AsyncExitStack() as undo:
             await undo.enter_async_context(in_background("the release table", follower.follow, clock))
+            await undo.enter_async_context(in_background("the report of devices", report.run, clock))
             context = None
             if config.certificate is not None:
                 context = config.certificate.context
@@ -191,15 +219,56 @@ async def push_gateway(config: PushGatewayConfig, *, clock: Clock | None = None)
             yield await undo.enter_async_context(serving(front, config.host, config.http_port, tls=context))
 
 
-def _routes(follower: TableFollower, business: ASGIApp, answerer: Answerer) -> ASGIApp:
-    """Return /healthz and /v1/checkin before the business app, which has the push answer already."""
-    checking_in = WallePush(_checked_in(follower), answerer, follower.device_id)
+class _Watch:
+    """The parts of a gateway for /healthz and /metrics, which has the names of a cloud's."""
+
+    def __init__(
+        self, follower: TableFollower, answerer: Answerer, report: SightingReport, config: PushGatewayConfig
+    ) -> None:
+        self.parts: dict[str, WatchedPart] = {"sightings": report}
+        if answerer.budget is not None:
+            self.parts["pulls"] = answerer.budget
+        self._follower = follower
+        self._answerer = answerer
+        self._readers = [f"Bearer {one}".encode() for one in (config.token, config.metrics_token) if one]
+
+    def health(self) -> Mapping[str, Any]:
+        """Return the state of the table, which decides whether all is well, and of the parts."""
+        return {**self._follower.health(), **{name: part.health() for name, part in self.parts.items()}}
+
+    def may_read(self, authorization: bytes) -> bool:
+        """Return whether a request is of who may read the metrics."""
+        return any(hmac.compare_digest(authorization, one) for one in self._readers)
+
+    def metrics(self) -> list[Metric]:
+        """Return the metrics of the answers and of the table."""
+        late = GaugeMetricFamily("walle_table_answered_seconds", "Time since the cloud has answered about its table")
+        late.add_metric([], self._follower.late_s)
+        return [*answerer_metrics(self._answerer), late]
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        registry = CollectorRegistry(auto_describe=False)
+        for part in (self, *self.parts.values()):
+            registry.register(PartMetrics(part))
+        return generate_latest(registry)
+
+
+def _routes(watch: _Watch, business: ASGIApp, checking_in: ASGIApp) -> ASGIApp:
+    """Return /healthz, /metrics and /v1/checkin before the business app, which has the push answer already."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == "/healthz":
-            state = follower.health()
+        is_http, path = scope["type"] == "http", scope.get("path")
+        if is_http and path == "/healthz":
+            state = watch.health()
             await _send(send, 200 if state["ok"] else 503, state)
-        elif scope["type"] == "http" and scope["path"] == "/v1/checkin" and scope["method"] == "POST":
+        elif is_http and path == "/metrics" and scope["method"] == "GET":
+            if watch.may_read(dict(scope["headers"]).get(b"authorization", b"")):
+                await _send_bytes(send, 200, watch.exposition(), CONTENT_TYPE_LATEST.encode())
+            else:
+                how = "send the header Authorization: Bearer TOKEN, with this gateway's token or that for metrics"
+                await _send(send, 401, {"error": how})
+        elif is_http and path == "/v1/checkin" and scope["method"] == "POST":
             await checking_in(scope, receive, send)
         else:
             await business(scope, receive, send)
@@ -228,9 +297,14 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:  # noqa:
 
 
 async def _send(send: Send, status: int, plain: Mapping[str, Any] | None) -> None:
-    body = b"" if plain is None else json.dumps(plain).encode()
-    headers = []
-    if plain is not None:
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if plain is None:
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    else:
+        await _send_bytes(send, status, json.dumps(plain).encode(), b"application/json")
+
+
+async def _send_bytes(send: Send, status: int, body: bytes, content_type: bytes) -> None:
+    headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -88,10 +88,10 @@ def test_what_a_device_refused_is_left_out_until_there_is_a_newer_order() -> Non
     (steps,) = table.steps(table.index.by_attributes("10", {}), 1)
     have = {"shop/ipv": "v1"}
     both = Decision.of(steps, have, {})
-    assert [one.task for one in both.ordinary] == ["shop/cv", "shop/ipv"]
-    refused = {one.task: one.order for one in both.ordinary if one.task == "shop/ipv"}
-    assert [one.task for one in Decision.of(steps, have, refused).ordinary] == ["shop/cv"]
-    assert len(Decision.of(steps, have, {"shop/ipv": "0.1"}).ordinary) == 2
+    assert [one.task for one in both.settled.ordinary] == ["shop/cv", "shop/ipv"]
+    refused = {one.task: one.order for one in both.settled.ordinary if one.task == "shop/ipv"}
+    assert [one.task for one in Decision.of(steps, have, refused).settled.ordinary] == ["shop/cv"]
+    assert len(Decision.of(steps, have, {"shop/ipv": "0.1"}).settled.ordinary) == 2
 
 
 def test_a_withdrawn_version_is_left_first_whatever_its_number() -> None:
@@ -99,7 +99,7 @@ def test_a_withdrawn_version_is_left_first_whatever_its_number() -> None:
     withdrawn = dataclasses.replace(row, withdrawn=frozenset({"v1"}))
     for table, is_urgent in ((ReleaseTable(1, [row]), False), (ReleaseTable(1, [withdrawn]), True)):
         (steps,) = table.steps(table.index.by_attributes("10", {}), 1)
-        decision = Decision.of(steps, {"shop/ipv": "v1"}, {})
+        decision = Decision.of(steps, {"shop/ipv": "v1"}, {}).settled
         assert (len(decision.urgent), len(decision.ordinary)) == ((1, 0) if is_urgent else (0, 1))
     assert type(row).from_plain(withdrawn.to_plain()) == withdrawn
     assert type(row).from_plain(row.to_plain()) == row

@@ -2,8 +2,12 @@ import random
 
 from tests.sim.release_world import table_of
 from walle.clock import ManualClock
+from walle.deploy.cloud.attribute_schema import ColumnType
+from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.pull_budget import AGAIN_S, MAX_ADMITTED, PullBudget, PullRate
 from walle.deploy.cloud.push import Answerer
+from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
+from walle.deploy.cloud.release_table import ReleaseTable, plan_row
 from walle.protocol import Directive, Profile, PushAnswer, ShortProfile, TaskPart, part_digest, parts_to_header
 
 
@@ -161,3 +165,49 @@ def test_rollbacks_and_removals_wait_for_no_budget() -> None:
         tasks = [one.task for one in PushAnswer.from_header(header).directives]
         assert tasks == (["shop/ipv", "shop/cv"] if not number else ["shop/ipv"])
     assert answerer.budget.delayed == 49
+
+
+def test_a_group_that_devices_leave_is_paced_and_a_rollback_of_its_version_is_not() -> None:
+    """A table of attributes that is put again may move a million devices out of a group: none of them is in a hurry."""
+    schema = {"is_member": ColumnType.BOOL}
+    members = Policy(rule="is_member").typed(schema)
+    others = Policy(rule="!is_member").typed(schema)
+
+    def release(number: int, version: str, policy: Policy, state: ReleaseState = ReleaseState.FULL) -> Release:
+        request = ReleaseRequest(scenario="shop", task="ipv", version=version, policy=policy)
+        name = f"shop-ipv-{version}-{number}"
+        manifest = f"{number:064x}"
+        return Release(
+            id=name,
+            number=number,
+            request=request,
+            created_s=0.0,
+            updated_s=0.0,
+            state=state,
+            manifest=manifest,
+            size_bytes=9,
+        )
+
+    def left(*releases: Release) -> tuple[list[str], int]:
+        """Return what 20 devices get that have v2 and are no members any more, and how many of them wait."""
+        row = plan_row("shop/ipv", releases, "/cdn").sign(lambda one: one, 1, 1 << 40)
+        assert type(row).from_plain(row.to_plain()) == row
+        answerer = Answerer(ReleaseTable(1, [row]), budget=_budget(_Clock(), pulls_s=1))
+        got = []
+        for number in range(20):
+            profile = Profile(f"d{number}", "10", {"is_member": False}, {"shop/ipv": "v2"}).to_header().encode()
+            header = dict(answerer.headers(profile, f"d{number}")).get(b"x-walle-tasks", b"[]").decode()
+            got += [one.version for one in PushAnswer.from_header(header).directives]
+        assert answerer.budget is not None
+        return got, answerer.budget.delayed
+
+    v1 = release(1, "v1", Policy())
+    assert left(v1, release(2, "v2", members)) == (["v1"] * 2, 18)
+    assert left(v1, release(2, "v2", members, ReleaseState.ROLLED_BACK)) == (["v1"] * 20, 0)
+    # v2 was bad for the others and goes on for members: those whose release was rolled back leave it at once.
+    both = release(2, "v2", members), release(3, "v2", others, ReleaseState.ROLLED_BACK)
+    assert left(v1, *both) == (["v1"] * 20, 0)
+    # A version that no release has, with a higher number, was taken back long ago.
+    assert left(v1, release(3, "v3", members)) == (["v1"] * 20, 0)
+    # A removal takes no pull.
+    assert left(release(2, "v2", members)) == ([""] * 20, 0)

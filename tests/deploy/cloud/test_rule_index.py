@@ -128,6 +128,27 @@ def test_the_index_takes_the_devices_that_the_policies_take(policies: list[Polic
         assert index.matching(profile) == expected
 
 
+_evaluated = st.builds(
+    "{} {} {}".format,
+    st.sampled_from(["memory_mb + 1", "memory_mb * 2", "10 / memory_mb", "memory_mb % 3 + memory_mb"]),
+    _order,
+    _ints,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.one_of(_evaluated, _leaves, _rules), min_size=5, max_size=80, unique=True),
+    st.lists(_profiles, min_size=1, max_size=6),
+)
+def test_rules_that_are_evaluated_together_are_what_they_are_alone(rules: list[str], profiles: list[Profile]) -> None:
+    policies = [Policy(rule=rule).typed(SCHEMA) for rule in rules]
+    index = PolicyIndex(policies)
+    for profile in [*profiles, *profiles]:
+        expected = sum(1 << number for number, policy in enumerate(policies) if policy.matches(profile))
+        assert index.matching(profile) == expected
+
+
 @settings(max_examples=200, deadline=None)
 @given(_rules, _profiles)
 def test_the_terms_of_a_rule_are_the_rule(text: str, profile: Profile) -> None:

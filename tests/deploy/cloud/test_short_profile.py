@@ -176,8 +176,8 @@ def test_decisions_count_with_their_directives() -> None:
         *answerer._joined.values(),
         *(one for group in answerer._groups.values() for part in group for one in part.values()),
     ]
-    assert sum(len(one.decision.ordinary) for one in decided) <= MAX_DECIDED
-    assert sum(len(one.ordinary) * 8 for one in held.values()) <= 1 << 20
+    assert sum(len(one.decision.settled.ordinary) for one in decided) <= MAX_DECIDED
+    assert sum(one.size * 8 for one in held.values()) <= 1 << 20
     assert answerer._cached_bytes == sum(sent.size_bytes for sent in cached) <= 1 << 20
 
 

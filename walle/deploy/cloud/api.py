@@ -19,6 +19,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.deploy.cloud.access_file import LastAdminError, TokenExistsError, UnknownTokenError
+from walle.deploy.cloud.answerer_metrics import answerer_metrics
 from walle.deploy.cloud.audit import Audit, AuditError, NoAudit
 from walle.deploy.cloud.device_registry import UnknownDeviceError
 from walle.deploy.cloud.disk_space import DiskFullError
@@ -427,13 +428,15 @@ def watch_router(
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Metrics(known, shown, answerer, await outcomes.alarms()))
         for part in watched.values():
-            registry.register(_PartMetrics(part))
+            registry.register(PartMetrics(part))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
 
 
-class _PartMetrics(Collector):
+class PartMetrics(Collector):
+    """The metrics of a part, for a registry of Prometheus."""
+
     def __init__(self, part: WatchedPart) -> None:
         self._part = part
 
@@ -457,13 +460,6 @@ class _Metrics(Collector):
         self._answerer = answerer
 
     def collect(self) -> list[Metric]:
-        profiles = CounterMetricFamily("walle_profiles", "Profiles checked by this gateway", labels=["kind"])
-        for kind in ("repeated", "fresh", "broken", "foreign", "asked"):
-            profiles.add_metric([kind], getattr(self._answerer, kind))
-        answered = CounterMetricFamily("walle_profiles_answered", "Fresh profiles that were answered with directives")
-        answered.add_metric([], self._answerer.answered)
-        generation = GaugeMetricFamily("walle_table_generation", "Generation of this gateway's release table")
-        generation.add_metric([], self._answerer.table.generation)
         states = GaugeMetricFamily("walle_releases", "Releases by state", labels=["state"])
         for state in ReleaseState:
             states.add_metric([state.value], sum(release.state is state for release in self._known))
@@ -492,7 +488,7 @@ class _Metrics(Collector):
         )
         for kind, count in self._alarms.items():
             alarms.add_metric([kind], count)
-        return [profiles, answered, generation, states, devices, executions, hindered, alarms]
+        return [*answerer_metrics(self._answerer), states, devices, executions, hindered, alarms]
 
 
 def install_error_handlers(app: FastAPI) -> None:

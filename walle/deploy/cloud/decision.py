@@ -5,29 +5,16 @@ device's place in a release under way, and is found for each request.
 """
 
 import bisect
+import contextlib
+import itertools
 import json
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, Self
 
 from walle.protocol import Directive
 
-
-class Target(Protocol):
-    """The part of a task's row that is for one group of devices."""
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether the answer depends on the device's id."""
-
-    def answer(self, device_id: str, have: str) -> Directive | None:
-        """Return the directive for a device that has version `have`, None where it has the right one."""
-
-    def is_urgent(self, directive: Directive, have: str) -> bool:
-        """Return whether the directive takes a version away: a rollback or a removal."""
-
-
-type Step = tuple[str, str | None, Target]
-"""A task with the version that a group of devices has without an answer, None where that depends on the device."""
+MAX_DUES = 4  # that a decision keeps for what draws may say
 
 
 class Due(NamedTuple):
@@ -37,67 +24,138 @@ class Due(NamedTuple):
     ordinary: tuple[Directive, ...] = ()
 
 
-class _Open(NamedTuple):
-    """A task whose directive depends on the device. `refused` is the `order` that it will not carry out."""
+class Draws(Protocol):
+    """Draws of devices in the releases under way (`walle.deploy.cloud.release_draws`)."""
 
-    target: Target
-    have: str
-    refused: str
+    def first(self, device_id: str, groups: bytes) -> bytes:
+        """Return for each group of draws, as a byte, which of them first covers the device."""
 
 
-class Decision(NamedTuple):
+class Open(NamedTuple):
+    """A task of devices with one version, whose directive depends on the device: on the first draw that covers it.
+
+    `outcomes` has the directive for each draw and for none of them, None where nothing is due.
+    """
+
+    group: bytes
+    outcomes: tuple[Directive | None, ...]
+    are_urgent: tuple[bool, ...]
+
+
+_GROUP = operator.attrgetter("group")
+
+
+class Target(Protocol):
+    """The part of a task's row that is for one group of devices. A device refuses one order, "" for none."""
+
+    def answer(self, have: str) -> Directive | None:
+        """Return the directive for all devices that have version `have`, None where they have the right one."""
+
+    def is_urgent(self, directive: Directive, have: str) -> bool:
+        """Return whether the directive takes a bad or unwanted version away: a rollback or a removal."""
+
+    def open(self, have: str, refused: str) -> Open:
+        """Return what depends on the device. Its group is empty where nothing does: there is one outcome."""
+
+
+type Step = tuple[str, str, Target]
+"""A task with the version that a group of devices has without an answer."""
+type OpenStep = tuple[str, Mapping[str, Open], Target]
+"""A task whose answer depends on the device, with some of what `open` returns for devices that refuse nothing."""
+
+
+class Steps(NamedTuple):
+    """Steps of a group of devices."""
+
+    settled: tuple[Step, ...] = ()
+    still_open: tuple[OpenStep, ...] = ()
+
+
+class Decision:
     """Directives that are due to devices of a profile; `still_open` are found for each device."""
 
-    urgent: tuple[Directive, ...] = ()
-    ordinary: tuple[Directive, ...] = ()
-    still_open: tuple[_Open, ...] = ()
+    __slots__ = ("_dues", "groups", "settled", "still_open")
+
+    def __init__(self, settled: Due, still_open: tuple[Open, ...], groups: bytes) -> None:
+        self.settled = settled
+        self.still_open = still_open
+        self.groups = groups  # of `still_open`
+        self._dues: dict[bytes, Due] = {}  # by what the draws said: up-to-date devices agree on it; bounded
 
     @classmethod
-    def of(cls, steps: Iterable[Step], tasks: Mapping[str, str], refused: Mapping[str, str]) -> Self:
+    def of(cls, steps: Steps, tasks: Mapping[str, str], refused: Mapping[str, str]) -> "Decision":
         """Return the decision for devices with these versions of tasks that refused these orders (`Directive.order`).
 
         What a device refused is left out: it would only hide what else is due.
         """
         urgent: list[Directive] = []
         ordinary: list[Directive] = []
-        still_open: list[_Open] = []
-        for task, settled, target in steps:
-            have = tasks.get(task, "")
+        get = tasks.get
+        for task, settled, target in steps.settled:
+            have = get(task, "")
             if have == settled:
                 continue
-            if target.is_open:
-                still_open.append(_Open(target, have, refused.get(task, "")))
-            elif (directive := target.answer("", have)) is not None and directive.order != refused.get(task, ""):
+            directive = target.answer(have)
+            if directive is not None and directive.order != refused.get(task, ""):
                 (urgent if target.is_urgent(directive, have) else ordinary).append(directive)
-        return cls(_by_task(urgent), _by_task(ordinary), tuple(still_open))
+        opened: list[Open] | None = None
+        if not refused:
+            with contextlib.suppress(KeyError):
+                opened = [known[get(task, "")] for task, known, _ in steps.still_open]
+        if opened is None:
+            opened = [target.open(get(task, ""), refused.get(task, "")) for task, _, target in steps.still_open]
+        groups = [*map(_GROUP, opened)]
+        if b"" in groups:
+            for one in opened:
+                if not one.group and (directive := one.outcomes[0]) is not None:
+                    (urgent if one.are_urgent[0] else ordinary).append(directive)
+            opened = [one for one in opened if one.group]
+        if not (urgent or ordinary or opened):
+            return NOTHING
+        return cls(Due(_by_task(urgent), _by_task(ordinary)), tuple(opened), b"".join(groups))
 
     @classmethod
-    def joined(cls, parts: Iterable["Decision"]) -> Self:
+    def joined(cls, parts: Iterable["Decision"]) -> "Decision":
         """Return the decision on all parts of a device's tasks."""
         found = [part for part in parts if part is not NOTHING]
-        return cls(
-            _by_task(directive for part in found for directive in part.urgent),
-            _by_task(directive for part in found for directive in part.ordinary),
-            tuple(one for part in found for one in part.still_open),
+        if not found:
+            return NOTHING
+        due = Due(
+            _by_task(directive for part in found for directive in part.settled.urgent),
+            _by_task(directive for part in found for directive in part.settled.ordinary),
         )
+        still_open = tuple(itertools.chain.from_iterable([part.still_open for part in found]))
+        return cls(due, still_open, b"".join([part.groups for part in found]))
 
-    def due(self, device_id: str) -> Due:
-        """Return the directives for a device."""
+    @property
+    def size(self) -> int:
+        """Return how many directives and open tasks it holds."""
+        return len(self.settled.urgent) + len(self.settled.ordinary) + len(self.still_open)
+
+    def due(self, device_id: str, draws: Draws) -> Due:
+        """Return the directives for a device, by the draws of the table from which the decision was made."""
         if not self.still_open:
-            return Due(self.urgent, self.ordinary)
-        urgent: list[Directive] = []
-        ordinary: list[Directive] = []
-        for target, have, refused in self.still_open:
-            directive = target.answer(device_id, have)
-            if directive is not None and directive.order != refused:
-                (urgent if target.is_urgent(directive, have) else ordinary).append(directive)
-        return Due(
-            _by_task((*self.urgent, *urgent)) if urgent else self.urgent,
-            _by_task((*self.ordinary, *ordinary)) if ordinary else self.ordinary,
-        )
+            return self.settled
+        found = draws.first(device_id, self.groups)
+        due = self._dues.get(found)
+        if due is None:
+            if len(self._dues) >= MAX_DUES:
+                self._dues.clear()
+            due = self._dues[found] = self._found(found)
+        return due
+
+    def _found(self, found: bytes) -> Due:
+        chosen = [outcomes[at] for (_, outcomes, _), at in zip(self.still_open, found, strict=True)]
+        if not any(chosen):
+            return self.settled
+        urgent, ordinary = list(self.settled.urgent), list(self.settled.ordinary)
+        for one, at, directive in zip(self.still_open, found, chosen, strict=True):
+            if directive is not None:
+                (urgent if one.are_urgent[at] else ordinary).append(directive)
+        return Due(_by_task(urgent), _by_task(ordinary))
 
 
-NOTHING = Decision()
+NOTHING = Decision(Due(), (), b"")
 
 
 def _by_task(directives: Iterable[Directive]) -> tuple[Directive, ...]:

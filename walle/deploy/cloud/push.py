@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
-from walle.deploy.cloud.decision import NOTHING, Decision, Due, Place, Step, cut
+from walle.deploy.cloud.decision import NOTHING, Decision, Due, Place, cut
 from walle.deploy.cloud.device_changes import MAX_SIGHTING_BYTES
 from walle.deploy.cloud.known_parts import KnownParts
 from walle.deploy.cloud.policy import Policy
@@ -191,10 +191,7 @@ class Answerer:
         if self._seen.get(sender) is not sent:
             self._note(sender, sent)
         if self._recent.get(sender) is not sent:
-            self._recent.pop(sender, None)
-            self._recent[sender] = sent
-            if len(self._recent) > self._recent_devices:
-                del self._recent[next(iter(self._recent))]
+            self._set_recent(sender, sent)
         unknown: list[int] = []
         policies = sent.matching & self.table.index.by_device(sender)
         if policies & self.table.index.uploaded:
@@ -213,7 +210,7 @@ class Answerer:
                 return ((_ERROR, _header_text(str(error))),)
         if decision is NOTHING and not unknown:
             return ()
-        answer = self._answer(decision.due(sender), sent, sender, unknown)
+        answer = self._answer(decision.due(sender, self.table.draws), sent, sender, unknown)
         self.answered += is_fresh and bool(answer)
         return answer
 
@@ -246,7 +243,7 @@ class Answerer:
 
     def _decide_full(self, sent: _Sent, profile: Profile, policies: int) -> Decision:
         (steps,) = self.table.steps(policies, 1)
-        return self._settle(sent, policies, _decision(steps, TaskPart(profile.tasks)))
+        return self._settle(sent, policies, Decision.of(steps, profile.tasks, {}))
 
     def _decide_short(self, sent: _Sent, policies: int, sender: str, have: bytes | None) -> tuple[Decision, list[int]]:
         """Return the decision on the parts that are known, and the numbers of the others. Raises ProtocolError."""
@@ -294,7 +291,7 @@ class Answerer:
 
     def _count(self, decision: Decision) -> None:
         """Count a decision that is about to be kept; where there are too many, forget all others."""
-        size = 1 + sum(map(len, decision))
+        size = 1 + decision.size
         if self._decided + size > MAX_DECIDED:
             self._forget_groups()
         self._decided += size
@@ -328,7 +325,7 @@ class Answerer:
             if part is None:
                 unknown.append(number)
                 continue
-            decision = _decision(plans[number], part)
+            decision = Decision.of(plans[number], part.tasks, part.refused)
             self._count(decision)
             group[number][digest] = _Decided(decision, sender if digest else None)
             if decision is not NOTHING:
@@ -391,13 +388,31 @@ class Answerer:
         return len(self._text(directive)) + 1
 
     def _remember(self, sent: _Sent) -> None:
-        sent.size_bytes = len(sent.raw) + _ENTRY_OVERHEAD_BYTES + _DIRECTIVE_BYTES * sum(map(len, sent.decision))
+        sent.size_bytes = len(sent.raw) + _ENTRY_OVERHEAD_BYTES + _DIRECTIVE_BYTES * sent.decision.size
         while self._cache and self._cached_bytes + sent.size_bytes > self._cache_bytes:
             self._cached_bytes -= self._cache.pop(next(iter(self._cache))).size_bytes
         self._cache[sent.raw] = sent
         self._cached_bytes += sent.size_bytes
 
     # --- devices that were seen ---------------------------------------------------------------------------------------
+
+    def note_elsewhere(self, device_id: str, raw: bytes) -> bool:
+        """Take note of a device that sent this full profile to another gateway; return whether it is one of it."""
+        try:
+            sent = self._read(raw)
+        except ProtocolError:
+            return False
+        if sent.profile is None or sent.profile.device_id != device_id:
+            return False
+        self._note(device_id, sent)
+        self._set_recent(device_id, sent)
+        return True
+
+    def _set_recent(self, device_id: str, sent: _Sent) -> None:
+        self._recent.pop(device_id, None)
+        self._recent[device_id] = sent
+        if len(self._recent) > self._recent_devices:
+            del self._recent[next(iter(self._recent))]
 
     async def wait_seen(self) -> None:
         """Return once a device has sent a profile since the last `take_seen`."""
@@ -468,11 +483,6 @@ class Answerer:
 
 def _object(fields: Mapping[str, Attribute]) -> str:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-
-
-def _decision(steps: Sequence[Step], part: TaskPart) -> Decision:
-    decision = Decision.of(steps, part.tasks, part.refused)
-    return decision if any(decision) else NOTHING
 
 
 class WallePush:

@@ -26,14 +26,16 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from walle.deploy.audience import admitted, share
-from walle.deploy.cloud.decision import Decision, Step
+from walle.deploy.audience import admitted
+from walle.deploy.cloud.decision import Decision, Open, OpenStep, Step, Steps
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Admission, Release, ReleaseState
+from walle.deploy.cloud.release_draws import ReleaseDraws, covers, group_of
 from walle.deploy.cloud.rule_index import PolicyIndex
 from walle.protocol import Audience, Directive, Profile, part_number
 
 MAX_WITHDRAWN = 16  # versions of a task that a row knows to be rolled back
+MAX_KNOWN_VERSIONS = 32  # of a task in a group of devices: what they get is computed once
 MAX_GROUPS = 256  # groups of devices whose plans a table caches, and of those that a row tells apart
 
 
@@ -53,7 +55,7 @@ class RowEntry:
             return True
         if not admission.open and have != self.directive.version:
             return False
-        return _covers(admission, self.directive.release, device_id)
+        return covers(admission, self.directive.release, device_id)
 
     def to_plain(self) -> dict[str, Any]:
         admission = self.admission
@@ -98,6 +100,7 @@ class TaskRow:
     entries: tuple[RowEntry, ...]  # in the order in which they go
     removal: Directive
     withdrawn: frozenset[str] = frozenset()  # versions that were rolled back, the latest ones
+    contested: frozenset[str] = frozenset()  # versions of which one release was rolled back, and another goes on
 
     @property
     def candidates(self) -> tuple[RowEntry, ...]:
@@ -129,13 +132,25 @@ class TaskRow:
         return entry.back if _number(have) > _number(entry.directive.version) else entry.directive
 
     def is_urgent(self, directive: Directive, have: str) -> bool:
-        """Return whether a directive of the row takes a bad or unwanted version from a device that has `have`."""
-        return not directive.version or have in self.withdrawn or any(directive is entry.back for entry in self.entries)
+        """Return whether a directive of the row takes a bad or unwanted version from a device that has `have`.
+
+        A device that goes back from a version which others keep has left their group, by an attribute or a rule. That
+        may be a million devices at once, whose version is not a bad one: they are paced as those of a release are.
+        """
+        if not directive.version or have in self.withdrawn:
+            return True
+        if all(directive is not entry.back for entry in self.entries):
+            return False
+        return have in self.contested or all(have != entry.directive.version for entry in self.entries)
 
     def to_plain(self) -> dict[str, Any]:
         entries = [entry.to_plain() for entry in self.entries]
-        plain = {"task": self.task, "entries": entries, "removal": self.removal.to_json()}
-        return {**plain, "withdrawn": sorted(self.withdrawn)} if self.withdrawn else plain
+        plain: dict[str, Any] = {"task": self.task, "entries": entries, "removal": self.removal.to_json()}
+        if self.withdrawn:
+            plain["withdrawn"] = sorted(self.withdrawn)
+        if self.contested:
+            plain["contested"] = sorted(self.contested)
+        return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -145,6 +160,7 @@ class TaskRow:
             tuple(RowEntry.from_plain(entry) for entry in entries),
             Directive.from_json(plain["removal"]),
             frozenset(plain.get("withdrawn", ())),  # a row of an older walle has none
+            frozenset(plain.get("contested", ())),
         )
 
 
@@ -179,6 +195,7 @@ class RowPlan:
     entries: tuple[PlannedEntry, ...]  # in the order in which they go
     url: str
     withdrawn: frozenset[str] = frozenset()
+    contested: frozenset[str] = frozenset()
 
     @property
     def serials(self) -> int:
@@ -204,7 +221,7 @@ class RowPlan:
             )
             for entry, planned in zip(row.entries, self.entries, strict=True)
         )
-        return dataclasses.replace(row, entries=entries, withdrawn=self.withdrawn)
+        return dataclasses.replace(row, entries=entries, withdrawn=self.withdrawn, contested=self.contested)
 
     def sign(self, sign: Callable[[Directive], Directive], first_serial: int, expires_s: int) -> TaskRow:
         """Return the row, signed with the serials from `first_serial` on, which must be above all drawn before."""
@@ -232,7 +249,7 @@ class RowPlan:
             RowEntry(entry.policy, forward, backward, entry.admission)
             for entry, forward, backward in zip(self.entries, there, again, strict=True)
         )
-        return TaskRow(self.task, entries, removal, self.withdrawn)
+        return TaskRow(self.task, entries, removal, self.withdrawn, self.contested)
 
 
 def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
@@ -271,8 +288,14 @@ def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
                 break
     offered = {entry.directive.version for entry in entries}
     latest = sorted((one.number, one.request.version) for one in of_task if one.state is ReleaseState.ROLLED_BACK)
-    withdrawn = frozenset(version for _, version in latest[-MAX_WITHDRAWN:] if version not in offered)
-    return RowPlan(task=task, entries=tuple(entries), url=url, withdrawn=withdrawn)
+    rolled_back = frozenset(version for _, version in latest[-MAX_WITHDRAWN:])
+    return RowPlan(
+        task=task,
+        entries=tuple(entries),
+        url=url,
+        withdrawn=rolled_back - offered,
+        contested=rolled_back & offered,
+    )
 
 
 def versions_behind(release: Release, of_task: Iterable[Release]) -> frozenset[str]:
@@ -291,7 +314,7 @@ def _audience(
     """Return the devices of an entry, as far as a device can check it: not its rule, nor those of earlier entries."""
     is_open = admission is None or admission.open
     if policy.devices:
-        named = [device for device in policy.devices if admission is None or _covers(admission, release_id, device)]
+        named = [device for device in policy.devices if admission is None or covers(admission, release_id, device)]
         audience = admitted(release_id, 0.0, named, app_version=policy.app_version, is_open=is_open)
     elif admission is not None:
         devices = admission.devices
@@ -307,12 +330,6 @@ def _checkable(entries: Iterable[PlannedEntry]) -> tuple[str, ...]:
     return tuple(policy.app_version for policy in policies if policy == Policy(policy.app_version))
 
 
-def _covers(admission: Admission, release_id: str, device_id: str) -> bool:
-    if admission.share >= 1 or device_id in admission.devices:
-        return True
-    return admission.share > 0 and share(release_id, device_id) < admission.share
-
-
 def _held(row: TaskRow, manifests: Collection[str]) -> TaskRow:
     entries = tuple(
         dataclasses.replace(entry, admission=dataclasses.replace(entry.admission, open=False))
@@ -323,57 +340,83 @@ def _held(row: TaskRow, manifests: Collection[str]) -> TaskRow:
     return dataclasses.replace(row, entries=entries)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Target:
-    """The part of a row that is for one group of devices: `full` is the first full entry, after the candidates."""
+    """The part of a row that is for one group of devices: `full` is the first full entry, after the candidates.
 
-    row: TaskRow
-    candidates: tuple[RowEntry, ...]
-    full: RowEntry | None
+    The candidates are with the numbers of their draws.
+    """
 
-    @property
-    def is_open(self) -> bool:
-        return bool(self.candidates)
+    def __init__(self, row: TaskRow, candidates: tuple[tuple[int, RowEntry], ...], full: RowEntry | None) -> None:
+        self._row = row
+        self._candidates = candidates
+        self._full = full
+        self.known: dict[str, Open] = {}  # for devices that refuse nothing, by their version; bounded
 
-    def answer(self, device_id: str, have: str) -> Directive | None:
-        for entry in self.candidates:
-            if entry.admits(device_id, have):
-                return None if have == entry.directive.version else self.row.lead(entry, have)
-        if self.full is None:
-            return self.row.removal if have else None
-        return None if have == self.full.directive.version else self.row.lead(self.full, have)
+    def answer(self, have: str) -> Directive | None:
+        if self._full is None:
+            return self._row.removal if have else None
+        return None if have == self._full.directive.version else self._row.lead(self._full, have)
 
     def is_urgent(self, directive: Directive, have: str) -> bool:
-        return self.row.is_urgent(directive, have)
+        return self._row.is_urgent(directive, have)
+
+    def open(self, have: str, refused: str) -> Open:
+        found = self.known.get(have)
+        if found is not None and not refused:
+            return found
+        numbers: list[int] = []
+        outcomes: list[Directive | None] = []
+        for number, entry in self._candidates:
+            is_there = have == entry.directive.version
+            if is_there or (entry.admission is not None and entry.admission.open):
+                numbers.append(number)
+                outcomes.append(None if is_there else self._row.lead(entry, have))
+        outcomes.append(self.answer(have))
+        outcomes = [None if one is not None and one.order == refused else one for one in outcomes]
+        urgent = tuple(one is not None and self.is_urgent(one, have) for one in outcomes)
+        found = Open(group_of(numbers), tuple(outcomes), urgent)
+        if not refused:
+            if len(self.known) >= MAX_KNOWN_VERSIONS:
+                self.known.clear()
+            self.known[have] = found
+        return found
 
 
 class _RowSteps:
-    """The steps of one row, by the policies that take a device, as bits."""
+    """The steps of one row, by the policies that take a device, as bits. `draws`: the number of its first draw."""
 
-    def __init__(self, row: TaskRow, bits: Mapping[Policy, int]) -> None:
+    def __init__(self, row: TaskRow, bits: Mapping[Policy, int], draws: int) -> None:
         self.row = row
         self.mask = 0
         for entry in row.entries:
             self.mask |= bits[entry.policy]
-        self.known: dict[int, Step] = {}
+        self.known: dict[int, tuple[Step | None, OpenStep | None]] = {}
         self._bits = bits
+        self._first_draw = draws
 
-    def step(self, found: int) -> Step:
-        """Return the step for devices that these policies, some of the row's, take; it is remembered."""
-        candidates: list[RowEntry] = []
+    def step(self, found: int) -> tuple[Step | None, OpenStep | None]:
+        """Return the step for devices that these policies, some of the row's, take, of either kind, and keep it."""
+        candidates: list[tuple[int, RowEntry]] = []
         full: RowEntry | None = None
+        number = self._first_draw
         for entry in self.row.entries:
             if found & self._bits[entry.policy]:
                 if entry.admission is None:
                     full = entry
                     break
-                candidates.append(entry)
-        settled = None if candidates else full.directive.version if full is not None else ""
-        step = self.row.task, settled, _Target(self.row, tuple(candidates), full)
+                candidates.append((number, entry))
+            number += entry.admission is not None
+        target = _Target(self.row, tuple(candidates), full)
+        task = self.row.task
+        made: tuple[Step | None, OpenStep | None]
+        if candidates:
+            made = None, (task, target.known, target)
+        else:
+            made = (task, full.directive.version if full is not None else "", target), None
         if len(self.known) >= MAX_GROUPS:
             self.known.clear()
-        self.known[found] = step
-        return step
+        self.known[found] = made
+        return made
 
 
 class ReleaseTable:
@@ -389,7 +432,7 @@ class ReleaseTable:
         policies = dict.fromkeys(entry.policy for row in rows for entry in row.entries)
         self._bits = {policy: 1 << number for number, policy in enumerate(policies)}
         # Policies that take a group of devices, as bits, and a count of parts → the steps of each part; bounded.
-        self._plans: dict[tuple[int, int], tuple[tuple[Step, ...], ...]] = {}
+        self._plans: dict[tuple[int, int], tuple[Steps, ...]] = {}
         self._numbers: dict[int, list[int]] = {}  # count of parts → the part of each row
 
     @functools.cached_property
@@ -399,7 +442,18 @@ class ReleaseTable:
 
     @functools.cached_property
     def _row_steps(self) -> list[_RowSteps]:
-        return [_RowSteps(row, self._bits) for row in self.rows.values()]
+        found = []
+        draws = 0
+        for row in self.rows.values():
+            found.append(_RowSteps(row, self._bits, draws))
+            draws += len(row.candidates)
+        return found
+
+    @functools.cached_property
+    def draws(self) -> ReleaseDraws:
+        """Return the draws of the releases under way, those of each row in its order."""
+        entries = (entry for row in self.rows.values() for entry in row.entries)
+        return ReleaseDraws([(one.directive.release, one.admission) for one in entries if one.admission is not None])
 
     def bit_of(self, policy: Policy) -> int:
         """Return the bit of a policy of the table in what `index.matching` returns."""
@@ -453,20 +507,26 @@ class ReleaseTable:
         Tasks that are not in the table are ignored.
         """
         (steps,) = self.steps(self.index.matching(profile), 1)
-        due = Decision.of(steps, profile.tasks, {}).due(profile.device_id)
+        due = Decision.of(steps, profile.tasks, {}).due(profile.device_id, self.draws)
         return due.urgent + due.ordinary
 
-    def steps(self, found: int, parts: int) -> tuple[tuple[Step, ...], ...]:
+    def steps(self, found: int, parts: int) -> tuple[Steps, ...]:
         """Return the steps of devices that these policies take, by the part of `parts` in which the task is."""
         plans = self._plans.get((found, parts))
         if plans is None:
-            grouped: list[list[Step]] = [[] for _ in range(parts)]
+            settled: list[list[Step]] = [[] for _ in range(parts)]
+            still_open: list[list[OpenStep]] = [[] for _ in range(parts)]
             for steps, number in zip(self._row_steps, self._part_numbers(parts), strict=True):
                 bits = found & steps.mask
-                grouped[number].append(steps.known.get(bits) or steps.step(bits))
+                one, another = steps.known.get(bits) or steps.step(bits)
+                if one is not None:
+                    settled[number].append(one)
+                elif another is not None:
+                    still_open[number].append(another)
             if len(self._plans) >= MAX_GROUPS:  # made-up profiles can evict real groups, which are then planned again
                 self._plans.clear()
-            plans = self._plans[found, parts] = tuple(map(tuple, grouped))
+            made = zip(settled, still_open, strict=True)
+            plans = self._plans[found, parts] = tuple(Steps(tuple(some), tuple(others)) for some, others in made)
         return plans
 
     def _part_numbers(self, parts: int) -> list[int]:

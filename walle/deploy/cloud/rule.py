@@ -126,6 +126,33 @@ def compile_rule(text: str, columns: Columns) -> Rule:
     return _compile(text, columns)
 
 
+def compile_bits(rules: tuple[Rule, ...]) -> cel.Expression:
+    """Return an expression over rules of the same columns: an integer whose bit `1 << n` is the value of `rules[n]`.
+
+    Its value is an error where one of theirs is.
+
+    Raises:
+        RuleError: together they are beyond the library's bounds.
+    """
+    versions: dict[str, tuple[str, str]] = {}
+    terms = []
+    for number, rule in enumerate(rules):
+        tree = functools.reduce(lambda left, right: Node("call", "_&&_", (left, right), 0), rule.terms)
+        terms.append(f"(({unparse(_without_versions(tree, versions))}) ? {1 << number} : 0)")
+    while len(terms) > 1:  # in pairs, since a sum is nested as deeply as it has terms
+        terms = [" + ".join(terms[at : at + 2]) for at in range(0, len(terms), 2)]
+        terms = [f"({one})" for one in terms]
+    return _compile_bits(terms[0], rules[0].columns, tuple(sorted(versions)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compile_bits(text: str, columns: Columns, versions: tuple[str, ...]) -> cel.Expression:
+    try:
+        return _environment(columns, versions).compile(text)
+    except RuntimeError as error:
+        raise RuleError(text, 0, str(error)[:200]) from error
+
+
 def _compile(text: str, columns: Columns) -> Rule:
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise RuleError(text, 0, "has a character that no text has")

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from walle.deploy.cloud.attribute_schema import APP_VERSION, UPLOADED, Columns, ColumnType, attributes_of
+from walle.deploy.cloud.cel_tree import Node
+from walle.deploy.cloud.evaluated_rules import ColumnRules
 from walle.deploy.cloud.policy import Policy
-from walle.deploy.cloud.rule import Rule, RuleError, activation, compile_rule, joined
+from walle.deploy.cloud.rule import Rule, RuleError, compile_rule, joined, names_in
 from walle.deploy.cloud.value_sets import Choice, NumberCut, Ranges, ValueSet, VersionRange, set_of
 from walle.deploy.version_range import in_range, plain_numbers
 from walle.protocol import Attribute, Profile
@@ -119,9 +121,8 @@ class PolicyIndex:
         self.uploaded = 0
         self._unnamed = everyone
         self._named: dict[str, int] = {}
-        self._rules: dict[int, Rule] = {}  # bit → the rule that CEL has to evaluate
-        self._types: dict[str, ColumnType] = {}
-        self._strange: dict[int, Rule] = {}  # rules whose columns have other types than the same ones of rules before
+        # Parts of rules that CEL has to evaluate, by the columns that they read and whether by the app version.
+        parts: dict[tuple[Columns, bool], dict[int, Rule]] = {}
         constraints: dict[tuple[str, ColumnType, type[ValueSet]], list[tuple[int, ValueSet]]] = {}
         for number, policy in enumerate(policies):
             bit = 1 << number
@@ -142,7 +143,7 @@ class PolicyIndex:
                     self._unnamed &= ~bit
                     self._named = {device_id: named & ~bit for device_id, named in self._named.items()}
                     continue
-                self._add_rule(bit, rule, constraints)
+                self._add_rule(bit, rule, constraints, parts)
                 if policy.needs_uploaded:
                     self.uploaded |= bit
         self._tables: list[tuple[str, ColumnType, int, _Table]] = []
@@ -164,34 +165,32 @@ class PolicyIndex:
                 tables = self._uploaded_tables if column.startswith(UPLOADED) else self._tables
                 tables.append((column, kind, free, filled))
                 remaining = rest
-        self._columns: Columns = tuple(sorted(self._types.items()))
-        self._versions = tuple(sorted({one for rule in self._rules.values() for one in rule.versions}))
-        self._evaluated = 0
-        for bit in (*self._rules, *self._strange):
-            self._evaluated |= bit
+        self._evaluated: list[ColumnRules] = []
+        self._uploaded_evaluated: list[ColumnRules] = []
+        for (columns, by_version), rules in parts.items():
+            is_uploaded = any(name.startswith(UPLOADED) for name, _ in columns)
+            evaluated = self._uploaded_evaluated if is_uploaded else self._evaluated
+            evaluated.append(ColumnRules(columns, rules, by_version=by_version))
 
     def _add_rule(
         self,
         bit: int,
         rule: Rule,
         constraints: dict[tuple[str, ColumnType, type[ValueSet]], list[tuple[int, ValueSet]]],
+        parts: dict[tuple[Columns, bool], dict[int, Rule]],
     ) -> None:
         types = {APP_VERSION: ColumnType.STRING, **dict(rule.columns)}
-        rest = []  # what the tables do not say
+        rest: dict[frozenset[str], list[Node]] = {}  # what the tables do not say, by the columns that are read
         for term in rule.terms:
             found = set_of(term, rule.columns)
             if found is None:
-                rest.append(term)
+                rest.setdefault(frozenset(names_in(term)), []).append(term)
             else:
                 constraints.setdefault((found[0], types[found[0]], type(found[1])), []).append((bit, found[1]))
-        if not rest:
-            return
-        evaluated = compile_rule(joined(rest), rule.columns) if len(rest) < len(rule.terms) else rule
-        if all(self._types.get(name, kind) is kind for name, kind in rule.columns):
-            self._types.update(rule.columns)
-            self._rules[bit] = evaluated
-        else:
-            self._strange[bit] = evaluated
+        for names, terms in rest.items():
+            columns = tuple((name, kind) for name, kind in rule.columns if name in names)
+            part = compile_rule(joined(terms), columns)
+            parts.setdefault((columns, APP_VERSION in names), {})[bit] = part
 
     def matching(self, profile: Profile) -> int:
         """Return the policies that take a device, as bits."""
@@ -211,7 +210,12 @@ class PolicyIndex:
                 continue
             value = kind.take(attributes.get(column))
             found &= free if value is None else table.allowed(value)
-        return self._evaluate(Profile("", app_version, attributes), found, found & self._evaluated & ~self.uploaded)
+        if self._evaluated:
+            profile = Profile("", app_version, attributes)
+            for rules in self._evaluated:
+                if wanted := found & rules.mask:
+                    found ^= wanted ^ rules.holding(profile, wanted)
+        return found
 
     def by_uploaded(self, profile: Profile, found: int) -> int:
         """Return those of the policies `found` that take a device by what was uploaded of it too."""
@@ -219,16 +223,7 @@ class PolicyIndex:
         for column, kind, free, table in self._uploaded_tables:
             value = kind.take(uploaded.get(column))
             found &= free if value is None else table.allowed(value)
-        return self._evaluate(profile, found, found & self._evaluated & self.uploaded)
-
-    def _evaluate(self, profile: Profile, found: int, rest: int) -> int:
-        """Return `found` without those of `rest` whose rules do not take the device."""
-        if rest:
-            values = activation(profile, self._columns, self._versions)
-            while rest:
-                bit = rest & -rest
-                rest ^= bit
-                rule = self._rules.get(bit)
-                if not (rule.holds(values) if rule is not None else self._strange[bit].matches(profile)):
-                    found ^= bit
+        for rules in self._uploaded_evaluated:
+            if wanted := found & rules.mask:
+                found ^= wanted ^ rules.holding(profile, wanted)
         return found

@@ -7,7 +7,7 @@ what such a gateway needs to know devices by: the public key of sessions, and th
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
@@ -23,11 +23,13 @@ class TableFeed:
     """The table that an answerer answers from, numbered by its changes.
 
     `swap` gives the answerer a table, and then those that wait: a version that is held back here until fallback
-    inference has loaded it is held back in the others too.
+    inference has loaded it is held back in the others too. `sizes` are the bytes of its versions by their manifests, as
+    far as they are known: others have pull budgets too.
     """
 
-    def __init__(self, answerer: Answerer) -> None:
+    def __init__(self, answerer: Answerer, sizes: Callable[[], Mapping[str, int]] = dict) -> None:
         self._answerer = answerer
+        self._sizes = sizes
         self._name = secrets.token_hex(8)  # another process counts from the beginning
         self._count = 0
         self._changed = asyncio.Event()
@@ -74,6 +76,7 @@ class TableFeed:
             plain = {
                 "number": self.number,
                 "table": self._answerer.table.to_plain(),
+                "sizes": dict(self._sizes()),
                 "session_key": self._session_key.hex(),
                 "revoked": {"version": self._revocations.version, "lowest": self._revocations.lowest},
             }

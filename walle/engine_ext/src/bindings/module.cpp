@@ -1,5 +1,6 @@
 // The native module `_core`. Every VM loads its own Python objects of it (own GIL, own types); the C++ state is shared.
 #include "bindings/bind.h"
+#include "bindings/deploy/places.h"
 #include "bindings/store/row_batch.h"
 #include "bindings/stream/event_columns.h"
 #include "bindings/stream/stream_types.h"
@@ -23,10 +24,11 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   // Set once, before any VM: PyMem_Raw counts what a VM's thread allocates.
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) walle::stream::memory_functions() = {PyMem_RawMalloc, PyMem_RawFree};
   if (walle::add_event_columns(module.ptr()) < 0) throw pybind11::error_already_set();
-  // Events are matched, outputs stored and uploads received outside VMs; task code gets no types that protect_types.h does not
+  // Events are matched, outputs stored, uploads received and profiles answered outside VMs; task code gets no types that protect_types.h does not
   // cover.
   if (PyInterpreterState_Get() == PyInterpreterState_Main() &&
       (walle::add_stream_types(module.ptr()) < 0 || walle::add_store_types(module.ptr()) < 0 ||
-       walle::add_tunnel_functions(module.ptr()) < 0 || walle::add_upload_queue_types(module.ptr()) < 0))
+       walle::add_tunnel_functions(module.ptr()) < 0 || walle::add_upload_queue_types(module.ptr()) < 0 ||
+       walle::add_places_type(module.ptr()) < 0))
     throw pybind11::error_already_set();
 }
