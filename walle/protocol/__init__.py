@@ -35,7 +35,18 @@ from walle.protocol.exclusive import (
 from walle.protocol.fields import MAX_ID_CHARS, ProtocolError, canonical_json, check_sha256, printable, whole_characters
 from walle.protocol.history import HistoryPolicy
 from walle.protocol.manifests import MAX_SMOKE_BYTES, PHASES, SMOKE_FILE, Envelope, FileEntry, Manifest
-from walle.protocol.outcomes import Failure, FailureClass, Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol.outcomes import (
+    LATENCY_MS,
+    METRIC_NAME_RULE,
+    Failure,
+    FailureClass,
+    Metric,
+    Outcome,
+    OutcomeBatch,
+    OutcomeKind,
+    is_metric_name,
+    mean_with,
+)
 from walle.protocol.output import Destination, OutputPolicy
 from walle.protocol.push import (
     PROFILE_HEADER,
@@ -99,6 +110,7 @@ __all__ = [
     "DICTIONARY_MARK",
     "EXCLUSIVE_NAME_RULE",
     "HAVE_HEADER",
+    "LATENCY_MS",
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
     "MAX_DICTIONARY_BYTES",
@@ -110,6 +122,7 @@ __all__ = [
     "MAX_PARTS",
     "MAX_SEQ",
     "MAX_SMOKE_BYTES",
+    "METRIC_NAME_RULE",
     "OLDEST_PROTOCOL",
     "PHASES",
     "PRIORITIES",
@@ -141,6 +154,7 @@ __all__ = [
     "Hello",
     "HistoryPolicy",
     "Manifest",
+    "Metric",
     "Origin",
     "OutboxMark",
     "Outcome",
@@ -172,6 +186,8 @@ __all__ = [
     "directives_from_header",
     "directives_to_header",
     "is_exclusive_name",
+    "is_metric_name",
+    "mean_with",
     "numbers_from_text",
     "origins_from_text",
     "origins_to_text",
