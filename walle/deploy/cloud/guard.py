@@ -68,20 +68,23 @@ class Guard:
     def __str__(self) -> str:
         return f"{self.metric} {'>' if self.is_least else '<'} {self.bound:g}{'x' if self.is_relative else ''}"
 
-    def is_worse(self, value: float, before: float = 0.0) -> bool:
-        """Return whether a device's value is outside of the bound, beside that of a device with the version before."""
+    def is_worse(self, value: float, before: float = 0.0, *, part: float = 1.0) -> bool:
+        """Return whether a device's value is outside of the bound, beside that of a device with the version before.
+
+        With `part`, a relative bound is only that part of the way from an equal value.
+        """
         bound = self.bound
         if self.is_relative:
-            bound = before + (self.bound - 1) * abs(before)
+            bound = before + part * (self.bound - 1) * abs(before)
         return value < bound if self.is_least else value > bound
 
 
 def parse_guards(texts: tuple[str, ...]) -> tuple[Guard, ...]:
-    """Return the guards of a release. Raises GuardError, also for two of one kind on a metric, and for too many."""
+    """Return the guards of a release. Raises GuardError, also for two of one kind, and for too many."""
     if len(texts) > MAX_GUARDS:
         raise GuardError(texts[MAX_GUARDS], f"is one too many: a release may have {MAX_GUARDS} guards")
     guards = tuple(Guard.parse(text) for text in texts)
     for at, guard in enumerate(guards):
-        if any((guard.metric, guard.is_least) == (one.metric, one.is_least) for one in guards[:at]):
-            raise GuardError(texts[at], f"is the second bound of this side on {guard.metric}")
+        if any(dataclasses.replace(one, bound=guard.bound) == guard for one in guards[:at]):
+            raise GuardError(texts[at], f"is the second bound of this kind on {guard.metric}")
     return guards

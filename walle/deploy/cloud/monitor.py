@@ -318,7 +318,7 @@ class Monitor:
                 self.verdict, self.reason, self.cause = Verdict.REJECT, self._because(test), ""
                 return True
         for guard in self._guards.tests:
-            if guard.reject_log >= self._guard_at:
+            if guard.is_bad(self._guard_at):
                 cause = f"guard {guard.guard}"
                 self.verdict, self.reason, self.cause = Verdict.REJECT, self._because_worse(guard), cause
                 return True
@@ -354,9 +354,9 @@ class Monitor:
         if self.step.bakes:
             self._accept()
             return
-        waits = ""
-        if self._accepts():
-            waits = "" if self.step.is_census else self._waits_for()
+        waits = "" if self.step.is_census else self._open_guard()
+        if not (waits and self._guards.all_reported) and self._accepts():  # which takes long
+            waits = waits or ("" if self.step.is_census else self._suspicion())
             if not waits:
                 self._accept()
                 return
@@ -376,11 +376,15 @@ class Monitor:
             decides = f"{sample.broken} of {sample.devices} devices are broken, which decides nothing"
             self._pause(cause, f"{decides}; it waits for {waits}" if waits else decides)
 
-    def _waits_for(self) -> str:
-        """Return what keeps a step from being accepted whose runs are good, "" if nothing does."""
+    def _open_guard(self) -> str:
+        """Return a guard that a step waits for, "" if there is none."""
         for guard in self._guards.tests:
             if not self._not_judged(guard) and guard.accept_log < self._accept_at:
                 return f"guard {guard.guard}"
+        return ""
+
+    def _suspicion(self) -> str:
+        """Return of what a step waits for more devices, whose runs are good, "" if of nothing."""
         if self._new[-1].members >= MAX_HELD:
             return ""
         over = math.log(self.step.steps)
@@ -397,7 +401,7 @@ class Monitor:
             return "a trial has too few devices"
         if not guard.reported and f"unreported guard {guard.guard}" in self.step.overruled:
             return "no device has reported the metric"
-        if not guard.guard.is_relative or guard.accept_log >= self._accept_at or guard.reject_log >= self._guard_at:
+        if not guard.guard.is_relative or guard.accept_log >= self._accept_at or guard.is_bad(self._guard_at):
             return ""
         if not self.step.has_control:
             return "there is no version before"
@@ -552,7 +556,7 @@ class Monitor:
     def _guard_plain(self, guard: GuardTest) -> dict[str, Any]:
         """Return where a guard's test stands, as JSON; `state` is good, bad, open or not judged."""
         why = self._not_judged(guard)
-        state = "not judged" if why else "bad" if guard.reject_log >= self._guard_at else "open"
+        state = "not judged" if why else "bad" if guard.is_bad(self._guard_at) else "open"
         if state == "open" and guard.accept_log >= self._accept_at:
             state = "good"
         new, old = self._guards.medians(guard.guard.metric)
