@@ -34,7 +34,7 @@ MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
 _MAX_RETURNED = 8  # runs of other calls may come between a run's return and the question for its log
 
 _INFINITE = float("inf")
-_TEXTS = (str, bytes, bytearray)  # of which `float` makes numbers too
+_TEXTS: tuple[type, ...] = (str, bytes, bytearray)  # of which `float` makes numbers too
 _MODEL_ENDINGS = ("", ".walle", ".onnx")
 _clock_s = time.perf_counter
 _cpu_s = time.thread_time  # of the thread to which the VM is pinned
@@ -267,7 +267,7 @@ class Context:
         if name not in self.metrics and len(self.metrics) >= MAX_METRICS:
             raise TaskContextError(f"the metric {name} is one too many: a run may report {MAX_METRICS}")
         try:
-            number = _INFINITE if type(value) in _TEXTS else float(value)
+            number = _INFINITE if isinstance(value, _TEXTS) else float(value)
         except (TypeError, ValueError, OverflowError):
             number = _INFINITE
         if not -_INFINITE < number < _INFINITE:

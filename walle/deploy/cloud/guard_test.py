@@ -8,9 +8,10 @@ For an equal version, device and partner are alike, so that it is the worse one 
 beyond a bound in fewer.
 
 Two bets are kept (`MeanBets`). A step waits for evidence that fewer than half of the comparisons are worse. A version
-is rejected where most of them are worse, and there is evidence that this is no chance: that most are beyond HALFWAY to
-the bound. So one that is as good as the version before, or up to halfway worse, is rejected with a probability of α at
-most, one beyond the bound is accepted with β at most, and one that is a little beyond it needs no thousands of devices.
+is rejected where most of them are worse, and there is evidence that this is more than chance: that most are beyond
+HALFWAY to the bound. So one that is as good as the version before, or up to halfway worse, is rejected with a
+probability of α at most, one beyond the bound is accepted with β at most, and one that is a little beyond it needs no
+thousands of devices.
 Both bets allow `HOSTILE` of the devices of each version to say anything.
 
 A device may be a partner before its own release step and be compared later: where it is slow, the first comparison
@@ -145,11 +146,6 @@ class GuardTests:
             test.forget()
         for _, old in self._recent.values():
             old.clear()
-
-    @property
-    def all_reported(self) -> bool:
-        """Whether a device with the new version has reported each guard's metric."""
-        return all(test.reported for test in self.tests)
 
     @property
     def has_waiting_partners(self) -> bool:

@@ -31,9 +31,11 @@ from typing import Any, Self
 
 from walle.deploy.audience import share
 from walle.deploy.cloud.device_sample import DeviceSample, Observation
+from walle.deploy.cloud.evidence import TestValue
 from walle.deploy.cloud.gate import MAX_DEVICES, Gate, Verdict
 from walle.deploy.cloud.guard import MAX_GUARDS
-from walle.deploy.cloud.guard_test import GuardTest, GuardTests
+from walle.deploy.cloud.guard_test import GuardTests
+from walle.deploy.cloud.guard_verdict import GuardVerdict, unreported_cause
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rate_test import UNITS, RateTest, Sample
 from walle.deploy.cloud.silent_devices import SilentDevices
@@ -68,19 +70,6 @@ _AT_FAULT = {
     FailureClass.CLOUD: "this cloud: its store lacks a file of the version, or serves other bytes than were signed",
 }
 _MAX_ERROR_CHARS = 200
-_ENOUGH = 30  # devices with the version before: if none of them reports a metric, it has none
-
-
-@dataclasses.dataclass(frozen=True)
-class TestValue:
-    """Evidence of one test: `value` decides when it reaches `boundary`. Both are logarithms of a wealth."""
-
-    name: str
-    value: float
-    boundary: float
-
-    def to_plain(self) -> dict[str, Any]:
-        return {"test": self.name, "value": round(self.value, 3), "boundary": round(self.boundary, 3)}
 
 
 def _place(outcome: Outcome, order: Sequence[OutcomeKind]) -> int:
@@ -126,7 +115,7 @@ class Monitor:
         self._reject_at = spread + math.log(4)
         self._pause_at = spread + math.log(2 * _PAUSING_TESTS)
         self._accept_at = math.log(1 / gate.beta)
-        self._guard_at = self._silent_at = math.log(2 * _PAUSING_TESTS / gate.alpha)  # one bet each over all steps
+        self._pause_once_at = math.log(2 * _PAUSING_TESTS / gate.alpha)  # of a test with one bet over all steps
         self._silent.wait_s = gate.device_silence_s
         for sample in (self._new[-1], self._old):
             sample.metrics = self._guards.names
@@ -317,11 +306,10 @@ class Monitor:
             if test.value >= test.boundary:
                 self.verdict, self.reason, self.cause = Verdict.REJECT, self._because(test), ""
                 return True
-        for guard in self._guards.tests:
-            if guard.is_bad(self._guard_at):
-                cause = f"guard {guard.guard}"
-                self.verdict, self.reason, self.cause = Verdict.REJECT, self._because_worse(guard), cause
-                return True
+        if (bad := self._guard_verdict.bad) is not None:
+            self.verdict, self.reason = Verdict.REJECT, self._guard_verdict.reason(bad)
+            self.cause = f"guard {bad.guard}"
+            return True
         if self.verdict is Verdict.CONTINUE:
             self._pause_or_accept()
         return True
@@ -348,23 +336,24 @@ class Monitor:
                 self._pause(test.name, self._because(test))
                 return
         silent = f"silent devices at {self.step.stage}"
-        if self._silent.log >= self._silent_at and silent not in self.step.overruled:
+        if self._silent.log >= self._pause_once_at and silent not in self.step.overruled:
             self._pause(silent, self._silent.words)
             return
         if self.step.bakes:
             self._accept()
             return
-        waits = "" if self.step.is_census else self._open_guard()
-        if not (waits and self._guards.all_reported) and self._accepts():  # which takes long
+        guards = self._guard_verdict
+        waits = f"guard {guards.open.guard}" if guards.open and not self.step.is_census else ""
+        if not (waits and guards.unreported is None) and self._accepts():  # which takes long
             waits = waits or ("" if self.step.is_census else self._suspicion())
             if not waits:
                 self._accept()
                 return
-            missing = next((one for one in self._guards.tests if not one.reported), None)
-            cause = f"unreported guard {missing.guard}" if missing else ""
-            if missing and cause not in self.step.overruled:
-                what = f"no device has reported {missing.guard.metric}, so that the guard {missing.guard} cannot be"
-                self._pause(cause, f"{what} judged: does the version call ctx.metric, and do its runs end well?")
+            missing = guards.unreported
+            if missing is not None and unreported_cause(missing) not in self.step.overruled:
+                text = f"no device has reported {missing.guard.metric}, so that the guard {missing.guard} cannot be"
+                text = f"{text} judged: does the version call ctx.metric, and do its runs end well?"
+                self._pause(unreported_cause(missing), text)
                 return
         cause = f"inconclusive {self.step.stage}"
         full = self._new[-1].members >= MAX_DEVICES
@@ -375,13 +364,6 @@ class Monitor:
             sample = self._new[-1]
             decides = f"{sample.broken} of {sample.devices} devices are broken, which decides nothing"
             self._pause(cause, f"{decides}; it waits for {waits}" if waits else decides)
-
-    def _open_guard(self) -> str:
-        """Return a guard that a step waits for, "" if there is none."""
-        for guard in self._guards.tests:
-            if not self._not_judged(guard) and guard.accept_log < self._accept_at:
-                return f"guard {guard.guard}"
-        return ""
 
     def _suspicion(self) -> str:
         """Return of what a step waits for more devices, whose runs are good, "" if of nothing."""
@@ -394,21 +376,6 @@ class Monitor:
         if self._silent.log >= _SUSPICION and f"silent devices at {self.step.stage}" not in self.step.overruled:
             return "more devices, since some of those that installed it are silent"
         return ""
-
-    def _not_judged(self, guard: GuardTest) -> str:
-        """Return why a guard decides nothing here, "" if it does or may still."""
-        if self.step.gate.trial_runs:
-            return "a trial has too few devices"
-        if not guard.reported and f"unreported guard {guard.guard}" in self.step.overruled:
-            return "no device has reported the metric"
-        if not guard.guard.is_relative or guard.accept_log >= self._accept_at or guard.is_bad(self._guard_at):
-            return ""
-        if not self.step.has_control:
-            return "there is no version before"
-        if not guard.reported_before and self._old.devices >= _ENOUGH:
-            return "devices with the version before do not report the metric"
-        no_more = self.step.share_to >= 1 and not self._guards.has_waiting_partners
-        return "no devices with the version before are left" if no_more or self.step.bakes else ""
 
     def _is_hindered(self, what: FailureClass) -> bool:
         """Return whether too many devices cannot have the version, or all that the step waits for."""
@@ -547,36 +514,13 @@ class Monitor:
             control = f"{old.broken} of {old.devices}"
         return f"{text}; with the version before, {control}" if old.devices else text
 
-    def _because_worse(self, guard: GuardTest) -> str:
-        value, before = self._guards.medians(guard.guard.metric)
-        worse = "below" if guard.guard.is_least else "above"
-        text = f"guard {guard.guard}: it is {worse} that on most of {guard.compared} devices; its median is {value:.4g}"
-        return f"{text}, with the version before {before:.4g}" if before is not None else text
-
-    def _guard_plain(self, guard: GuardTest) -> dict[str, Any]:
-        """Return where a guard's test stands, as JSON; `state` is good, bad, open or not judged."""
-        why = self._not_judged(guard)
-        state = "not judged" if why else "bad" if guard.is_bad(self._guard_at) else "open"
-        if state == "open" and guard.accept_log >= self._accept_at:
-            state = "good"
-        new, old = self._guards.medians(guard.guard.metric)
-        return {
-            "guard": str(guard.guard),
-            "metric": guard.guard.metric,
-            "state": state,
-            "why": why,
-            "new": new,
-            "control": old,
-            "devices": guard.reported,
-            "control_devices": guard.reported_before,
-            "compared": guard.compared,
-            "rejects": TestValue("worse", guard.reject_log, self._guard_at).to_plain(),
-            "accepts": TestValue("within", guard.accept_log, self._accept_at).to_plain(),
-        }
-
     def guards(self) -> list[dict[str, Any]]:
         """Return each guard with its state, values and test."""
-        return [self._guard_plain(guard) for guard in self._guards.tests]
+        return self._guard_verdict.to_plain()
+
+    @property
+    def _guard_verdict(self) -> GuardVerdict:
+        return GuardVerdict(self._guards, self.step, self._old.devices, self._pause_once_at, self._accept_at)
 
     def evidence(self) -> dict[str, Any]:
         """Return the numbers behind the verdict: devices of the step and of the control, and each test's value."""
@@ -596,7 +540,7 @@ class Monitor:
             "guards": self.guards(),
             "metrics": self._guards.values(),
             "silent": {
-                **TestValue("silent devices", self._silent.log, self._silent_at).to_plain(),
+                **TestValue("silent devices", self._silent.log, self._pause_once_at).to_plain(),
                 **self._silent.counts(),
             },
             "cause": self.cause,

@@ -5,7 +5,8 @@ for `wait_s` seconds from its report that it installed the version. It is silent
 first quarter of that: neither an outcome nor a profile. A phone is switched off at night, and a cloud may be down, so
 it is watched beside a device with the version before: the next one to report, within an eighth of the time. Both were
 heard when their time began, and both are looked at once, when it ends. The bets are on the difference of the two, which
-may be `ALLOWED` in the mean, since so many devices may be hostile; the rate of silence itself may be any, and change.
+may be `ALLOWED` in the mean, since that share of the devices may be hostile; the rate of silence itself may be any, and
+may change.
 
 A device that found no partner is watched alone. Nothing is known then of how often a healthy one is silent: half of
 them may be.
