@@ -1,10 +1,13 @@
 """Simulation of the gate of releases: how often it stops a healthy version, and after how many devices a bad one.
 
-    python benchmarks/gate.py --releases 2000 [--case "bad: 2 %"] [--processes 2] [--by-runs]
+    python benchmarks/gate.py --releases 2000 [--case "bad: 2 %"] [--processes 2] [--by-runs] [--no-guards]
 
 Each release has a beta of two devices and gray steps of 25, 50 and 100 %; devices report once, ten runs each, in random
-order, those of the old version too. `--by-runs` judges the same reports by the sequential test of runs that Walle had
-before (ADR 22), for comparison.
+order, those of the old version too. A device's latency is that of its model (log-normal, σ 0.5), of itself (σ 0.25),
+and of each run (a Pareto tail of index 1.5, which has no variance), of which it reports the median; its confidence is
+the mean of ten runs. Each second one device reports, and is heard again after half of the time within which it must be,
+unless it is silent. `--by-runs` judges the same reports by the sequential test of runs that Walle had before (ADR 22),
+for comparison.
 """
 
 import argparse
@@ -25,11 +28,13 @@ from typing import Protocol
 from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.step import Step
-from walle.protocol import Outcome, OutcomeKind
+from walle.protocol import LATENCY_MS, Metric, Outcome, OutcomeKind
 
 TASK = "shop/ipv"
 SHARES = (0.25, 0.5, 1.0)
 RUNS = 10
+GUARDS = ("latency_ms < 1.2x", "confidence > 0.95x")
+SILENCE_S = 80.0  # of the simulated clock, by which a device reports each second
 MOST_DEVICES = 3_000  # that have the new version; a release that lasts longer counts as undecided
 
 
@@ -45,6 +50,13 @@ class Case:
     lie_failed: bool = True  # they say that every run failed; else, that none did
     lie_runs: int = 1_000
     loud: int = 0  # reports of one honest phone, a thousand runs each, before all others
+    guards: tuple[str, ...] = GUARDS
+    slower: float = 1.0  # latency of the new version, by that of the old one
+    slow: float = 1.0  # latency of both
+    nonsense: float = 0.0  # share of devices that report extreme metrics, of both versions
+    silent: float = 0.0  # share of devices that are silent with the new version
+    quiet: float = 0.0  # share of devices that are silent with any version
+    hold_s: float = 0.0
 
 
 CASES = {
@@ -58,6 +70,18 @@ CASES = {
     "bad: 2 %, 1 % hostile say ok": Case(new=0.02, hostile=0.01, lie_failed=False),
     "bad: 2 %, a phone says ok 1,000,000 times": Case(new=0.02, loud=1_000),
     "healthy, a phone says failed 1,000 times": Case(new=0.005, hostile=0.0, loud=-1),
+    "slow: +30 %": Case(new=0.005, slower=1.3),
+    "slow: +50 %": Case(new=0.005, slower=1.5),
+    "slow: 2x": Case(new=0.005, slower=2.0),
+    "slow: +10 %, which is allowed": Case(new=0.005, slower=1.1),
+    "both slow alike": Case(new=0.005, slow=3.0),
+    "healthy, 1 % report nonsense": Case(new=0.005, nonsense=0.01),
+    "slow: +50 %, 1 % report nonsense": Case(new=0.005, slower=1.5, nonsense=0.01),
+    "silent: 3 %": Case(new=0.005, silent=0.03),
+    "silent: 3 %, steps held for 1,000 devices": Case(new=0.005, silent=0.03, hold_s=1_000),
+    "silent: 20 %, steps held for 200 devices": Case(new=0.005, silent=0.2, hold_s=200),
+    "half of the devices are silent, with both versions": Case(new=0.005, quiet=0.5, hold_s=200),
+    "healthy, 1 % hostile are silent": Case(new=0.005, silent=0.01, hold_s=200),
 }
 
 
@@ -101,11 +125,26 @@ def report(case: Case, device: Device, *, is_new: bool, rng: random.Random) -> t
     return RUNS - failed, failed
 
 
+def metrics(case: Case, device: Device, *, is_new: bool, rng: random.Random) -> tuple[Metric, ...]:
+    """Return what a device reports of its runs: their median latency, and a mean confidence."""
+    if not case.guards:
+        return ()
+    if rng.random() < case.nonsense:
+        return (Metric(LATENCY_MS, 1, rng.choice((0.0, 1e308))), Metric("confidence", 1, rng.choice((-1e308, 1e308))))
+    model = random.Random(device.groups["model"]).gauss(0, 0.5)
+    own_ms = 20 * math.exp(model + rng.gauss(0, 0.25)) * case.slow * (case.slower if is_new else 1)
+    latency_ms = statistics.median(own_ms * rng.paretovariate(1.5) for _ in range(RUNS))
+    confidence = statistics.fmean(rng.betavariate(8, 2) for _ in range(RUNS))
+    return (Metric(LATENCY_MS, RUNS, latency_ms), Metric("confidence", RUNS, confidence))
+
+
 class Judge(Protocol):
     """Gate that is simulated."""
 
     def begin(self, step: Step, /) -> None: ...
-    def take(self, device: Device, ok: int, failed: int, /, *, is_new: bool) -> Verdict: ...
+    def take(
+        self, device: Device, ok: int, failed: int, /, *, is_new: bool, metrics: tuple[Metric, ...], is_silent: bool
+    ) -> Verdict: ...
 
 
 class ByDevices:
@@ -114,6 +153,7 @@ class ByDevices:
     def __init__(self) -> None:
         self.monitor: Monitor | None = None
         self._now_s = 0.0
+        self._contacts: collections.deque[tuple[float, str]] = collections.deque()
 
     def begin(self, step: Step) -> None:
         if self.monitor is None:
@@ -121,14 +161,31 @@ class ByDevices:
         else:
             self.monitor.begin(step)
 
-    def take(self, device: Device, ok: int, failed: int, *, is_new: bool) -> Verdict:
+    def take(
+        self,
+        device: Device,
+        ok: int,
+        failed: int,
+        *,
+        is_new: bool,
+        metrics: tuple[Metric, ...] = (),
+        is_silent: bool = False,
+    ) -> Verdict:
         assert self.monitor is not None
         release, version = (self.monitor.step.release, "v2") if is_new else ("before", "v1")
         installed = Outcome(task=TASK, version=version, release=release, kind=OutcomeKind.INSTALLED)
-        ran = Outcome(task=TASK, version=version, release=release, kind=OutcomeKind.RUN, ok=ok, failed=failed)
+        ran = Outcome(
+            task=TASK, version=version, release=release, kind=OutcomeKind.RUN, ok=ok, failed=failed, metrics=metrics
+        )
         self._now_s += 1
         outcomes = (installed, ran) if is_new else (ran,)
         self.monitor.take(device.id, outcomes, device.groups, self._now_s)
+        if not is_silent:
+            self._contacts.append((self._now_s + SILENCE_S / 2, device.id))
+        while self._contacts and self._contacts[0][0] <= self._now_s:
+            self.monitor.hear({self._contacts.popleft()[1]: None}, self._now_s)
+        if self._now_s % 10 == 0:
+            self.monitor.tick(self._now_s)
         return self.monitor.verdict
 
 
@@ -142,7 +199,10 @@ class ByRuns:
     def begin(self, _step: Step, /) -> None:
         self._ratio, self._verdict = 0.0, Verdict.CONTINUE
 
-    def take(self, _device: Device, ok: int, failed: int, /, *, is_new: bool) -> Verdict:
+    def take(
+        self, _device: Device, ok: int, failed: int, /, *, is_new: bool, metrics: tuple[Metric, ...], is_silent: bool
+    ) -> Verdict:
+        del metrics, is_silent
         if is_new:
             self._ratio += ok * math.log(0.98 / 0.995) + failed * math.log(4)
         if self._ratio >= math.log(99):
@@ -165,7 +225,7 @@ def release(case: Case, judge: Judge, seed: int) -> tuple[str, int]:
             task=TASK,
             version="v2",
             stage=f"step {number}",
-            gate=Gate(),
+            gate=Gate(guards=case.guards, hold_s=case.hold_s, device_silence_s=SILENCE_S),
             steps=len(steps),
             devices=ids if number == 0 else frozenset(),
             earlier_devices=ids if number else frozenset(),
@@ -179,7 +239,8 @@ def release(case: Case, judge: Judge, seed: int) -> tuple[str, int]:
         if case.loud and number == 1:
             phone = next(one for one in fleet if step.is_new(one.id))
             for _ in range(abs(case.loud)):
-                verdict = judge.take(phone, *((1_000, 0) if case.loud > 0 else (0, 1_000)), is_new=True)
+                said = (1_000, 0) if case.loud > 0 else (0, 1_000)
+                verdict = judge.take(phone, *said, is_new=True, metrics=(), is_silent=True)
                 if verdict is not Verdict.CONTINUE:
                     break
         while verdict is Verdict.CONTINUE:
@@ -191,7 +252,13 @@ def release(case: Case, judge: Judge, seed: int) -> tuple[str, int]:
             if not is_new and not step.is_control(device.id, "v1", {}):
                 continue
             used += is_new and not is_again
-            verdict = judge.take(device, *report(case, device, is_new=is_new, rng=rng), is_new=is_new)
+            verdict = judge.take(
+                device,
+                *report(case, device, is_new=is_new, rng=rng),
+                is_new=is_new,
+                metrics=metrics(case, device, is_new=is_new, rng=rng),
+                is_silent=rng.random() < case.quiet + (case.silent if is_new else 0),
+            )
         if verdict is not Verdict.ACCEPT:
             return verdict.value, used
     return "full", used
@@ -252,6 +319,7 @@ def main() -> None:
     parser.add_argument("--releases", type=int, default=200)
     parser.add_argument("--case", action="append", choices=list(CASES))
     parser.add_argument("--by-runs", action="store_true", help="judge by runs, as before")
+    parser.add_argument("--no-guards", action="store_true", help="judge by failures alone")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, help="file that gets a JSON line for each case, with each stopped release")
     parser.add_argument("--plot", type=Path, nargs=2, metavar=("FILE", "FOLDER"), help="draw what --out kept, and end")
@@ -259,7 +327,9 @@ def main() -> None:
     if args.plot:
         print(*plot(*args.plot), sep="\n")
         return
-    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+    if args.no_guards:
+        CASES.update({name: dataclasses.replace(case, guards=()) for name, case in CASES.items()})
+    with multiprocessing.get_context("fork").Pool(args.processes) as pool:
         for name in args.case or CASES:
             row = releases(name, args.releases, by_runs=args.by_runs, pool=pool)
             if args.out:

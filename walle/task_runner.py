@@ -22,12 +22,13 @@ from walle.engine_ext.vm.loop_calls import HostLost, LimitExceeded, NotPlainErro
 from walle.engine_ext.vm.pool import MAX_STRIKES, VMPool
 from walle.engine_ext.vm.vm import VM
 from walle.errors import ConfigError, VMError
+from walle.pipeline.context import MAX_METRICS
 from walle.pipeline.sequences import RecentEvents
 from walle.pipeline.stream import encode_events
 from walle.pipeline.stream_engine import TaskOutput
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.topics import TopicError, own_topic
-from walle.protocol import PHASES, Attribute, Manifest
+from walle.protocol import LATENCY_MS, PHASES, Attribute, Manifest, is_metric_name
 from walle.task_log import LogLine, OnLog, TaskLog, last_lines, parse_lines
 
 _LOG = logging.getLogger(__name__)
@@ -172,8 +173,19 @@ def _encode_recent(trigger: Trigger) -> bytes | list[dict[str, Any]]:
 
 
 def _is_cpu_time(value: object) -> bool:
-    """Return whether a VM's CPU time is one: seconds, which a task could falsify."""
+    """Return whether a VM's time is one: what a task could falsify."""
     return isinstance(value, float) and 0 <= value < math.inf
+
+
+def _metrics(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a run, which `ctx.metric` has checked; but a VM is not trusted. Raises ValueError."""
+    if not isinstance(found, dict) or len(found) > MAX_METRICS:
+        raise ValueError("metrics are not what ctx.metric makes")
+    for name, value in found.items():
+        known = isinstance(name, str) and is_metric_name(name) and name != LATENCY_MS
+        if not known or not isinstance(value, float) or not math.isfinite(value):
+            raise ValueError(f"the metric {str(name)[:80]!r} is {value!r}"[:200])
+    return found
 
 
 async def _complete(error: TaskError | LimitExceeded | ForbiddenImport, vm: VM, run_id: int, log: OnLog) -> None:
@@ -282,8 +294,13 @@ class TaskRunner:
             cpu_s = result["cpu_s"]
             if not _is_cpu_time(cpu_s):
                 raise ValueError(f"cpu_s is {cpu_s!r}")  # noqa: TRY301
+            run_ms, metrics = result["run_ms"], _metrics(result.get("metrics", {}))
+            if not _is_cpu_time(run_ms):
+                raise ValueError(f"run_ms is {run_ms!r}")  # noqa: TRY301
             destination = manifest.output.destination
-            output = TaskOutput(result["output"], puts, local, result.get("state"), phase_ms, cpu_s, destination)
+            output = TaskOutput(
+                result["output"], puts, local, result.get("state"), phase_ms, cpu_s, destination, run_ms, metrics
+            )
         except (LookupError, TypeError, ValueError, TopicError) as error:
             raise _output_error(version.name, result, error) from error
         log(lines)

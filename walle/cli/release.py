@@ -66,6 +66,16 @@ def start(
         float | None,
         typer.Option(help="Seconds after it is full in which it is judged on, and rolled back if it is bad."),
     ] = None,
+    gate_device_silence_s: Annotated[
+        float | None, typer.Option(help="Seconds within which a device that installed it must be heard again.")
+    ] = None,
+    guard: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Bound on a number of the runs, such as 'latency_ms < 1.2x' (of the version before) or"
+            " 'confidence > 0.6'; once for each."
+        ),
+    ] = None,
     trial_runs: Annotated[
         int | None,
         typer.Option(help="For a trial with a few devices: this many runs of each count like devices of their own."),
@@ -81,10 +91,11 @@ def start(
     """
     if beta is not None and beta_device:
         raise typer.BadParameter("give a number or the devices, not both", param_hint="--beta, --beta-device")
-    gate = {"p_good": gate_p_good, "p_bad": gate_p_bad, "alpha": gate_alpha, "beta": gate_beta}
+    gate: dict[str, Any] = {"p_good": gate_p_good, "p_bad": gate_p_bad, "alpha": gate_alpha, "beta": gate_beta}
     gate = {**gate, "min_devices": gate_min_devices, "device_runs": gate_device_runs}
     gate = {**gate, "settle_s": gate_settle_s, "silence_s": gate_silence_s, "trial_runs": trial_runs}
     gate = {**gate, "hold_s": gate_hold_s, "bake_s": gate_bake_s}
+    gate = {**gate, "device_silence_s": gate_device_silence_s, "guards": guard or None}
     policy: PolicyJson = {"app_version": app_version, "rule": rule, "devices": only_device or []}
     optional: dict[str, Any] = {
         "beta": beta_device or beta,
@@ -246,12 +257,43 @@ def _evidence_lines(evidence: dict[str, Any]) -> list[str]:
             lines.append(f"  the devices are enough; the step lasts until {until} at least")
     if evidence["control"]:
         lines.append(f"  with the version before: {_sample_line(evidence['control'])}")
+    lines += _metric_lines(evidence)
+    if (silent := evidence.get("silent")) and (silent["pairs"] or silent["alone"] or silent["watched"]):
+        seen = f"{silent['silent']} of {silent['pairs']} devices are silent, {silent['silent_before']} of as many"
+        alone = f"; {silent['silent_alone']} of {silent['alone']} without one to compare" if silent["alone"] else ""
+        watched = f"{silent['watched']} are watched"
+        lines.append(f"  {seen} with the version before{alone}; {watched}")
+        lines.append(f"  silent devices: {silent['value']:.1f}, pauses at {silent['boundary']:.1f}")
     effects = (("rejects", "rejects"), ("groups", "pauses"), ("hindered", "pauses"), ("accepts", "accepts"))
     for key, verb in effects:
         lines += [
             f"  {test['test']}: {test['value']:.1f}, {verb} at {test['boundary']:.1f}" for test in evidence.get(key, [])
         ]
     return lines
+
+
+def _metric_lines(evidence: dict[str, Any]) -> list[str]:
+    """Return the guards with where they stand, and the latency where no guard has it."""
+    lines = []
+    guards = evidence.get("guards", [])
+    for guard in guards:
+        values = f"{_number(guard['new'])}, with the version before {_number(guard['control'])}"
+        counts = f"{guard['devices']} and {guard['control_devices']} devices"
+        state = f"{guard['state']}, {guard['why']}" if guard["why"] else guard["state"]
+        lines.append(f"  guard {guard['guard']}: {state}; medians {values}, of {counts}")
+        tests = ((guard["rejects"], "rejects"), (guard["accepts"], "accepts"))
+        stands = "; ".join(f"{verb} at {test['boundary']:.1f}, is {test['value']:.1f}" for test, verb in tests)
+        lines.append(f"    {guard['compared']} devices compared: {stands}")
+    guarded = {guard["metric"] for guard in guards}
+    for metric in evidence.get("metrics", []):
+        if metric["metric"] not in guarded:
+            values = f"{_number(metric['new'])}, with the version before {_number(metric['control'])}"
+            lines.append(f"  {metric['metric']}, no guard: medians {values}")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"
 
 
 def _sample_line(sample: dict[str, Any]) -> str:

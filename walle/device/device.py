@@ -290,7 +290,9 @@ class Device:
         if outcome is None:
             return
         version = outcome.version
-        if reason := self.agent.count_run(task, version, outcome.failure):  # without waiting for the cloud's verdict
+        if reason := self.agent.count_run(
+            task, version, outcome.failure, outcome.metrics
+        ):  # without waiting for the cloud's verdict
             self._background.spawn(self.agent.revert(task, reason, version=version), "revert")
 
     def _on_ack(self, _seq: int, latency_s: float) -> None:

@@ -23,7 +23,7 @@ from walle.pipeline.task_queries import query_payloads
 from walle.pipeline.task_queue import Trigger
 from walle.pipeline.topics import PutTopics
 from walle.pipeline.tunnel.client import RequestError, TunnelClosedError
-from walle.protocol import Failure
+from walle.protocol import LATENCY_MS, Failure
 from walle.task_failure import failure_of
 from walle.task_log import LogLine, TaskLog, last_lines
 from walle.task_runner import PHASE_TOPIC, TaskRunner, deadline_s
@@ -41,14 +41,19 @@ class _Run:
     unanswered: str = ""  # why its last escalation had no answer: "away", "late", "full"
     is_unserved: bool = False  # the device could not read what it asked for, as on a full disk
     log: Sequence[LogLine] = ()
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """The outcome of a run that counts for or against its version: `failure` is None for a run that ended well."""
+    """The outcome of a run that counts for or against its version: `failure` is None for a run that ended well.
+
+    `metrics` are the numbers of one that did, by name: those of the task, and its latency in milliseconds.
+    """
 
     version: str
     failure: Failure | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class TaskRuns:
@@ -79,6 +84,7 @@ class TaskRuns:
         self._task_log = task_log
         self._exclusive = exclusive
         self._topics = PutTopics()
+        self._warm: dict[str, ActiveVersion] = {}  # of each task, the version that has run since it was activated
         self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
 
     async def run(self, task: str, trigger: Trigger) -> TaskOutput:
@@ -109,6 +115,12 @@ class TaskRuns:
             on_log=functools.partial(self._on_log, run),
         )
         run.outputs = output.uploads_output + len(output.puts)
+        run.metrics = output.metrics
+        # A first run fills caches. A version that was just installed would look slow beside one that has run for days.
+        if self._warm.get(task) is not version:
+            self._warm[task] = version
+        elif output.run_ms is not None:
+            run.metrics = {**output.metrics, LATENCY_MS: output.run_ms}
         self._topics.add(task, (topic for topic, _ in (*output.puts, *output.local)))
         return output
 
@@ -122,7 +134,7 @@ class TaskRuns:
             counts.runs_ok += 1
             counts.produced += run.outputs
             counts.to_feature_ms.append((self._clock.monotonic() - run.arrived_s) * 1000)
-            return RunOutcome(version=version)
+            return RunOutcome(version=version, metrics=run.metrics)
         failure = failure_of(error or VMError(f"a run of {task} ended without an error"), log=last_lines(run.log))
         counts.runs_failed += 1
         counts.last_error = failure.error

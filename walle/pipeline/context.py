@@ -26,10 +26,15 @@ _PHASES = ("preprocess", "execute", "postprocess")  # as walle.protocol.PHASES, 
 MAX_PUTS = 1_000  # of one run
 MAX_LOG_LINES = 200  # of one run; what comes after is counted
 MAX_LOG_CHARS = 1_000  # of one line
+MAX_METRICS = 16  # names of one run, as walle.protocol.Outcome.MAX_METRICS without the latency
+_LATENCY = "latency_ms"  # as walle.protocol.LATENCY_MS
+_MAX_NAME = 64
 MAX_KEPT_LINES = 1_000  # of all failed runs whose logs wait for `take_failure`; beyond it the oldest lose their lines
 MAX_KEPT_LOGS = 1_000  # beyond it the oldest are removed
 _MAX_RETURNED = 8  # runs of other calls may come between a run's return and the question for its log
 
+_INFINITE = float("inf")
+_TEXTS: tuple[type, ...] = (str, bytes, bytearray)  # of which `float` makes numbers too
 _MODEL_ENDINGS = ("", ".walle", ".onnx")
 _clock_s = time.perf_counter
 _cpu_s = time.thread_time  # of the thread to which the VM is pinned
@@ -193,6 +198,7 @@ class Context:
         self.log = log
         self.store = Store(task)
         self.phase = ""
+        self.metrics: dict[str, float] = {}
         self._state = state
         self._begun_s = _clock_s()
 
@@ -239,6 +245,35 @@ class Context:
         if self._recent is None:
             self._recent = decode_events(callbacks.call("events.recent"))
         return self._recent
+
+    def metric(self, name: str, value: float) -> None:
+        """Report a number of this run, such as the confidence of a result, to the release of the version.
+
+        The device reports the mean of its runs; `walle release start --guard 'confidence > 0.95x'` has the gate compare
+        it with that of the version before. Of several values of a run the last one counts, and none of a run that fails
+        or of a phase that runs in the cloud. `name` is of lower-case letters, digits and `_`; a run may report
+        MAX_METRICS of them. A run's time is reported as `latency_ms` without this.
+
+        Raises:
+            TaskContextError: the name is not well formed, is `latency_ms`, or is one too many; or the value is not a
+                finite number.
+        """
+        is_name = isinstance(name, str) and name.isascii() and name.isidentifier() and name == name.lower()
+        if not is_name or name[0] == "_" or len(name) > _MAX_NAME:
+            rule = "lower-case letters, digits and _, at most 64, the first a letter"
+            raise TaskContextError(f"{str(name)[:80]!r} is not a metric's name ({rule})")
+        if name == _LATENCY:
+            raise TaskContextError(f"the metric {name} is the device's own: it reports the time of each run")
+        if name not in self.metrics and len(self.metrics) >= MAX_METRICS:
+            raise TaskContextError(f"the metric {name} is one too many: a run may report {MAX_METRICS}")
+        try:
+            number = _INFINITE if isinstance(value, _TEXTS) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = _INFINITE
+        if not -_INFINITE < number < _INFINITE:
+            shown = f"{value!r}"[:80]
+            raise TaskContextError(f"the metric {name} must be a finite number, is {shown}")
+        self.metrics[name] = number
 
     def resource(self, name: str) -> memoryview:
         """Return the read-only bytes of `resources/NAME`, mapped from the file and loaded on access.
@@ -495,10 +530,11 @@ def run(
     state: dict[str, Any] | None = None,
     run_id: int = 0,
 ) -> dict[str, Any]:
-    """Take a trigger through the phases; return {"output", "puts", "local", "log": [(level, text)], "cpu_s", "state"}.
+    """Take a trigger through the phases; return {"output", "puts", "local", "log", "cpu_s", "run_ms", "state"}.
 
     `task` is its full name. `puts` are the (topic, payload) pairs to store and upload, `local` those to store only.
-    `cpu_s` are the seconds of CPU time that the run took on its VM's thread.
+    `log` are pairs (level, text). `cpu_s` are the seconds of CPU time that the run took on its VM's thread, `run_ms`
+    the milliseconds that passed. What `ctx.metric` got is there as "metrics", if there is any.
 
     Each phase gets what the one before it returned, the first one the trigger; one that `main` lacks is skipped.
     `events` are the page's, as `walle.pipeline.stream.encode_events` encodes them. `state` is the task's, None if it
@@ -533,7 +569,7 @@ def _run_phases(
     run_id: int,
     times: dict[str, float] | None,
 ) -> dict[str, Any]:
-    begun_s = _cpu_s()
+    begun_s, started_s = _cpu_s(), _clock_s()
     log = _open_log(run_id)
     try:
         ctx = Context(task, decode_events(events), device, log, trigger.get("visit", "whole"), state)
@@ -550,9 +586,13 @@ def _run_phases(
                 times[log.phase] = (_clock_s() - start_s) * 1000
     finally:
         log.cpu_s = _cpu_s() - begun_s
+    run_ms = (_clock_s() - started_s) * 1000
     result = {"output": value, "puts": ctx.store.puts, "local": ctx.store.local, "log": _close_log(run_id)}
     if state is not None:
         result["state"] = ctx.state
+    if ctx.metrics:
+        result["metrics"] = ctx.metrics
+    result["run_ms"] = run_ms
     result["cpu_s"] = log.cpu_s
     return result
 

@@ -51,7 +51,8 @@ class TaskOutput:
 
     `puts` are the (topic, payload) pairs that the task put, `local` those that are not uploaded. `state` is the task's
     new state, None if it has none. All is plain data. `phase_ms` is the time of each phase, where it was measured.
-    `cpu_s` is the run's CPU time, None where it is not known.
+    `cpu_s` is the run's CPU time and `run_ms` the time that it took in its VM, without that in queues, None where it is
+    not known. `metrics` are the numbers that the task reported of it.
     """
 
     output: Any = None
@@ -61,6 +62,8 @@ class TaskOutput:
     phase_ms: Mapping[str, float] = dataclasses.field(default_factory=dict)
     cpu_s: float | None = None
     destination: Destination = Destination.CLOUD
+    run_ms: float | None = None
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def uploads_output(self) -> bool:

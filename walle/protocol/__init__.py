@@ -45,7 +45,18 @@ from walle.protocol.manifests import (
     FileEntry,
     Manifest,
 )
-from walle.protocol.outcomes import Failure, FailureClass, Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol.outcomes import (
+    LATENCY_MS,
+    METRIC_NAME_RULE,
+    Failure,
+    FailureClass,
+    Metric,
+    Outcome,
+    OutcomeBatch,
+    OutcomeKind,
+    is_metric_name,
+    mean_with,
+)
 from walle.protocol.output import Destination, OutputPolicy
 from walle.protocol.push import (
     PROFILE_HEADER,
@@ -109,6 +120,7 @@ __all__ = [
     "DICTIONARY_MARK",
     "EXCLUSIVE_NAME_RULE",
     "HAVE_HEADER",
+    "LATENCY_MS",
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
     "MAX_DICTIONARY_BYTES",
@@ -121,6 +133,7 @@ __all__ = [
     "MAX_SEQ",
     "MAX_SMOKE_BYTES",
     "MAX_SMOKE_FILE_BYTES",
+    "METRIC_NAME_RULE",
     "OLDEST_PROTOCOL",
     "PHASES",
     "PRIORITIES",
@@ -154,6 +167,7 @@ __all__ = [
     "Hello",
     "HistoryPolicy",
     "Manifest",
+    "Metric",
     "Origin",
     "OutboxMark",
     "Outcome",
@@ -185,6 +199,8 @@ __all__ = [
     "directives_from_header",
     "directives_to_header",
     "is_exclusive_name",
+    "is_metric_name",
+    "mean_with",
     "numbers_from_text",
     "origins_from_text",
     "origins_to_text",

@@ -2,6 +2,8 @@
 
 import dataclasses
 import enum
+import math
+import re
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -73,13 +75,56 @@ class Failure:
         return cls(**texts, count=count).bounded()
 
 
+LATENCY_MS = "latency_ms"  # the metric that a device measures of every task
+_METRIC_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_MOST_VALUE = 1e100  # further out, a mean has no meaning, and two values no sum
+METRIC_NAME_RULE = "lower-case letters, digits and _, at most 64, the first a letter"
+
+
+def is_metric_name(name: str) -> bool:
+    """Return whether `name` may name a metric."""
+    return _METRIC_NAME.fullmatch(name) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A number of a version's runs on a device since the last report, of `count` runs that ended well.
+
+    `value` is the median in milliseconds of LATENCY_MS, and the mean of what a task reports by `ctx.metric`. Both are
+    what the device says: a hostile one may say anything.
+    """
+
+    name: str
+    count: int
+    value: float
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> Self:
+        """Parse a metric. Raises ProtocolError, which names the part."""
+        if not isinstance(value, dict):
+            raise ProtocolError(where, f"must be an object, is {type(value).__name__}")
+        name, count = take(value, "name", str, where), take(value, "count", int, where)
+        if not is_metric_name(name):
+            raise ProtocolError(f"{where}.name", f"{name[:80]!r} is not a metric's name ({METRIC_NAME_RULE})")
+        if not 0 < count <= Outcome.MAX_COUNT:
+            raise ProtocolError(f"{where}.count", f"must be from 1 to {Outcome.MAX_COUNT}, is {count}")
+        number: Any = value.get("value")
+        try:
+            is_finite = type(number) in (int, float) and math.isfinite(number)
+        except OverflowError:  # of a whole number
+            is_finite = False
+        if not is_finite:
+            raise ProtocolError(f"{where}.value", "must be a finite number")
+        return cls(name, count, float(number))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
     """Outcome of a task version on a device. `error`, `place` and `log` are of the last failure.
 
     `failures` are the different ones among them, as `Failure`; devices before it was added report none. A cloud of that
     time ignores it. `failure_class` is of a version that was refused or left; devices of before report VERSION, as what
-    has no class is.
+    has no class is. `metrics` are of its runs, one of a name; devices of before report none.
     """
 
     task: str
@@ -93,8 +138,10 @@ class Outcome:
     log: str = ""
     failures: tuple[Failure, ...] = ()
     failure_class: FailureClass = FailureClass.VERSION
+    metrics: tuple[Metric, ...] = ()
 
     MAX_FAILURES = 10
+    MAX_METRICS = 17  # of a version: those of the task, and its latency
     MAX_COUNT = 10**9  # a report of more executions is forged
 
 
@@ -151,6 +198,7 @@ class OutcomeBatch:
                     log=take_optional(entry, "log", where)[-Failure.MAX_LOG_CHARS :],
                     failures=_failures(entry, where),
                     failure_class=_failure_class(entry, where),
+                    metrics=_metrics(entry, where),
                 )
             )
         found = take(value, "alarms", list, "batch") if "alarms" in value else []
@@ -171,6 +219,21 @@ def _failure_class(entry: dict[str, Any], where: str) -> FailureClass:
         return FailureClass(take_optional(entry, "failure_class", where) or FailureClass.VERSION)
     except ValueError as error:
         raise ProtocolError(f"{where}.failure_class", str(error)) from error
+
+
+def mean_with(before: tuple[int, float], count: int, value: float) -> tuple[int, float]:
+    """Return count and mean of a number of values and of `count` more of mean `value`, which is cut at ±1e100."""
+    number, mean = before
+    value = math.copysign(min(abs(value), _MOST_VALUE), value)
+    return number + count, mean + (value - mean) * count / (number + count)
+
+
+def _metrics(entry: dict[str, Any], where: str) -> tuple[Metric, ...]:
+    values = take(entry, "metrics", list, where) if "metrics" in entry else []
+    if len(values) > Outcome.MAX_METRICS:
+        raise ProtocolError(f"{where}.metrics", f"{len(values)} metrics, more than {Outcome.MAX_METRICS}")
+    found = [Metric.from_json(value, f"{where}.metrics[{index}]") for index, value in enumerate(values)]
+    return tuple({one.name: one for one in found}.values())
 
 
 def _failures(entry: dict[str, Any], where: str) -> tuple[Failure, ...]:

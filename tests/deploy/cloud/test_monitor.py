@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from walle.deploy.audience import share
 from walle.deploy.cloud.attribute_schema import ColumnType, JoinedProfile
 from walle.deploy.cloud.gate import Gate, GateError, Verdict
-from walle.deploy.cloud.monitor import Monitor
+from walle.deploy.cloud.monitor import MAX_HELD, Monitor
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.step import Step
 from walle.deploy.device.outcomes import device_groups
-from walle.protocol import Attribute, FailureClass, Outcome, OutcomeKind, Profile
+from walle.protocol import Attribute, FailureClass, Metric, Outcome, OutcomeKind, Profile
 
 TASK = "shop/ipv"
 
@@ -640,3 +640,199 @@ def test_a_bake_of_a_good_version_ends_with_its_time() -> None:
         verdict, at_s, monitor = _baking(Gate(bake_s=1_000.0), rate=rate)
         assert (verdict, at_s) == (Verdict.ACCEPT, 1_000.0)
         assert monitor.devices > 500  # each counts once more, and no earlier than its own time
+
+
+# --- guards, silent devices, suspicions -------------------------------------------------------------------------------
+
+
+def _metric_report(
+    monitor: Monitor, device_id: str, latency_ms: float, *, old: bool = False, name: str = "latency_ms"
+) -> Verdict:
+    ran = dataclasses.replace(_outcome(OutcomeKind.RUN, 10, old=old), metrics=(Metric(name, 10, latency_ms),))
+    outcomes = [ran] if old else [_outcome(OutcomeKind.INSTALLED), ran]
+    monitor.take(device_id, outcomes, {"model": "m"}, 0.0)
+    return monitor.verdict
+
+
+def _guarded(monitor: Monitor, *, times: float, devices: int = 400, name: str = "latency_ms") -> Verdict:
+    """Let a fleet report, a quarter of it with the new version, until there is a verdict."""
+    rng = random.Random(3)
+    for number in range(4 * devices):
+        device_id = f"device-{number}"
+        is_new = monitor.step.is_new(device_id)
+        value = rng.lognormvariate(3, 0.3) * (times if is_new else 1)
+        verdict = _metric_report(monitor, device_id, value, old=not is_new, name=name)
+        if verdict is not Verdict.CONTINUE:
+            return verdict
+    return Verdict.CONTINUE
+
+
+GUARDED = Gate(guards=("latency_ms < 1.2x",))
+
+
+def test_a_version_that_is_slower_than_its_guard_allows_is_rejected_and_the_reason_names_the_guard() -> None:
+    monitor = Monitor(_step(GUARDED, share_to=0.25, control_versions=frozenset({"v1"})))
+    assert _guarded(monitor, times=1.6) is Verdict.REJECT
+    assert monitor.reason.startswith("guard latency_ms < 1.2x: it is above that on most of ")
+    assert "with the version before" in monitor.reason
+    assert not monitor.blames_version  # the last error of a run is not the reason
+    (guard,) = monitor.evidence()["guards"]
+    assert guard["state"] == "bad"
+    assert guard["new"] > 1.2 * guard["control"]
+
+
+def test_a_version_that_is_as_fast_is_accepted_and_the_state_outlives_a_restart() -> None:
+    monitor = Monitor(_step(GUARDED, share_to=0.25, control_versions=frozenset({"v1"})))
+    assert _guarded(monitor, times=1.0) is Verdict.ACCEPT
+    assert monitor.evidence()["guards"][0]["state"] == "good"
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    assert again.to_plain() == monitor.to_plain()
+    assert again.evidence() == monitor.evidence()
+
+
+def test_an_open_guard_holds_the_step_without_which_it_would_be_accepted() -> None:
+    without = Monitor(_step(share_to=0.25, control_versions=frozenset({"v1"})))
+    assert _guarded(without, times=1.22, devices=120) is Verdict.ACCEPT
+    assert without.evidence()["metrics"][0]["metric"] == "latency_ms"  # which is known without a guard
+    monitor = Monitor(_step(GUARDED, share_to=0.25, control_versions=frozenset({"v1"})))
+    assert _guarded(monitor, times=1.22, devices=120) is Verdict.CONTINUE
+    assert monitor.evidence()["guards"][0]["state"] == "open"
+
+
+def test_without_a_version_before_only_absolute_guards_are_judged_and_that_is_said() -> None:
+    gate = Gate(guards=("latency_ms < 1.2x", "latency_ms < 1000"))
+    monitor = Monitor(_step(gate))
+    assert _guarded(monitor, times=5.0) is Verdict.ACCEPT
+    relative, absolute = monitor.evidence()["guards"]
+    assert (relative["state"], relative["why"]) == ("not judged", "there is no version before")
+    assert (absolute["state"], absolute["why"]) == ("good", "")
+    slow = Monitor(_step(Gate(guards=("latency_ms < 10",))))
+    assert _guarded(slow, times=1.0) is Verdict.REJECT
+
+
+def test_a_guard_on_a_metric_that_the_version_before_lacks_is_not_judged() -> None:
+    monitor = Monitor(_step(Gate(guards=("confidence > 0.9x",)), share_to=0.25, control_versions=frozenset({"v1"})))
+    for number in range(1_000):
+        device_id = f"device-{number}"
+        is_new = monitor.step.is_new(device_id)
+        name = "confidence" if is_new else "latency_ms"
+        if _metric_report(monitor, device_id, 1.0, old=not is_new, name=name) is not Verdict.CONTINUE:
+            break
+    assert monitor.verdict is Verdict.ACCEPT
+    (guard,) = monitor.evidence()["guards"]
+    assert guard["why"] == "devices with the version before do not report the metric"
+
+
+def test_a_guard_on_a_metric_that_nobody_reports_pauses_until_a_person_overrules() -> None:
+    step = _step(Gate(guards=("confidnce > 0.9",)))
+    monitor = Monitor(step)
+    assert _guarded(monitor, times=1.0) is Verdict.PAUSE
+    assert monitor.cause == "unreported guard confidnce > 0.9"
+    assert "no device has reported confidnce" in monitor.reason
+    monitor.begin(dataclasses.replace(step, overruled=(monitor.cause,)))
+    assert monitor.verdict is Verdict.ACCEPT
+    assert monitor.evidence()["guards"][0]["state"] == "not judged"
+
+
+def test_the_last_step_waits_for_no_guard_that_has_no_version_before_left() -> None:
+    monitor = Monitor(_step(GUARDED, share_to=1.0, control_versions=frozenset({"v1"})))
+    assert _guarded(monitor, times=1.1) is Verdict.ACCEPT
+    assert monitor.evidence()["guards"][0]["why"] == "no devices with the version before are left"
+
+
+def test_evidence_from_before_there_were_guards_is_read() -> None:
+    monitor = Monitor(_step(control_versions=frozenset({"v1"}), share_to=0.25))
+    for number in range(40):
+        _report(monitor, f"device-{number}", 3, 0, installs=False, old=True)
+    monitor.take("a", [_outcome(OutcomeKind.REJECTED)], {}, 0.0)
+    plain = json.loads(json.dumps(monitor.to_plain()))
+    for key in ("guards", "silent_devices"):
+        del plain[key]
+    for key in ("guards", "device_silence_s"):
+        del plain["step"]["gate"][key]
+    for sample in (*plain["new"], plain["old"]):
+        sample["waiting"] = {one: device[:5] for one, device in sample["waiting"].items()}
+    again = Monitor.from_plain(plain)
+    assert again is not None
+    assert again.to_plain() == monitor.to_plain()
+
+
+def test_devices_that_fall_silent_after_they_installed_the_version_pause_the_release() -> None:
+    gate = Gate(device_silence_s=100.0, hold_s=1_000.0)
+    step = _step(gate, share_to=0.25, control_versions=frozenset({"v1"}))
+    monitor = Monitor(step)
+    for number in range(600):
+        device_id = f"device-{number}"
+        _report(monitor, device_id, 10, 0, old=not step.is_new(device_id), now_s=0.0)
+    heard = {f"device-{number}": b"" for number in range(600) if not step.is_new(f"device-{number}")}
+    assert monitor.hear(heard, 50.0)
+    monitor.tick(99.0)
+    assert monitor.verdict is Verdict.CONTINUE
+    monitor.tick(100.0)
+    assert (monitor.verdict, monitor.cause) == (Verdict.PAUSE, "silent devices at gray 1.0")
+    assert "within 0.0278 h after they installed it" in monitor.reason
+    assert not monitor.blames_version
+    again = Monitor.from_plain(json.loads(json.dumps(monitor.to_plain())))
+    assert again is not None
+    assert again.to_plain() == monitor.to_plain()
+    assert again.evidence()["silent"]["silent"] == again.evidence()["silent"]["pairs"]
+    again.begin(dataclasses.replace(step, overruled=(monitor.cause,)))
+    again.tick(2_000.0)
+    assert again.verdict is Verdict.ACCEPT
+
+
+def test_a_night_in_which_all_devices_are_silent_pauses_nothing() -> None:
+    monitor = Monitor(
+        _step(Gate(device_silence_s=100.0, hold_s=1_000.0), share_to=0.5, control_versions=frozenset({"v1"}))
+    )
+    for number in range(400):
+        device_id = f"device-{number}"
+        _report(monitor, device_id, 10, 0, old=not monitor.step.is_new(device_id), now_s=0.0)
+    monitor.tick(500.0)
+    assert monitor.verdict is Verdict.CONTINUE
+    assert monitor.evidence()["silent"]["pairs"] > 150
+
+
+def test_a_step_waits_for_more_devices_of_a_group_of_which_the_first_are_broken() -> None:
+    monitor = Monitor(_step(control_versions=frozenset({"v1"}), share_to=0.25))
+    for number in range(800):
+        device_id = f"sound-{number}"
+        old = not monitor.step.is_new(device_id)
+        assert _report(monitor, device_id, 10, 0, groups={"model": "a"}, old=old) is Verdict.CONTINUE
+        if monitor.devices == 100:
+            break
+    bad = iter(f"bad-{number}" for number in range(1_000))
+    first = [one for one in bad if monitor.step.is_new(one)][:8]
+    for device_id in first[:2]:
+        assert _report(monitor, device_id, 0, 10, groups={"model": "b"}) is Verdict.CONTINUE
+    verdict = Verdict.CONTINUE
+    for number in range(800, 3_000):
+        device_id = f"sound-{number}"
+        if monitor.step.is_new(device_id) and monitor.devices < 900:
+            verdict = _report(monitor, device_id, 10, 0, groups={"model": "a"})
+    assert verdict is Verdict.CONTINUE  # though they would be enough for the other tests
+    for device_id in first[2:]:
+        verdict = _report(monitor, device_id, 0, 10, groups={"model": "b"})
+    assert (verdict, monitor.cause) == (Verdict.PAUSE, "group model=b")
+
+
+def test_a_suspicion_that_comes_to_nothing_holds_no_step_without_limit() -> None:
+    monitor = Monitor(_step(control_versions=frozenset({"v1"})))
+    for number in range(2):
+        _report(monitor, f"bad-{number}", 0, 10, groups={"model": "b"})
+    number = 0
+    while monitor.verdict is Verdict.CONTINUE:
+        _report(monitor, f"sound-{number}", 10, 0, groups={"model": "a"})
+        number += 1
+    assert (monitor.verdict, monitor.devices) == (Verdict.ACCEPT, MAX_HELD)
+
+
+def test_a_device_that_left_the_version_and_installed_it_again_in_one_report_has_it() -> None:
+    left = dataclasses.replace(_outcome(OutcomeKind.REVERTED), failure_class=FailureClass.DEVICE)
+    monitor = Monitor(_step())
+    monitor.take("a", [_outcome(OutcomeKind.INSTALLED)], {}, 0.0)
+    monitor.take("a", [left, _outcome(OutcomeKind.INSTALLED), _outcome(OutcomeKind.RUN, 10)], {}, 1.0)
+    assert (monitor.devices, monitor.evidence()["new"]["hindered"]) == (1, 0)
+    monitor.take("b", [_outcome(OutcomeKind.INSTALLED), left], {}, 2.0)
+    assert (monitor.devices, monitor.evidence()["new"]["hindered"]) == (1, 1)

@@ -25,6 +25,7 @@ from walle.deploy.cloud.device_registry import UnknownDeviceError
 from walle.deploy.cloud.disk_space import DiskFullError
 from walle.deploy.cloud.failure_groups import FailureGroup
 from walle.deploy.cloud.gate import Gate
+from walle.deploy.cloud.guard import MAX_GUARDS
 from walle.deploy.cloud.journal import JournalError, Transition
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.pages import Page
@@ -126,6 +127,14 @@ class GateBody(_Strict):
     bake_s: float = Field(
         default=Gate.bake_s,
         description="seconds after it is full in which it is judged on, and rolled back if it is bad",
+    )
+    device_silence_s: float = Field(
+        default=Gate.device_silence_s, description="seconds within which a device that installed it must be heard again"
+    )
+    guards: list[str] = Field(
+        default=[],
+        max_length=MAX_GUARDS,
+        description="bounds on numbers of the runs, such as 'latency_ms < 1.2x' or 'confidence > 0.6'",
     )
     trial_runs: int = Field(
         default=Gate.trial_runs,
@@ -483,12 +492,29 @@ class _Metrics(Collector):
         for release, totals in self._shown:
             for what, count in totals.hindered.items():
                 hindered.add_metric([release.id, release.request.name, what], count)
+        guarded = GaugeMetricFamily(
+            "walle_release_guard_median",
+            "Median over the latest devices of the metric of a release's guard, by version",
+            labels=["release", "task", "guard", "version"],
+        )
+        guards = GaugeMetricFamily(
+            "walle_release_guard_state",
+            "1 for the present state of a release's guard",
+            labels=["release", "task", "guard", "state"],
+        )
+        for release, totals in self._shown:
+            for guard in totals.guards:
+                labels = [release.id, release.request.name, guard["guard"]]
+                guards.add_metric([*labels, guard["state"]], 1)
+                for version in ("new", "control"):
+                    if guard[version] is not None:
+                        guarded.add_metric([*labels, version], guard[version])
         alarms = CounterMetricFamily(
             "walle_device_alarms", "Alarms that devices reported of answers and clocks", labels=["kind"]
         )
         for kind, count in self._alarms.items():
             alarms.add_metric([kind], count)
-        return [*answerer_metrics(self._answerer), states, devices, executions, hindered, alarms]
+        return [*answerer_metrics(self._answerer), states, devices, executions, hindered, guarded, guards, alarms]
 
 
 def install_error_handlers(app: FastAPI) -> None:

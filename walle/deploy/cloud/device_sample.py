@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from walle.deploy.cloud.rate_test import UNITS, Sample, cap
-from walle.protocol import FailureClass, Outcome
+from walle.protocol import FailureClass, Outcome, mean_with
 
 _ROUNDING = 1e-9
 
@@ -23,6 +23,7 @@ class Observation:
     runs: int
     failed: float
     refused: bool = False  # it refused the version, or left it
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)  # of the runs that ended well
 
     @property
     def broken(self) -> bool:
@@ -38,6 +39,16 @@ class _Waiting:
     given: int = 0  # runs that count already, in a trial
     since_s: float | None = None  # of its first runs
     groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    metrics: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)  # name → runs, mean
+
+    def take_metrics(self, outcome: Outcome, names: frozenset[str]) -> None:
+        for one in outcome.metrics:
+            if one.name in names:
+                self.metrics[one.name] = mean_with(self.metrics.get(one.name, (0, 0.0)), one.count, one.value)
+
+    @property
+    def values(self) -> dict[str, float]:
+        return {name: mean for name, (_, mean) in self.metrics.items()}
 
 
 class DeviceSample:
@@ -56,6 +67,7 @@ class DeviceSample:
         self.failed = 0.0
         self.changed = False
         self.touched = False
+        self.metrics: frozenset[str] = frozenset()  # names of those that observations have
         self._waiting: dict[str, _Waiting] = {}
         self._silent: dict[str, None] = {}  # those of them that have reported no run
         self._done: set[str] = set()
@@ -99,10 +111,11 @@ class DeviceSample:
         taken = min(left, runs - device.ok - device.failed)
         device.failed += taken * outcome.failed / left
         device.ok += taken * outcome.ok / left
+        device.take_metrics(outcome, self.metrics)
         if device.ok + device.failed > runs - _ROUNDING:
             self._end(device_id)
             self.members += 1
-            yield Observation(runs, device.failed)
+            yield Observation(runs, device.failed, metrics=device.values)
 
     def run_each(self, device_id: str, outcome: Outcome, limit: int) -> Iterator[Observation]:
         """Yield an observation for each of the first `limit` runs of a device, as in a trial."""
@@ -154,7 +167,7 @@ class DeviceSample:
             self._end(device_id)
             if runs >= 1:
                 self.members += 1
-                yield Observation(runs, device.failed), device.groups
+                yield Observation(runs, device.failed, metrics=device.values), device.groups
 
     def _end(self, device_id: str) -> None:
         self._waiting.pop(device_id, None)
@@ -232,7 +245,7 @@ class DeviceSample:
             "executions": self.executions,
             "failed": self.failed,
             "waiting": {
-                one: [device.ok, device.failed, device.given, device.since_s, dict(device.groups)]
+                one: [device.ok, device.failed, device.given, device.since_s, dict(device.groups), device.metrics]
                 for one, device in self._waiting.items()
             },
             "done": sorted(self._done),
@@ -248,6 +261,8 @@ class DeviceSample:
         sample.members = plain["members"]
         sample.executions, sample.failed = plain["executions"], plain["failed"]
         sample._waiting = {one: _Waiting(*values) for one, values in plain["waiting"].items()}
+        for device in sample._waiting.values():  # evidence of before has no metrics, and in JSON pairs are lists
+            device.metrics = {name: (runs, mean) for name, (runs, mean) in device.metrics.items()}
         sample._silent = {
             one: None for one, device in sample._waiting.items() if device.since_s is None and not device.given
         }

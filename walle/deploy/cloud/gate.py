@@ -4,6 +4,7 @@ import dataclasses
 import enum
 from typing import Any
 
+from walle.deploy.cloud.guard import Guard, GuardError, parse_guards
 from walle.errors import DeployError
 
 MAX_DEVICES = 4_000  # of a step, and of the control: a step that they do not decide is inconclusive
@@ -42,6 +43,14 @@ class Gate:
     is judged on: each device counts once more, by its first runs after a time of its own, so that a version that fails
     after hours is found too. A bad version is then rolled back; for what would pause a step, a reason is given.
 
+    A device is silent of which nothing is heard for the last three quarters of `device_silence_s`, which begins with
+    its report that it has the version: too many of those pause the release. For the steps to see it before they end,
+    `hold_s` must be at least as long; what they do not see is told of the bake.
+
+    `guards` are bounds on the latency and on numbers that the task reports, such as `latency_ms < 1.2x` beside the
+    version before or `confidence > 0.6`: a step of a version that is within them for most devices is rejected for them
+    with a part of `alpha`, and one that is not is accepted with `beta` or less.
+
     `trial_runs` is for a trial with a few devices, which cannot be judged by devices: each of the first `trial_runs`
     runs of a device at each step then counts as a device of its own, there is no control, and devices of earlier steps
     count again. One device can then decide. The default is 0: the release is not a trial.
@@ -60,6 +69,8 @@ class Gate:
     silence_s: float = 86_400.0
     hold_s: float = 0.0
     bake_s: float = 0.0
+    device_silence_s: float = 86_400.0
+    guards: tuple[str, ...] = ()
     trial_runs: int = 0
 
     def __post_init__(self) -> None:
@@ -75,7 +86,7 @@ class Gate:
             raise GateError("min_devices", f"{self.min_devices} is not between 1 and {MAX_DEVICES}")
         if not 1 <= self.device_runs <= MAX_DEVICE_RUNS:
             raise GateError("device_runs", f"{self.device_runs} is not between 1 and {MAX_DEVICE_RUNS}")
-        for field in ("settle_s", "silence_s"):
+        for field in ("settle_s", "silence_s", "device_silence_s"):
             if not 1 <= getattr(self, field) <= 30 * 86_400:
                 raise GateError(field, f"{getattr(self, field)} is not between 1 second and 30 days")
         for field in ("hold_s", "bake_s"):
@@ -84,12 +95,22 @@ class Gate:
         if not 0 <= self.trial_runs <= MAX_TRIAL_RUNS:
             raise GateError("trial_runs", f"{self.trial_runs} is not between 0 and {MAX_TRIAL_RUNS}")
 
+        object.__setattr__(self, "guards", tuple(self.guards))  # a list, in JSON
+        try:
+            object.__setattr__(self, "guards", tuple(str(guard) for guard in self.parsed_guards))
+        except GuardError as error:
+            raise GateError("guards", str(error)) from error
+
+    @property
+    def parsed_guards(self) -> tuple[Guard, ...]:
+        return parse_guards(self.guards)
+
     @property
     def gap(self) -> float:
         return self.p_bad - self.p_good
 
     def to_plain(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "guards": list(self.guards)}
 
 
 class Verdict(enum.StrEnum):

@@ -13,27 +13,40 @@ A device that refuses or leaves the version for a fault of its own, of the netwo
 version. It does not count, and waits; but where a share of the devices cannot install the version, the step is paused.
 So a class that is stated falsely shields a version from its rejection, and not from a pause.
 
+Two more look at what no run that fails shows: the guards of a release, on its latency and on numbers that the task
+reports (`guard_test.py`), which reject, and the silence of single devices (`silent_devices.py`), which pauses.
+
+A step is not accepted while a group or silence is suspect, until MAX_HELD devices count: the evidence is then a few
+devices old, and most often the next ones show that there is nothing. That costs devices, and no part of α.
+
 Each test is evaluated on the devices since each step began, and the wealths are averaged over the steps. α is so spent
-once over the whole release: half of it on the groups, a quarter on each of the other two.
+once over the whole release: a quarter on each of the first two tests, half on the groups, on all else that pauses and
+on the guards, in equal parts.
 """
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from walle.deploy.audience import share
 from walle.deploy.cloud.device_sample import DeviceSample, Observation
+from walle.deploy.cloud.evidence import TestValue
 from walle.deploy.cloud.gate import MAX_DEVICES, Gate, Verdict
+from walle.deploy.cloud.guard import MAX_GUARDS
+from walle.deploy.cloud.guard_test import GuardTests
+from walle.deploy.cloud.guard_verdict import GuardVerdict, unreported_cause
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rate_test import UNITS, RateTest, Sample
+from walle.deploy.cloud.silent_devices import SilentDevices
 from walle.deploy.cloud.step import Join, Step, as_reported
 from walle.protocol import FailureClass, Outcome, OutcomeKind
 
 MAX_GROUPS = 50
 MAX_GROUPS_OF_KEY = 30
-MAX_GUARDS = 4
+MAX_HELD = 1_000  # devices of a step that count, until which it is held for a suspicion
 _PAUSING_TESTS = MAX_GROUPS + MAX_GUARDS + 4  # with those of three classes of failure, and of silent devices
+_SUSPICION = math.log(5)  # evidence at which a step is not accepted
 _P_BROKEN = 0.05  # share of broken devices of a bad version
 _HOSTILE = 0.01  # share of devices whose failures are disregarded
 _ORDER = (
@@ -59,16 +72,13 @@ _AT_FAULT = {
 _MAX_ERROR_CHARS = 200
 
 
-@dataclasses.dataclass(frozen=True)
-class TestValue:
-    """Evidence of one test: `value` decides when it reaches `boundary`. Both are logarithms of a wealth."""
+def _place(outcome: Outcome, order: Sequence[OutcomeKind]) -> int:
+    """Return the place of an outcome among those of a report, in which equal ones keep their order, that of time.
 
-    name: str
-    value: float
-    boundary: float
-
-    def to_plain(self) -> dict[str, Any]:
-        return {"test": self.name, "value": round(self.value, 3), "boundary": round(self.boundary, 3)}
+    A device that left the version for a fault of its own and installed it again has it; the other way round it has not.
+    """
+    left = outcome.kind is OutcomeKind.REVERTED and outcome.failure_class is not FailureClass.VERSION
+    return order.index(OutcomeKind.INSTALLED if left else outcome.kind)
 
 
 class Monitor:
@@ -92,6 +102,8 @@ class Monitor:
         self._now_s = 0.0
         self._is_held = False  # accepted, but for the time that the step lasts
         self._hindrances: dict[str, str] = {}  # class of failure → the last error of a device
+        self._guards = GuardTests(step.gate.parsed_guards)
+        self._silent = SilentDevices()
         self._set_tests()
 
     def _set_tests(self) -> None:
@@ -103,6 +115,10 @@ class Monitor:
         self._reject_at = spread + math.log(4)
         self._pause_at = spread + math.log(2 * _PAUSING_TESTS)
         self._accept_at = math.log(1 / gate.beta)
+        self._pause_once_at = math.log(2 * _PAUSING_TESTS / gate.alpha)  # of a test with one bet over all steps
+        self._silent.wait_s = gate.device_silence_s
+        for sample in (self._new[-1], self._old):
+            sample.metrics = self._guards.names
 
     # --- evidence ---
 
@@ -122,13 +138,19 @@ class Monitor:
         self.step = step
         if step.control_versions != before.control_versions:
             self._old = DeviceSample()  # what was before may have been rolled back, and does not count any more
+            self._guards.forget_control()
+            self._silent.forget_control()
         if step.is_paused != before.is_paused:
             self._heard_s = None
-        self._set_tests()
+        if step.gate.guards != before.gate.guards:
+            self._guards = GuardTests(step.gate.parsed_guards)
         if not same:
             earlier = self._new[-1].end()
             self._began_s = None
             self._new.append(DeviceSample())
+            self._silent.drop_partners(lambda device_id: share(step.release, device_id) < step.share_to)
+        self._set_tests()
+        if not same:
             if step.gate.trial_runs:
                 for device_id in earlier:  # they count again, and confirm no installation again
                     self._new[-1].admit(device_id, MAX_DEVICES)
@@ -148,7 +170,7 @@ class Monitor:
         runs = self._block_runs
         # Within a report, a refusal outweighs runs; in a trial the runs before it count as well.
         order = _TRIAL_ORDER if self.step.gate.trial_runs else _ORDER
-        for outcome in sorted(outcomes, key=lambda one: order.index(one.kind)):
+        for outcome in sorted(outcomes, key=lambda one: _place(one, order)):
             if outcome.release == self.step.release:
                 if self._bakes_now(device_id) if self.step.bakes else self.step.is_new(device_id):
                     self._take_new(device_id, outcome, groups, now_s)
@@ -159,6 +181,7 @@ class Monitor:
                 and self.step.is_control(device_id, outcome.version, groups, self.join)
             ):
                 self._old.admit(device_id, MAX_DEVICES)
+                self._silent.partner(device_id, now_s)
                 for one in self._old.run(device_id, outcome, groups, now_s, runs=runs):
                     self._note(self._old, one, groups)
         return self._judge()
@@ -197,6 +220,8 @@ class Monitor:
         match outcome.kind:
             case OutcomeKind.INSTALLED:
                 sample.admit(device_id, MAX_DEVICES)
+                if not self.step.gate.trial_runs:
+                    self._silent.install(device_id, now_s)
             case OutcomeKind.REJECTED | OutcomeKind.REVERTED if outcome.failure_class is not FailureClass.VERSION:
                 left = outcome.kind is OutcomeKind.REVERTED
                 sample.hinder(device_id, outcome.failure_class, MAX_DEVICES, left=left)
@@ -220,6 +245,14 @@ class Monitor:
                 self._groups.append(group)
             known.append(group)
         sample.note(observation, known)
+        if observation.metrics and not self.step.gate.trial_runs:
+            has_control = self.step.has_control and not self.step.bakes
+            is_new = sample is not self._old
+            self._guards.take(observation.metrics, groups, is_new=is_new, has_partners=has_control)
+
+    def hear(self, device_ids: Mapping[str, object], now_s: float) -> bool:
+        """Take note that something was heard of these devices. Return whether it may become evidence."""
+        return self._silent.heard_of(device_ids, now_s)
 
     def tick(self, now_s: float) -> bool:
         """Count the devices that reported fewer runs `settle_s` ago with those. Return whether there were any."""
@@ -229,7 +262,7 @@ class Monitor:
             for one, groups in sample.settle(now_s - gate.settle_s):
                 self._note(sample, one, groups)
         is_over = self._is_held and now_s >= self.lasts_until_s
-        touched = self._judge(forced=self._old.changed or is_over)
+        touched = self._judge(forced=self._silent.look(now_s) or self._old.changed or is_over)
         if self._heard_s is None or self._counted != self.devices:
             self._heard_s, self._counted = now_s, self.devices
             return True
@@ -273,6 +306,10 @@ class Monitor:
             if test.value >= test.boundary:
                 self.verdict, self.reason, self.cause = Verdict.REJECT, self._because(test), ""
                 return True
+        if (bad := self._guard_verdict.bad) is not None:
+            self.verdict, self.reason = Verdict.REJECT, self._guard_verdict.reason(bad)
+            self.cause = f"guard {bad.guard}"
+            return True
         if self.verdict is Verdict.CONTINUE:
             self._pause_or_accept()
         return True
@@ -298,12 +335,26 @@ class Monitor:
             if test.value >= test.boundary and test.name not in self.step.overruled:
                 self._pause(test.name, self._because(test))
                 return
+        silent = f"silent devices at {self.step.stage}"
+        if self._silent.log >= self._pause_once_at and silent not in self.step.overruled:
+            self._pause(silent, self._silent.words)
+            return
         if self.step.bakes:
             self._accept()
             return
-        if self._accepts():
-            self._accept()
-            return
+        guards = self._guard_verdict
+        waits = f"guard {guards.open.guard}" if guards.open and not self.step.is_census else ""
+        if not (waits and guards.unreported is None) and self._accepts():  # which takes long
+            waits = waits or ("" if self.step.is_census else self._suspicion())
+            if not waits:
+                self._accept()
+                return
+            missing = guards.unreported
+            if missing is not None and unreported_cause(missing) not in self.step.overruled:
+                text = f"no device has reported {missing.guard.metric}, so that the guard {missing.guard} cannot be"
+                text = f"{text} judged: does the version call ctx.metric, and do its runs end well?"
+                self._pause(unreported_cause(missing), text)
+                return
         cause = f"inconclusive {self.step.stage}"
         full = self._new[-1].members >= MAX_DEVICES
         if full or (self.step.is_census and self._census_done):
@@ -312,7 +363,19 @@ class Monitor:
                 return
             sample = self._new[-1]
             decides = f"{sample.broken} of {sample.devices} devices are broken, which decides nothing"
-            self._pause(cause, decides)
+            self._pause(cause, f"{decides}; it waits for {waits}" if waits else decides)
+
+    def _suspicion(self) -> str:
+        """Return of what a step waits for more devices, whose runs are good, "" if of nothing."""
+        if self._new[-1].members >= MAX_HELD:
+            return ""
+        over = math.log(self.step.steps)
+        for test in self._group_tests(exact=False, at=_SUSPICION + over):
+            if test.value >= _SUSPICION + over and test.name not in self.step.overruled:
+                return f"more devices of {test.name}, of which some are broken"
+        if self._silent.log >= _SUSPICION and f"silent devices at {self.step.stage}" not in self.step.overruled:
+            return "more devices, since some of those that installed it are silent"
+        return ""
 
     def _is_hindered(self, what: FailureClass) -> bool:
         """Return whether too many devices cannot have the version, or all that the step waits for."""
@@ -336,8 +399,9 @@ class Monitor:
 
     @property
     def blames_version(self) -> bool:
-        """Return whether the verdict's reason is of the version, and not of what hinders devices or of silence."""
-        return not any(self.cause.startswith(f"{what} at ") for what in (*_HINDERED, "silence"))
+        """Return whether the reason is of failures of the version, not of what hinders devices, silence or a guard."""
+        others = ("silence at ", "silent devices at ", "guard ", "unreported guard ")
+        return not self.cause.startswith((*(f"{what} at " for what in _HINDERED), *others))
 
     @property
     def _census_done(self) -> bool:
@@ -385,18 +449,20 @@ class Monitor:
         )
         return [TestValue("failed runs", runs, at), TestValue("broken devices", broken, at)]
 
-    def _group_tests(self, *, exact: bool) -> list[TestValue]:
+    def _group_tests(self, *, exact: bool, at: float | None = None) -> list[TestValue]:
+        """Return the tests of the groups; unless `exact`, those whose value can be `at` or above, their boundary."""
+        at = self._pause_at if at is None else at
         if self.step.gate.trial_runs or not any(one.broken for one in self._new):
             return []
         tests = []
         for group in self._groups:
             broken = sum(one.groups.get(group, (0, 0))[1] for one in self._new)
             most = math.log(self.step.steps) - broken * math.log(_GROUPS.floor)  # that any bets on them can win
-            if not broken or (not exact and most < self._pause_at):
+            if not broken or (not exact and most < at):
                 continue
             new = [one.by_group(group) for one in self._new]
             old = self._old.by_group(group) if self.step.has_control else None
-            value = self._over_steps(_GROUPS, new, old, self._pause_at, exact=exact)
+            value = self._over_steps(_GROUPS, new, old, at, exact=exact)
             tests.append(TestValue(f"group {group[0]}={group[1]}", value, self._pause_at))
         return tests
 
@@ -448,6 +514,14 @@ class Monitor:
             control = f"{old.broken} of {old.devices}"
         return f"{text}; with the version before, {control}" if old.devices else text
 
+    def guards(self) -> list[dict[str, Any]]:
+        """Return each guard with its state, values and test."""
+        return self._guard_verdict.to_plain()
+
+    @property
+    def _guard_verdict(self) -> GuardVerdict:
+        return GuardVerdict(self._guards, self.step, self._old.devices, self._pause_once_at, self._accept_at)
+
     def evidence(self) -> dict[str, Any]:
         """Return the numbers behind the verdict: devices of the step and of the control, and each test's value."""
         return {
@@ -463,6 +537,12 @@ class Monitor:
                 for what in _HINDERED
                 if (1, UNITS) in self._new[-1].by_hindered(what)
             ],
+            "guards": self.guards(),
+            "metrics": self._guards.values(),
+            "silent": {
+                **TestValue("silent devices", self._silent.log, self._pause_once_at).to_plain(),
+                **self._silent.counts(),
+            },
             "cause": self.cause,
             "lasts_until_s": self.lasts_until_s,
             "is_held": self._is_held,
@@ -489,6 +569,8 @@ class Monitor:
             "hindrances": self._hindrances,
             "began_s": self._began_s,
             "is_held": self._is_held,
+            "guards": self._guards.to_plain(),
+            "silent_devices": self._silent.to_plain(),
         }
 
     @classmethod
@@ -512,4 +594,9 @@ class Monitor:
         monitor._groups = [(key, value) for key, value in plain["groups"]]
         monitor._hindrances = dict(plain.get("hindrances", {}))
         monitor._began_s, monitor._is_held = plain.get("began_s"), plain.get("is_held", False)
+        if "guards" in plain:  # not in evidence of before, here and below
+            monitor._guards.restore(plain["guards"])
+        if "silent_devices" in plain:
+            monitor._silent.restore(plain["silent_devices"])
+        monitor._set_tests()
         return monitor

@@ -48,7 +48,7 @@ class Totals:
     executions. `hindered` are devices that could not install it or had to leave it, by what was at fault: `device`,
     `network`, `cloud`; they are not among the others. `stage`, `stage_devices`, `stage_broken`, `control_devices` and
     `verdict` are the evidence of the step that is being judged: devices that count, those of them that are broken, and
-    devices with the version before.
+    devices with the version before. `guards` are those of the release, as in `Monitor.guards`.
     """
 
     installed: int = 0
@@ -66,6 +66,7 @@ class Totals:
     stage_broken: int = 0
     control_devices: int = 0
     verdict: str = ""
+    guards: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def failure_rate(self) -> float:
@@ -124,6 +125,7 @@ class _Evidence:
             stage_broken=monitor.broken_devices if monitor else 0,
             control_devices=monitor.control_devices if monitor else 0,
             verdict=monitor.verdict.value if monitor else "",
+            guards=tuple(monitor.guards() if monitor else self.ended.get("guards", ())),
         )
 
     def reason(self) -> str:
@@ -265,9 +267,12 @@ class MonitorService:
         now_s = self._clock.time()
         for release_id in list(self._judged):
             evidence = self._evidence[release_id]
-            if evidence.monitor is not None and evidence.monitor.tick(now_s):
-                self._unsaved.add(release_id)
-                await self._deliver(release_id, evidence)
+            try:
+                if evidence.monitor is not None and evidence.monitor.tick(now_s):
+                    self._unsaved.add(release_id)
+                    await self._deliver(release_id, evidence)
+            except Exception:  # noqa: BLE001 - of one release: the others are judged, and all evidence is saved
+                _LOG.exception("the evidence on release %s could not be judged; trying again", release_id)
 
     async def watch(self, step: Step) -> None:
         """Judge the release's reports from now on as evidence on `step`.
@@ -327,6 +332,8 @@ class MonitorService:
             monitor = evidence.monitor
             assert monitor is not None
             outcomes = [one for one in batch.outcomes if one.task == monitor.step.task]
+            if monitor.hear({batch.device_id: None}, now_s):
+                touched[release_id] = evidence
             if outcomes and monitor.take(batch.device_id, outcomes, batch.groups, now_s):
                 touched[release_id] = evidence
         if touched:
@@ -360,6 +367,11 @@ class MonitorService:
 
     async def note_profiles(self, profiles: Mapping[str, bytes]) -> None:
         """Take note of devices that sent profiles: the header's bytes by device."""
+        now_s = self._clock.time()
+        for release_id in self._judged:
+            monitor = self._evidence[release_id].monitor
+            if monitor is not None and monitor.hear(profiles, now_s):
+                self._unsaved.add(release_id)
         if self._devices is not None:
             self._devices.note(profiles)
 

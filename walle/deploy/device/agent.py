@@ -18,7 +18,7 @@ import random
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -251,14 +251,18 @@ class Agent:
             await to_the_end(self._fall_back(task, reason))
             return True
 
-    def count_run(self, task: str, version: str, failure: Failure | None = None) -> str:
+    def count_run(
+        self, task: str, version: str, failure: Failure | None = None, metrics: Mapping[str, float] | None = None
+    ) -> str:
         """Count one execution of a version towards the release that brought it; it failed if there is a `failure`.
+
+        `metrics` are the numbers of one that ended well, which the release's guards judge.
 
         Return why the version is to be left (`revert`), as it fails more often than the one before it, else "".
         """
         state = self._states.get(task, TaskState(task=task))
         refs = [ref for ref in (state.active, state.previous) if ref is not None and ref.version == version]
-        self.outcomes.count_run(task, version, refs[0].release if refs else "", failure)
+        self.outcomes.count_run(task, version, refs[0].release if refs else "", failure, metrics)
         if not refs or refs[0] is not state.active:
             return ""
         found = self._runs.count(state, ok=failure is None)

@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 
+from walle.deploy.device.run_metrics import RunMetrics
 from walle.protocol import Alarm, Attribute, Failure, Outcome, OutcomeBatch, OutcomeKind, whole_characters
 
 _MAX_BATCH_BYTES = 512 << 10  # of JSON; the cloud takes 1 MiB
@@ -45,16 +46,27 @@ class OutcomeReport:
         self._new_id = new_id
         self._max_keys = max_keys
         self._gathered: dict[tuple[str, str, str, OutcomeKind], Outcome] = {}
+        self._metrics: dict[tuple[str, str, str, OutcomeKind], RunMetrics] = {}  # of outcomes that are gathered
         self._sent: OutcomeBatch | None = None
         self._alarms: dict[str, Alarm] = {}
 
-    def count_run(self, task: str, version: str, release: str, failure: Failure | None = None) -> None:
-        """Count one execution, which failed if there is a `failure`."""
+    def count_run(
+        self,
+        task: str,
+        version: str,
+        release: str,
+        failure: Failure | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Count one execution, which failed if there is a `failure`; `metrics` are those of one that ended well."""
         failed = int(failure is not None)
         outcome = Outcome(
             task=task, version=version, release=release, kind=OutcomeKind.RUN, ok=1 - failed, failed=failed
         )
         self.add(outcome, failure)
+        key = (task, version, release, OutcomeKind.RUN)
+        if metrics and key in self._gathered:
+            self._metrics.setdefault(key, RunMetrics()).add(metrics)
 
     def add(self, outcome: Outcome, failure: Failure | None = None) -> None:
         """Add `outcome` to the next report, with the failure that led to it, if any.
@@ -108,10 +120,13 @@ class OutcomeReport:
         size_bytes = 0
         while self._gathered:
             key, outcome = next(iter(self._gathered.items()))
+            if (metrics := self._metrics.get(key)) is not None:
+                outcome = dataclasses.replace(outcome, metrics=metrics.to_report())
             size_bytes += len(json.dumps(dataclasses.asdict(outcome)))
             if taken and size_bytes > _MAX_BATCH_BYTES:
                 break
             del self._gathered[key]
+            self._metrics.pop(key, None)
             taken.append(outcome)
         return tuple(taken)
 

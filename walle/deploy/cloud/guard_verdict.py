@@ -1,0 +1,96 @@
+"""Verdict on the guards of a step: those that reject it, that it waits for, and that cannot be judged (§6). Pure."""
+
+import dataclasses
+from typing import Any
+
+from walle.deploy.cloud.evidence import TestValue
+from walle.deploy.cloud.guard_test import GuardTest, GuardTests
+from walle.deploy.cloud.step import Step
+
+_ENOUGH = 30  # devices with the version before: if none of them reports a metric, it has none
+
+
+@dataclasses.dataclass(frozen=True)
+class GuardVerdict:
+    """The guards of `tests` at a step, of whose control `control_devices` count.
+
+    A guard rejects at `reject_at`, and a step may be accepted at `accept_at`; both are logarithms of a wealth.
+    """
+
+    tests: GuardTests
+    step: Step
+    control_devices: int
+    reject_at: float
+    accept_at: float
+
+    @property
+    def bad(self) -> GuardTest | None:
+        """The first guard for which the version is to be rejected."""
+        return next((one for one in self.tests.tests if one.is_bad(self.reject_at)), None)
+
+    @property
+    def open(self) -> GuardTest | None:
+        """The first guard that the step waits for."""
+        waits = (one for one in self.tests.tests if not self._is_good(one) and not self.why_not_judged(one))
+        return next(waits, None)
+
+    @property
+    def unreported(self) -> GuardTest | None:
+        """The first guard whose metric no device with the new version has reported."""
+        return next((one for one in self.tests.tests if not one.reported), None)
+
+    def _is_good(self, test: GuardTest) -> bool:
+        return test.accept_log >= self.accept_at
+
+    def why_not_judged(self, test: GuardTest) -> str:
+        """Return why a guard decides nothing here, "" if it does or may still."""
+        step = self.step
+        if step.gate.trial_runs:
+            return "a trial has too few devices"
+        if not test.reported and unreported_cause(test) in step.overruled:
+            return "no device has reported the metric"
+        if not test.guard.is_relative or self._is_good(test) or test.is_bad(self.reject_at):
+            return ""
+        if not step.has_control:
+            return "there is no version before"
+        if not test.reported_before and self.control_devices >= _ENOUGH:
+            return "devices with the version before do not report the metric"
+        are_left = step.share_to < 1 or self.tests.has_waiting_partners
+        return "" if are_left and not step.bakes else "no devices with the version before are left"
+
+    def reason(self, test: GuardTest) -> str:
+        """Return why a guard rejects the version, as a sentence."""
+        value, before = self.tests.medians(test.guard.metric)
+        worse = "below" if test.guard.is_least else "above"
+        text = f"guard {test.guard}: it is {worse} that on most of {test.compared} devices; its median is {value:.4g}"
+        return f"{text}, with the version before {before:.4g}" if before is not None else text
+
+    def to_plain(self) -> list[dict[str, Any]]:
+        """Return each guard with its state, its values and its test, as JSON.
+
+        `state` is good, bad, open or "not judged"; the last one has a reason, `why`.
+        """
+        return [self._one_to_plain(test) for test in self.tests.tests]
+
+    def _one_to_plain(self, test: GuardTest) -> dict[str, Any]:
+        why = self.why_not_judged(test)
+        state = "bad" if test.is_bad(self.reject_at) else "good" if self._is_good(test) else "open"
+        new, old = self.tests.medians(test.guard.metric)
+        return {
+            "guard": str(test.guard),
+            "metric": test.guard.metric,
+            "state": "not judged" if why else state,
+            "why": why,
+            "new": new,
+            "control": old,
+            "devices": test.reported,
+            "control_devices": test.reported_before,
+            "compared": test.compared,
+            "rejects": TestValue("worse", test.reject_log, self.reject_at).to_plain(),
+            "accepts": TestValue("within", test.accept_log, self.accept_at).to_plain(),
+        }
+
+
+def unreported_cause(test: GuardTest) -> str:
+    """Return the cause of a pause because no device reports the guard's metric."""
+    return f"unreported guard {test.guard}"
