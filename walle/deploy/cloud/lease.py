@@ -24,6 +24,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Iterable
 from typing import Protocol, Self
 
 from walle.clock import Clock
@@ -97,6 +98,13 @@ class Leases(Protocol):
 def holder_name() -> str:
     """Return a name for a holder: of this host and process, and unique."""
     return f"{socket.gethostname()[:60]}/{os.getpid()}/{secrets.token_hex(4)}"
+
+
+def check_grant(row: Iterable[object] | None, grant: Grant) -> None:
+    """Raise LeaseLostError unless `row`, the holder and fencing number of the grant's lease now, are the grant's."""
+    found = () if row is None else tuple(row)
+    if found != (grant.holder, grant.fence):
+        raise LeaseLostError(grant.name, str(found[0]) if found else "")
 
 
 class LeaseKeeper:

@@ -17,10 +17,10 @@ import aiosqlite
 
 from walle.deploy.cloud.disk_space import free_bytes, is_full
 from walle.deploy.cloud.journal import JournalError, PendingEffect, Transition, journal_errors
-from walle.deploy.cloud.lease import Grant
+from walle.deploy.cloud.lease import Grant, check_grant
 from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
-from walle.deploy.cloud.sqlite_leases import check_grant, grant_query
+from walle.deploy.cloud.sqlite_leases import grant_query
 
 _LOG = logging.getLogger(__name__)
 
