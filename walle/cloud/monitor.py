@@ -7,11 +7,11 @@ from walle.clock import SystemClock
 from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
-from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.lease import MONITOR, LeaseKeeper
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.sqlite_leases import SqliteLeases
+from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
 
 
 class MonitorNode:
@@ -33,7 +33,9 @@ class MonitorNode:
             keeper = await undo.enter_async_context(LeaseKeeper(leases, MONITOR, clock))
             journal = await undo.enter_async_context(SqliteJournal(self._home.monitor_db, grant=keeper.grant))
             uploaded = self._home.uploaded
-            devices = await undo.enter_async_context(DeviceRegistry(self._home.devices_db, clock, uploaded=uploaded))
+            devices = await undo.enter_async_context(
+                SqliteDeviceRegistry(self._home.devices_db, clock, uploaded=uploaded)
+            )
             monitor = MonitorService(journal, clock, devices=devices, uploaded=uploaded, audit=self._home.audit)
             follow = functools.partial(uploaded.follow, clock, lambda _: None)
             await undo.enter_async_context(in_background("uploaded attributes", follow, clock))
