@@ -55,15 +55,12 @@ def failure(error: str, count: int = 1) -> Failure:
 
 
 class DeviceRegistryContract:
-    """What every registry does. `nul_kept` is a task "a\\0b" as it is stored."""
+    """What every registry does; `registry` is a fixture of its subclasses, for 50 devices at most.
+
+    `nul_kept` is a task "a\\0b" as it is stored.
+    """
 
     nul_kept: str
-
-    @pytest_asyncio.fixture
-    async def registry(self) -> AsyncIterator[DeviceRegistry]:
-        """A registry of 50 devices at most."""
-        raise NotImplementedError
-        yield
 
     @pytest.mark.asyncio
     async def test_a_device_is_known_by_its_profiles_and_reports(

@@ -32,14 +32,9 @@ type Again = Callable[[], AbstractAsyncContextManager[Journal]]
 
 
 class JournalContract:
-    """What every journal does."""
+    """What every journal does; `again`, which opens it once more, is a fixture of its subclasses."""
 
     path: str  # in errors
-
-    @pytest_asyncio.fixture
-    async def again(self) -> Again:
-        """Open the journal once more."""
-        raise NotImplementedError
 
     @pytest_asyncio.fixture
     async def journal(self, again: Again) -> AsyncIterator[Journal]:

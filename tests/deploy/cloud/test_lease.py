@@ -91,13 +91,12 @@ OPERATIONS = st.lists(
 
 
 class LeaseContract:
-    """What every store of leases does. A lease of no length has ended at once."""
+    """What every store of leases does. A lease of no length has ended at once.
+
+    `place`, where the store is, is a fixture of its subclasses.
+    """
 
     store: str  # the function of this module that opens it
-
-    @pytest.fixture
-    def place(self, tmp_path: Path) -> str:
-        raise NotImplementedError
 
     def opened(self, place: str) -> AbstractAsyncContextManager[Store]:
         found: AbstractAsyncContextManager[Store] = globals()[self.store](place)
