@@ -309,7 +309,7 @@ async def test_a_half_written_record_is_taken_back(tmp_path: Path, monkeypatch: 
 
 
 class AuditContract:
-    """What every audit log does; `make`, which opens it with options, is a fixture of its subclasses."""
+    """Tests of every audit log; `make`, which opens it with options, is a fixture of its subclasses."""
 
     def test_records_make_a_chain_that_is_verified(self, make: MakeLog) -> None:
         log = make()
@@ -325,9 +325,14 @@ class AuditContract:
 
     def test_writers_in_threads_make_one_chain(self, make: MakeLog) -> None:
         logs = [make() for _ in range(3)]
+
+        def append_many(log: AuditStore) -> None:
+            for _ in range(20):
+                log.append("x", who="anna")
+
         with ThreadPoolExecutor(6) as threads:
             for log in logs * 2:
-                threads.submit(lambda log=log: [log.append("x", who="anna") for _ in range(20)])
+                threads.submit(append_many, log)
         found = make().verified()
         assert (found.ok, found.records) == (True, 120)
 
@@ -390,9 +395,11 @@ class TestAuditLogContract(AuditContract):
     @pytest.fixture
     def make(self, tmp_path: Path) -> MakeLog:
         self.folder = tmp_path / "audit"
-        return lambda small=False: (
-            log_in(self.folder, segment_bytes=3000, max_segments=3) if small else log_in(self.folder)
-        )
+
+        def make(small: bool = False) -> AuditStore:
+            return log_in(self.folder, SIGNER, **({"segment_bytes": 3000, "max_segments": 3} if small else {}))
+
+        return make
 
     def cut(self, log: AuditStore, number: int) -> None:
         rewrite(self.folder, lines_of(self.folder)[:number])

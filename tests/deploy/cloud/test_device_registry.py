@@ -55,7 +55,7 @@ def failure(error: str, count: int = 1) -> Failure:
 
 
 class DeviceRegistryContract:
-    """What every registry does; `registry` is a fixture of its subclasses, for 50 devices at most.
+    """Tests of every registry; `registry` is a fixture of its subclasses, for 50 devices at most.
 
     `nul_kept` is a task "a\\0b" as it is stored.
     """

@@ -32,7 +32,7 @@ type Again = Callable[[], AbstractAsyncContextManager[Journal]]
 
 
 class JournalContract:
-    """What every journal does; `again`, which opens it once more, is a fixture of its subclasses."""
+    """Tests of every journal; `again`, which opens it once more, is a fixture of its subclasses."""
 
     path: str  # in errors
 

@@ -91,7 +91,7 @@ OPERATIONS = st.lists(
 
 
 class LeaseContract:
-    """What every store of leases does. A lease of no length has ended at once.
+    """Tests of every store of leases. A lease of no length has ended at once.
 
     `place`, where the store is, is a fixture of its subclasses.
     """

@@ -137,7 +137,7 @@ class LeaseKeeper:
         Raises:
             JournalError: the database cannot be read or written.
         """
-        holder, told = holder_name(), ""
+        holder, other = holder_name(), ""
         while True:
             asked_s = self._clock.monotonic()
             acquiring = asyncio.ensure_future(self._leases.acquire(self._name, holder, self._life_s))
@@ -150,8 +150,8 @@ class LeaseKeeper:
             if self._grant is not None:
                 break
             found = await self._leases.state(self._name)
-            if found is not None and found.holder != told:
-                told = found.holder
+            if found is not None and found.holder != other:
+                other = found.holder
                 _LOG.warning("standby: %s has the lease %r; this node waits for it", found.holder, self._name)
             await self._clock.sleep(self._standby_s)
         _LOG.info("lease %r: %s has it, fencing number %d", self._name, holder, self._grant.fence)
