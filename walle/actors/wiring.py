@@ -19,10 +19,11 @@ from walle.actors.gateway import GatewayActor
 from walle.actors.identity import IdentityActor
 from walle.actors.monitor import MonitorActor
 from walle.actors.node import NodeLostError, Remote, ask
-from walle.actors.placement import beside_driver
+from walle.actors.placement import beside_driver, cloud_name
 from walle.actors.process import end, end_together, spawn
 from walle.actors.release import ReleaseActor
 from walle.actors.replicas import Replicas
+from walle.actors.service import Place
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
@@ -118,21 +119,21 @@ class ActorCloud:
             "monitor": MonitorActor,
             "identities": IdentityActor,
         }
-        place = beside_driver()
-        nodes = {name: spawn(kind, config, **place) for name, kind in kinds.items()}
-        gateway, releases, monitor, identities = nodes.values()
         sockets = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="walle-"))
+        place = Place(f"walle-{cloud_name(config)}", str(sockets))
+        options = {**beside_driver(), "max_restarts": -1, "namespace": place.namespace}
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
+            nodes = {name: spawn(kind, config, place, name=name, **options) for name, kind in kinds.items()}
             replicas_undo = await undo.enter_async_context(contextlib.AsyncExitStack())
             undo.push_async_callback(_end_in_turn, nodes.values())
-            await ask(identities, "start")
-            await ask(monitor, "start", releases)
-            await ask(releases, "start", gateway, monitor)
-            replicas = Replicas(config, sockets, await ask(gateway, "ray_node"))
+            for name in ("identities", "monitor", "releases"):
+                await ask(nodes[name], "start")
+            scheduler_node = await ask(nodes["gateway"], "ray_node")
+            replicas = Replicas(config, sockets, scheduler_node, {"namespace": place.namespace})
             replicas_undo.push_async_callback(replicas.close)  # after the gateway, which asks them
             await replicas.start()
-            address = await ask(gateway, "start", releases, monitor, identities, list(replicas.actors.values()))
+            address = await ask(nodes["gateway"], "start")
             replicas_undo.pop_all()
             undo.pop_all()
         return cls(home, address, nodes, replicas, sockets)

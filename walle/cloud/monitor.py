@@ -11,6 +11,8 @@ from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
 
+_GROUP_S = 0.01  # that a report waits for others with which it is journalled
+
 
 class MonitorNode:
     """Owner of the monitor service, its journal and the device registry, between `start` and `close`."""
@@ -30,7 +32,9 @@ class MonitorNode:
             journal = await undo.enter_async_context(Journal(self._home.monitor_db))
             uploaded = self._home.uploaded
             devices = await undo.enter_async_context(DeviceRegistry(self._home.devices_db, clock, uploaded=uploaded))
-            monitor = MonitorService(journal, clock, devices=devices, uploaded=uploaded, audit=self._home.audit)
+            monitor = MonitorService(
+                journal, clock, devices=devices, uploaded=uploaded, audit=self._home.audit, group_s=_GROUP_S
+            )
             follow = functools.partial(uploaded.follow, clock, lambda _: None)
             await undo.enter_async_context(in_background("uploaded attributes", follow, clock))
             service = await undo.enter_async_context(monitor)
