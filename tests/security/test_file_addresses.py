@@ -18,8 +18,8 @@ from walle.clock import ManualClock
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.file_address import FileAddresses, signed_files
 from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.release import ReleaseRequest
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.errors import ConfigError
 from walle.protocol import Directive
 
@@ -167,7 +167,7 @@ async def test_directives_of_an_earlier_address_are_signed_again_at_start(tmp_pa
     """A cloud that is upgraded has directives without a permission, and one whose keys were removed, dead ones."""
     clock = ManualClock()
     directives = list[Directive]()
-    async with Journal(tmp_path / "journal.sqlite") as journal:
+    async with SqliteJournal(tmp_path / "journal.sqlite") as journal:
         for url in ("/cdn", "/cdn/permission", "/cdn/permission"):
             world = ReleaseWorld(tmp_path, clock, journal)
             world.service._cdn_url = functools.partial(str, url)

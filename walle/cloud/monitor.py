@@ -8,8 +8,10 @@ from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.deploy.cloud.device_registry import DeviceRegistry
-from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.lease import MONITOR, LeaseKeeper
 from walle.deploy.cloud.monitor_service import MonitorService
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
+from walle.deploy.cloud.sqlite_leases import SqliteLeases
 
 _GROUP_S = 0.01  # that a report waits for others with which it is journalled
 
@@ -29,7 +31,9 @@ class MonitorNode:
         """
         clock = SystemClock()
         async with contextlib.AsyncExitStack() as undo:
-            journal = await undo.enter_async_context(Journal(self._home.monitor_db))
+            leases = SqliteLeases(self._home.monitor_db)
+            keeper = await undo.enter_async_context(LeaseKeeper(leases, MONITOR, clock))
+            journal = await undo.enter_async_context(SqliteJournal(self._home.monitor_db, grant=keeper.grant))
             uploaded = self._home.uploaded
             devices = await undo.enter_async_context(DeviceRegistry(self._home.devices_db, clock, uploaded=uploaded))
             monitor = MonitorService(

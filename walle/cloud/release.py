@@ -25,13 +25,15 @@ from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.exclusive_groups import GroupPart
 from walle.deploy.cloud.files import FileStore, FileStoreError, FileStoreUnavailableError
 from walle.deploy.cloud.gate import Verdict
-from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.large_file import LargeFile
+from walle.deploy.cloud.lease import RELEASES, LeaseKeeper
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.signatures import SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
+from walle.deploy.cloud.sqlite_leases import SqliteLeases
 from walle.deploy.cloud.targeting_api import WEEK_S
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError, WalleError
@@ -157,7 +159,8 @@ class ReleaseNode:
                 undo.push_async_callback(asyncio.to_thread, host.close)
             undo.push_async_callback(simulator.close)
             await check_layers(self._config, host)
-            journal = await undo.enter_async_context(Journal(home.releases_db))
+            keeper = await undo.enter_async_context(LeaseKeeper(SqliteLeases(home.releases_db), RELEASES, clock))
+            journal = await undo.enter_async_context(SqliteJournal(home.releases_db, grant=keeper.grant))
             service = ReleaseService(
                 journal, world, clock, cdn_url=home.file_addresses.prefix, restamp_s=life_s / 4, audit=home.audit
             )

@@ -19,7 +19,7 @@ from walle.cloud.epoch import raise_epoch
 from walle.cloud.home import CloudHome
 from walle.cloud.identity.store import IdentityStore
 from walle.cloud.secret_files import load_secrets
-from walle.deploy.cloud.journal import JOURNAL_SCHEMA
+from walle.deploy.cloud.sqlite_journal import JOURNAL_SCHEMA
 from walle.durable_file import make_folders, move_folder, sync_tree, write_all
 
 _CHUNK_BYTES = 1 << 20

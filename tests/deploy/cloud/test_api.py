@@ -24,8 +24,8 @@ from walle.deploy.cloud.api import (
     release_router,
     watch_router,
 )
-from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.push import Answerer, WallePush
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.errors import ConfigError, EngineError
 from walle.protocol import (
     DEVICE_HEADER,
@@ -95,7 +95,7 @@ class Gateway:
 
 @pytest_asyncio.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with Journal(tmp_path / "journal.sqlite") as journal:
+    async with SqliteJournal(tmp_path / "journal.sqlite") as journal:
         world = ReleaseWorld(tmp_path, SystemClock(), journal)
         gateway = Gateway(world)
         async with world.service, gateway.client:

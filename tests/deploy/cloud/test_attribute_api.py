@@ -22,6 +22,7 @@ from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.targeting_api import targeting_router
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Profile
@@ -82,7 +83,7 @@ class Cloud:
 @pytest_asyncio.fixture
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = ManualClock()
-    async with Journal(tmp_path / "j.sqlite") as journal:
+    async with SqliteJournal(tmp_path / "j.sqlite") as journal:
         cloud = Cloud(tmp_path, clock, journal)
         async with cloud.registry, cloud.world.service, cloud.client:
             yield cloud

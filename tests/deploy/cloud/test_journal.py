@@ -10,8 +10,9 @@ import pytest_asyncio
 
 from tests.sim.release_world import table_of
 from walle.deploy.cloud.api import error_status
-from walle.deploy.cloud.journal import Journal, JournalError, PendingEffect
+from walle.deploy.cloud.journal import JournalError, PendingEffect
 from walle.deploy.cloud.release import Effect, Release, ReleaseRequest, ReleaseState, Rollback, Start, advance
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 
 
 def _release(number: int = 1) -> Release:
@@ -25,13 +26,13 @@ def _release(number: int = 1) -> Release:
 
 
 @pytest_asyncio.fixture
-async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
-    async with Journal(tmp_path / "journal.sqlite", reserve_bytes=0) as opened:
+async def journal(tmp_path: Path) -> AsyncIterator[SqliteJournal]:
+    async with SqliteJournal(tmp_path / "journal.sqlite", reserve_bytes=0) as opened:
         yield opened
 
 
 @pytest.mark.asyncio
-async def test_a_transition_is_kept_with_its_event_and_effects(journal: Journal) -> None:
+async def test_a_transition_is_kept_with_its_event_and_effects(journal: SqliteJournal) -> None:
     release = _release()
     assert await journal.record(release, None, ()) == ()
     event = Start(6.0)
@@ -41,7 +42,7 @@ async def test_a_transition_is_kept_with_its_event_and_effects(journal: Journal)
     event_2 = Rollback(7.0, "anna", "no")
     over, effects = advance(started, event_2)
     await journal.record(over, event_2, effects)
-    async with Journal(journal.path) as again:
+    async with SqliteJournal(journal.path) as again:
         assert await again.releases() == [over]
         assert [one.effect for one in await again.pending()] == [
             Effect.RUN_SIMULATION,
@@ -60,30 +61,30 @@ async def test_a_transition_is_kept_with_its_event_and_effects(journal: Journal)
 
 
 @pytest.mark.asyncio
-async def test_counters_never_give_a_number_twice(journal: Journal) -> None:
+async def test_counters_never_give_a_number_twice(journal: SqliteJournal) -> None:
     assert await journal.draw("serial", 4) == 1
     assert await journal.draw("release") == 1
-    async with Journal(journal.path) as again:
+    async with SqliteJournal(journal.path) as again:
         assert await again.draw("serial") == 5
     firsts = await asyncio.gather(*(journal.draw("serial", 3) for _ in range(20)))
     assert sorted(firsts) == list(range(6, 66, 3))
 
 
 @pytest.mark.asyncio
-async def test_rows_and_evidence_are_kept(journal: Journal) -> None:
+async def test_rows_and_evidence_are_kept(journal: SqliteJournal) -> None:
     (row,) = table_of(ipv="v1").rows.values()
     await journal.save_row(row)
     (newer,) = table_of(ipv="v2").rows.values()
     await journal.save_row(newer)
     await journal.save_evidence({"r1": {"ok": 1}, "r2": {"ok": 2}})
     await journal.save_evidence({"r1": {"ok": 3}})
-    async with Journal(journal.path) as again:
+    async with SqliteJournal(journal.path) as again:
         assert await again.rows() == [newer]
         assert await again.evidence() == {"r1": {"ok": 3}, "r2": {"ok": 2}}
 
 
 @pytest.mark.asyncio
-async def test_a_transition_is_written_whole_or_not_at_all(journal: Journal) -> None:
+async def test_a_transition_is_written_whole_or_not_at_all(journal: SqliteJournal) -> None:
     await journal.record(_release(1), None, ())
     clash = dataclasses.replace(_release(2), number=1, state=ReleaseState.GRAY)  # the number is taken
     with pytest.raises(JournalError, match="UNIQUE") as caught:
@@ -96,7 +97,7 @@ async def test_a_transition_is_written_whole_or_not_at_all(journal: Journal) -> 
 
 
 @pytest.mark.asyncio
-async def test_a_full_disk_is_an_error_that_passes(journal: Journal) -> None:
+async def test_a_full_disk_is_an_error_that_passes(journal: SqliteJournal) -> None:
     await journal.record(_release(1), None, ())
     (pages,) = await journal._read("PRAGMA page_count")
     await journal._read(f"PRAGMA max_page_count = {pages[0]}")
@@ -116,7 +117,7 @@ async def test_the_reserve_holds_transitions_in_the_file_and_its_log_that_the_di
 ) -> None:
     path = tmp_path / "journal.sqlite"
     for _ in range(2):  # a reserve that is there is used again
-        async with Journal(path, reserve_bytes=1 << 20) as journal:
+        async with SqliteJournal(path, reserve_bytes=1 << 20) as journal:
             sizes = [file.stat().st_size for file in (path, path.with_name("journal.sqlite-wal"))]
             assert all(1 << 20 < size < 5 << 19 for size in sizes)
             (pages,) = await journal._read("PRAGMA page_count")
@@ -127,7 +128,7 @@ async def test_the_reserve_holds_transitions_in_the_file_and_its_log_that_the_di
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_writer_leaves_a_whole_transaction_behind(journal: Journal) -> None:
+async def test_a_cancelled_writer_leaves_a_whole_transaction_behind(journal: SqliteJournal) -> None:
     for number in range(1, 31):
         writer = asyncio.ensure_future(journal.record(_release(number), None, (Effect.PUBLISH, Effect.SET_GATE)))
         for _ in range(number % 7):
@@ -146,15 +147,15 @@ async def test_the_error_names_a_file_that_is_not_a_journal(tmp_path: Path) -> N
     path = tmp_path / "journal.sqlite"
     path.write_text("this is not a database, and long enough to be sure of it" * 40)
     with pytest.raises(JournalError, match=r"journal\.sqlite: file is not a database"):
-        await Journal(path).__aenter__()
+        await SqliteJournal(path).__aenter__()
     with pytest.raises(JournalError, match="unable to open"):
-        await Journal(tmp_path / "nowhere" / "journal.sqlite").__aenter__()
+        await SqliteJournal(tmp_path / "nowhere" / "journal.sqlite").__aenter__()
     with pytest.raises(JournalError, match="is not open"):
-        await Journal(path).releases()
+        await SqliteJournal(path).releases()
 
 
 @pytest.mark.asyncio
-async def test_another_process_may_read_meanwhile(journal: Journal) -> None:
+async def test_another_process_may_read_meanwhile(journal: SqliteJournal) -> None:
     await journal.record(_release(), None, ())
     with contextlib.closing(sqlite3.connect(journal.path)) as other:
         assert other.execute("SELECT count(*) FROM releases").fetchone() == (1,)

@@ -10,6 +10,7 @@ from walle.clock import ManualClock
 from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService, Totals
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.step import Step
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
 
@@ -34,7 +35,7 @@ class VerdictRecorder:
 
 @pytest_asyncio.fixture
 async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
-    async with Journal(tmp_path / "journal.sqlite") as opened:
+    async with SqliteJournal(tmp_path / "journal.sqlite") as opened:
         yield opened
 
 
@@ -223,7 +224,7 @@ async def test_evidence_outlives_a_restart(journal: Journal) -> None:
 
 @pytest.mark.asyncio
 async def test_what_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.sqlite")
+    journal = SqliteJournal(tmp_path / "journal.sqlite")
     service = _service(journal)
     await service.watch(_step("beta", "r1"))
     with pytest.raises(Exception, match="is not open"):

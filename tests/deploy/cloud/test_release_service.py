@@ -13,12 +13,12 @@ from tests.sim.release_world import BUNDLE_SIGNER, RELEASE_SIGNER, ReleaseWorld,
 from walle.clock import ManualClock
 from walle.deploy.audience import share
 from walle.deploy.cloud.gate import Gate, Verdict
-from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseRequestError, ReleaseState, TransitionError
 from walle.deploy.cloud.release_service import SignedAgainError, TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.signing import Signer
 from walle.deploy.trust import RoleKeys, verify_manifest
 from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile, directives_from_header
@@ -33,7 +33,7 @@ TRIAL = Gate(trial_runs=10_000)
 async def _world(
     folder: Path, clock: ManualClock | None = None, signer: Signer = RELEASE_SIGNER
 ) -> AsyncIterator[ReleaseWorld]:
-    async with Journal(folder / "journal.sqlite") as journal:
+    async with SqliteJournal(folder / "journal.sqlite") as journal:
         world = ReleaseWorld(folder, clock or ManualClock(), journal, signer)
         async with world.monitor, world.service:
             await world.service.settled()
@@ -412,12 +412,12 @@ import asyncio, sys
 from pathlib import Path
 from tests.sim.release_world import ReleaseWorld
 from walle.clock import SystemClock
-from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.release import ReleaseRequest
 
 async def main(folder, stop_at):
-    journal = await Journal(folder / "journal.sqlite").__aenter__()
+    journal = await SqliteJournal(folder / "journal.sqlite").__aenter__()
     world = ReleaseWorld(folder, SystemClock(), journal)
     await world.service.__aenter__()
     if stop_at == "simulating":
@@ -467,7 +467,7 @@ async def test_a_killed_service_runs_what_was_left(tmp_path: Path, stop_at: str)
         child.send_signal(signal.SIGKILL)
         assert await child.wait() == -signal.SIGKILL
     assert release_id == "ipv-v1-1"
-    async with Journal(tmp_path / "journal.sqlite") as journal:
+    async with SqliteJournal(tmp_path / "journal.sqlite") as journal:
         assert await journal.pending(), "killed before its effects were through"
     async with _world(tmp_path) as world:
         if stop_at == "simulating":

@@ -15,8 +15,8 @@ from walle.deploy.cloud import release_service
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.api import install_error_handlers, release_router
 from walle.deploy.cloud.device_registry import DeviceRegistry
-from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.targeting_api import WEEK_S, targeting_router
 from walle.protocol import Attribute, Profile
 
@@ -68,7 +68,7 @@ class Cloud:
 async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = ManualClock()
     async with (
-        Journal(tmp_path / "j.sqlite") as journal,
+        SqliteJournal(tmp_path / "j.sqlite") as journal,
         DeviceRegistry(tmp_path / "d.db", clock, max_devices=20, flush_s=1e9) as known,
     ):
         cloud = Cloud(ReleaseWorld(tmp_path, clock, journal), clock, known)

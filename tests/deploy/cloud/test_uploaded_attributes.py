@@ -14,13 +14,13 @@ from walle.deploy.cloud.attribute_schema import JoinedProfile, parse_schema, upl
 from walle.deploy.cloud.attribute_table import AttributeTableError, TableFacts
 from walle.deploy.cloud.explanation import explain_policy
 from walle.deploy.cloud.gate import Gate
-from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
 from walle.deploy.cloud.release_table import ReleaseTable, plan_row
 from walle.deploy.cloud.rule_index import PolicyIndex
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.uploaded_attributes import FOLLOW_S, UploadedAttributes, UploadedTables
 from walle.protocol import TASKS_HEADER, Attribute, Outcome, OutcomeBatch, OutcomeKind, Profile, ShortProfile
@@ -250,7 +250,7 @@ async def test_the_gate_knows_the_control_of_a_policy_over_uploaded_attributes(
         policy=Policy(rule="uploaded.is_member").typed(SCHEMA),
     )
     ran = Outcome(task="shop/ipv", version="v1", release="", kind=OutcomeKind.RUN, ok=10)
-    async with Journal(tmp_path / "j.sqlite") as journal:
+    async with SqliteJournal(tmp_path / "j.sqlite") as journal:
         for numbers, counted in (((0, 1, 7), 2), ((2, 8), 3)):  # the second after a restart
             async with MonitorService(journal, ManualClock(), uploaded=uploaded) as service:
                 await service.watch(step)
