@@ -5,7 +5,12 @@ import collections
 import contextlib
 import errno
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -252,7 +257,6 @@ async def test_a_release_goes_on_when_an_actor_is_killed_at_each_of_its_transiti
         "gray 1.0": ["IdentityActor", "MonitorActor", "InferenceActor"],
         "full": ["ReleaseActor", "GatewayActor"],
     }
-    stages = list(victims)
     killed: list[int] = []
     statuses: collections.Counter[int] = collections.Counter()
 
@@ -281,18 +285,28 @@ async def test_a_release_goes_on_when_an_actor_is_killed_at_each_of_its_transiti
             created = await ask_http(http, "POST", "/v1/releases", json={**body, "gate": gate})
             path = f"/v1/releases/{created['id']}"
             await ask_http(http, "POST", f"{path}/start")
-            async with asyncio.timeout(2 * LIMIT_S):
-                while stages:
-                    release = await ask_http(http, "GET", path)
-                    assert release["state"] in ("simulating", "beta", "gray", "full"), release["reason"]
-                    if release["stage"] == stages[0]:
-                        await share_of(release)
-                        for name in victims[stages.pop(0)]:
-                            (pid,) = pids_with(ray_marker, f"::{name}")
-                            os.kill(pid, signal.SIGKILL)
-                            killed.append(pid)
-                await until_dead(killed)
+            seen: list[str] = []
+
+            async def kill(name: str) -> None:
+                await until(lambda: len(pids_with(ray_marker, f"::{name}")) == 1, LIMIT_S)
+                (pid,) = pids_with(ray_marker, f"::{name}")
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+            release = {"stage": ""}
+            begun_s = time.monotonic()
+            while release["stage"] != "full":
                 release = await ask_http(http, "GET", path)
+                assert time.monotonic() - begun_s < 2 * LIMIT_S, (release, statuses, seen)
+                assert release["state"] in ("simulating", "beta", "gray", "full"), release["reason"]
+                if release["stage"] not in seen:
+                    seen.append(release["stage"])
+                    await share_of(release)
+                    for name in victims[release["stage"]]:
+                        await kill(name)
+            await until_dead(killed)
+            assert len(seen) >= 3  # a stage may go by while a process is started again
+            release = await ask_http(http, "GET", path)
             moves = [(one["event"], one["state"]) for one in release["history"]]
             assert [state for _, state in moves] == ["created", "simulating", "beta", "gray", "gray", "full"]
         assert set(statuses) <= {200, 201, 503}
@@ -311,6 +325,40 @@ async def test_a_release_goes_on_when_an_actor_is_killed_at_each_of_its_transiti
         assert len(pages) == sum(produced.values())
     finally:
         await fleet.close()
+
+
+OTHER_RAY = """
+import os, ray
+from walle.actors.wiring import close_ray, start_ray
+address = os.environ["RAY_ADDRESS"]
+start_ray()
+assert os.environ["RAY_ADDRESS"] == address
+print(ray.get_runtime_context().gcs_address, len(ray.nodes()))
+close_ray()
+"""
+
+
+def test_a_ray_that_runs_already_does_not_disturb_the_start_of_another(ray_marker: str, tmp_path: Path) -> None:
+    running = ray.get_runtime_context().gcs_address
+    folder = Path(tempfile.mkdtemp(prefix="w"))  # a short path
+    try:
+        env = {**os.environ, "RAY_ADDRESS": running, "TMPDIR": str(folder)}
+        started = subprocess.run(
+            [sys.executable, "-c", OTHER_RAY],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert started.returncode == 0, started.stderr
+        address, nodes = started.stdout.split()
+        assert address != running
+        assert nodes == "1"
+        assert list(folder.iterdir()) == []
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.asyncio(loop_scope="module")

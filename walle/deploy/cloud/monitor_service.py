@@ -172,7 +172,7 @@ class MonitorService:
 
     A verdict whose delivery fails is delivered again with the next report of its release. The service runs between
     `start` and `close`, or within `async with`. With `group_s`, a report is answered once it is journalled, together
-    with those that come in that time (in ten times what the last group took, so that the journal has a tenth of a core).
+    with those that come in that time, or in nine times what the last group took, which bounds the journal's share.
     """
 
     MAX_BATCH_IDS = 1 << 16
