@@ -97,7 +97,7 @@ async def ask_again(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
     """Return what `ask` returns; where the process is gone, ask the one that comes in its place, for WAIT_S.
 
     Raises:
-        NodeLostError: none came, or the actor was ended for good.
+        NodeLostError: none came, or the actor was ended permanently.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()

@@ -21,7 +21,7 @@ _MAX_RETRY_S = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a cloud's actors find each other: a namespace of Ray, and their folder of sockets."""
+    """Namespace of Ray in which a cloud's actors find each other, and their folder of sockets."""
 
     namespace: str
     sockets: str
