@@ -16,6 +16,7 @@ from walle.cli import app
 from walle.cli.cloud_config import SECTIONS, up_parameters
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.identity.routes import identity_router
+from walle.cloud.status import status_router
 from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.api import device_router, release_router, watch_router
 from walle.deploy.cloud.attribute_api import attribute_router
@@ -164,6 +165,7 @@ def _api() -> FastAPI:
         feature_router(nothing, nothing),
         token_router(nothing, ""),
         watch_router(nothing, nothing, Answerer(), nothing),
+        status_router(nothing, nothing),
     ):
         api.include_router(router)
     return api

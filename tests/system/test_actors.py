@@ -309,6 +309,14 @@ async def test_a_release_goes_on_when_an_actor_is_killed_at_each_of_its_transiti
             release = await ask_http(http, "GET", path)
             moves = [(one["event"], one["state"]) for one in release["history"]]
             assert [state for _, state in moves] == ["created", "simulating", "beta", "gray", "gray", "full"]
+            status = await ask_http(http, "GET", "/v1/cloud")
+            restarts = {one["name"]: one["restarts"] for one in status["processes"]}
+            kinds = {"releases": "ReleaseActor", "monitor": "MonitorActor", "gateway": "GatewayActor"}
+            named = [name for stage in seen for name in victims[stage]]
+            for name, kind in kinds.items():
+                assert restarts[name] == named.count(kind), (restarts, named)
+            ended = {one["name"]: one["last_end"] for one in status["processes"]}
+            assert "unexpectedly" in ended["gateway"]
         assert set(statuses) <= {200, 201, 503}
 
         async def have_it() -> bool:

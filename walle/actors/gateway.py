@@ -7,6 +7,7 @@ from pathlib import Path
 
 from walle.actors.node import ask
 from walle.actors.process import find
+from walle.actors.processes import ClusterProcesses
 from walle.actors.service import Place, ServiceActor
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress, GatewayNode
 from walle.cloud.inference import InferenceNode
@@ -44,7 +45,15 @@ class GatewayActor(ServiceActor):
         await engine.start()
         await inference.start(releases)
         self._undo.push_async_callback(node.close)
-        address = await node.start(releases, self._place.peer("monitor"), inference, self._place.peer("identities"))
+        names = ["gateway", "releases", "monitor", "identities"]
+        names += [f"inference-{number}" for number in range(config.inference_processes)]
+        address = await node.start(
+            releases,
+            self._place.peer("monitor"),
+            inference,
+            self._place.peer("identities"),
+            processes=ClusterProcesses(names, self._place.namespace, Path(self._place.sockets)),
+        )
         ports = {"http_port": int(address.url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
         await asyncio.to_thread(write_file, self._ports, json.dumps(ports))
         keep_what_is_loaded()

@@ -5,12 +5,14 @@ import contextlib
 import dataclasses
 import logging
 import warnings
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from walle.actors.node import WAIT_S, NodeActor, NodeLostError, Remote, returns_errors
 from walle.actors.process import find
+from walle.actors.processes import note_process
 from walle.cloud import CloudConfig
 
 _LOG = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class ServiceActor(NodeActor):
         self._has_node = asyncio.Event()
         self._is_open = asyncio.Event()
         self._opening: asyncio.Task[Any] | None = None
+        if ray.is_initialized():
+            note_process(Path(place.sockets), ray.get_runtime_context().get_actor_name() or "")
         if self.is_successor():
             self._opening = asyncio.get_running_loop().create_task(self._open_again())
 

@@ -16,6 +16,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli import backup, cloud_config, event_loop
+from walle.cli.cloud_status import status
 from walle.cli.credentials import is_loopback
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console, working
@@ -433,5 +434,6 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle cloud up shop-cloud --scenario shop")(up)
     group.command(epilog="Example: walle cloud gateway --url https://cloud.example --http-port 8480")(gateway)
     group.command("config", epilog="Example: walle cloud config walle.toml")(cloud_config.config)
+    group.command(epilog="Example: walle cloud status --url https://cloud.example:8470")(status)
     backup.register(group)
     app.add_typer(group, name="cloud")

@@ -675,6 +675,10 @@ class ReleaseService:
         """Give the gateways the table: one of them is new, and has none."""
         await self._publish_all()
 
+    async def backlog(self) -> tuple[int, int]:
+        """Return how many journalled effects have not run, and the generation of the table that was published last."""
+        return len(await self._journal.pending()), self._generation
+
     async def set_gates(self) -> None:
         """Set the gate of each release that is judged: the monitor was started again, and may lack the latest."""
         for release in list(self._releases.values()):
