@@ -1,4 +1,4 @@
-"""Writer of docs/reference/{cli,http,routes}.md from the command line and the API themselves.
+"""Writer of docs/reference/{cli,http,routes,walle-toml}.md from the command line and the API themselves.
 
 python scripts/reference_pages.py           # writes them
 python scripts/reference_pages.py --check   # exit status 1 if one of them is not as it would be written
@@ -13,8 +13,10 @@ import typer.main
 from fastapi import FastAPI
 
 from walle.cli import app
+from walle.cli.cloud_config import SECTIONS, up_parameters
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.identity.routes import identity_router
+from walle.cloud.status import status_router
 from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.api import device_router, release_router, watch_router
 from walle.deploy.cloud.attribute_api import attribute_router
@@ -59,6 +61,15 @@ pages of `/docs` take the token as a password (Basic). What a caller may not see
 
 Each role may do what the one before it may: {", ".join(f"`{role}`" for role in Role if role)}. Roles are given by
 scenario, or for all of them as `*`; `metrics` and `admin` for `*` only.
+"""
+
+_TOML_HEAD = f"""{_HOW}
+
+# walle.toml
+
+The options of `walle cloud up`, by section: `walle cloud up FOLDER --config walle.toml`. An option on the command line
+goes first, then its variable of the environment, then the file; a key that does not exist is an error with its line.
+Paths are relative to the file. `walle cloud config walle.toml` checks a file, and prints every key with its value.
 """
 
 
@@ -154,6 +165,7 @@ def _api() -> FastAPI:
         feature_router(nothing, nothing),
         token_router(nothing, ""),
         watch_router(nothing, nothing, Answerer(), nothing),
+        status_router(nothing, nothing),
     ):
         api.include_router(router)
     return api
@@ -215,7 +227,28 @@ def routes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"cli.md": cli_page, "http.md": http_page, "routes.md": routes_page}
+def walle_toml_page() -> str:
+    """Return docs/reference/walle-toml.md."""
+    parameters = up_parameters()
+    lines = [_TOML_HEAD]
+    for section, keys in SECTIONS.items():
+        lines.append(f"## [{section}]\n\n| key | type | meaning |\n| --- | --- | --- |")
+        for key, name in keys.items():
+            parameter = parameters[name]
+            default = parameter.default
+            kind = "list of texts" if parameter.multiple else _toml_type(default)
+            shown = "" if default in (None, "", False) or parameter.multiple else f" (default {default})"
+            lines.append(f"| `{key}` | {kind} | {_cell(parameter.help or '')}{shown} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _toml_type(default: Any) -> str:
+    kinds = {bool: "true or false", int: "whole number", float: "number"}
+    return kinds.get(type(default), "text")
+
+
+PAGES = {"cli.md": cli_page, "http.md": http_page, "routes.md": routes_page, "walle-toml.md": walle_toml_page}
 
 
 def main() -> int:

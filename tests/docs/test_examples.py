@@ -24,6 +24,7 @@ from tests.pipeline.ingest.upload_samples import received
 from tests.sim.shop_cloud import shop_cloud
 from walle import cv, plain
 from walle.cli import app
+from walle.cli.cloud_config import read_config, up_parameters
 from walle.deploy.cloud.attribute_schema import parse_schema
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.model_files.manifest import ModelManifest
@@ -99,8 +100,12 @@ def test_few_blocks_are_not_run_and_each_says_why() -> None:
 
 
 @pytest.mark.parametrize("block", of("toml"), ids=lambda block: block.place)
-def test_a_table_of_task_toml_is_read(block: Block) -> None:
+def test_a_table_of_task_toml_is_read(block: Block, tmp_path: Path) -> None:
     sections = tomllib.loads(block.text)
+    if "gateways" in sections:  # walle.toml
+        (tmp_path / "walle.toml").write_text(block.text)
+        assert read_config(tmp_path / "walle.toml", up_parameters())
+        return
     if "attributes" in sections:  # the cloud's file of attributes
         assert parse_schema(block.text, block.place)
         return

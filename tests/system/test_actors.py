@@ -1,12 +1,19 @@
 """The cloud and a fleet as Ray actors: a release to every device, errors between processes, and a process that dies."""
 
 import asyncio
+import collections
 import contextlib
 import errno
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -227,6 +234,139 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
         async with httpx.AsyncClient(base_url=cloud.address.url, headers=headers) as http:
             inference = (await http.get("/healthz")).json()["inference"]
         assert inference["replicas"] == {"running": 1, "wanted": 1, "lost": 1}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_release_goes_on_when_an_actor_is_killed_at_each_of_its_transitions(
+    cloud: ActorCloud, ray_marker: str, tmp_path: Path
+) -> None:
+    """Nobody is told of a fault within the cloud, every device gets the version, and what was sent was received."""
+    folder, token, url = cloud.home.folder, cloud.home.admin_token, cloud.address.url
+    await push(url, token, folder.parent / "work", "v4", {})
+    async with admin(cloud) as client:
+        for one in await client.list_all():
+            if one["state"] in ("beta", "gray"):
+                await client.rollback(one["id"])
+    names = [f"k{number}" for number in range(4)]
+    configs = [device_config(cloud.address, cloud.home, tmp_path / name) for name in names]
+    fleet = Fleet(configs, per_actor=4, driver=DRIVER, options={"pause_s": 0.02})
+    victims = {
+        "simulating": ["ReleaseActor"],
+        "beta": ["MonitorActor", "ReleaseActor"],
+        "gray 0.5": ["GatewayActor"],
+        "gray 1.0": ["IdentityActor", "MonitorActor", "InferenceActor"],
+        "full": ["ReleaseActor", "GatewayActor"],
+    }
+    killed: list[int] = []
+    statuses: collections.Counter[int] = collections.Counter()
+
+    async def ask_http(http: httpx.AsyncClient, method: str, path: str, **body: Any) -> Any:
+        """Return the answer of the cloud, asked again while a process of it is started again."""
+        while True:
+            with contextlib.suppress(httpx.TransportError):  # the gateway itself is started again
+                answer = await http.request(method, path, **body)
+                statuses[answer.status_code] += 1
+                if answer.status_code != 503:
+                    return answer.raise_for_status().json()
+                assert int(answer.headers["Retry-After"]) >= 1
+            await asyncio.sleep(0.05)
+
+    async def share_of(release: dict[str, Any]) -> None:
+        having = [summary.device_id for summary, _ in await fleet.summaries() if summary.tasks]
+        if release["stage"] == "beta":
+            assert set(having) <= {"k0"}
+
+    try:
+        await fleet.start()
+        headers = {"Authorization": f"Bearer {token}"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
+            gate = {**GATE, "hold_s": 2.0}  # so that no stage goes by unseen
+            body = {"scenario": "shop", "task": "count", "version": "v4", "beta": ["k0"], "steps": [0.5, 1.0]}
+            created = await ask_http(http, "POST", "/v1/releases", json={**body, "gate": gate})
+            path = f"/v1/releases/{created['id']}"
+            await ask_http(http, "POST", f"{path}/start")
+            seen: list[str] = []
+
+            async def kill(name: str) -> None:
+                await until(lambda: len(pids_with(ray_marker, f"::{name}")) == 1, LIMIT_S)
+                (pid,) = pids_with(ray_marker, f"::{name}")
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+            release = {"stage": ""}
+            begun_s = time.monotonic()
+            while release["stage"] != "full":
+                release = await ask_http(http, "GET", path)
+                assert time.monotonic() - begun_s < 2 * LIMIT_S, (release, statuses, seen)
+                assert release["state"] in ("simulating", "beta", "gray", "full"), release["reason"]
+                if release["stage"] not in seen:
+                    seen.append(release["stage"])
+                    await share_of(release)
+                    for name in victims[release["stage"]]:
+                        await kill(name)
+            await until_dead(killed)
+            assert len(seen) >= 3  # a stage may go by while a process is started again
+            release = await ask_http(http, "GET", path)
+            moves = [(one["event"], one["state"]) for one in release["history"]]
+            assert [state for _, state in moves] == ["created", "simulating", "beta", "gray", "gray", "full"]
+            status = await ask_http(http, "GET", "/v1/cloud")
+            restarts = {one["name"]: one["restarts"] for one in status["processes"]}
+            kinds = {"releases": "ReleaseActor", "monitor": "MonitorActor", "gateway": "GatewayActor"}
+            named = [name for stage in seen for name in victims[stage]]
+            for name, kind in kinds.items():
+                assert restarts[name] == named.count(kind), (restarts, named)
+            ended = {one["name"]: one["last_end"] for one in status["processes"]}
+            assert "unexpectedly" in ended["gateway"]
+        assert set(statuses) <= {200, 201, 503}
+
+        async def have_it() -> bool:
+            return all(summary.tasks == {"shop/count": "v4"} for summary, _ in await fleet.summaries())
+
+        await until(have_it, LIMIT_S)
+        await fleet.settle()
+        produced = {summary.device_id: summary.produced for summary, _ in await fleet.summaries()}
+        assert list(produced) == names
+        uploads = await cloud.gateway.uploads("shop/count", 0, 100_000)
+        received = collections.Counter(upload.device_id for _, upload in uploads if upload.device_id in produced)
+        assert received == produced
+        pages = {(one.device_id, plain.decode(one.payload)["page"]) for _, one in uploads if one.device_id in produced}
+        assert len(pages) == sum(produced.values())
+    finally:
+        await fleet.close()
+
+
+OTHER_RAY = """
+import os, ray
+from walle.actors.wiring import close_ray, start_ray
+address = os.environ["RAY_ADDRESS"]
+start_ray()
+assert os.environ["RAY_ADDRESS"] == address
+print(ray.get_runtime_context().gcs_address, len(ray.nodes()))
+close_ray()
+"""
+
+
+def test_a_ray_that_runs_already_does_not_disturb_the_start_of_another(ray_marker: str, tmp_path: Path) -> None:
+    running = ray.get_runtime_context().gcs_address
+    folder = Path(tempfile.mkdtemp(prefix="w"))  # a short path
+    try:
+        env = {**os.environ, "RAY_ADDRESS": running, "TMPDIR": str(folder)}
+        started = subprocess.run(
+            [sys.executable, "-c", OTHER_RAY],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert started.returncode == 0, started.stderr
+        address, nodes = started.stdout.split()
+        assert address != running
+        assert nodes == "1"
+        assert list(folder.iterdir()) == []
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.asyncio(loop_scope="module")

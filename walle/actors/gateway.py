@@ -1,45 +1,68 @@
 """The gateway in a process of its own, with the scheduler of fallback inference."""
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+import dataclasses
+import json
+from pathlib import Path
 
-from ray.actor import ActorHandle
-
-from walle.actors.node import NodeActor, Remote, ask, returns_errors
+from walle.actors.node import ask
+from walle.actors.process import find
+from walle.actors.processes import ClusterProcesses
+from walle.actors.service import Place, ServiceActor
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress, GatewayNode
 from walle.cloud.inference import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
 from walle.cloud.inference.replica_address import Connection, PeerKey, connect
 from walle.cloud.inference.version_source import HomeSource
 from walle.cloud.malloc import keep_what_is_loaded, map_tls_buffers
+from walle.durable_file import write_file
 
 
-class GatewayActor(NodeActor):
-    def __init__(self, config: CloudConfig) -> None:
+class GatewayActor(ServiceActor):
+    early = frozenset({"publish"})
+
+    def __init__(self, config: CloudConfig, place: Place) -> None:
         map_tls_buffers()
-        super().__init__(config)
-        self._node = GatewayNode(config)
+        super().__init__(config, place)
+        self._ports = Path(place.sockets) / "ports.json"
 
-    @returns_errors
-    async def start(
-        self,
-        releases: ActorHandle[Any],
-        monitor: ActorHandle[Any],
-        identities: ActorHandle[Any],
-        replicas: Sequence[ActorHandle[Any]],
-    ) -> GatewayAddress:
+    async def _open(self) -> GatewayAddress:
         async def reach(number: int) -> Connection:
             key = PeerKey()
-            return await connect(await ask(replicas[number], "listen", key.certificate), key)
+            replica = find(f"inference-{number}", self._place.namespace)
+            return await connect(await ask(replica, "listen", key.certificate), key)
 
-        engine = ProcessEngine(len(replicas), reach, HomeSource(CloudHome(self._config.folder)))
-        inference = InferenceNode(self._config, engine)
+        is_successor = self.is_successor()
+        config = await asyncio.to_thread(self._same_ports) if is_successor else self._config
+        releases = self._place.peer("releases")
+        node = GatewayNode(config)
+        self._set_node(node)
+        if is_successor:  # devices must not be answered from an empty table
+            await releases.publish_again()
+        engine = ProcessEngine(config.inference_processes, reach, HomeSource(CloudHome(config.folder)))
+        inference = InferenceNode(config, engine)
         self._undo.push_async_callback(inference.close)
         await engine.start()
-        await inference.start(Remote(releases))
-        self._undo.push_async_callback(self._node.close)
-        address: GatewayAddress = await self._node.start(
-            Remote(releases), Remote(monitor), inference, Remote(identities)
+        await inference.start(releases)
+        self._undo.push_async_callback(node.close)
+        names = ["gateway", "releases", "monitor", "identities"]
+        names += [f"inference-{number}" for number in range(config.inference_processes)]
+        address = await node.start(
+            releases,
+            self._place.peer("monitor"),
+            inference,
+            self._place.peer("identities"),
+            processes=ClusterProcesses(names, self._place.namespace, Path(self._place.sockets)),
         )
+        ports = {"http_port": int(address.url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
+        await asyncio.to_thread(write_file, self._ports, json.dumps(ports))
         keep_what_is_loaded()
         return address
+
+    def _same_ports(self) -> CloudConfig:
+        """Return the configuration with the ports that the process before this one had, where the system chose them."""
+        try:
+            ports = json.loads(self._ports.read_text())
+        except FileNotFoundError:  # it never served
+            return self._config
+        return dataclasses.replace(self._config, **ports)

@@ -7,6 +7,7 @@ from pathlib import Path
 import ray
 
 from walle.actors.node import NodeActor, returns_errors
+from walle.actors.processes import note_process
 from walle.cloud import CloudConfig
 from walle.cloud.inference.node_cache import default_folder
 from walle.cloud.inference.replica_address import TlsAddress, UnixAddress
@@ -24,6 +25,8 @@ class InferenceActor(NodeActor):
         super().__init__(config)
         self._number = number
         self._socket = socket if ray.get_runtime_context().get_node_id() == scheduler_node else None
+        if self._socket is not None:
+            note_process(socket.parent, f"inference-{number}")
         self._cloud = cloud
         self._server: ReplicaServer | None = None
         self._starting = asyncio.Lock()

@@ -1,20 +1,18 @@
 """The monitor that takes failing versions back, in a process of its own."""
 
-from typing import Any
-
-from ray.actor import ActorHandle
-
-from walle.actors.node import NodeActor, Remote, returns_errors
-from walle.cloud import CloudConfig, MonitorNode
+from walle.actors.service import ServiceActor
+from walle.cloud import MonitorNode
 
 
-class MonitorActor(NodeActor):
-    def __init__(self, config: CloudConfig) -> None:
-        super().__init__(config)
-        self._owner = MonitorNode(config)
+class MonitorActor(ServiceActor):
+    early = frozenset({"watch", "unwatch"})
 
-    @returns_errors
-    async def start(self, releases: ActorHandle[Any]) -> None:
-        self._undo.push_async_callback(self._owner.close)
-        self._node = await self._owner.start()
-        self._node.on_verdict = Remote(releases).verdict
+    async def _open(self) -> None:
+        releases = self._place.peer("releases")
+        owner = MonitorNode(self._config)
+        self._undo.push_async_callback(owner.close)
+        node = await owner.start()
+        node.on_verdict = releases.verdict
+        self._set_node(node)
+        if self.is_successor():  # the journal may lack the latest steps: a report must find the gate of its step
+            await releases.set_gates()

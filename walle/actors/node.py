@@ -1,5 +1,6 @@
 """Base class of cloud actors, each a node in its own process, and the handle with the node's methods."""
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -11,11 +12,31 @@ import ray
 from ray.actor import ActorHandle
 
 from walle.cloud import CloudConfig
-from walle.errors import WalleError
+from walle.errors import DeployError
+
+WAIT_S = 20.0  # for a process that is started again
+_DEAD_S = 3.0  # for one that Ray says is dead
+_ASK_AGAIN_S = 0.1
+
+# Calls that change something at most once, whatever happens to the answer, and calls that change nothing. After any
+# other one, whose process ended meanwhile, only the caller can know whether to repeat it.
+_REPEATABLE = frozenset(
+    {
+        *("all", "get", "history", "wait_change", "typed_policy", "signing", "exclusive_files", "settled"),
+        *("verdict", "restamp", "publish_again", "set_gates", "backlog"),
+        *("publish", "recent_devices", "stats", "uploads", "ray_node"),
+        *("take", "totals", "failures", "evidence", "alarms", "watch", "unwatch", "groups", "note_profiles", "reach"),
+        *("devices", "device", "device_failures"),
+        *("keys", "revocations", "states", "current_key", "challenge", "revoke"),
+    }
+)
 
 
-class NodeLostError(WalleError):
-    """A process that has ended or cannot be reached."""
+class NodeLostError(DeployError):
+    """A process that has ended or cannot be reached. HTTP answers 503: another is started in its place."""
+
+    status = 503
+    retry_after_s = 1
 
     def __init__(self, method: str, why: str) -> None:
         super().__init__(f"the process asked for {method!r} is gone or cannot be reached: {why}")
@@ -68,10 +89,38 @@ async def ask(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
     try:
         answer = await getattr(actor, method).remote(*args)
     except ray.exceptions.RayActorError as error:
-        raise NodeLostError(str(args[0]) if method == "call" else method, str(error)) from error
+        raise _lost(method, args, error) from error
+    return _opened(answer)
+
+
+async def ask_again(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
+    """Return what `ask` returns; where the process is gone, ask the one that comes in its place, for WAIT_S.
+
+    Raises:
+        NodeLostError: none came, or the actor was ended permanently.
+    """
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    while True:
+        try:
+            answer = await getattr(actor, method).remote(*args)
+        except ray.exceptions.RayActorError as error:
+            is_dead = isinstance(error, ray.exceptions.ActorDiedError)  # also for a moment before it is started again
+            if loop.time() - began_s >= (_DEAD_S if is_dead else WAIT_S):
+                raise _lost(method, args, error) from error
+        else:
+            return _opened(answer)
+        await asyncio.sleep(_ASK_AGAIN_S)
+
+
+def _opened(answer: Any) -> Any:
     if isinstance(answer, Raised):
         raise answer.error()
     return answer
+
+
+def _lost(method: str, args: tuple[Any, ...], error: Exception) -> NodeLostError:
+    return NodeLostError(str(args[0]) if method == "call" else method, str(error))
 
 
 class NodeActor:
@@ -98,7 +147,10 @@ class NodeActor:
 
 
 class Remote:
-    """A node in another process: any method is awaited there, and its errors are raised here."""
+    """A node in another process: any method is awaited there, and its errors are raised here.
+
+    A call during which the process ends is repeated where that is harmless, for WAIT_S; others raise NodeLostError.
+    """
 
     def __init__(self, actor: ActorHandle[Any]) -> None:
         self._actor = actor
@@ -106,4 +158,6 @@ class Remote:
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
             raise AttributeError(method)  # looked up by pickle and copy
+        if method in _REPEATABLE:
+            return functools.partial(ask_again, self._actor, "call", method)
         return functools.partial(ask, self._actor, "call", method)

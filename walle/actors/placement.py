@@ -8,7 +8,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from walle.cloud import CloudConfig
-from walle.cloud.config import parse_resources
+from walle.cloud.config import parse_labels, parse_resources
 
 _LEAST_CPU = 0.001  # reserves no core: Ray places by turns what needs something, and anywhere what needs nothing
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -21,17 +21,19 @@ def beside_driver() -> dict[str, Any]:
 
 
 def of_replicas(config: CloudConfig, scheduler_node: str) -> dict[str, Any]:
-    """Return the options of replica processes: spread over the nodes that have the `inference_resources` of each.
+    """Return the options of replica processes: spread over the nodes that have the resources and labels of each.
 
     Where tasks read features that are in the cloud's folder, on the scheduler's node.
 
     Raises:
-        ConfigError: as `parse_resources`.
+        ConfigError: as `parse_resources` and `parse_labels`.
     """
     resources = parse_resources(config.inference_resources)
     options: dict[str, Any] = {"num_cpus": _LEAST_CPU, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
     options |= {option: resources.pop(name) for name, option in _OPTIONS.items() if name in resources}
     options["resources"] = resources
+    if labels := parse_labels(config.inference_labels):
+        options["label_selector"] = labels
     if config.features and not config.uploads:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=scheduler_node, soft=False)
     return options

@@ -20,6 +20,14 @@ def spawn(kind: type, *arguments: Any, **options: Any) -> Any:
     return remote(kind).remote(*arguments)
 
 
+def find(name: str, namespace: str) -> Any:
+    """Return the actor with this name. Raises NodeLostError."""
+    try:
+        return ray.get_actor(name, namespace=namespace)
+    except ValueError as error:
+        raise NodeLostError(name, str(error)) from error
+
+
 async def end(actor: Any) -> None:
     """Close what an actor holds, then end its process; one that does not answer is ended all the same."""
     try:

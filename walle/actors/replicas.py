@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,29 @@ _START_S = 30.0
 class Replicas:
     """Actors by name, `inference-0` and so on, between `start` and `close`; Ray starts one that ends again.
 
-    `sockets` is a folder on the scheduler's node of Ray, for the sockets of those that are there.
+    `sockets` is a folder on the scheduler's node of Ray, for the sockets of those that are there. `names` are options
+    of Ray that make them known by their names.
 
     Raises:
         ConfigError: as `of_replicas`.
     """
 
-    def __init__(self, config: CloudConfig, sockets: Path, scheduler_node: str) -> None:
+    def __init__(
+        self, config: CloudConfig, sockets: Path, scheduler_node: str, names: Mapping[str, Any] | None = None
+    ) -> None:
         options, cloud = of_replicas(config, scheduler_node), cloud_name(config)
         if not config.features:  # then another node need not know how to reach the uploads
             config = dataclasses.replace(config, uploads="")
         self.actors = {
             f"inference-{number}": spawn(
-                InferenceActor, config, number, sockets / f"{number}", scheduler_node, cloud, **options
+                InferenceActor,
+                config,
+                number,
+                sockets / f"{number}",
+                scheduler_node,
+                cloud,
+                **options,
+                **({"name": f"inference-{number}", **names} if names else {}),
             )
             for number in range(config.inference_processes)
         }

@@ -19,10 +19,11 @@ from walle.actors.gateway import GatewayActor
 from walle.actors.identity import IdentityActor
 from walle.actors.monitor import MonitorActor
 from walle.actors.node import NodeLostError, Remote, ask
-from walle.actors.placement import beside_driver
+from walle.actors.placement import beside_driver, cloud_name
 from walle.actors.process import end, end_together, spawn
 from walle.actors.release import ReleaseActor
 from walle.actors.replicas import Replicas
+from walle.actors.service import Place
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
@@ -30,13 +31,18 @@ from walle.errors import ConfigError
 _LOG = logging.getLogger(__name__)
 
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
+_PARENT_CHARS = 20  # a socket's path has at most 107
+_own_folders: list[str] = []  # of a Ray that runs in this process
 
 
 def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
     """Join the cluster at `address`, or start a Ray on this machine. Actors import from `import_root` too.
 
+    A Ray of its own has nothing in common with others on the machine: it is not looked for at RAY_ADDRESS, and its
+    files are in a folder of their own, which `close_ray` removes.
+
     Raises:
-        ConfigError: no cluster is at `address`.
+        ConfigError: no cluster is at `address`, or a Ray cannot be started.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     python_path = os.pathsep.join(filter(None, [str(import_root or ""), os.environ.get("PYTHONPATH")]))
@@ -46,28 +52,49 @@ def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
             runtime_env = {"env_vars": {"PYTHONPATH": python_path}}
             try:
                 ray.init(address=address, log_to_driver=True, runtime_env=runtime_env, **common)
-            except (ConnectionError, ValueError) as error:
+            except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ConfigError(f"no Ray cluster can be joined at {address!r}: {error}") from error
         else:
+            folder = _own_folder()
             # Inherited: with a runtime_env, Ray would start other workers than those that it has already.
-            with _python_path(python_path):
-                ray.init(
-                    include_dashboard=False, log_to_driver=False, object_store_memory=_OBJECT_STORE_BYTES, **common
-                )
+            with _variable("PYTHONPATH", python_path), _variable("RAY_ADDRESS", None):
+                try:
+                    ray.init(
+                        address="local",
+                        include_dashboard=False,
+                        log_to_driver=False,
+                        object_store_memory=_OBJECT_STORE_BYTES,
+                        _temp_dir=folder,
+                        **common,
+                    )
+                except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    raise ConfigError(f"Ray cannot be started on this machine: {error}") from error
+            _own_folders.append(folder)
+
+
+def _own_folder() -> str:
+    """Make a folder for the files of a Ray. Its path is short, because sockets are in it, with 75 characters more."""
+    parent = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="wray-", dir=parent if len(parent) < _PARENT_CHARS else "/tmp")  # noqa: S108
 
 
 @contextlib.contextmanager
-def _python_path(value: str) -> Iterator[None]:
-    """Set PYTHONPATH within the block."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = value
+def _variable(name: str, value: str | None) -> Iterator[None]:
+    """Set a variable of the environment within the block, None for none."""
+    before = os.environ.get(name)
+    _set_variable(name, value)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        _set_variable(name, before)
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -87,6 +114,8 @@ def _interrupt_later() -> Iterator[None]:
 def close_ray() -> None:
     """Leave the cluster; a Ray that `start_ray` started ends with all its processes."""
     ray.shutdown()
+    while _own_folders:
+        shutil.rmtree(_own_folders.pop(), ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,21 +147,21 @@ class ActorCloud:
             "monitor": MonitorActor,
             "identities": IdentityActor,
         }
-        place = beside_driver()
-        nodes = {name: spawn(kind, config, **place) for name, kind in kinds.items()}
-        gateway, releases, monitor, identities = nodes.values()
         sockets = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="walle-"))
+        place = Place(f"walle-{cloud_name(config)}", str(sockets))
+        options = {**beside_driver(), "max_restarts": -1, "namespace": place.namespace}
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
+            nodes = {name: spawn(kind, config, place, name=name, **options) for name, kind in kinds.items()}
             replicas_undo = await undo.enter_async_context(contextlib.AsyncExitStack())
             undo.push_async_callback(_end_in_turn, nodes.values())
-            await ask(identities, "start")
-            await ask(monitor, "start", releases)
-            await ask(releases, "start", gateway, monitor)
-            replicas = Replicas(config, sockets, await ask(gateway, "ray_node"))
+            for name in ("identities", "monitor", "releases"):
+                await ask(nodes[name], "start")
+            scheduler_node = await ask(nodes["gateway"], "ray_node")
+            replicas = Replicas(config, sockets, scheduler_node, {"namespace": place.namespace})
             replicas_undo.push_async_callback(replicas.close)  # after the gateway, which asks them
             await replicas.start()
-            address = await ask(gateway, "start", releases, monitor, identities, list(replicas.actors.values()))
+            address = await ask(nodes["gateway"], "start")
             replicas_undo.pop_all()
             undo.pop_all()
         return cls(home, address, nodes, replicas, sockets)

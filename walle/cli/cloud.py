@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from walle.cli import backup, event_loop
+from walle.cli import backup, cloud_config, event_loop
+from walle.cli.cloud_status import status
 from walle.cli.credentials import is_loopback, is_network
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console, working
@@ -41,6 +42,15 @@ class CloudBusyError(ConfigError):
 
 def up(
     folder: Annotated[Path, typer.Argument(help="Where the cloud keeps everything; made if it is not there.")],
+    config: Annotated[  # noqa: ARG001 - its callback has read it
+        Path | None,
+        typer.Option(
+            "--config",
+            help="walle.toml with these options as keys; an option that is given here goes first.",
+            callback=cloud_config.load,
+            is_eager=True,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
     http_port: Annotated[
         int, typer.Option(help="Port of HTTP; 0: chosen by the system.", min=0, max=65535)
@@ -113,6 +123,10 @@ def up(
             help="With --ray: resource of a node that each of these processes takes, NAME=AMOUNT; once for each."
         ),
     ] = None,
+    inference_label: Annotated[
+        list[str] | None,
+        typer.Option(help="With --ray: label that a node must have for these processes, NAME=VALUE; once for each."),
+    ] = None,
     name: Annotated[
         list[str] | None, typer.Option(help="What devices call this host; once for each name, the first in join.json.")
     ] = None,
@@ -175,12 +189,15 @@ def up(
 ) -> None:
     """Run a cloud until Ctrl-C; a second one ends it without waiting for its devices to move.
 
+    With --ray each part is a process of its own; one that dies is started again and continues where it was.
     What a device needs to join is written to FOLDER/join.json, for its owner only.
     """
     if address and not ray:
         raise typer.BadParameter("names a Ray cluster; add --ray", param_hint="--address")
     if inference_resource and not ray:
         raise typer.BadParameter("places Ray actors; add --ray", param_hint="--inference-resource")
+    if inference_label and not ray:
+        raise typer.BadParameter("places Ray actors; add --ray", param_hint="--inference-label")
     if inference_processes > 1 and not ray:
         raise typer.BadParameter("more than one are Ray actors; add --ray", param_hint="--inference-processes")
     if (tls_cert is None) != (tls_key is None) or (plain_http and tls_cert is not None):
@@ -196,7 +213,7 @@ def up(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with only_one(folder):
         from walle.cloud import CloudConfig
-        from walle.cloud.config import parse_resources
+        from walle.cloud.config import parse_labels, parse_resources
         from walle.cloud.file_places import choose_place, parse_place
         from walle.cloud.malloc import map_tls_buffers
         from walle.cloud.state_place import choose_database, has_uploads
@@ -210,6 +227,7 @@ def up(
             parse_rule(rule)
         DeviceQuota.parse(device_quota)
         parse_resources(inference_resource or ())
+        parse_labels(inference_label or ())
         for view in features or ():
             ViewConfig.parse(view)
         if uploads and uploads != _IN_FILE and not uploads.startswith(("postgresql://", "postgres://")):
@@ -230,7 +248,7 @@ def up(
         if files:
             choose_place(folder, parse_place(files, endpoint=s3_endpoint, region=s3_region, public=s3_public))
         map_tls_buffers()
-        config = CloudConfig(
+        cloud_of = CloudConfig(
             folder=folder.resolve(),
             host=host,
             http_port=http_port,
@@ -252,6 +270,7 @@ def up(
             inference_mb=inference_mb,
             inference_processes=inference_processes,
             inference_resources=tuple(inference_resource or ()),
+            inference_labels=tuple(inference_label or ()),
             join_devices=join_devices,
             scenarios=tuple(scenario or ()),
             large_files_gb=large_files_gb,
@@ -264,7 +283,7 @@ def up(
             pull_mb_s=pull_mb_s,
         )
         try:
-            event_loop.run(_serve(config, ray=ray, ray_address=address, as_json=as_json))
+            event_loop.run(_serve(cloud_of, ray=ray, ray_address=address, as_json=as_json))
         except asyncio.CancelledError:  # a signal before it was up, or a second one
             raise typer.Exit(130) from None
 
@@ -452,5 +471,7 @@ def register(app: typer.Typer) -> None:
 
     group.command(epilog="Example: walle cloud up shop-cloud --scenario shop")(up)
     group.command(epilog="Example: walle cloud gateway --url https://cloud.example --http-port 8480")(gateway)
+    group.command("config", epilog="Example: walle cloud config walle.toml")(cloud_config.config)
+    group.command(epilog="Example: walle cloud status --url https://cloud.example:8470")(status)
     backup.register(group)
     app.add_typer(group, name="cloud")

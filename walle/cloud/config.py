@@ -22,7 +22,8 @@ class CloudConfig:
     tunnel at `drain_to` (HOST:PORT; empty: to the same address again) at random times within `drain_s` seconds.
     Fallback inference keeps the versions that were asked for last loaded, in `inference_vms` VMs and with
     `inference_mb` MiB of files; with Ray in each of `inference_processes`, which each take the `inference_resources` of
-    their node (`parse_resources`). Simulation and fallback inference run tasks in VM hosts, one child process for each
+    their node (`parse_resources`), which has the `inference_labels` (`parse_labels`). Simulation and fallback inference
+    run tasks in VM hosts, one child process for each
     without the cloud's files, keys and connections, unless `vm_host` is False. With `untrusted_authors` nothing starts
     where the kernel lacks a layer around them. A simulation ends after `simulation_s` seconds. Large
     files (Git LFS) of a scenario have `large_files_gb` GiB at most. `http_limits` are those
@@ -59,6 +60,7 @@ class CloudConfig:
     inference_mb: int = 2048
     inference_processes: int = 1
     inference_resources: tuple[str, ...] = ()
+    inference_labels: tuple[str, ...] = ()
     vm_host: bool = True
     untrusted_authors: bool = False
     simulation_s: float = 600.0
@@ -88,4 +90,19 @@ def parse_resources(texts: Iterable[str]) -> dict[str, float]:
             what = f"resource {text[:100]!r} must be NAME=AMOUNT, an amount of at least 0.0001, and whole above 1"
             raise ConfigError(f"{what}; such as CPU=2")
         found[name] = amount
+    return found
+
+
+def parse_labels(texts: Iterable[str]) -> dict[str, str]:
+    """Return labels of nodes in texts such as "zone=a", each a name and a value; a later one replaces.
+
+    Raises:
+        ConfigError: a text is not one.
+    """
+    found = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise ConfigError(f"label {text[:100]!r} must be NAME=VALUE, such as zone=a")
+        found[name] = value
     return found

@@ -29,6 +29,7 @@ from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
 from walle.cloud.pull_sizes import PullSizes
 from walle.cloud.scrubbing import ScrubWatch
+from walle.cloud.status import CloudStatus, OneProcess, Processes, status_router
 from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
@@ -120,13 +121,20 @@ class GatewayNode:
         self._tables = TablePublisher(self._feed, self._clock)
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
         self._undo = contextlib.AsyncExitStack()
+        self._status: CloudStatus | None = None
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
     async def start(
-        self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer, identities: IdentityPeer
+        self,
+        releases: ReleasesPeer,
+        monitor: MonitorPeer,
+        inference: InferencePeer,
+        identities: IdentityPeer,
+        *,
+        processes: Processes | None = None,
     ) -> GatewayAddress:
-        """Serve, and return where.
+        """Serve, and return where. `processes` are those that /v1/cloud shows, this one if it is None.
 
         Raises:
             ConfigError: the business app or HTTP's certificate cannot be loaded, a route has no entry
@@ -177,8 +185,16 @@ class GatewayNode:
                 works["retention of uploads"] = self._retention.run
             for name, work in works.items():
                 await undo.enter_async_context(in_background(name, work, self._clock))
+            tunnel = self._watch(self._tunnel)
+            self._status = CloudStatus(
+                self._home,
+                processes or OneProcess(),
+                releases,
+                tunnel.health,
+                lambda: self._answerer.table.generation,
+            )
             parts: dict[str, WatchedPart] = {
-                "tunnel": self._watch(self._tunnel),
+                "tunnel": tunnel,
                 "uploads": self._uploads_watch,
                 "losses": losses,
                 "inference": inference,
@@ -302,6 +318,7 @@ class GatewayNode:
 
         app.include_router(feed_router(self._feed, may_follow))
         app.include_router(sightings_router(self._sightings, may_follow))
+        app.include_router(status_router(lambda: self._status, access))
         exclusive = self._home.exclusive
 
         async def key_of(device_id: str) -> DeviceKey:

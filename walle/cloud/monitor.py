@@ -12,6 +12,8 @@ from walle.cloud.state import StopWhenLost, node_state
 from walle.deploy.cloud.lease import MONITOR
 from walle.deploy.cloud.monitor_service import MonitorService
 
+_GROUP_S = 0.01  # that a report waits for others with which it is journalled
+
 
 class MonitorNode:
     """Owner of the monitor service, its journal and the device registry, between `start` and `close`."""
@@ -34,7 +36,9 @@ class MonitorNode:
             state = await undo.enter_async_context(node_state(self._home, MONITOR, clock))
             uploaded = self._home.uploaded
             devices = await undo.enter_async_context(state.registry(clock, uploaded=uploaded))
-            monitor = MonitorService(state.journal, clock, devices=devices, uploaded=uploaded, audit=self._home.audit)
+            monitor = MonitorService(
+                state.journal, clock, devices=devices, uploaded=uploaded, audit=self._home.audit, group_s=_GROUP_S
+            )
             follow = functools.partial(uploaded.follow, clock, lambda _: None)
             await undo.enter_async_context(in_background("uploaded attributes", follow, clock))
             service = await undo.enter_async_context(monitor)

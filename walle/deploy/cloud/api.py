@@ -523,6 +523,8 @@ def install_error_handlers(app: FastAPI) -> None:
     async def known_error(_: Request, error: Exception) -> JSONResponse:
         status = error_status(error)
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+        if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
+            headers = {"Retry-After": str(retry_after_s)}
         return JSONResponse({"error": str(error), "type": type(error).__name__}, status, headers)
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:

@@ -2,7 +2,7 @@
 
 Memory is bounded: per release a `Monitor` and a few counts, and the ids of recent batches, so that a batch that is sent
 again counts once. The evidence is journalled every `flush_s` seconds, in one transaction with the ids of the batches
-that it counts; a crash loses the reports since then.
+that it counts; a crash loses the reports since then, or none with `group_s`, where a report is answered afterwards.
 """
 
 import asyncio
@@ -174,7 +174,8 @@ class MonitorService:
     """Feeds the monitors of the releases that are judged, and calls `on_verdict(release id, stage, verdict, reason)`.
 
     A verdict whose delivery fails is delivered again with the next report of its release. The service runs between
-    `start` and `close`, or within `async with`.
+    `start` and `close`, or within `async with`. With `group_s`, a report is answered once it is journalled, together
+    with those that come in that time, or in nine times what the last group took, which bounds the journal's share.
     """
 
     MAX_BATCH_IDS = 1 << 16
@@ -188,6 +189,7 @@ class MonitorService:
         uploaded: UploadedAttributes | None = None,
         audit: Audit | None = None,
         flush_s: float = 1.0,
+        group_s: float | None = None,
     ) -> None:
         self.on_verdict: OnVerdict | None = None
         self.duplicates = 0  # batches that had been counted before
@@ -199,6 +201,10 @@ class MonitorService:
         self._uploaded = uploaded
         self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
+        self._group_s = group_s
+        self._group: asyncio.Task[None] | None = None  # of reports that are journalled together
+        self._can_join = False
+        self._group_took_s = 0.0
         self._evidence: dict[str, _Evidence] = {}
         self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
@@ -231,6 +237,8 @@ class MonitorService:
             if saving is not None:
                 saving.cancel()
                 await asyncio.gather(saving, return_exceptions=True)  # a write that was begun is ended
+            if self._group is not None:
+                await self._group
         finally:
             await self.flush()
 
@@ -344,6 +352,22 @@ class MonitorService:
         self._unsaved |= touched.keys()
         for release_id, evidence in touched.items():
             await self._deliver(release_id, evidence)
+        if touched and self._group_s is not None:
+            if self._group is None or not self._can_join:
+                self._group = asyncio.create_task(self._save_group(self._group_s), name="reports of outcomes")
+                self._can_join = True
+            await asyncio.shield(self._group)
+
+    async def _save_group(self, group_s: float) -> None:
+        """Journal the reports of some time; where that fails, they are journalled by and by, as without groups."""
+        await self._clock.sleep(max(group_s, 9 * self._group_took_s))
+        self._can_join = False
+        began_s = self._clock.monotonic()
+        try:
+            await self.flush()
+        except JournalError:
+            _LOG.exception("reports of outcomes could not be journalled; trying again")
+        self._group_took_s = self._clock.monotonic() - began_s
 
     async def totals(self, release_id: str) -> Totals:
         """Return the counts of a release, zeros where it is unknown."""

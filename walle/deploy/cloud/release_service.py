@@ -671,6 +671,20 @@ class ReleaseService:
         table.timestamp = await self._world.stamp(table)
         await self._world.publish(table)
 
+    async def publish_again(self) -> None:
+        """Give the gateways the table: one of them is new, and has none."""
+        await self._publish_all()
+
+    async def backlog(self) -> tuple[int, int]:
+        """Return how many journalled effects have not run, and the generation of the table that was published last."""
+        return len(await self._journal.pending()), self._generation
+
+    async def set_gates(self) -> None:
+        """Set the gate of each release that is judged: the monitor was started again, and may lack the latest."""
+        for release in list(self._releases.values()):
+            if release.judged:
+                await self._set_gate(release.id)
+
     async def restamp(self) -> None:
         """Give the gateways the table with a new timestamp: it nears expiry, or the metadata that it names changed."""
         async with self._publishing:

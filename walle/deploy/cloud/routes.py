@@ -116,6 +116,7 @@ ROUTES: tuple[RouteRule, ...] = (
     RouteRule("GET", "/trust/{name}", Caller.ANYONE, note="signed metadata: which keys the fleet trusts"),
     _person("GET", "/v1/push-table", Role.READER, Where.ALL, "for other gateways: releases, and whom they are for"),
     _person("POST", "/v1/push-sightings", Role.READER, Where.ALL, "for other gateways; each device by its session"),
+    _person("GET", "/v1/cloud", Role.READER, Where.ALL, "processes, leases and lag"),
     RouteRule("POST", "/v1/outcomes", Caller.DEVICE),
     RouteRule("POST", "/v1/checkin", Caller.DEVICE),
     _person("GET", "/v1/devices", Role.READER, Where.SOME),

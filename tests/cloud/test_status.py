@@ -1,0 +1,54 @@
+"""State of a running cloud, in one process; tests/system/test_actors.py has one of several."""
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.sim.shop_cloud import shop_cloud
+from walle.cli import app
+from walle.cloud.home import CloudHome
+from walle.cloud.status import CloudStatus, OneProcess
+from walle.errors import DeployError
+
+
+@pytest.mark.asyncio
+async def test_a_cloud_shows_its_process_its_leases_and_no_lag(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        await shop.cloud.releases.settled()
+        answer = await shop.http.get("/v1/cloud", headers={"Authorization": f"Bearer {shop.cloud.home.admin_token}"})
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        (process,) = found["processes"]
+        assert (process["name"], process["state"], process["pid"]) == ("cloud", "running", os.getpid())
+        assert process["node"] == found["nodes"][0]["id"]
+        assert [one["name"] for one in found["leases"]] == ["releases", "monitor"]
+        assert all(f"/{os.getpid()}/" in one["holder"] and one["left_s"] > 0 for one in found["leases"])
+        assert found["lag"] == {"effects": 0, "generations": 0, "uploads": 0, "uploads_s": 0.0}
+
+
+class LostReleases:
+    async def backlog(self) -> tuple[int, int]:
+        raise DeployError("it is gone")
+
+
+@pytest.mark.asyncio
+async def test_the_rest_is_shown_without_the_release_service(tmp_path: Path) -> None:
+    home = CloudHome(tmp_path / "cloud")
+    home.prepare()
+    tunnel = {"queued": 3, "lag_s": 1.5}
+    status = CloudStatus(home, OneProcess(), LostReleases(), lambda: tunnel, lambda: 4)  # type: ignore[arg-type]
+    found = await status.read()
+    assert found["lag"] == {"effects": None, "generations": None, "uploads": 3, "uploads_s": 1.5}
+    assert found["leases"] == []
+
+
+def test_the_command_asks_for_an_address() -> None:
+    answer = CliRunner(env={"WALLE_URL": ""}).invoke(app, ["cloud", "status"])
+    assert "WALLE_URL" in str(answer.exception)
+
+
+def test_no_cloud_is_an_error_that_names_the_address() -> None:
+    answer = CliRunner().invoke(app, ["cloud", "status", "--url", "http://127.0.0.1:1", "--json"])
+    assert "no cloud answers at http://127.0.0.1:1" in str(answer.exception)

@@ -1,0 +1,129 @@
+"""State of a running cloud: its nodes, processes and leases, and how far each part is behind. `GET /v1/cloud`."""
+
+import asyncio
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Header
+
+from walle.cloud.home import CloudHome
+from walle.cloud.peers import ReleasesPeer
+from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Role
+from walle.deploy.cloud.api import check_role, identify
+from walle.deploy.cloud.lease import MONITOR, RELEASES
+from walle.deploy.cloud.sqlite_leases import SqliteLeases
+from walle.errors import WalleError
+
+_ASK_S = 2.0  # for the release service: the rest is shown without it
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NodeState:
+    """A machine of the cloud. `resources` are Ray's, empty without Ray."""
+
+    id: str
+    host: str
+    is_alive: bool = True
+    resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessState:
+    """A process of the cloud. `state` is `running`, `starting` or `gone`; `last_end` says why the one before it ended.
+
+    `restarts` is None where nobody counts them; a process without a node has `node` and `pid` empty and 0.
+    """
+
+    name: str
+    state: str = "running"
+    node: str = ""
+    pid: int = 0
+    up_s: float = 0.0
+    restarts: int | None = None
+    last_end: str = ""
+
+
+class Processes(Protocol):
+    """Source of the nodes and processes of a cloud."""
+
+    async def read(self) -> tuple[list[NodeState], list[ProcessState]]: ...
+
+
+class OneProcess:
+    """The nodes and processes of a cloud in this process, which began when this was made."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+
+    async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
+        host = socket.gethostname()
+        up_s = time.monotonic() - self._began_s
+        return [NodeState(id=host, host=host)], [ProcessState(name="cloud", node=host, pid=os.getpid(), up_s=up_s)]
+
+
+class CloudStatus:
+    """Reads the state of a cloud. `tunnel` returns the tunnel's health, `generation` that of the table served."""
+
+    def __init__(
+        self,
+        home: CloudHome,
+        processes: Processes,
+        releases: ReleasesPeer,
+        tunnel: Callable[[], Mapping[str, Any]],
+        generation: Callable[[], int],
+    ) -> None:
+        self._home = home
+        self._processes = processes
+        self._releases = releases
+        self._tunnel = tunnel
+        self._generation = generation
+
+    async def read(self) -> dict[str, Any]:
+        """Return the state as JSON; what cannot be read now is None."""
+        (nodes, processes), leases, lag = await asyncio.gather(self._processes.read(), self._leases(), self._lag())
+        shown = [{**dataclasses.asdict(one), "up_s": round(one.up_s, 1)} for one in processes]
+        return {"nodes": [dataclasses.asdict(one) for one in nodes], "processes": shown, "leases": leases, "lag": lag}
+
+    async def _leases(self) -> list[dict[str, Any]]:
+        found = []
+        for name, path in ((RELEASES, self._home.releases_db), (MONITOR, self._home.monitor_db)):
+            state = await SqliteLeases(path).state(name)
+            if state is not None:
+                left_s = round(state.left_s, 1)
+                found.append({"name": name, "holder": state.holder, "fence": state.fence, "left_s": left_s})
+        return found
+
+    async def _lag(self) -> dict[str, Any]:
+        tunnel = self._tunnel()
+        try:
+            async with asyncio.timeout(_ASK_S):
+                effects, published = await self._releases.backlog()
+        except (WalleError, TimeoutError):
+            releases: dict[str, Any] = {"effects": None, "generations": None}
+        else:
+            releases = {"effects": effects, "generations": published - self._generation()}
+        return {**releases, "uploads": tunnel["queued"], "uploads_s": tunnel["lag_s"]}
+
+
+def status_router(status: Callable[[], CloudStatus | None], access: Identifier) -> APIRouter:
+    """Return /v1/cloud, which answers once the gateway serves."""
+    router = APIRouter(prefix="/v1", tags=["watching"])
+
+    @router.get("/cloud")
+    async def cloud(authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Show the cloud's nodes and processes, who holds its leases, and its lag; this needs `reader` on `*`.
+
+        `lag`: journalled `effects` of releases that have not run, `generations` of the release table that this gateway
+        does not serve yet, and `uploads` that are not stored, with the age in seconds of the oldest. A part that does
+        not answer now is null.
+        """
+        check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
+        found = status()
+        return {} if found is None else await found.read()
+
+    return router
