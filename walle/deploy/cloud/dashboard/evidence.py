@@ -1,4 +1,4 @@
-"""What the monitor knows of a release, as its page shows it: tests, steps and charts. Pure."""
+"""View of what the monitor knows of a release: tests, steps and charts. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from walle.deploy.cloud.dashboard.pages import chart
 _PURPOSES = {"rejects": "rolls back", "accepts": "accepts", "groups": "pauses", "hindered": "pauses"}
 
 
-def tests_of(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
+def shown_tests(evidence: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return all tests of an evidence: name, value, limit, `part` (of the way to the limit), devices and what it does.
 
     A test is an entry of any list that has a name, a value and a limit, so that tests that a monitor gets later are
@@ -67,7 +67,7 @@ def charts_of(
     return [
         {
             "title": "Devices over time",
-            "summary": f"{has[-1]:,} devices installed it, {left[-1]:,} left it",
+            "summary": f"installed on {has[-1]:,}, left by {left[-1]:,}",
             "data": chart(x, coverage, marks=marks),
         },
         {

@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse
 from walle.deploy.cloud.access import Identity, Role
 from walle.deploy.cloud.api import AccessError, Outcomes, ReleaseAccess, Releases
 from walle.deploy.cloud.audit import Audit
-from walle.deploy.cloud.dashboard.evidence import charts_of, tests_of
+from walle.deploy.cloud.dashboard.evidence import charts_of, shown_tests
 from walle.deploy.cloud.dashboard.pages import HEADERS
 from walle.deploy.cloud.dashboard.sessions import LINK_HOURS, Session
 from walle.deploy.cloud.dashboard.shell import TICK_S, Shell
@@ -36,7 +36,7 @@ _STATES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Act:
-    """What a person did to a release at this gateway, and when."""
+    """Act of a person on a release at this gateway."""
 
     who: str
     verb: str
@@ -89,8 +89,8 @@ class ReleasePages:
             "failures": [one.to_plain() for one in failures],
             "others": others,
             "evidence": evidence,
-            "tests": tests_of(evidence),
-            "steps": [{**one, "tests": tests_of(one["evidence"])} for one in reversed(course["verdicts"])],
+            "tests": shown_tests(evidence),
+            "steps": [{**one, "tests": shown_tests(one["evidence"])} for one in reversed(course["verdicts"])],
             "charts": charts_of(course, history, shown["request"]["gate"]),
             "versions": await self._versions(release.request.name),
             "history": history[::-1],

@@ -1,4 +1,4 @@
-"""What all pages of the dashboard share: the session of a request, forms that no other site can send, live parts."""
+"""Common parts of all pages of the dashboard: a request's session, forms that no other site can send, live parts."""
 
 import dataclasses
 import urllib.parse

@@ -50,6 +50,8 @@
   function lines(plot, data) {
     const { ctx, bbox } = plot, ratio = devicePixelRatio || 1;
     ctx.save();
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     ctx.font = `${11 * ratio}px system-ui`;
     ctx.setLineDash([4 * ratio, 4 * ratio]);
     const rule = (x0, y0, x1, y1, color, label, x, y) => {
