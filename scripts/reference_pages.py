@@ -218,7 +218,7 @@ def routes_page() -> str:
     """Return docs/reference/routes.md."""
     lines = [_ROUTES_HEAD, "| method | path | caller | role | where | note |\n| --- | --- | --- | --- | --- | --- |"]
     for rule in (*ROUTES, BUSINESS):
-        is_person = rule.caller is Caller.PERSON
+        is_person = rule.caller in (Caller.PERSON, Caller.SESSION)
         role = (f"`{rule.role}`" if rule.role else "any") if is_person else ""
         where = rule.where.value if is_person and rule.role else ""
         path = rule.path.replace(":path}", "}")

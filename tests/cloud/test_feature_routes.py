@@ -137,16 +137,3 @@ async def test_a_store_that_cannot_be_read_is_answered_with_503(
     answer = await world.get()
     assert (answer.status_code, answer.json()["type"]) == (503, "IngestError")
     assert "elsewhere" not in answer.text  # nothing of the database's own words
-
-
-@pytest.mark.asyncio
-async def test_the_page_sets_text_only_and_asks_for_a_token(world: World) -> None:
-    answer = await world.http.get("/dashboard/features")
-    assert answer.status_code == 200
-    assert "/v1/features" in answer.text
-    policy = answer.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; ")
-    assert "script-src 'sha256-" in policy
-    assert "unsafe" not in policy
-    assert "innerHTML" not in answer.text
-    assert 'type="password"' in answer.text

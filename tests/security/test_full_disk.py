@@ -98,6 +98,11 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("PUT", "/v1/attributes/{key}"): ({}, 422, "neither device_id"),
     ("DELETE", "/v1/attributes/{key}"): ({}, 404, "no table"),
     ("POST", "/v1/preview"): ({}, 422, "required"),  # nothing is written
+    # A session writes nothing; what its forms do is what the routes above do.
+    ("POST", "/dashboard/login"): ({}, 401, "not accepted"),
+    ("POST", "/dashboard/logout"): ({}, 401, "session"),
+    ("POST", "/dashboard/links/{release_id}"): ({}, 401, "session"),
+    ("POST", "/dashboard/releases/{release_id}/{verb}"): ({}, 401, "session"),
     ("POST", "/v1/checkin"): ({}, 401, "session"),  # of a device: below
     ("POST", "/v1/outcomes"): ({}, 401, "session"),
 }

@@ -18,6 +18,7 @@ from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, shop_cloud
 from walle.deploy.cloud import routes
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
+from walle.deploy.cloud.dashboard.sessions import COOKIE
 from walle.deploy.cloud.routes import ROUTES, Caller, RouteGuard, RouteRule, RouteTable, Where
 from walle.errors import ConfigError
 
@@ -43,6 +44,7 @@ class Asked:
         self.tokens = {name: access.add(name, roles) for name, roles in ROLES.items() if name != "admin"}
         self.tokens["admin"] = shop.cloud.home.admin_token
         self.tokens["forger"] = "walle_" + "A" * 43
+        self.sessions = shop.cloud.gateway._sessions
         self.http = httpx.AsyncClient(base_url=shop.cloud.address.url, timeout=LIMIT_S)
 
     async def status(self, caller: str, method: str, path: str, **more: Any) -> int:
@@ -50,16 +52,21 @@ class Asked:
 
     async def ask(self, caller: str, method: str, path: str, **more: Any) -> httpx.Response:
         """Return the answer's head; of a stream, nothing else is read."""
-        headers = {**more.pop("headers", {}), **self.header(caller)}
+        rule = RouteTable().find(method, path.partition("?")[0])
+        is_page = rule is not None and rule.caller is Caller.SESSION
+        headers = {**more.pop("headers", {}), **self.header(caller, is_page=is_page)}
         async with self.http.stream(method, path, headers=headers, **more) as answer:
             if answer.headers.get("content-type", "").startswith("text/event-stream"):
                 return answer
             await answer.aread()
             return answer
 
-    def header(self, caller: str) -> dict[str, str]:
+    def header(self, caller: str, *, is_page: bool = False) -> dict[str, str]:
         if caller == "device":
             return session_headers(self.shop.cloud.home, "d0")
+        if is_page and caller in self.tokens:
+            begun = self.sessions.begin(self.tokens[caller])
+            return {"Cookie": f"{COOKIE}={begun[1] if begun else 'forged.forged'}"}
         return {"Authorization": f"Bearer {self.tokens[caller]}"} if caller != "nobody" else {}
 
 
@@ -97,6 +104,8 @@ def request_of(rule: RouteRule, release_id: str) -> tuple[str, str, dict[str, An
         path += "?service=git-upload-pack"
     if "/git-" in path:
         more = {"headers": {"content-type": f"application/x-{path.rpartition('/')[2]}-request"}, "content": b"0000"}
+    path = path.replace("/dashboard/static/{name}", "/dashboard/static/walle.css").replace("{link}", "no-link")
+    path = path.replace("{verb}", "pause")
     if (method, path) == ("POST", "/v1/releases"):
         more = {"json": {"scenario": "shop", "task": "count", "version": "v9"}}
     if path == "/v1/preview":
@@ -114,6 +123,12 @@ def expected(rule: RouteRule, caller: str) -> set[int]:
         return set()
     if rule.caller is Caller.FILE_ADDRESS:
         return {403, 404}  # no token opens a file
+    if rule.caller is Caller.LINK:
+        return {403}  # no token opens it, and this link is none
+    if rule.caller is Caller.SESSION and caller not in ROLES:
+        return {303, 401}  # to the login
+    if rule.caller is Caller.SESSION and rule.methods == "POST":
+        return {403, 404}  # a role alone does not do it: each session has its own form
     if rule.caller is Caller.DEVICE:
         return set() if caller == "device" else {404} if rule.path.startswith("/cen/") else {401, 422}
     if caller not in ROLES:
@@ -148,8 +163,8 @@ async def test_each_route_of_the_gateway_has_its_own_entry_and_one_without_is_cl
     made: list[RouteGuard] = []
 
     class Kept(RouteGuard):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
             made.append(self)
 
     monkeypatch.setattr("walle.cloud.gateway.RouteGuard", Kept)
@@ -237,7 +252,7 @@ async def test_health_and_metrics_tell_strangers_nothing(asked: Asked) -> None:
     for caller in ("metrics", "admin"):
         assert {"tunnel", "uploads", "tokens"} <= (await asked.ask(caller, "GET", "/healthz")).json().keys()
         assert "walle_releases" in (await asked.ask(caller, "GET", "/metrics")).text
-    for path in ("/", "/dashboard/devices", "/dashboard/features"):
+    for path in ("/", "/dashboard/login", "/dashboard/devices", "/dashboard/features"):
         assert asked.release_id not in (await asked.ask("nobody", "GET", path)).text
 
 
@@ -304,4 +319,4 @@ async def test_a_stream_ends_when_its_token_is_revoked(asked: Asked) -> None:
 def test_every_role_and_place_of_the_table_is_shown_in_words() -> None:
     assert {rule.caller for rule in ROUTES} == set(Caller) - {Caller.BUSINESS}
     assert routes.BUSINESS.caller is Caller.BUSINESS
-    assert all(rule.role is Role.NONE or rule.caller is Caller.PERSON for rule in ROUTES)
+    assert all(rule.role is Role.NONE or rule.caller in (Caller.PERSON, Caller.SESSION) for rule in ROUTES)

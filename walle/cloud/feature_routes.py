@@ -1,4 +1,4 @@
-"""Features over HTTP: /v1/features for programs, /features for people."""
+"""Features over HTTP: /v1/features."""
 
 import asyncio
 import logging
@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response
-from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.api import AccessError
-from walle.deploy.cloud.pages import Page
 from walle.pipeline.ingest.feature_reader import (
     MAX_LATEST,
     MAX_PAGE,
@@ -36,7 +35,6 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
     """Return the routes of features; a token reads those of the scenarios in which it has the role `reader`."""
     router = APIRouter(tags=["features"])
     reading = asyncio.Semaphore(_MAX_READERS)
-    page_of_latest = Page("features.html")
 
     @router.get("/v1/features", response_class=StreamingResponse)
     async def features(
@@ -78,11 +76,6 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
                 what = "the store of uploads cannot be read now; the cloud's log says why"
                 return JSONResponse({"error": what, "type": type(error).__name__}, 503)
         return StreamingResponse(_lines(page), media_type="application/x-ndjson")
-
-    @router.get("/dashboard/features", response_class=HTMLResponse)
-    async def latest_features() -> HTMLResponse:
-        """Show the latest features, for a token that is entered on the page."""
-        return page_of_latest.response()
 
     return router
 

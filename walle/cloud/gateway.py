@@ -34,7 +34,7 @@ from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.uploads_watch import UploadsWatch
-from walle.deploy.cloud.access import ANY_SCENARIO, Role
+from walle.deploy.cloud.access import ANY_SCENARIO, Identity, Role
 from walle.deploy.cloud.api import (
     WatchedPart,
     check_role,
@@ -47,6 +47,7 @@ from walle.deploy.cloud.api import (
 from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.audit_api import audit_router
 from walle.deploy.cloud.cdn import cdn_app
+from walle.deploy.cloud.dashboard import Pages, Shell, cookie_of, dashboard_router
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.exclusive_api import DeviceKey, cen_router, exclusive_router
@@ -150,6 +151,7 @@ class GatewayNode:
         self._feed.open(self._identity.session_key, self._identity.revocations)
         self._sightings = Sightings(self._answerer, self._identity.verifier.device_id)
         access = self._home.access
+        self._sessions = self._home.sessions(self._clock)
         authority = self._home.authority(config.tunnel_names, clock=self._clock)
         app = self._app(releases, monitor, identities, authority)
         business = load_app(config.business_app) if config.business_app else None
@@ -210,7 +212,7 @@ class GatewayNode:
             # A device sends its profile to /cen for its groups, without its tasks, which would all seem to be due.
             pushing = WallePush(RequestNotes(app), self._answerer, identify, except_under="/cen/")
             pushing_business = None if business is None else WallePush(business, self._answerer, identify)
-            guarded = RouteGuard(pushing, access, table, pushing_business)
+            guarded = RouteGuard(pushing, access, table, pushing_business, find_session=self._session_owner)
             front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies, self._space)
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, access, parts))
@@ -299,6 +301,8 @@ class GatewayNode:
         access, log = self._home.access, self._home.audit
         audit = RequestAudit(log)
         app.include_router(release_router(releases, monitor, access, audit))
+        shell = Shell(Pages(), self._sessions, self._clock)
+        app.include_router(dashboard_router(shell, releases, monitor, monitor, audit))
         app.include_router(signature_router(releases, access, audit))
         app.include_router(audit_router(log, access))
         app.include_router(identity_router(identities, access, audit))
@@ -380,9 +384,15 @@ class GatewayNode:
         session = headers.get(DEVICE_HEADER.lower().encode())
         if session is None:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
-            return self._home.access.identify_header(authorization) is not None
+            if self._home.access.identify_header(authorization) is not None:
+                return True
+            return self._sessions.find(cookie_of(headers)) is not None
         self._identity.verifier.device_id(session)
         return True
+
+    def _session_owner(self, cookie_header: str) -> Identity | None:
+        session = self._sessions.find(cookie_header)
+        return None if session is None else session.identity
 
     async def _revoke(self, revocations: Revocations) -> None:
         """Disconnect revoked devices from the tunnel, and refuse them from now on."""

@@ -3,6 +3,7 @@
 import functools
 import json
 import logging
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.access_file import AccessFile
 from walle.deploy.cloud.audit import AuditLog, AuditStore
 from walle.deploy.cloud.coded_files import CodedFiles
+from walle.deploy.cloud.dashboard import Sessions
 from walle.deploy.cloud.exclusive_groups import GroupFiles, GroupKey
 from walle.deploy.cloud.exclusive_store import ExclusiveStore
 from walle.deploy.cloud.file_address import FileAddresses
@@ -27,6 +29,7 @@ from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.deploy.signing import Signer
 from walle.deploy.trust_folder import TrustFolder, prepare_trust
 from walle.durable_file import make_folders, remove_unfinished, write_file
+from walle.errors import ConfigError
 
 if TYPE_CHECKING:
     from walle.deploy.cloud.sync_database import SyncDatabase
@@ -43,6 +46,7 @@ class CloudHome:
         keys/audit.pem      signs heads of the log  audit/              who did what, hash-chained
         keys/files.json     signs addresses of files
         keys/group-files.key  encrypts exclusive files of groups
+        keys/dashboard.key  seals sessions of the dashboard and read-only links
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         groups.toml         groups of scenarios     authority/          the servers' certificate authority
         identity/           keys that make devices' identities, for the identity node alone
@@ -89,6 +93,8 @@ class CloudHome:
         GroupKey(keys / "group-files.key")  # made once, before two gateways could
         if self.access.rename_roles():
             _LOG.info("access.toml has the names that roles have now: reader, author, releaser, admin")
+        if not self._dashboard_key.exists():
+            write_file(self._dashboard_key, f"{secrets.token_hex(32)}\n", mode=0o600)
         self.access.keep_spare()
         for scenario in scenarios:
             self.repos.create(scenario)
@@ -156,6 +162,25 @@ class CloudHome:
     @functools.cached_property
     def access(self) -> AccessFile:
         return AccessFile(self.folder / "access.toml")
+
+    @property
+    def _dashboard_key(self) -> Path:
+        return self.folder / "keys" / "dashboard.key"
+
+    def sessions(self, clock: Clock) -> Sessions:
+        """Return the sessions of the dashboard. Those of one gateway are of all.
+
+        Raises:
+            ConfigError: the key is damaged.
+        """
+        try:
+            key = bytes.fromhex(self._dashboard_key.read_text().strip())
+        except (OSError, ValueError) as error:
+            what = "cannot be read; remove it and start the cloud again, then everyone logs in again"
+            raise ConfigError(f"{self._dashboard_key}: {what}") from error
+        if len(key) < 32:
+            raise ConfigError(f"{self._dashboard_key}: is too short; remove it and start the cloud again")
+        return Sessions(key, self.access, clock)
 
     @property
     def admin_token(self) -> str:

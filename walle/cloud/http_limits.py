@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.cloud.attribute_table import MAX_TABLE_BYTES
+from walle.deploy.cloud.dashboard.sessions import MAX_FORM_BYTES
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
 from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES
 from walle.deploy.cloud.lfs_http import MAX_BATCH_BYTES
@@ -65,10 +66,12 @@ _RULES = (
     BodyRule(re.compile(r"/v1/exclusive/.*"), MAX_EXCLUSIVE_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/attributes/.*"), MAX_TABLE_BYTES, known_only=True),
     BodyRule(re.compile(r"/v1/.*"), 256 << 10, known_only=True),
-    BodyRule(re.compile(r"/(cdn|cen|docs|dashboard|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
+    BodyRule(re.compile(r"/dashboard/login"), 4 << 10, known_only=False),
+    BodyRule(re.compile(r"/dashboard(/.*)?"), MAX_FORM_BYTES, known_only=True),
+    BodyRule(re.compile(r"/(cdn|cen|docs|healthz|metrics|openapi\.json)(/.*)?"), 0, known_only=False),
 )
-_NEW_WORK = re.compile(r"/v1/releases(/[^/]*/(start|resume))?")
-_STREAM = re.compile(r"/v1/releases/[^/]*/stream")
+_NEW_WORK = re.compile(r"/v1/releases(/[^/]*/(start|resume))?|/dashboard/releases/[^/]*/(start|resume)")
+_STREAM = re.compile(r"/v1/releases/[^/]*/stream|/dashboard(/.*)?/live")
 
 type Knows = Callable[[Mapping[bytes, bytes]], bool]
 """`knows(headers)` says whether a request's headers, by names in lower case, hold a token that is valid.

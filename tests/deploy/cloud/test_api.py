@@ -240,7 +240,7 @@ async def test_health_without_a_token_asks_nobody() -> None:
 
 
 @pytest.mark.asyncio
-async def test_health_metrics_page_and_description(gateway: Gateway) -> None:
+async def test_health_metrics_and_description(gateway: Gateway) -> None:
     release_id = await _in_beta(gateway)
     for _ in range(3):
         await gateway.check_in("d1")
@@ -261,11 +261,6 @@ async def test_health_metrics_page_and_description(gateway: Gateway) -> None:
     assert samples["walle_profiles_total", "repeated"] == 2
     assert samples["walle_releases", "beta"] == 1
     assert samples["walle_release_executions_total", "failed", release_id, "shop/ipv"] == 2
-    page = await gateway.client.get("/")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "/v1/releases" in page.text
-    assert "http://" not in page.text
-    assert "https://" not in page.text
     paths = (await gateway.client.get("/openapi.json")).json()["paths"]
     assert {"/v1/releases", "/v1/releases/{release_id}/rollback", "/v1/outcomes", "/v1/checkin"} <= set(paths)
 

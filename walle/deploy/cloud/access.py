@@ -140,6 +140,13 @@ class Identifier(Protocol):
     def identify_header(self, authorization: str) -> Identity | None: ...
 
 
+class TokenOwners(Protocol):
+    """Methods of the tokens that a session of the dashboard calls: it keeps the hash of a token, not the token."""
+
+    def identify(self, token: str) -> Identity | None: ...
+    def owner(self, sha256: str) -> Identity | None: ...
+
+
 class Access:
     """The tokens that are accepted. A token that has expired is not."""
 
@@ -225,7 +232,11 @@ class Access:
 
         The look-up is by its hash, so that its time says nothing of tokens that are accepted.
         """
-        found = self._by_hash.get(hash_of(token))
+        return self.owner(hash_of(token))
+
+    def owner(self, sha256: str) -> Identity | None:
+        """Return the owner of the token with this hash, None if it is not accepted or has expired."""
+        found = self._by_hash.get(sha256)
         if found is None or (found.expires_s is not None and found.expires_s <= self._clock.time()):
             return None
         return found

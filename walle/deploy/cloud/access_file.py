@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.access import ANY_SCENARIO, Access, Identity, Role, token_of
+from walle.deploy.cloud.access import ANY_SCENARIO, Access, Identity, Role, hash_of, token_of
 from walle.deploy.cloud.disk_space import DiskFullError, is_full
 from walle.deploy.cloud.scenario_groups import GroupFile
 from walle.durable_file import write_file
@@ -76,8 +76,12 @@ class AccessFile:
 
     def identify(self, token: str) -> Identity | None:
         """Return the owner of `token`, None if it is unknown, revoked or expired."""
+        return self.owner(hash_of(token))
+
+    def owner(self, sha256: str) -> Identity | None:
+        """Return the owner of the token with this hash, None if it is unknown, revoked or expired."""
         self._refresh()
-        identity = self._access.identify(token)
+        identity = self._access.owner(sha256)
         if identity is None:
             return None
         self._used_s[identity.sha256[:_HASH_CHARS]] = self._clock.time()

@@ -4,13 +4,14 @@ It depends on two interfaces, `Releases` and `Outcomes`, whose methods are async
 frozen dataclasses: both the services and handles to them in other processes implement them.
 """
 
+import dataclasses
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -28,7 +29,6 @@ from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.guard import MAX_GUARDS
 from walle.deploy.cloud.journal import JournalError, Transition
 from walle.deploy.cloud.monitor_service import Totals
-from walle.deploy.cloud.pages import Page
 from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy
 from walle.deploy.cloud.push import Answerer, IdentifyDevice
 from walle.deploy.cloud.release import (
@@ -39,6 +39,7 @@ from walle.deploy.cloud.release import (
     ReleaseState,
     TransitionError,
 )
+from walle.deploy.cloud.release_query import MAX_PAGE, ReleasePage, ReleaseQuery
 from walle.deploy.cloud.release_service import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.errors import ConfigError, DeployError, WalleError
@@ -68,6 +69,7 @@ class Releases(Protocol):
     async def typed_policy(self, policy: Policy) -> Policy: ...
     async def get(self, release_id: str) -> Release: ...
     async def all(self) -> tuple[Release, ...]: ...
+    async def page(self, query: ReleaseQuery) -> ReleasePage: ...
     async def history(self, release_id: str) -> list[Transition]: ...
     async def start(self, release_id: str) -> Release: ...
     async def pause(self, release_id: str) -> Release: ...
@@ -82,6 +84,8 @@ class Outcomes(Protocol):
 
     async def take(self, batch: OutcomeBatch) -> None: ...
     async def totals(self, release_id: str) -> Totals: ...
+    async def totals_of(self, release_ids: Sequence[str]) -> list[Totals]: ...
+    async def course(self, release_id: str) -> dict[str, Any]: ...
     async def failures(self, release_id: str) -> tuple[list[FailureGroup], int]: ...
     async def evidence(self, release_id: str) -> dict[str, Any]: ...
     async def alarms(self) -> Mapping[str, int]: ...
@@ -185,6 +189,69 @@ def check_role(identity: Identity, scenario: str, role: Role) -> None:
         raise AccessError(403, f"{identity.name} does not have the role {role} in scenario {scenario[:100]!r}")
 
 
+class ReleaseAccess:
+    """Releases as a caller may see and change them: for the routes of the API and for the pages of the dashboard."""
+
+    def __init__(self, releases: Releases, outcomes: Outcomes, log: Audit) -> None:
+        self._releases = releases
+        self._outcomes = outcomes
+        self._log = log
+
+    async def allowed(self, release_id: str, identity: Identity, role: Role) -> Release:
+        """Return a release of a scenario in which the caller has the role.
+
+        Raises:
+            UnknownReleaseError: it does not exist, or the caller may not read it.
+            AccessError: the caller's role is too low.
+        """
+        release = await self._releases.get(release_id)
+        if identity.role(release.request.scenario) < Role.READER:
+            raise UnknownReleaseError(release_id)
+        check_role(identity, release.request.scenario, role)
+        return release
+
+    async def shown(self, release: Release) -> dict[str, Any]:
+        """Return a release with its totals as JSON, whose texts are printable and bounded."""
+        return _shown(release, await self._outcomes.totals(release.id))
+
+    async def all_shown(self, found: Sequence[Release]) -> list[dict[str, Any]]:
+        totals = await self._outcomes.totals_of([one.id for one in found])
+        return [_shown(*one) for one in zip(found, totals, strict=True)]
+
+    async def change(self, release_id: str, identity: Identity, verb: str, reason: str = "") -> Release:
+        """Start, pause, resume, roll back or retry a release for a caller with the role `releaser`.
+
+        It is in the audit log, under the caller's name, before it is done; `reason` is of a rollback.
+
+        Raises:
+            TransitionError: the release's state does not allow it.
+            UnknownReleaseError, AccessError: as `allowed`.
+            AuditError: it could not be recorded, and was not done.
+        """
+        release = await self.allowed(release_id, identity, Role.RELEASER)
+        await self._log.record(
+            f"release.{verb}",
+            who=identity.name,
+            subject=release.id,
+            details={"scenario": release.request.scenario},
+            must=verb not in ("pause", "rollback"),
+        )
+        if verb == "rollback":
+            return await self._releases.rollback(release_id, identity.name, reason)
+        methods = {
+            "start": self._releases.start,
+            "pause": self._releases.pause,
+            "resume": self._releases.resume,
+            "retry": self._releases.retry,
+        }
+        return await methods[verb](release_id)
+
+
+def _shown(release: Release, totals: Totals) -> dict[str, Any]:
+    view = {"stage": release.stage, "reason": release.reason or release.waits_for, "totals": totals.to_plain()}
+    return safe_map({**release.to_plain(), **view})
+
+
 def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, audit: Audit | None = None) -> APIRouter:
     """Return the routes of /v1/releases. A release of a scenario that the caller may not read does not exist for them.
 
@@ -193,30 +260,15 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
     """
     router = APIRouter(prefix="/v1/releases", tags=["releases"])
     log = audit or NoAudit()
-
-    async def shown(release: Release) -> dict[str, Any]:
-        totals = await outcomes.totals(release.id)
-        view = {"stage": release.stage, "reason": release.reason or release.waits_for, "totals": totals.to_plain()}
-        return _safe_map({**release.to_plain(), **view})
+    reached = ReleaseAccess(releases, outcomes, log)
+    shown = reached.shown
 
     async def allowed(release_id: str, authorization: str, role: Role) -> tuple[Release, Identity]:
         identity = identify(access, authorization)
-        release = await releases.get(release_id)
-        if identity.role(release.request.scenario) < Role.READER:
-            raise UnknownReleaseError(release_id)
-        check_role(identity, release.request.scenario, role)
-        return release, identity
+        return await reached.allowed(release_id, identity, role), identity
 
-    async def changing(release_id: str, authorization: str, verb: str) -> Identity:
-        release, identity = await allowed(release_id, authorization, Role.RELEASER)
-        await log.record(
-            f"release.{verb}",
-            who=identity.name,
-            subject=release.id,
-            details={"scenario": release.request.scenario},
-            must=verb not in ("pause", "rollback"),
-        )
-        return identity
+    async def change(release_id: str, authorization: str, verb: str, reason: str = "") -> dict[str, Any]:
+        return await shown(await reached.change(release_id, identify(access, authorization), verb, reason))
 
     @router.post("", status_code=201)
     async def create(body: CreateBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -230,16 +282,42 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
 
     @router.get("")
     async def all_releases(
+        response: Response,
+        *,
+        limit: Annotated[int, Query(ge=0, le=MAX_PAGE, description="releases of a page; 0: all of them")] = 0,
+        before: Annotated[int, Query(ge=0, lt=1 << 53, description="only with numbers below this one")] = 0,
+        state: Annotated[list[ReleaseState], Query(description="states, any if none is given")] = [],  # noqa: B006
+        task: Annotated[str, Query(max_length=200, description="scenario/task")] = "",
+        search: Annotated[str, Query(max_length=200, description="a part of the id, the task or the version")] = "",
         group: Annotated[str, Query(max_length=MAX_ID_CHARS, description="of its scenarios; all if empty")] = "",
         authorization: Annotated[str, Header()] = "",
     ) -> list[dict[str, Any]]:
-        """List the releases of the scenarios in which the token has the role `reader`, newest first."""
+        """List the releases of the scenarios in which the token has the role `reader`, newest first.
+
+        With `limit`, the header `X-Walle-Before` has the number for `before` of the next page, 0 at the end, and
+        `X-Walle-Total` counts the releases of all pages.
+        """
         identity = identify(access, authorization)
-
-        def is_listed(scenario: str) -> bool:
-            return identity.role(scenario) >= Role.READER and group in ("", identity.groups.group_of(scenario))
-
-        return [await shown(one) for one in await releases.all() if is_listed(one.request.scenario)]
+        scenarios = identity.readable_scenarios()
+        if group:
+            members = identity.groups.members(group)
+            scenarios = members if scenarios is None else scenarios & members
+        query = ReleaseQuery(
+            scenarios=scenarios,
+            before=before,
+            limit=limit or MAX_PAGE,
+            states=frozenset(one.value for one in state),
+            task=task,
+            search=search,
+        )
+        page = await releases.page(query)
+        found = list(page.releases)
+        while page.before and not limit:  # as before there were pages
+            page = await releases.page(dataclasses.replace(query, before=page.before))
+            found += page.releases
+        response.headers["X-Walle-Before"] = str(page.before)
+        response.headers["X-Walle-Total"] = str(page.total)
+        return await reached.all_shown(found)
 
     @router.get("/{release_id}")
     async def get(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -249,7 +327,7 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
             {"at_s": one.at_s, "event": one.event, "state": one.state, "details": dict(one.details)}
             for one in await releases.history(release_id)
         ]
-        return {**await shown(release), "history": _safe(history)}
+        return {**await shown(release), "history": safe(history)}
 
     @router.get("/{release_id}/failures")
     async def failures(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -260,7 +338,7 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         """
         await allowed(release_id, authorization, Role.READER)
         groups, others = await outcomes.failures(release_id)
-        return {"failures": _safe([group.to_plain() for group in groups]), "others": others}
+        return {"failures": safe([group.to_plain() for group in groups]), "others": others}
 
     @router.get("/{release_id}/evidence")
     async def evidence(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -270,33 +348,38 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         that of the last step; empty where none ever was. This needs the role `reader` in its scenario.
         """
         await allowed(release_id, authorization, Role.READER)
-        return _safe_map(await outcomes.evidence(release_id))
+        return safe_map(await outcomes.evidence(release_id))
+
+    @router.get("/{release_id}/course")
+    async def course(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
+        """Show its course: `points` are counts over time, at most 240, `verdicts` the evidence that ended each step.
+
+        This needs the role `reader` in its scenario.
+        """
+        await allowed(release_id, authorization, Role.READER)
+        return safe_map(await outcomes.course(release_id))
 
     @router.post("/{release_id}/start")
     async def start(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Begin with the simulation."""
-        await changing(release_id, authorization, "start")
-        return await shown(await releases.start(release_id))
+        return await change(release_id, authorization, "start")
 
     @router.post("/{release_id}/pause")
     async def pause(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Pause the release: no further device gets the version."""
-        await changing(release_id, authorization, "pause")
-        return await shown(await releases.pause(release_id))
+        return await change(release_id, authorization, "pause")
 
     @router.post("/{release_id}/resume")
     async def resume(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Resume the release in the state where it was paused."""
-        await changing(release_id, authorization, "resume")
-        return await shown(await releases.resume(release_id))
+        return await change(release_id, authorization, "resume")
 
     @router.post("/{release_id}/rollback")
     async def rollback(
         release_id: str, body: RollbackBody | None = None, authorization: Annotated[str, Header()] = ""
     ) -> dict[str, Any]:
         """Take the version back from every device that has it."""
-        identity = await changing(release_id, authorization, "rollback")
-        return await shown(await releases.rollback(release_id, identity.name, body.reason if body else ""))
+        return await change(release_id, authorization, "rollback", body.reason if body else "")
 
     @router.post("/{release_id}/retry", status_code=201)
     async def retry(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -304,8 +387,7 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
 
         The history and the evidence of this one stay; the new one names it in `retries`, and begins without evidence.
         """
-        await changing(release_id, authorization, "retry")
-        return await shown(await releases.retry(release_id))
+        return await change(release_id, authorization, "retry")
 
     @router.get("/{release_id}/stream", response_class=EventSourceResponse)
     async def stream(release_id: str, authorization: Annotated[str, Header()] = "") -> EventSourceResponse:
@@ -334,7 +416,7 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
     return router
 
 
-def _safe(value: Any) -> Any:
+def safe(value: Any) -> Any:
     """Return a copy of plain data whose texts are printable, except for line breaks, and bounded."""
     match value:
         case str():
@@ -342,15 +424,15 @@ def _safe(value: Any) -> Any:
                 value = f"{value[:MAX_TEXT_CHARS]}… ({len(value)} characters)"
             return "\n".join(map(printable, value.split("\n")))
         case Mapping():
-            return _safe_map(value)
+            return safe_map(value)
         case list() | tuple():
-            return [_safe(one) for one in value]
+            return [safe(one) for one in value]
         case _:
             return value
 
 
-def _safe_map(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _safe(one) for key, one in plain.items()}
+def safe_map(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: safe(one) for key, one in plain.items()}
 
 
 def device_router(outcomes: Outcomes, identify: IdentifyDevice) -> APIRouter:
@@ -404,12 +486,6 @@ def watch_router(
     """
     watched = dict(parts or {})
     router = APIRouter(tags=["watching"])
-    page = Page("dashboard.html")
-
-    @router.get("/", response_class=HTMLResponse)
-    async def dashboard() -> HTMLResponse:
-        """Show the releases, live."""
-        return page.response()
 
     @router.get("/healthz")
     async def healthz(response: Response, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:

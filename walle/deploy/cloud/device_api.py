@@ -1,10 +1,9 @@
-"""Devices over HTTP: those that the cloud has heard of, each with its tasks and failures, and a page."""
+"""Devices over HTTP: those that the cloud has heard of, each with its tasks and failures."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Header, Query
-from fastapi.responses import HTMLResponse
 
 from walle.deploy.cloud.access import Identifier
 from walle.deploy.cloud.api import AccessError, identify
@@ -15,8 +14,8 @@ from walle.deploy.cloud.device_registry import (
     DevicePage,
     DeviceQuery,
     KnownDevice,
+    VersionHealth,
 )
-from walle.deploy.cloud.pages import Page
 from walle.protocol import MAX_ID_CHARS, OutcomeKind
 
 type Scenarios = frozenset[str] | None
@@ -30,6 +29,7 @@ class Devices(Protocol):
 
     async def devices(self, query: DeviceQuery) -> DevicePage: ...
     async def device(self, device_id: str, scenarios: Scenarios) -> KnownDevice: ...
+    async def versions(self, task: str) -> list[VersionHealth]: ...
     async def device_failures(
         self, device_id: str, scenarios: Scenarios, task: str, before: int, limit: int
     ) -> list[DeviceFailure]: ...
@@ -40,14 +40,13 @@ Authorization = Annotated[str, Header()]
 
 
 def registry_router(devices: Devices, access: Identifier, key_states: KeyStates) -> APIRouter:
-    """Return /v1/devices, /v1/device-log and the page /dashboard/devices.
+    """Return /v1/devices and /v1/device-log.
 
     A device's id may have slashes and end in any word, so that it is the rest of a path, and nothing follows it.
 
     The routes need a token with the role `reader`. Devices and tasks of other scenarios than the token's are not shown.
     """
     router = APIRouter(tags=["devices"])
-    page = Page("devices.html")
 
     def readable(authorization: str, group: str = "") -> Scenarios:
         identity = identify(access, authorization)
@@ -58,11 +57,6 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
             members = identity.groups.members(group)
             return members if scenarios is None else members & scenarios
         return scenarios
-
-    @router.get("/dashboard/devices", response_class=HTMLResponse)
-    async def device_page() -> HTMLResponse:
-        """Show the devices; the page asks for a token."""
-        return page.response()
 
     @router.get("/v1/devices")
     async def list_devices(

@@ -71,6 +71,22 @@ TASK_FIELDS = tuple(field.name for field in dataclasses.fields(DeviceTask))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class VersionHealth:
+    """A version of a task on the devices that the registry has.
+
+    `active` devices have it by their latest profile. `reported` ones reported it last, `failing` of them with failed
+    runs; `ok` and `failed` are the runs of these.
+    """
+
+    version: str
+    active: int
+    reported: int
+    failing: int
+    ok: int
+    failed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class KnownDevice:
     """A device as the cloud knows it. Times are in seconds since the epoch; `reported_s` is None before any report."""
 
@@ -317,6 +333,34 @@ class DeviceRegistry(abc.ABC):
     @abc.abstractmethod
     def _profile_part(self, after: str) -> list[tuple[str, str, str, float]]:
         """Return id, app version, attributes and time of the MAX_PAGE devices after an id; blocks, in any thread."""
+
+    async def versions(self, task: str) -> list[VersionHealth]:
+        """Return the versions of a task that devices have or reported last, the one of most devices first."""
+        await self.flush()
+        return await asyncio.to_thread(self._versions, task)
+
+    def _versions(self, task: str) -> list[VersionHealth]:
+        with self._lock, journal_errors(self.path):
+            rows = (
+                self._opened()
+                .execute(
+                    "SELECT active, version, count(*), sum(failed > 0), sum(ok), sum(failed) FROM tasks WHERE task = ?"
+                    " GROUP BY active, version",
+                    (task,),
+                )
+                .fetchall()
+            )
+        counts: dict[str, list[int]] = {}
+        for active, version, devices, failing, ok, failed in rows:
+            if active:
+                counts.setdefault(active, [0] * 5)[0] += devices
+            if version:
+                of_version = counts.setdefault(version, [0] * 5)
+                for place, count in enumerate((devices, failing, ok, failed), start=1):
+                    of_version[place] += count
+        names = ("active", "reported", "failing", "ok", "failed")
+        found = [VersionHealth(version=one, **dict(zip(names, each, strict=True))) for one, each in counts.items()]
+        return sorted(found, key=lambda one: (-one.active, -one.reported, one.version))
 
     async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
         """Return how many of the devices that were seen in these last seconds the policies take.

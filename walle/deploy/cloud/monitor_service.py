@@ -23,6 +23,7 @@ from walle.deploy.cloud.device_registry import (
     KnownDevice,
     Reach,
     UnknownDeviceError,
+    VersionHealth,
 )
 from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.gate import Verdict
@@ -30,6 +31,7 @@ from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.lease import LeaseLostError
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.release_course import Course, Point
 from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile, printable
@@ -92,6 +94,7 @@ class _Evidence:
         self.monitor: Monitor | None = None
         self.delivered: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
         self.ended: dict[str, Any] = {}  # evidence of the last step, once none is judged
+        self.course = Course()
 
     def take(self, device_id: str, outcome: Outcome, now_s: float) -> None:
         at_fault = outcome.failure_class
@@ -107,6 +110,12 @@ class _Evidence:
             self.last_error, self.last_place = outcome.error, outcome.place
         if is_new:
             self.failures.take(device_id, outcome, now_s)
+
+    def note(self, now_s: float) -> None:
+        """Note the counts of now in the course of the release."""
+        devices = self.devices
+        left = len(devices[OutcomeKind.REVERTED]) + len(devices[OutcomeKind.REMOVED])
+        self.course.note(Point(now_s, len(devices[OutcomeKind.INSTALLED]), left, self.ok, self.failed))
 
     def totals(self) -> Totals:
         monitor = self.monitor
@@ -150,6 +159,7 @@ class _Evidence:
             "stage": self.stage,
             "monitor": self.monitor.to_plain() if self.monitor else None,
             "ended": self.ended,
+            "course": self.course.to_plain(),
         }
 
     @classmethod
@@ -164,6 +174,8 @@ class _Evidence:
         if "failures" in plain:  # not in evidence of before
             evidence.failures = FailureGroups.from_plain(plain["failures"])
         evidence.ended = plain.get("ended", {})
+        if "course" in plain:  # not in evidence of before
+            evidence.course = Course.from_plain(plain["course"])
         evidence.monitor = Monitor.from_plain(plain["monitor"]) if plain["monitor"] else None
         if evidence.monitor is None:
             evidence.stage = ""
@@ -265,6 +277,8 @@ class MonitorService:
         batches, self._unsaved_batches = self._unsaved_batches, []
         if not unsaved:
             return
+        for release_id in unsaved:
+            self._evidence[release_id].note(self._clock.time())
         evidence = {one: self._evidence[one].to_plain() for one in unsaved}
         try:
             await self._journal.save_evidence(evidence, batches, keep=self.MAX_BATCH_IDS)
@@ -374,6 +388,18 @@ class MonitorService:
         evidence = self._evidence.get(release_id)
         return evidence.totals() if evidence else Totals()
 
+    async def totals_of(self, release_ids: Sequence[str]) -> list[Totals]:
+        """Return the counts of each release, in their order."""
+        return [await self.totals(one) for one in release_ids]
+
+    async def course(self, release_id: str) -> dict[str, Any]:
+        """Return the course of a release: `points` in time, and `verdicts`, the evidence on which each step ended."""
+        evidence = self._evidence.get(release_id)
+        if evidence is None:
+            return {"points": [], "verdicts": []}
+        course = evidence.course
+        return {"points": [point.to_plain() for point in course.points], "verdicts": course.verdicts}
+
     async def evidence(self, release_id: str) -> dict[str, Any]:
         """Return the evidence of the step that is or was judged last, as `Monitor.evidence`; empty where none was."""
         evidence = self._evidence.get(release_id)
@@ -422,6 +448,10 @@ class MonitorService:
             raise UnknownDeviceError(device_id)
         return await self._devices.failures(device_id, scenarios, task=task, before=before, limit=limit)
 
+    async def versions(self, task: str) -> list[VersionHealth]:
+        """Return the health of each version of a task, as `DeviceRegistry.versions`."""
+        return [] if self._devices is None else await self._devices.versions(task)
+
     async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
         """Return how many devices the policies take, as `DeviceRegistry.reach`; one call at a time is at work."""
         if self._devices is None:
@@ -452,13 +482,16 @@ class MonitorService:
         try:
             await self._journal.confirm()  # a monitor that was replaced judges no more
             if monitor.verdict is not Verdict.CONTINUE:
+                stage, verdict, numbers = evidence.stage, monitor.verdict, monitor.evidence()
                 await self._audit.record(
-                    f"gate.{monitor.verdict.value}",
+                    f"gate.{verdict.value}",
                     who="monitor",
                     subject=release_id,
-                    details={"stage": evidence.stage, "reason": reason, **monitor.evidence()},
-                    must=monitor.verdict is Verdict.ACCEPT,
+                    details={"stage": stage, "reason": reason, **numbers},
+                    must=verdict is Verdict.ACCEPT,
                 )
+                evidence.course.end_step(stage, verdict.value, reason, self._clock.time(), numbers)
+                self._unsaved.add(release_id)
             await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason, monitor.cause)
         except Exception:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one
             if evidence.monitor is monitor:

@@ -46,6 +46,7 @@ from walle.deploy.cloud.release import (
     advance,
     allowed,
 )
+from walle.deploy.cloud.release_query import ReleasePage, ReleaseQuery
 from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row, versions_behind
 from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
@@ -262,6 +263,10 @@ class ReleaseService:
     async def all(self) -> tuple[Release, ...]:
         """Return every release, newest first."""
         return tuple(sorted(self._releases.values(), key=lambda release: -release.number))
+
+    async def page(self, query: ReleaseQuery) -> ReleasePage:
+        """Return a page of the releases, newest first, and counts of all that the query may show."""
+        return query.page(self._releases.values())
 
     async def exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes:
         """Return the signed list of the exclusive files of a device's key (`walle.protocol.ExclusiveList`).

@@ -7,7 +7,9 @@ closed. The guard decides by the header alone, before the body is read.
 import dataclasses
 import enum
 import json
+import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from starlette.routing import BaseRoute, Mount, compile_path
 
@@ -23,6 +25,8 @@ class Caller(enum.Enum):
     DEVICE = "a device"
     PERSON = "a token"
     FILE_ADDRESS = "a file address"  # of a directive: it is its own permission
+    SESSION = "a person at the dashboard"  # who has logged in with a token
+    LINK = "a read-only link"  # it is its own permission
     BUSINESS = "the business app's own check"
 
 
@@ -36,10 +40,11 @@ class Where(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class RouteRule:
-    """Rule of a route: who may call it. `path` is a template of Starlette; `role` and `where` are for `Caller.PERSON`.
+    """Rule of a route: who may call it. `path` is a template of Starlette.
 
-    `NONE` as the role is any token. `is_page` is a page that a browser asks for by itself, or git's: its 401 asks for a
-    password, which is a token; other routes take the token as Bearer only.
+    `role` and `where` are for `Caller.PERSON` and `Caller.SESSION`; `NONE` as the role is any token. `is_page` is a
+    page that a browser asks for by itself, or git's: its 401 asks for a password, which is a token; other routes take
+    the token as Bearer only.
     """
 
     methods: str
@@ -77,12 +82,25 @@ def _git_routes(repository: str, note: str = "") -> tuple[RouteRule, ...]:
     )
 
 
-_PAGE = "the page has no data; it asks for a token"
+def _page(methods: str, path: str, role: Role, where: Where, note: str = "") -> RouteRule:
+    return RouteRule(methods, path, Caller.SESSION, role, where, note)
 
+
+_BY_FORM = "a form of the session's own"
 ROUTES: tuple[RouteRule, ...] = (
-    RouteRule("GET", "/", Caller.ANYONE, note=_PAGE),
-    RouteRule("GET", "/dashboard/devices", Caller.ANYONE, note=_PAGE),
-    RouteRule("GET", "/dashboard/features", Caller.ANYONE, note=_PAGE),
+    RouteRule("GET", "/", Caller.ANYONE, note="leads to the dashboard"),
+    RouteRule("GET POST", "/dashboard/login", Caller.ANYONE, note="takes a token, and begins a session"),
+    RouteRule("GET", "/dashboard/static/{name}", Caller.ANYONE, note="styles and scripts"),
+    RouteRule("GET", "/dashboard/shared/{link}", Caller.LINK, note="one release, until the link expires"),
+    RouteRule("GET", "/dashboard/shared/{link}/live", Caller.LINK),
+    _page("POST", "/dashboard/logout", Role.NONE, Where.SOME, _BY_FORM),
+    _page("GET", "/dashboard", Role.READER, Where.SOME),
+    _page("GET", "/dashboard/live", Role.READER, Where.SOME),
+    _page("GET", "/dashboard/releases/{release_id}", Role.READER, Where.ITS),
+    _page("GET", "/dashboard/releases/{release_id}/live", Role.READER, Where.ITS, "ends when the token is revoked"),
+    _page("GET", "/dashboard/releases/{release_id}/confirm/{verb}", Role.RELEASER, Where.ITS),
+    _page("POST", "/dashboard/releases/{release_id}/{verb}", Role.RELEASER, Where.ITS, _BY_FORM),
+    _page("POST", "/dashboard/links/{release_id}", Role.READER, Where.ITS, _BY_FORM),
     RouteRule("GET", "/healthz", Caller.ANYONE, note="says `ok` only; more to the role metrics on `*`"),
     RouteRule("GET", "/v1/authority", Caller.ANYONE, note="the certificate by which clients trust the cloud"),
     _person("GET", "/metrics", Role.METRICS, Where.ALL),
@@ -91,6 +109,7 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("GET", "/v1/releases/{release_id}", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/failures", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/evidence", Role.READER, Where.ITS),
+    _person("GET", "/v1/releases/{release_id}/course", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/stream", Role.READER, Where.ITS, "ends when the token is revoked"),
     _person("POST", "/v1/releases/{release_id}/start", Role.RELEASER, Where.ITS),
     _person("POST", "/v1/releases/{release_id}/pause", Role.RELEASER, Where.ITS),
@@ -204,14 +223,29 @@ def _paths(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, frozenset[str]]]:
             yield vars(route)["path"], frozenset(vars(route)["methods"] or ())
 
 
+class SessionFinder(Protocol):
+    """Finds the owner of a session of the dashboard, by a Cookie header."""
+
+    def __call__(self, cookie_header: str) -> Identity | None: ...
+
+
 class RouteGuard:
     """ASGI middleware: answers requests that the table does not allow, and lets the others through.
 
     What is not walle's goes to `business` at once: walle's router has 40 routes to look at.
     """
 
-    def __init__(self, app: ASGIApp, access: Identifier, table: RouteTable, business: ASGIApp | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Identifier,
+        table: RouteTable,
+        business: ASGIApp | None = None,
+        *,
+        find_session: SessionFinder | None = None,
+    ) -> None:
         self._app = app
+        self._find_session = find_session
         self._access = access
         self._table = table
         self._business = business
@@ -226,6 +260,16 @@ class RouteGuard:
             allow = [(b"allow", ", ".join(methods).encode())] if methods else []
             what = "the method is not for this path" if methods else "there is nothing at this path"
             return await _refuse(send, 405 if methods else 404, what, allow, is_page=False)
+        if rule.caller is Caller.SESSION:
+            cookies = [value for name, value in scope["headers"] if name.lower() == b"cookie"]
+            cookie = b"; ".join(cookies).decode("latin-1")
+            person = self._find_session(cookie) if self._find_session is not None else None
+            if person is None:
+                return await _send_to_login(scope, send)
+            if not rule.admits(person):
+                there = " for all scenarios" if rule.where is Where.ALL else " in any scenario"
+                what = f"{person.name} does not have the role {rule.role}{there}"
+                return await _refuse(send, 403, what, [], is_page=True)
         if rule.caller is Caller.PERSON:
             authorization = _authorization(scope)
             # A browser sends a password that it was once given for /docs with every request, also one that another
@@ -249,6 +293,18 @@ class RouteGuard:
 def _authorization(scope: Scope) -> str:
     found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
     return found[0].decode("latin-1") if len(found) == 1 else ""  # of two, others may read the other one
+
+
+async def _send_to_login(scope: Scope, send: Send) -> None:
+    """Lead a browser to the login, from where it comes back; answer a script's request, or a form, with 401."""
+    headers = {name.lower(): value for name, value in scope["headers"]}
+    if scope["method"] != "GET" or b"hx-request" in headers or headers.get(b"accept") == b"text/event-stream":
+        what = "this needs a session, which begins with a login at /dashboard/login"
+        return await _refuse(send, 401, what, [(b"hx-refresh", b"true")], is_page=True)
+    query = f"?{scope['query_string'].decode('latin-1')}" if scope.get("query_string") else ""
+    came_from = urllib.parse.quote(urllib.parse.quote(scope["path"]) + query, safe="")
+    location = f"/dashboard/login?next={came_from}".encode("latin-1")
+    return await _refuse(send, 303, "log in first", [(b"location", location)], is_page=True)
 
 
 async def _refuse(send: Send, status: int, what: str, headers: Sequence[tuple[bytes, bytes]], *, is_page: bool) -> None:

@@ -1,0 +1,39 @@
+"""Tests of a release as they are shown: any entry of the evidence with a name, a value and a limit."""
+
+import json
+
+from walle.deploy.cloud.dashboard.evidence import charts_of, shown_tests
+
+EVIDENCE = {
+    "gate": {"p_good": 0.01},
+    "new": {"devices": 10},
+    "control": None,
+    "rejects": [{"test": "failed runs", "value": -1.5, "boundary": 5.0}],
+    "accepts": [{"test": "runs are good", "value": 3.5, "boundary": 3.0}],
+    "later": [{"name": "a guard", "value": 2.0, "limit": 4.0, "devices": 7, "does": "pauses"}],
+    "numbers": [1, 2, {"value": float("nan"), "limit": 1.0, "name": "broken"}, {"name": "none"}],
+}
+
+
+def test_shown_tests_any_kind_are_shown_with_those_that_accept_last() -> None:
+    found = shown_tests(EVIDENCE)
+    assert [(one["name"], one["part"], one["does"], one["devices"]) for one in found] == [
+        ("a guard", 0.5, "pauses", 7),
+        ("failed runs", 0.0, "rolls back", None),
+        ("runs are good", 1.0, "accepts", None),
+    ]
+    assert shown_tests({}) == []
+
+
+def test_charts_have_rates_where_there_were_runs() -> None:
+    points = [
+        {"at_s": 1.0, "installed": 1, "left": 0, "ok": 0, "failed": 0},
+        {"at_s": 2.0, "installed": 4, "left": 1, "ok": 30, "failed": 10},
+    ]
+    history = [{"at_s": 1.5, "state": "gray"}, {"at_s": 9.0, "state": "full"}]
+    coverage, rate = charts_of({"points": points}, history, {"p_good": 0.01, "p_bad": 0.5})
+    assert json.loads(rate["data"])["series"][0]["values"] == [None, 25.0]
+    assert [one["y"] for one in json.loads(rate["data"])["limits"]] == [1.0, 50.0]
+    assert json.loads(coverage["data"])["marks"] == [{"x": 1.5, "label": "gray"}]
+    assert "25.00 %" in rate["summary"]
+    assert charts_of({"points": []}, [], {}) == []

@@ -1,0 +1,260 @@
+"""The dashboard's releases on a real cloud: login, roles, actions with a name, what is refused, what is shown."""
+
+import asyncio
+import dataclasses
+import json
+import re
+import urllib.parse
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.dashboard.visitor import forms, visitor, words_of
+from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
+from walle.deploy.cloud.access import ANY_SCENARIO, Role
+from walle.deploy.cloud.release import ReleaseState
+
+HOSTILE = "\"'><img src=x onerror=alert(1)>\x1b[2J\u202e"
+READER = {"shop": Role.READER}
+RELEASER = {"shop": Role.RELEASER}
+
+
+@pytest_asyncio.fixture
+async def shop(tmp_path: Path) -> AsyncIterator[ShopCloud]:
+    async with shop_cloud(tmp_path, outlived=True) as found:
+        await found.push("v1")
+        yield found
+
+
+def audited(shop: ShopCloud, action: str) -> list[tuple[str, str]]:
+    folder = shop.cloud.config.folder / "audit"
+    lines = [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
+    return [(one["who"], one["subject"]) for one in lines if one["action"] == action]
+
+
+@pytest.mark.asyncio
+async def test_a_login_makes_a_session_that_scripts_and_other_sites_cannot_use(shop: ShopCloud) -> None:
+    async with httpx.AsyncClient(base_url=shop.cloud.address.url) as http:
+        for path in ("/dashboard", "/dashboard/releases/x?y=1"):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.headers["location"].startswith("/dashboard/login?next=")) == (303, True)
+        assert (await http.get("/dashboard/live", headers={"HX-Request": "true"})).status_code == 401
+        wrong = await http.post("/dashboard/login", data={"token": "walle_wrong"})
+        assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+        token = shop.cloud.home.admin_token
+        by_other = {"Sec-Fetch-Site": "cross-site"}
+        assert (await http.post("/dashboard/login", data={"token": token}, headers=by_other)).status_code == 403
+        for came_from, leads_to in (
+            ("/dashboard/releases/x?y=1", "/dashboard/releases/x?y=1"),
+            ("//evil.example/dashboard", "/dashboard"),
+            ("https://evil.example/", "/dashboard"),
+            ("/dashboard/\\evil\r\nX: y", "/dashboard"),
+            ("/dashboard/logout", "/dashboard"),
+        ):
+            answer = await http.post("/dashboard/login", data={"token": token, "next": came_from})
+            assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+        cookie = answer.headers["set-cookie"].lower()
+        assert {"httponly", "samesite=strict", "path=/dashboard"} <= {one.strip() for one in cookie.split(";")}
+        assert (await http.get("/dashboard/login")).status_code == 303
+        policy = (await http.get("/dashboard")).headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; ")
+        # The cookie is for pages alone: the API takes tokens.
+        assert (await http.get("/v1/releases")).status_code == 401
+        kept = dict(http.cookies)
+        form = forms((await http.get("/dashboard")).text)["/dashboard/logout"]
+        assert (await http.post("/dashboard/logout", data=form)).headers["location"] == "/dashboard/login"
+        http.cookies.update(kept)
+        assert (await http.get("/dashboard")).status_code == 303
+    assert ("admin", "") in audited(shop, "dashboard.login")
+
+
+@pytest.mark.asyncio
+async def test_a_reader_sees_no_buttons_and_a_releasers_name_is_in_the_audit_log(shop: ShopCloud) -> None:
+    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    address = f"/dashboard/releases/{release_id}"
+    async with (
+        visitor(shop, "ruth", READER) as ruth,
+        visitor(shop, "rolf", RELEASER) as rolf,
+        visitor(shop, "otto", {"bank": Role.RELEASER}) as otto,
+    ):
+        assert "confirm/" not in await ruth.get(address)
+        await ruth.get(f"{address}/confirm/rollback", 403)
+        key = forms(await ruth.get("/dashboard"))["/dashboard/logout"]["form_key"]
+        assert (await ruth.http.post(f"{address}/rollback", data={"form_key": key})).status_code == 403
+        for path in (address, f"{address}/live", f"{address}/confirm/rollback", "/dashboard/releases/none-v1-7"):
+            assert "does not exist" in await otto.get(path, 404)
+        assert release_id not in await otto.get("/dashboard")
+        assert release_id in await ruth.get("/dashboard")
+        # A form of another session, of none, or that another site sends, does nothing.
+        for data, headers in (
+            ({"form_key": key}, {}),
+            ({}, {}),
+            (
+                forms(await rolf.get(f"{address}/confirm/rollback"))[f"{address}/rollback"],
+                {"Sec-Fetch-Site": "cross-site"},
+            ),
+        ):
+            assert (await rolf.http.post(f"{address}/rollback", data=data, headers=headers)).status_code == 403
+        assert (await shop.releases.get(release_id))["state"] == "created"
+        assert audited(shop, "release.rollback") == []
+        done = await rolf.act(release_id, "rollback", reason="it is slow")
+        assert (done.status_code, done.headers["location"]) == (303, f"{address}?did=rollback")
+        assert audited(shop, "release.rollback") == [("rolf", release_id)]
+        text = words_of(await rolf.get(done.headers["location"]))
+        assert "You rolled the release back." in text
+        assert "by rolf: it is slow" in text
+
+
+@pytest.mark.asyncio
+async def test_of_two_people_who_press_at_once_the_second_is_told(shop: ShopCloud) -> None:
+    release_id = await shop.release("v1", beta=["nobody"])
+    await shop.until(release_id, "beta")
+    address = f"/dashboard/releases/{release_id}"
+    async with visitor(shop, "anna", RELEASER) as anna, visitor(shop, "bert", RELEASER) as bert:
+        form_a, form_b = [forms(await one.get(f"{address}/confirm/pause"))[f"{address}/pause"] for one in (anna, bert)]
+        answers = await asyncio.gather(
+            anna.http.post(f"{address}/pause", data=form_a), bert.http.post(f"{address}/pause", data=form_b)
+        )
+        assert sorted(one.status_code for one in answers) == [303, 409]
+        late = max(answers, key=lambda one: one.status_code)
+        first = "anna" if answers[0].status_code == 303 else "bert"
+        assert f"Nothing was done: release {release_id} is paused and takes no Pause" in words_of(late.text)
+        assert f"The last to act was {first} (pause)" in words_of(late.text)
+        assert f"{address}/confirm/resume" in late.text  # the page shows what can be done now
+        # Who saw an earlier pause does not overrule a later one.
+        stale = forms(await anna.get(f"{address}/confirm/resume"))[f"{address}/resume"]
+        assert (await bert.act(release_id, "resume")).status_code == 303
+        assert (await bert.act(release_id, "pause")).status_code == 303
+        answer = await anna.http.post(f"{address}/resume", data=stale)
+        assert (answer.status_code, "look at why it is paused now" in answer.text) == (409, True)
+        assert (await shop.releases.get(release_id))["state"] == "paused"
+        # A rollback is never refused for what was seen.
+        stale = forms(await anna.get(f"{address}/confirm/rollback"))[f"{address}/rollback"]
+        assert (await bert.act(release_id, "resume")).status_code == 303
+        assert (await anna.http.post(f"{address}/rollback", data=stale)).status_code == 303
+
+
+@pytest.mark.asyncio
+async def test_a_read_only_link_shows_one_release_without_a_login(shop: ShopCloud) -> None:
+    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    other_id = (await shop.releases.create("shop", "count", "v1", policy={"app_version": ">1"}))["id"]
+    async with visitor(shop, "anna", RELEASER) as anna, httpx.AsyncClient(base_url=shop.cloud.address.url) as http:
+        page = await anna.press(f"/dashboard/links/{release_id}", f"/dashboard/releases/{release_id}", hours="1")
+        (link,) = re.findall(r'value="(/dashboard/shared/[^"]+)"', page.text)
+        wrong = await anna.press(f"/dashboard/links/{release_id}", f"/dashboard/releases/{release_id}", hours="9999")
+        assert wrong.status_code == 422
+        shared = await http.get(link)
+        assert (shared.status_code, release_id in shared.text, other_id in shared.text) == (200, True, False)
+        assert "<form" not in shared.text
+        assert "confirm/" not in shared.text
+        assert "<header" not in shared.text
+        async with http.stream("GET", f"{link}/live") as live:
+            assert live.headers["content-type"].startswith("text/event-stream")
+        assert (
+            await http.get("/dashboard", headers={"Cookie": f"walle_session={link.rpartition('/')[2]}"})
+        ).status_code == 303
+        for changed in (link[:-1] + ("A" if link[-1] != "A" else "B"), "/dashboard/shared/x.y"):
+            assert (await http.get(changed)).status_code == 403
+        assert audited(shop, "dashboard.link") == [("anna", release_id)]
+        shop.cloud.gateway._home.access.revoke("anna")
+        assert (await http.get(link)).status_code == 403
+
+
+@pytest.mark.asyncio
+async def test_thousands_of_releases_come_in_pages_by_state_and_search(shop: ShopCloud) -> None:
+    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    service = shop.cloud.releases
+    first = await service.get(release_id)
+    for number in range(2, 1500):
+        state = ReleaseState.ROLLED_BACK if number % 100 == 0 else ReleaseState.FULL
+        name = f"count-v1-{number}"
+        service._releases[name] = dataclasses.replace(first, id=name, number=number, state=state, reason="why " + name)
+    async with visitor(shop, "anna", READER) as anna:
+        seen, address = [], "/dashboard?show=over"
+        text = await anna.get(address)
+        assert "14 releases" in words_of(text)
+        assert re.findall(r'href="/dashboard/releases/([^"]+)"', text)[:2] == ["count-v1-1400", "count-v1-1300"]
+        assert "why count-v1-1400" in text
+        address = "/dashboard"
+        for _ in range(3):
+            text = await anna.get(address)
+            seen += re.findall(r'href="/dashboard/releases/([^"]+)"', text)
+            (address,) = (one.replace("&amp;", "&") for one in re.findall(r'rel="next" href="([^"]+)"', text))
+        assert seen == [f"count-v1-{number}" for number in range(1499, 1499 - 150, -1)]
+        assert "1 release." in words_of(await anna.get("/dashboard?search=V1-1234"))
+    pages, before = [], 0
+    while True:
+        answer = await shop.http.get(f"/v1/releases?limit=600&before={before}&state=full&state=gray")
+        pages.append(len(answer.json()))
+        before = int(answer.headers["X-Walle-Before"])
+        assert answer.headers["X-Walle-Total"] == "1484"
+        if not before:
+            break
+    assert pages == [600, 600, 284]
+    assert len((await shop.http.get("/v1/releases")).json()) == 1499  # as before there were pages
+
+
+@pytest.mark.asyncio
+async def test_what_authors_and_devices_write_is_text(shop: ShopCloud, tmp_path: Path) -> None:
+    main = f"def execute(ctx, trigger):\n    ctx.log({HOSTILE!r})\n    raise ValueError({HOSTILE!r})\n"
+    await shop.push("v2", main=main)
+    gate = {"p_good": 0.98, "p_bad": 0.99, "alpha": 0.01, "beta": 0.01, "trial_runs": 1_000}
+    async with (
+        shop.device(tmp_path / "d0", attributes={"os": HOSTILE}) as device,
+        visitor(shop, "anna", READER) as anna,
+    ):
+        release_id = await shop.release("v2", beta=["d0"], gate=gate)
+        user = User(device)
+        await user.until(lambda: device.counts.runs_failed >= 2)
+        await device.settled()
+
+        async def is_known() -> bool:
+            return "alert(1)" in await anna.get(f"/dashboard/releases/{release_id}")
+
+        await until(is_known)
+        page = await anna.get(f"/dashboard/releases/{release_id}")
+        assert "<img" not in page
+        assert "onerror=alert(1)&gt;" in page
+        assert not {"\x1b", "\u202e"} & set(page)
+        assert re.search(r"main\.py:3", page)
+        async with anna.http.stream("GET", f"/dashboard/releases/{release_id}/live") as answer:
+            lines = []
+            async for line in answer.aiter_lines():
+                lines.append(line)
+                if not line and any(one.startswith("data:") for one in lines):
+                    break
+        assert "<img" not in "\n".join(lines)
+        quoted = urllib.parse.quote(HOSTILE, safe="")
+        for path in (
+            f"/dashboard?search={quoted}",
+            f"/dashboard/releases/{quoted}",
+            f"/dashboard/login?next={quoted}",
+        ):
+            answer = await anna.http.get(path, headers={"Cookie": ""} if "login" in path else {})
+            assert "<img" not in answer.text
+
+
+@pytest.mark.asyncio
+async def test_a_live_page_follows_the_release_and_ends_with_its_token(shop: ShopCloud) -> None:
+    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    async with visitor(shop, "anna", {ANY_SCENARIO: Role.READER}) as anna:
+        async with (
+            asyncio.timeout(60),
+            anna.http.stream("GET", f"/dashboard/releases/{release_id}/live") as answer,
+        ):
+            lines = answer.aiter_lines()
+            async for line in lines:
+                if "state created" in line:
+                    break
+            await shop.releases.rollback(release_id)
+            async for line in lines:
+                if "state rolled_back" in line:
+                    break
+            shop.cloud.gateway._home.access.revoke("anna")
+            async for _ in lines:
+                pass
+        assert (await anna.http.get("/dashboard")).status_code == 303
