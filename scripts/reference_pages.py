@@ -1,4 +1,4 @@
-"""Writer of docs/reference/{cli,http,routes}.md from the command line and the API themselves.
+"""Writer of docs/reference/{cli,http,metrics,routes}.md from the command line, the API and the table of metrics.
 
 python scripts/reference_pages.py           # writes them
 python scripts/reference_pages.py --check   # exit status 1 if one of them is not as it would be written
@@ -20,6 +20,7 @@ from walle.deploy.cloud.api import device_router, release_router, watch_router
 from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.exclusive_api import cen_router, exclusive_router
+from walle.deploy.cloud.metrics import MAX_RELEASES, METRICS
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.routes import BUSINESS, ROUTES, Caller
 from walle.deploy.cloud.targeting_api import targeting_router
@@ -59,6 +60,20 @@ pages of `/docs` take the token as a password (Basic). What a caller may not see
 
 Each role may do what the one before it may: {", ".join(f"`{role}`" for role in Role if role)}. Roles are given by
 scenario, or for all of them as `*`; `metrics` and `admin` for `*` only.
+"""
+
+
+_METRICS_HEAD = f"""{_HOW}
+
+# Metrics
+
+`GET /metrics` of a cloud's gateway answers these in Prometheus' text format, to a token of the role `metrics` on `*`. A
+test compares this table with what a running cloud answers. Alert rules and a Grafana dashboard on them are in
+`packaging/monitoring/`; [how to operate](../how-to/operate.md) says how to use them.
+
+Units are Prometheus' base units. The unit "timestamp" is a time in seconds since the Unix epoch: `time() - NAME` is how
+long ago that was. The values of labels are bounded, and no label has a device's id. A release has series of its own
+while it is under way or bakes, or is the latest full one of its task, for at most {MAX_RELEASES} releases.
 """
 
 
@@ -215,7 +230,22 @@ def routes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"cli.md": cli_page, "http.md": http_page, "routes.md": routes_page}
+def metrics_page() -> str:
+    """Return docs/reference/metrics.md."""
+    lines = [_METRICS_HEAD]
+    part = ""
+    for metric in METRICS.values():
+        if metric.part != part:
+            lines += [""] if part else []
+            part = metric.part
+            lines.append(f"## {part}\n\n| name | type | unit | labels | meaning |\n| --- | --- | --- | --- | --- |")
+        labels = "; ".join(f"`{name}`: {_cell(values)}" for name, values in metric.labels.items())
+        cells = (f"`{metric.name}`", metric.type.value, metric.unit, labels, f"{_cell(metric.help)}.")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"cli.md": cli_page, "http.md": http_page, "metrics.md": metrics_page, "routes.md": routes_page}
 
 
 def main() -> int:

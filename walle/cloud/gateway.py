@@ -1,7 +1,6 @@
 """Gateway node: HTTP with the push answer, and the tunnel; all that devices and engineers connect to."""
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -18,6 +17,7 @@ from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.background import in_background
 from walle.cloud.business_app import load_app
 from walle.cloud.config import CloudConfig
+from walle.cloud.disk_watch import DiskWatch
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving
@@ -32,6 +32,7 @@ from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
+from walle.cloud.upload_delays import UploadDelays
 from walle.cloud.uploads_watch import UploadsWatch
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.api import (
@@ -44,6 +45,7 @@ from walle.deploy.cloud.api import (
     watch_router,
 )
 from walle.deploy.cloud.attribute_api import attribute_router
+from walle.deploy.cloud.audit import HEAD_FILE
 from walle.deploy.cloud.audit_api import audit_router
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.device_api import registry_router
@@ -52,6 +54,7 @@ from walle.deploy.cloud.exclusive_api import DeviceKey, cen_router, exclusive_ro
 from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
+from walle.deploy.cloud.http_durations import HttpDurations
 from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
@@ -74,7 +77,6 @@ from walle.protocol import DEVICE_HEADER, MAX_DICTIONARY_BYTES, Profile
 
 _LOG = logging.getLogger(__name__)
 
-_DELAYS_KEPT = 50_000
 _NOTE_S = 2.0  # between two times that the devices that were seen are listed
 _RENEW_S = 86_400.0  # between two looks at the certificate
 
@@ -115,7 +117,8 @@ class GatewayNode:
         self._answerer = Answerer(budget=self._pulls)
         self._feed = TableFeed(self._answerer)
         self._tables = TablePublisher(self._feed, self._clock)
-        self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
+        self._delays = UploadDelays()
+        self._durations = HttpDurations()
         self._undo = contextlib.AsyncExitStack()
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
@@ -179,6 +182,9 @@ class GatewayNode:
                 "identity": self._identity,
                 "tokens": access,
                 "stored files": ScrubWatch(self._home.folder),
+                "disk": DiskWatch(self._home.folder, self._home.audit.folder / HEAD_FILE),
+                "delays": self._delays,
+                "requests": self._durations,
             }
             if self._pulls is not None:
                 parts["pulls"] = self._pulls
@@ -187,7 +193,7 @@ class GatewayNode:
             # A device sends its profile to /cen for its groups, without its tasks, which would all seem to be due.
             pushing = WallePush(RequestNotes(app), self._answerer, identify, except_under="/cen/")
             pushing_business = None if business is None else WallePush(business, self._answerer, identify)
-            guarded = RouteGuard(pushing, access, table, pushing_business)
+            guarded = RouteGuard(pushing, access, table, pushing_business, durations=self._durations)
             front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies, self._space)
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, access, parts))
@@ -241,7 +247,7 @@ class GatewayNode:
             settings,
             on_request=inference.answer,
             dictionaries=self._dictionary,
-            on_stored=self._delays_ms.extend,
+            on_stored=self._delays.add,
         )
 
     def _watch(self, tunnel: TunnelService | TunnelProcesses) -> TunnelWatch:
@@ -375,7 +381,7 @@ class GatewayNode:
         return await asyncio.to_thread(read)
 
     async def _note_batch(self, batch: list[Received]) -> None:
-        self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
+        self._delays.add(received.received_ms - received.sent_ms for received in batch)
 
     async def _read_uploaded(self) -> None:
         """Answer by the uploaded attributes of now."""
@@ -419,7 +425,7 @@ class GatewayNode:
         tunnel = self._tunnel
         states = [tunnel.state()] if isinstance(tunnel, TunnelService) else [*tunnel.states(), *tunnel.ended()]
         connections = sum(state.counts["connections"] for state in states)
-        return GatewayStats(await self._uploads.count(), connections, tuple(self._delays_ms))
+        return GatewayStats(await self._uploads.count(), connections, tuple(self._delays.latest_ms))
 
     async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
         """Return stored uploads of a topic with their positions, in the order of receipt, from past `after` on."""

@@ -5,14 +5,14 @@ frozen dataclasses: both the services and handles to them in other processes imp
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Header, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -25,6 +25,7 @@ from walle.deploy.cloud.disk_space import DiskFullError
 from walle.deploy.cloud.failure_groups import FailureGroup
 from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.journal import JournalError, Transition
+from walle.deploy.cloud.metrics import MAX_RELEASES
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.pages import Page
 from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy
@@ -33,10 +34,11 @@ from walle.deploy.cloud.release import (
     DEFAULT_BETA_COUNT,
     DEFAULT_STEPS,
     Release,
+    ReleaseOverview,
     ReleaseRequest,
-    ReleaseState,
     TransitionError,
 )
+from walle.deploy.cloud.release_metrics import alarm_metrics, push_metrics, release_metrics
 from walle.deploy.cloud.release_service import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.errors import ConfigError, DeployError, WalleError
@@ -66,6 +68,7 @@ class Releases(Protocol):
     async def typed_policy(self, policy: Policy) -> Policy: ...
     async def get(self, release_id: str) -> Release: ...
     async def all(self) -> tuple[Release, ...]: ...
+    async def overview(self, limit: int) -> ReleaseOverview: ...
     async def history(self, release_id: str) -> list[Transition]: ...
     async def start(self, release_id: str) -> Release: ...
     async def pause(self, release_id: str) -> Release: ...
@@ -80,6 +83,7 @@ class Outcomes(Protocol):
 
     async def take(self, batch: OutcomeBatch) -> None: ...
     async def totals(self, release_id: str) -> Totals: ...
+    async def totals_of(self, release_ids: Sequence[str]) -> dict[str, Totals]: ...
     async def failures(self, release_id: str) -> tuple[list[FailureGroup], int]: ...
     async def evidence(self, release_id: str) -> dict[str, Any]: ...
     async def alarms(self) -> Mapping[str, int]: ...
@@ -416,77 +420,24 @@ def watch_router(
     async def metrics(authorization: Annotated[str, Header()] = "") -> Response:
         """Return metrics for Prometheus; this needs the role `metrics` for all scenarios."""
         check_role(identify(access, authorization), ANY_SCENARIO, Role.METRICS)
-        known = await releases.all()
-        shown = [(release, await outcomes.totals(release.id)) for release in known if not release.state.terminal]
+        overview = await releases.overview(MAX_RELEASES)
+        totals = await outcomes.totals_of([release.id for release in overview.in_use])
+        found = release_metrics(overview, totals) + push_metrics(answerer) + alarm_metrics(await outcomes.alarms())
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Metrics(known, shown, answerer, await outcomes.alarms()))
-        for part in watched.values():
-            registry.register(_PartMetrics(part))
+        registry.register(_Metrics([*found, *(metric for part in watched.values() for metric in part.metrics())]))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
 
 
-class _PartMetrics(Collector):
-    def __init__(self, part: WatchedPart) -> None:
-        self._part = part
-
-    def collect(self) -> list[Metric]:
-        return self._part.metrics()
-
-
 class _Metrics(Collector):
-    """One scrape's numbers. Per-release series end with the release, so that their number stays bounded."""
+    """The metrics of one scrape."""
 
-    def __init__(
-        self,
-        known: tuple[Release, ...],
-        shown: list[tuple[Release, Totals]],
-        answerer: Answerer,
-        alarms: Mapping[str, int],
-    ) -> None:
-        self._alarms = alarms
-        self._known = known
-        self._shown = shown
-        self._answerer = answerer
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> list[Metric]:
-        profiles = CounterMetricFamily("walle_profiles", "Profiles checked by this gateway", labels=["kind"])
-        for kind in ("repeated", "fresh", "broken", "foreign", "asked"):
-            profiles.add_metric([kind], getattr(self._answerer, kind))
-        answered = CounterMetricFamily("walle_profiles_answered", "Fresh profiles that were answered with directives")
-        answered.add_metric([], self._answerer.answered)
-        generation = GaugeMetricFamily("walle_table_generation", "Generation of this gateway's release table")
-        generation.add_metric([], self._answerer.table.generation)
-        states = GaugeMetricFamily("walle_releases", "Releases by state", labels=["state"])
-        for state in ReleaseState:
-            states.add_metric([state.value], sum(release.state is state for release in self._known))
-        devices = GaugeMetricFamily(
-            "walle_release_devices", "Devices that reported this of the release", labels=["release", "task", "what"]
-        )
-        executions = CounterMetricFamily(
-            "walle_release_executions", "Executions reported for the release", labels=["release", "task", "result"]
-        )
-        for release, totals in self._shown:
-            labels = [release.id, release.request.name]
-            for what in ("installed", "rejected", "reverted", "removed"):
-                devices.add_metric([*labels, what], getattr(totals, what))
-            for result in ("ok", "failed"):
-                executions.add_metric([*labels, result], getattr(totals, result))
-        hindered = GaugeMetricFamily(
-            "walle_release_hindered_devices",
-            "Devices that could not install the release's version, by what is at fault",
-            labels=["release", "task", "at_fault"],
-        )
-        for release, totals in self._shown:
-            for what, count in totals.hindered.items():
-                hindered.add_metric([release.id, release.request.name, what], count)
-        alarms = CounterMetricFamily(
-            "walle_device_alarms", "Alarms that devices reported of answers and clocks", labels=["kind"]
-        )
-        for kind, count in self._alarms.items():
-            alarms.add_metric([kind], count)
-        return [profiles, answered, generation, states, devices, executions, hindered, alarms]
+        return self._metrics
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -42,7 +42,7 @@ MAX_TEXT_CHARS = 500  # of each text in a record
 MAX_DETAILS_BYTES = 16 << 10
 MAX_OWED = 1_000
 _FIRST = "0" * 64  # the hash before the first record
-_HEAD_FILE = "head.json"
+HEAD_FILE = "head.json"
 _SEGMENT = "[0-9]" * 12 + ".jsonl"
 _LOG = logging.getLogger(__name__)
 
@@ -393,7 +393,7 @@ class AuditLog:
         signature, public_key = self._sign(AuditHead.signed_bytes(self._number, self._hash, at_s))
         encoded = [base64.b64encode(one).decode() for one in (public_key, signature)]
         head = AuditHead(self._number, self._hash, at_s, *encoded)
-        write_file(self.folder / _HEAD_FILE, head.to_json())
+        write_file(self.folder / HEAD_FILE, head.to_json())
         return head
 
     def _append_or_owe(self, action: str, fields: AuditFields, must: bool) -> None:
@@ -450,11 +450,11 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
     """
     faults: list[AuditFault] = []
     named = [(f"head of {head.at_s:.0f}", head) for head in heads]
-    if (folder / _HEAD_FILE).exists():
+    if (folder / HEAD_FILE).exists():
         try:
-            named.append((_HEAD_FILE, AuditHead.load(folder / _HEAD_FILE)))
+            named.append((HEAD_FILE, AuditHead.load(folder / HEAD_FILE)))
         except AuditError as error:
-            faults.append(AuditFault(_HEAD_FILE, 0, str(error)))
+            faults.append(AuditFault(HEAD_FILE, 0, str(error)))
     wanted = {head.number for _, head in named}
     hashes: dict[int, str] = {}  # of the records that heads name
     records = 0
@@ -497,8 +497,8 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
                 removed[record.details.get("last", 0)] = str(record.details.get("hash", ""))
     if segments and first_before != _FIRST and removed.get(first - 1) != first_before:
         faults.append(AuditFault(segments[0].name, 0, f"the records before {first} are missing, and none says why"))
-    if number >= first - 1 + HEAD_EVERY and not (folder / _HEAD_FILE).exists():
-        faults.append(AuditFault(_HEAD_FILE, 0, "is missing"))
+    if number >= first - 1 + HEAD_EVERY and not (folder / HEAD_FILE).exists():
+        faults.append(AuditFault(HEAD_FILE, 0, "is missing"))
     faults += _check_heads(named, public_key, hashes, number)
     return Verification(records, first, number, before, tuple(faults))
 

@@ -66,6 +66,8 @@ class Totals:
     stage_broken: int = 0
     control_devices: int = 0
     verdict: str = ""
+    cause: str = ""  # of a pause by the gate, as a key
+    heard_s: float = 0.0  # time at which a further device last counted at the step; 0 where none is judged
 
     @property
     def failure_rate(self) -> float:
@@ -124,6 +126,8 @@ class _Evidence:
             stage_broken=monitor.broken_devices if monitor else 0,
             control_devices=monitor.control_devices if monitor else 0,
             verdict=monitor.verdict.value if monitor else "",
+            cause=monitor.cause if monitor else "",
+            heard_s=monitor.heard_s if monitor else 0.0,
         )
 
     def reason(self) -> str:
@@ -339,6 +343,10 @@ class MonitorService:
         """Return the counts of a release, zeros where it is unknown."""
         evidence = self._evidence.get(release_id)
         return evidence.totals() if evidence else Totals()
+
+    async def totals_of(self, release_ids: Sequence[str]) -> dict[str, Totals]:
+        """Return the counts of several releases, in one call."""
+        return {release_id: await self.totals(release_id) for release_id in release_ids}
 
     async def evidence(self, release_id: str) -> dict[str, Any]:
         """Return the evidence of the step that is or was judged last, as `Monitor.evidence`; empty where none was."""

@@ -32,6 +32,7 @@ from walle.deploy.cloud.release import (
     Pause,
     Release,
     ReleaseEvent,
+    ReleaseOverview,
     ReleaseRequest,
     ReleaseRequestError,
     ReleaseState,
@@ -262,6 +263,10 @@ class ReleaseService:
     async def all(self) -> tuple[Release, ...]:
         """Return every release, newest first."""
         return tuple(sorted(self._releases.values(), key=lambda release: -release.number))
+
+    async def overview(self, limit: int) -> ReleaseOverview:
+        """Return the number of releases in each state, and the `limit` newest of those that are in use."""
+        return ReleaseOverview.of(self._releases.values(), limit)
 
     async def exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes:
         """Return the signed list of the exclusive files of a device's key (`walle.protocol.ExclusiveList`).

@@ -376,6 +376,7 @@ def _sum(states: list[TunnelState]) -> TunnelState:
         held={},
         held_bytes=0,
         stored=sum(state.stored for state in states),
+        commits=sum(state.commits for state in states),
         pump_failures=sum(state.pump_failures for state in states),
         counts=dict(counts),
         refusals=dict(refusals),
