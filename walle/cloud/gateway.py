@@ -30,6 +30,7 @@ from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, Releases
 from walle.cloud.pull_sizes import PullSizes
 from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.table_publisher import TablePublisher
+from walle.cloud.tracing import Tracer, exporter
 from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.upload_delays import UploadDelays
@@ -114,7 +115,9 @@ class GatewayNode:
         self._sizes = PullSizes(self._home.files)
         rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
         self._pulls = PullBudget(rate, self._clock, self._sizes.of) if any(rate) else None
-        self._answerer = Answerer(budget=self._pulls)
+        self._tracer: Tracer | None = None
+        ratio = config.trace_ratio if config.traces else 0.0
+        self._answerer = Answerer(budget=self._pulls, trace_ratio=ratio)
         self._feed = TableFeed(self._answerer)
         self._tables = TablePublisher(self._feed, self._clock)
         self._delays = UploadDelays()
@@ -129,14 +132,18 @@ class GatewayNode:
         """Serve, and return where.
 
         Raises:
-            ConfigError: the business app or HTTP's certificate cannot be loaded, a route has no entry
-                in the table of routes, a retention rule or the quota cannot be read, or git is missing.
+            ConfigError: the exporter of traces cannot be made, the business app or HTTP's certificate cannot be loaded,
+                a route has no entry in the table of routes, a retention rule or the quota cannot be read, or git is
+                missing.
             IngestError: the store of uploads cannot be opened.
             TunnelProcessError: a tunnel process cannot start.
             OSError: a port is taken.
         """
         config = self._config
         await asyncio.to_thread(check_git)
+        if config.traces and self._tracer is None:
+            tracer = self._tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
+            self._answerer.on_directives = tracer.answered
         self._identity = IdentityWatch(identities, self._clock)
         await self._identity.start()
         self._feed.open(self._identity.session_key, self._identity.revocations)
@@ -241,6 +248,7 @@ class GatewayNode:
             device_ca_pem=self._identity.ca_pem,
             drain_to=drain_to,
             device_quota=DeviceQuota.parse(config.device_quota),
+            trace_ratio=0.0 if self._tracer is None else config.trace_ratio,
         )
         return TunnelProcesses(
             config.tunnel_processes,
@@ -248,6 +256,7 @@ class GatewayNode:
             on_request=inference.answer,
             dictionaries=self._dictionary,
             on_stored=self._delays.add,
+            on_traced=None if self._tracer is None else self._tracer.stored,
         )
 
     def _watch(self, tunnel: TunnelService | TunnelProcesses) -> TunnelWatch:
@@ -267,6 +276,8 @@ class GatewayNode:
         What was not acknowledged the devices send again.
         """
         await self._undo.aclose()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def _app(
         self, releases: ReleasesPeer, monitor: MonitorPeer, identities: IdentityPeer, authority: Authority
@@ -279,13 +290,15 @@ class GatewayNode:
             dependencies=[Depends(HTTPBearer(auto_error=False))],  # a field for the token on /docs; the guard checks it
         )
         install_error_handlers(app)
-        access, log = self._home.access, self._home.audit
+        access, log, tracer = self._home.access, self._home.audit, self._tracer
         audit = RequestAudit(log)
         app.include_router(release_router(releases, monitor, access, audit))
         app.include_router(signature_router(releases, access, audit))
         app.include_router(audit_router(log, access))
         app.include_router(identity_router(identities, access, audit))
-        app.include_router(device_router(monitor, self._identity.verifier.device_id))
+        app.include_router(
+            device_router(monitor, self._identity.verifier.device_id, None if tracer is None else tracer.reported)
+        )
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access, identities.states))
         uploaded = self._home.uploaded
@@ -382,6 +395,8 @@ class GatewayNode:
 
     async def _note_batch(self, batch: list[Received]) -> None:
         self._delays.add(received.received_ms - received.sent_ms for received in batch)
+        if self._tracer is not None:
+            self._tracer.stored(batch, self._clock.time())
 
     async def _read_uploaded(self) -> None:
         """Answer by the uploaded attributes of now."""

@@ -5,7 +5,7 @@ frozen dataclasses: both the services and handles to them in other processes imp
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Header, Request, Response
@@ -341,8 +341,13 @@ def _safe_map(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _safe(one) for key, one in plain.items()}
 
 
-def device_router(outcomes: Outcomes, identify: IdentifyDevice) -> APIRouter:
-    """Return the routes that devices call: /v1/outcomes and /v1/checkin, with a session of the device."""
+def device_router(
+    outcomes: Outcomes, identify: IdentifyDevice, on_batch: Callable[[OutcomeBatch], None] | None = None
+) -> APIRouter:
+    """Return the routes that devices call: /v1/outcomes and /v1/checkin, with a session of the device.
+
+    `on_batch` is called with each report that was taken.
+    """
     router = APIRouter(prefix="/v1", tags=["devices"])
 
     @router.post("/outcomes", status_code=204)
@@ -363,6 +368,8 @@ def device_router(outcomes: Outcomes, identify: IdentifyDevice) -> APIRouter:
             what = f"the outcomes are of device {batch.device_id[:100]!r}, the session of {sender[:100]!r}"
             raise AccessError(403, f"{what}; a device reports its own outcomes only")
         await outcomes.take(batch)
+        if on_batch is not None and batch.traces:
+            on_batch(batch)
 
     @router.post("/checkin", status_code=204)
     async def check_in(request: Request) -> None:
