@@ -207,13 +207,13 @@ def test_wrong_shares_and_addresses_are_refused_or_ignored() -> None:
 def test_the_exporter_follows_the_standard_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     with otlp_receiver() as spans:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", spans.url)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=shop")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-scope=shop")
         monkeypatch.setenv("OTEL_SERVICE_NAME", "our-cloud")
         tracer = Tracer(1.0, exporter(FROM_ENVIRONMENT), SystemClock())
         tracer.stored([_upload("d0", 5)], 1.0)
         tracer.close()
     assert spans.services == {"our-cloud"}
-    assert spans.headers[0]["x-tenant"] == "shop"
+    assert spans.headers[0]["x-scope"] == "shop"
 
 
 def test_the_vectors_of_the_protocol_page_are_what_the_code_and_a_second_writing_make() -> None:

@@ -11,7 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Spans:
-    """What came so far. `url` is the receiver's address."""
+    """Spans that came so far. `url` is the receiver's address."""
 
     def __init__(self, url: str) -> None:
         self.url = url

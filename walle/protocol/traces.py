@@ -17,7 +17,7 @@ MAX_TIME_US = 1 << 53
 
 
 class TraceKind(enum.StrEnum):
-    """What a trace follows."""
+    """Kind of what a trace follows."""
 
     INSTALL = "install"  # from the answer with a directive to the activation; its key is RELEASE:VERSION
     RUN = "run"  # from an event to the consumer of its outputs; its key is the event's arrival, milliseconds since 1970
