@@ -1,4 +1,4 @@
-"""Writer of docs/reference/{cli,http,routes,walle-toml}.md from the command line and the API themselves.
+"""Writer of docs/reference/{cli,http,metrics,routes,walle-toml}.md from the command line, the API and their tables.
 
 python scripts/reference_pages.py           # writes them
 python scripts/reference_pages.py --check   # exit status 1 if one of them is not as it would be written
@@ -22,6 +22,7 @@ from walle.deploy.cloud.api import device_router, release_router, watch_router
 from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.exclusive_api import cen_router, exclusive_router
+from walle.deploy.cloud.metrics import MAX_RELEASES, METRICS
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.routes import BUSINESS, ROUTES, Caller
 from walle.deploy.cloud.targeting_api import targeting_router
@@ -70,6 +71,20 @@ _TOML_HEAD = f"""{_HOW}
 The options of `walle cloud up`, by section: `walle cloud up FOLDER --config walle.toml`. An option on the command line
 goes first, then its variable of the environment, then the file; a key that does not exist is an error with its line.
 Paths are relative to the file. `walle cloud config walle.toml` checks a file, and prints every key with its value.
+"""
+
+
+_METRICS_HEAD = f"""{_HOW}
+
+# Metrics
+
+`GET /metrics` of a cloud's gateway answers these in Prometheus' text format, to a token of the role `metrics` on `*`. A
+test compares this table with what a running cloud answers. Alert rules and a Grafana dashboard on them are in
+`packaging/monitoring/`; [how to operate](../how-to/operate.md) says how to use them.
+
+Units are Prometheus' base units. The unit "timestamp" is a time in seconds since the Unix epoch: `time() - NAME` is how
+long ago that was. The values of labels are bounded, and no label has a device's id. A release has series of its own
+while it is under way or bakes, or is the latest full one of its task, for at most {MAX_RELEASES} releases.
 """
 
 
@@ -248,7 +263,28 @@ def _toml_type(default: Any) -> str:
     return kinds.get(type(default), "text")
 
 
-PAGES = {"cli.md": cli_page, "http.md": http_page, "routes.md": routes_page, "walle-toml.md": walle_toml_page}
+def metrics_page() -> str:
+    """Return docs/reference/metrics.md."""
+    lines = [_METRICS_HEAD]
+    part = ""
+    for metric in METRICS.values():
+        if metric.part != part:
+            lines += [""] if part else []
+            part = metric.part
+            lines.append(f"## {part}\n\n| name | type | unit | labels | meaning |\n| --- | --- | --- | --- | --- |")
+        labels = "; ".join(f"`{name}`: {_cell(values)}" for name, values in metric.labels.items())
+        cells = (f"`{metric.name}`", metric.type.value, metric.unit, labels, f"{_cell(metric.help)}.")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {
+    "cli.md": cli_page,
+    "http.md": http_page,
+    "metrics.md": metrics_page,
+    "routes.md": routes_page,
+    "walle-toml.md": walle_toml_page,
+}
 
 
 def main() -> int:

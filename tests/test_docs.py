@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "docs/paper-map.md", *sorted((ROOT / "docs/adr").glob("*.md"))]
 
-_FOLDERS = ("walle", "tests", "docs", "apps", "benchmarks", "loadtest", "scripts", "cmake")
+_FOLDERS = ("walle", "tests", "docs", "apps", "benchmarks", "packaging", "loadtest", "scripts", "cmake")
 _SUFFIXES = (".py", ".cpp", ".h", ".inc", ".md", ".toml", ".json", ".sh", ".cmake")
 # Files of a task, a bundle or a device's state, which are not in the repository.
 _NOT_OURS = {

@@ -116,9 +116,9 @@ def received_bytes(metrics: str) -> int:
     """Return the bytes that devices sent through the tunnel, from the text of /metrics."""
     for line in metrics.splitlines():
         name, _, value = line.partition(" ")
-        if name == "walle_tunnel_bytes_in_total":
+        if name == "walle_tunnel_received_bytes_total":
             return int(float(value))
-    raise ValueError("the cloud's /metrics has no walle_tunnel_bytes_in_total")
+    raise ValueError("the cloud's /metrics has no walle_tunnel_received_bytes_total")
 
 
 async def serve(folder: Path, http_port: int, tunnel_port: int) -> None:

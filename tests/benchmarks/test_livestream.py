@@ -234,9 +234,9 @@ def test_cpu_time_and_memory_of_a_process_and_its_children() -> None:
 
 
 def test_received_bytes_are_read_from_the_metrics() -> None:
-    text = "# HELP walle_tunnel_bytes_in_total x\nwalle_tunnel_bytes_in_total 1.2345e+07\n"
+    text = "# HELP walle_tunnel_received_bytes_total x\nwalle_tunnel_received_bytes_total 1.2345e+07\n"
     assert received_bytes(text) == 12_345_000
-    with pytest.raises(ValueError, match="walle_tunnel_bytes_in_total"):
+    with pytest.raises(ValueError, match="walle_tunnel_received_bytes_total"):
         received_bytes("other 1\n")
 
 

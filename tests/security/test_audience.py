@@ -235,7 +235,7 @@ async def test_wrong_device_an_answer_of_the_real_cloud_is_for_one_device_alone(
         await shop.push("v1")
         release_id = await shop.release("v1", beta=["d0"])
         await shop.until(release_id, "beta")
-        answers: list[tuple[str | None, str | None]] = []
+        answers: list[tuple[str | None, str | None, str]] = []
 
         async def came() -> bool:
             await other.checkin()

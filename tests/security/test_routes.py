@@ -163,8 +163,8 @@ async def test_each_route_of_the_gateway_has_its_own_entry_and_one_without_is_cl
     made: list[RouteGuard] = []
 
     class Kept(RouteGuard):
-        def __init__(self, *arguments: Any, **more: Any) -> None:
-            super().__init__(*arguments, **more)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             made.append(self)
 
     monkeypatch.setattr("walle.cloud.gateway.RouteGuard", Kept)

@@ -178,6 +178,16 @@ def up(
         float,
         typer.Option("--scrub-mb-s", min=0, help="MB/s at which stored files are checked; 0: all of them in a week."),
     ] = 0.0,
+    traces: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="OTLP receiver for traces, such as http://127.0.0.1:4318; env: by the OTEL_* variables alone.",
+        ),
+    ] = "",
+    trace_ratio: Annotated[
+        float, typer.Option(min=0.000_001, max=1, help="With --traces: the share of installs and runs to follow.")
+    ] = 0.01,
     pulls_per_s: Annotated[
         float, typer.Option(min=0, help="Pulls that the gateway's answers begin in a second; 0: any number.")
     ] = 0.0,
@@ -279,6 +289,8 @@ def up(
             untrusted_authors=untrusted_authors,
             timestamp_life_s=timestamp_life,
             scrub_mb_s=scrub_mb_s,
+            traces=traces,
+            trace_ratio=trace_ratio,
             pulls_s=pulls_per_s,
             pull_mb_s=pull_mb_s,
         )

@@ -1,50 +1,126 @@
 """`walle figures`: the benchmarks, each of which is a module under benchmarks/ and also runs alone."""
 
+import json
 import runpy
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from walle.cli.output import JsonFlag, emit_rows
+from walle.cli.figure_catalogue import Catalogue, Figure
+from walle.cli.figure_page import page
+from walle.cli.figure_run import FigureResult, revision_of, run_figure
+from walle.cli.output import JsonFlag, emit, emit_rows, progress_console
+from walle.durable_file import write_file
 from walle.errors import ConfigError
 
-
-def _benchmarks() -> dict[str, Path]:
-    for root in (Path.cwd(), Path(__file__).resolve().parents[2]):
-        found = {path.stem: path for path in sorted((root / "benchmarks").glob("[a-z]*.py"))}
-        if found:
-            return found
-    raise ConfigError("no benchmarks/ folder was found in this folder or in walle's; run this in a checkout of walle")
+_QUICK_LIMIT_S = 120.0
+_LIMIT_S = 7200.0
 
 
 def figures(
     name: Annotated[str, typer.Argument(help="The figure to measure; by default all.")] = "",
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments, after --; see its module.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Only list the figures.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure all with few repetitions and small sizes, in about ten minutes.")
+    ] = False,
+    only: Annotated[str, typer.Option(help="Of all figures, these alone; names separated by commas.")] = "",
+    skip: Annotated[str, typer.Option(help="All figures but these; names separated by commas.")] = "",
+    again: Annotated[
+        bool, typer.Option("--again", help="Measure also what an earlier call has measured at this commit.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder of report.html, and of the results that are kept.")] = Path("out"),
+    limit_s: Annotated[
+        float,
+        typer.Option("--limit-s", min=0, help="Seconds after which a figure is ended; 0: 7200, or 120 with --quick."),
+    ] = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure figures on this machine, against their peers in the same run.
 
-    When all figures are measured, one whose requirements are missing is reported, and the others continue.
+    Without a name all are measured, one after the other, and out/report.html has each of them: what the paper reports,
+    ours, the peers', command, time, machine and versions. One that fails is shown with its last lines, and the others
+    continue; exit status 1 says so. A call that was interrupted goes on where it was: what the same command has
+    measured at the same commit, without changes to its files, is not measured again.
     """
-    known = _benchmarks()
+    catalogue = Catalogue.find()
     if show:
-        rows = [{"figure": key, "module": f"benchmarks/{path.name}"} for key, path in known.items()]
+        rows = [
+            {"figure": one.name, "paper": one.section, "title": one.title, "module": f"benchmarks/{one.path.name}"}
+            for one in catalogue.figures.values()
+        ]
         emit_rows(rows, as_json=as_json)
         return
-    if name and name not in known:
-        raise ConfigError(f"unknown figure {name!r}; known are: {', '.join(known)}")
-    for key, path in known.items():
-        if name in ("", key):
-            sys.argv = [str(path), *(arguments or []), *(["--json"] if as_json else [])]
-            try:
-                runpy.run_path(str(path), run_name="__main__")
-            except SystemExit as stop:
-                if name or not isinstance(stop.code, str):
-                    raise
-                print(stop.code, file=sys.stderr)
+    if name:
+        if quick or only or skip:
+            raise ConfigError(
+                "--quick, --only and --skip are for the report of all figures; give arguments of one figure after --"
+            )
+        if name not in catalogue.modules:
+            raise ConfigError(f"unknown figure {name!r}; known are: {', '.join(catalogue.figures)}")
+        path = catalogue.modules[name]
+        sys.argv = [str(path), *(arguments or []), *(["--json"] if as_json else [])]
+        runpy.run_path(str(path), run_name="__main__")
+        return
+    chosen = catalogue.chosen(only, skip)
+    limit_s = limit_s or (_QUICK_LIMIT_S if quick else _LIMIT_S)
+    results = _measure(catalogue, chosen, out, quick=quick, again=again, limit_s=limit_s, as_json=as_json)
+    kept = {one: FigureResult.load(_record(out, one)) for one in catalogue.figures}
+    report = out / "report.html"
+    rows_of_page = [(figure, kept[figure.name]) for figure in catalogue.figures.values()]
+    write_file(report, page(rows_of_page, catalogue.root / "out"))
+    bad = [one for one in results if one.status != "ok"]
+    plain = {"report": str(report), "figures": [one.to_plain() for one in results]}
+    text = f"{len(results) - len(bad)} of {len(results)} figures measured; report: {report}"
+    emit(plain, as_json=as_json, text=text + "".join(f"\n{one.name}: {_last(one)}" for one in bad))
+    if bad:
+        raise typer.Exit(1)
+
+
+def _record(out: Path, name: str) -> Path:
+    return out / "figures" / f"{name}.json"
+
+
+def _last(result: FigureResult) -> str:
+    lines = result.error.splitlines()
+    return f"{result.status}: {' / '.join(lines[-2:])}"
+
+
+def _measure(
+    catalogue: Catalogue,
+    chosen: list[Figure],
+    out: Path,
+    *,
+    quick: bool,
+    again: bool,
+    limit_s: float,
+    as_json: bool,
+) -> list[FigureResult]:
+    """Measure what is not measured yet, and keep each result at once; return all of them."""
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    revision = revision_of(catalogue.root)
+    results = []
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    shows = progress_console.is_terminal and not as_json
+    with Progress(*columns, console=progress_console, transient=True, disable=not shows) as progress:
+        bar = progress.add_task("figures", total=len(chosen))
+        for figure in chosen:
+            progress.update(bar, description=figure.name)
+            path = _record(out, figure.name)
+            result = None if again else FigureResult.load(path)
+            if result is None or not result.stands_for(figure, quick=quick, revision=revision):
+                result = run_figure(figure, catalogue.root, quick=quick, revision=revision, limit_s=limit_s)
+                write_file(path, json.dumps(result.to_plain(), indent=1))
+                if not shows and not as_json:
+                    at = time.strftime("%H:%M:%S")
+                    print(f"{at} {figure.name}: {result.status}, {result.seconds:.1f} s", file=sys.stderr, flush=True)
+            results.append(result)
+            progress.advance(bar)
+    return results
 
 
 def register(app: typer.Typer) -> None:

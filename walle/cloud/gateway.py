@@ -1,7 +1,6 @@
 """Gateway node: HTTP with the push answer, and the tunnel; all that devices and engineers connect to."""
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -14,10 +13,12 @@ from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 
 from walle.clock import Clock, SystemClock
+from walle.cloud.audit_watch import AuditWatch
 from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.background import in_background
 from walle.cloud.business_app import load_app
 from walle.cloud.config import CloudConfig
+from walle.cloud.disk_watch import DiskWatch
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving
@@ -31,8 +32,10 @@ from walle.cloud.pull_sizes import PullSizes
 from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.status import CloudStatus, OneProcess, Processes, status_router
 from walle.cloud.table_publisher import TablePublisher
+from walle.cloud.tracing import Tracer, exporter
 from walle.cloud.trust import trust_router
 from walle.cloud.tunnel_watch import TunnelWatch
+from walle.cloud.upload_delays import UploadDelays
 from walle.cloud.uploads_watch import UploadsWatch
 from walle.deploy.cloud.access import ANY_SCENARIO, Identity, Role
 from walle.deploy.cloud.api import (
@@ -55,6 +58,7 @@ from walle.deploy.cloud.file_address import signed_files
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.git_process import check_git
 from walle.deploy.cloud.group_api import group_router
+from walle.deploy.cloud.http_durations import HttpDurations
 from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
@@ -78,7 +82,6 @@ from walle.protocol import DEVICE_HEADER, MAX_DICTIONARY_BYTES, Profile
 
 _LOG = logging.getLogger(__name__)
 
-_DELAYS_KEPT = 50_000
 _NOTE_S = 2.0  # between two times that the devices that were seen are listed
 _RENEW_S = 86_400.0  # between two looks at the certificate
 
@@ -116,11 +119,14 @@ class GatewayNode:
         self._sizes = PullSizes(self._home.files)
         rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
         self._pulls = PullBudget(rate, self._clock, self._sizes.of) if any(rate) else None
-        self._answerer = Answerer(budget=self._pulls)
+        self._tracer: Tracer | None = None
+        ratio = config.trace_ratio if config.traces else 0.0
+        self._answerer = Answerer(budget=self._pulls, trace_ratio=ratio)
         self._feed = TableFeed(self._answerer, lambda: self._sizes.known)
         self._has_table = asyncio.Event()
         self._tables = TablePublisher(self._feed, self._clock)
-        self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
+        self._delays = UploadDelays()
+        self._durations = HttpDurations()
         self._undo = contextlib.AsyncExitStack()
         self._status: CloudStatus | None = None
 
@@ -138,14 +144,18 @@ class GatewayNode:
         """Serve, and return where. `processes` are those that /v1/cloud shows, this one if it is None.
 
         Raises:
-            ConfigError: the business app or HTTP's certificate cannot be loaded, a route has no entry
-                in the table of routes, a retention rule or the quota cannot be read, or git is missing.
+            ConfigError: the exporter of traces cannot be made, the business app or HTTP's certificate cannot be loaded,
+                a route has no entry in the table of routes, a retention rule or the quota cannot be read, or git is
+                missing.
             IngestError: the store of uploads cannot be opened.
             TunnelProcessError: a tunnel process cannot start.
             OSError: a port is taken.
         """
         config = self._config
         await asyncio.to_thread(check_git)
+        if config.traces and self._tracer is None:
+            tracer = self._tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
+            self._answerer.on_directives = tracer.answered
         self._identity = IdentityWatch(identities, self._clock)
         await self._identity.start()
         self._feed.open(self._identity.session_key, self._identity.revocations)
@@ -171,6 +181,7 @@ class GatewayNode:
             # Before the first answer: without its group a device would be sent back from the group's version.
             await asyncio.to_thread(self._home.uploaded.read)
             self._answerer.swap_uploaded(self._home.uploaded.current)
+            audit_watch = AuditWatch(self._home.audit, self._clock)
             works: dict[str, Callable[[], Awaitable[None]]] = {
                 "renewal of the certificate": functools.partial(self._renew_daily, authority),
                 "watch of uploads": self._uploads_watch.run,
@@ -180,6 +191,7 @@ class GatewayNode:
                 "uploaded attributes": functools.partial(
                     self._home.uploaded.follow, self._clock, self._answerer.swap_uploaded
                 ),
+                "watch of the audit log": audit_watch.run,
                 "list of devices": functools.partial(self._note_devices, monitor),
                 "sizes of versions": self._learn_sizes,
             }
@@ -203,6 +215,10 @@ class GatewayNode:
                 "identity": self._identity,
                 "tokens": access,
                 "stored files": ScrubWatch(self._home.folder),
+                "disk": DiskWatch(self._home.folder),
+                "audit log": audit_watch,
+                "delays": self._delays,
+                "requests": self._durations,
             }
             if self._pulls is not None:
                 parts["pulls"] = self._pulls
@@ -212,7 +228,14 @@ class GatewayNode:
             # A device sends its profile to /cen for its groups, without its tasks, which would all seem to be due.
             pushing = WallePush(RequestNotes(app), self._answerer, identify, except_under="/cen/")
             pushing_business = None if business is None else WallePush(business, self._answerer, identify)
-            guarded = RouteGuard(pushing, access, table, pushing_business, find_session=self._session_owner)
+            guarded = RouteGuard(
+                pushing,
+                access,
+                table,
+                pushing_business,
+                find_session=self._session_owner,
+                durations=self._durations,
+            )
             front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies, self._space)
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, access, parts))
@@ -260,13 +283,15 @@ class GatewayNode:
             device_ca_pem=self._identity.ca_pem,
             drain_to=drain_to,
             device_quota=DeviceQuota.parse(config.device_quota),
+            trace_ratio=0.0 if self._tracer is None else config.trace_ratio,
         )
         return TunnelProcesses(
             config.tunnel_processes,
             settings,
             on_request=inference.answer,
             dictionaries=self._dictionary,
-            on_stored=self._delays_ms.extend,
+            on_stored=self._delays.add,
+            on_traced=None if self._tracer is None else self._tracer.stored,
         )
 
     def _watch(self, tunnel: TunnelService | TunnelProcesses) -> TunnelWatch:
@@ -286,6 +311,8 @@ class GatewayNode:
         What was not acknowledged the devices send again.
         """
         await self._undo.aclose()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def _app(
         self, releases: ReleasesPeer, monitor: MonitorPeer, identities: IdentityPeer, authority: Authority
@@ -298,7 +325,7 @@ class GatewayNode:
             dependencies=[Depends(HTTPBearer(auto_error=False))],  # a field for the token on /docs; the guard checks it
         )
         install_error_handlers(app)
-        access, log = self._home.access, self._home.audit
+        access, log, tracer = self._home.access, self._home.audit, self._tracer
         audit = RequestAudit(log)
         app.include_router(release_router(releases, monitor, access, audit))
         shell = Shell(Pages(), self._sessions, self._clock)
@@ -306,7 +333,9 @@ class GatewayNode:
         app.include_router(signature_router(releases, access, audit))
         app.include_router(audit_router(log, access))
         app.include_router(identity_router(identities, access, audit))
-        app.include_router(device_router(monitor, self._identity.verifier.device_id))
+        app.include_router(
+            device_router(monitor, self._identity.verifier.device_id, None if tracer is None else tracer.reported)
+        )
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access, identities.states))
         uploaded = self._home.uploaded
@@ -411,7 +440,9 @@ class GatewayNode:
         return await asyncio.to_thread(read)
 
     async def _note_batch(self, batch: list[Received]) -> None:
-        self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
+        self._delays.add(received.received_ms - received.sent_ms for received in batch)
+        if self._tracer is not None:
+            self._tracer.stored(batch, self._clock.time())
 
     async def _read_uploaded(self) -> None:
         """Answer by the uploaded attributes of now."""
@@ -464,7 +495,7 @@ class GatewayNode:
         tunnel = self._tunnel
         states = [tunnel.state()] if isinstance(tunnel, TunnelService) else [*tunnel.states(), *tunnel.ended()]
         connections = sum(state.counts["connections"] for state in states)
-        return GatewayStats(await self._uploads.count(), connections, tuple(self._delays_ms))
+        return GatewayStats(await self._uploads.count(), connections, tuple(self._delays.latest_ms))
 
     async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
         """Return stored uploads of a topic with their positions, in the order of receipt, from past `after` on."""

@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 import uvicorn
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -35,6 +35,7 @@ from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_ke
 from walle.cloud.newcomers import Newcomers
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace
+from walle.deploy.cloud.metrics import counter, gauge_of
 from walle.errors import DeployError
 from walle.pipeline.tunnel.listener import send_at_once
 from walle.protocol import DEVICE_HEADER
@@ -393,13 +394,9 @@ class HttpFront:
         }
 
     def metrics(self) -> list[Metric]:
-        connections = GaugeMetricFamily("walle_http_connections", "Connections of HTTP")
-        connections.add_metric([], self.count)
-        limit = GaugeMetricFamily("walle_http_connections_limit", "Connections of HTTP at most")
-        limit.add_metric([], self.max_connections)
-        refused = CounterMetricFamily(
-            "walle_http_refused", "Requests and connections that a limit ended", labels=["kind"]
-        )
+        connections = gauge_of("walle_http_connections", self.count)
+        limit = gauge_of("walle_http_connections_limit", self.max_connections)
+        refused = counter("walle_http_refused_total")
         for kind, count in self.refused.items():
             refused.add_metric([kind], count)
         return [connections, limit, refused]

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.clock import Clock
+from walle.deploy.cloud.metrics import counter
 from walle.errors import PipelineError
 from walle.pipeline.ingest.receipt import LossTotal
 from walle.pipeline.losses import LossCause
@@ -43,14 +44,8 @@ class LossesWatch:
 
     def metrics(self) -> list[Metric]:
         """Return the state for a scrape."""
-        uploads = CounterMetricFamily(
-            "walle_lost_uploads",
-            "Uploads that are lost or may have arrived twice; a loss whose end is unknown counts one",
-            labels=["cause"],
-        )
-        reports = CounterMetricFamily(
-            "walle_loss_reports", "Recorded losses, each a range of uploads", labels=["cause"]
-        )
+        uploads = counter("walle_lost_uploads_total")
+        reports = counter("walle_loss_reports_total")
         for cause, total in self._totals.items():
             uploads.add_metric([cause.value], total.uploads)
             reports.add_metric([cause.value], total.reports)

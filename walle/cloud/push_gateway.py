@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.background import in_background
@@ -26,11 +26,12 @@ from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.sessions import SessionRefusedError, SessionVerifier
 from walle.cloud.sighting_report import SightingReport
-from walle.deploy.cloud.answerer_metrics import answerer_metrics
-from walle.deploy.cloud.api import PartMetrics, WatchedPart
+from walle.deploy.cloud.api import Scrape, WatchedPart
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.metrics import gauge_of
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
 from walle.deploy.cloud.push import Answerer, WallePush
+from walle.deploy.cloud.release_metrics import push_metrics
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.table_feed import WAIT_S
 from walle.errors import WalleError
@@ -242,15 +243,12 @@ class _Watch:
 
     def metrics(self) -> list[Metric]:
         """Return the metrics of the answers and of the table."""
-        late = GaugeMetricFamily("walle_table_answered_seconds", "Time since the cloud has answered about its table")
-        late.add_metric([], self._follower.late_s)
-        return [*answerer_metrics(self._answerer), late]
+        return [*push_metrics(self._answerer), gauge_of("walle_table_late_seconds", self._follower.late_s)]
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         registry = CollectorRegistry(auto_describe=False)
-        for part in (self, *self.parts.values()):
-            registry.register(PartMetrics(part))
+        registry.register(Scrape([metric for part in (self, *self.parts.values()) for metric in part.metrics()]))
         return generate_latest(registry)
 
 

@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.clock import Clock
 from walle.deploy.cloud.files import FileStoreError
+from walle.deploy.cloud.metrics import counter_of, gauge_of
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.scrub import Checked, Finding, Scrubber
 from walle.durable_file import write_file
@@ -174,10 +175,9 @@ class ScrubWatch:
     def metrics(self) -> list[Metric]:
         """Return the state for a scrape."""
         state = ScrubState.load(self._folder)
-        values = (
-            ("walle_stored_file_faults", "Stored files of releases that are damaged or missing", len(state.faults)),
-            ("walle_stored_file_repairs", "Stored files that were repaired, since the cloud was made", state.repaired),
-            ("walle_stored_file_checked_bytes", "Bytes that the present pass has checked", state.checked_bytes),
-            ("walle_stored_file_last_pass_seconds", "End of the last whole pass, of the epoch", state.ended_s),
-        )
-        return [GaugeMetricFamily(name, help_text, value=value) for name, help_text, value in values]
+        return [
+            gauge_of("walle_stored_file_faults", len(state.faults)),
+            counter_of("walle_stored_file_repairs_total", state.repaired),
+            gauge_of("walle_stored_file_checked_bytes", state.checked_bytes),
+            gauge_of("walle_stored_file_last_pass_timestamp_seconds", state.ended_s),
+        ]

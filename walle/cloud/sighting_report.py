@@ -9,9 +9,10 @@ import collections
 import logging
 
 import httpx
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.clock import Clock
+from walle.deploy.cloud.metrics import counter
 from walle.deploy.cloud.push import MAX_SEEN, Answerer, IdentifyDevice
 from walle.deploy.cloud.sightings_api import MAX_SIGHTINGS
 
@@ -113,7 +114,7 @@ class SightingReport:
         return {"ok": True, **counts, **late}
 
     def metrics(self) -> list[Metric]:
-        counts = CounterMetricFamily("walle_reported_devices", "Devices reported to the cloud", labels=["kind"])
+        counts = counter("walle_reported_devices_total")
         for kind, count in self.health().items():
             if kind in ("reported", "refused", "lost"):
                 counts.add_metric([kind], float(count))

@@ -4,23 +4,24 @@ import collections
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+from walle.deploy.cloud.metrics import counter, counter_of, gauge, gauge_of
 from walle.pipeline.tunnel.service import TunnelState
 
 LAG_LIMIT_S = 30.0  # an upload that waits longer means that the pump, its disk or its consumer hangs
-_COUNTS = {
-    "connections": "Connections of devices that were accepted",
-    "uploads": "Uploads that were received",
-    "duplicates": "Uploads that were received again and dropped",
-    "requests": "Requests of devices",
-    "failed_requests": "Requests that were answered with an error",
-    "expired_requests": "Requests whose deadline passed before their answer",
-    "cancelled_requests": "Requests that devices cancelled",
-    "resumed": "Connections whose TLS session was resumed",
-    "pauses": "Times that a connection was not read until there was room",
-    "bytes_in": "Bytes received from devices",
-    "bytes_out": "Bytes sent to devices",
+_COUNTS = {  # metric → its name in a `TunnelState`
+    "connections": "connections",
+    "uploads": "uploads",
+    "duplicates": "duplicates",
+    "requests": "requests",
+    "failed_requests": "failed_requests",
+    "expired_requests": "expired_requests",
+    "cancelled_requests": "cancelled_requests",
+    "resumed": "resumed",
+    "pauses": "pauses",
+    "received_bytes": "bytes_in",
+    "sent_bytes": "bytes_out",
 }
 
 
@@ -74,38 +75,32 @@ class TunnelWatch:
         all_states = [*states, *self._ended()]
         storing = bool(states) and all(state.is_running and not state.error for state in states)
         gauges = {
-            "pump_up": ("1 while uploads are stored, 0 while they are not", int(storing)),
-            "queue_uploads": ("Uploads that wait to be stored", sum(state.queued for state in states)),
-            "lag_seconds": ("Age of the oldest upload that is not stored", _lag_s(states)),
-            "open_connections": (
-                "Connections of devices that are open",
-                sum(state.open_connections for state in states),
-            ),
-            "processes": ("Tunnel processes that run", len(states)),
+            "pump_up": int(storing),
+            "queue_uploads": sum(state.queued for state in states),
+            "lag_seconds": _lag_s(states),
+            "open_connections": sum(state.open_connections for state in states),
+            "processes": len(states),
         }
-        found: list[Metric] = []
-        for name, (what, value) in gauges.items():
-            gauge = GaugeMetricFamily(f"walle_tunnel_{name}", what)
-            gauge.add_metric([], value)
-            found.append(gauge)
-        held = GaugeMetricFamily("walle_tunnel_held_bytes", "Bytes held for devices", labels=["account"])
+        totals = {metric: sum(state.counts.get(name, 0) for state in all_states) for metric, name in _COUNTS.items()}
+        totals |= {
+            "stored": sum(state.stored for state in all_states),
+            "commits": sum(state.commits for state in all_states),
+            "pump_failures": sum(state.pump_failures for state in all_states),
+            "hangs": self._hangs(),
+            "restarts": self._restarts(),
+        }
+        held = gauge("walle_tunnel_held_bytes")
         for account in ("buffered", "requests", "uploads"):
             held.add_metric([account], sum(state.held[account] for state in states))
-        totals = {
-            name: (what, sum(state.counts.get(name, 0) for state in all_states)) for name, what in _COUNTS.items()
-        }
-        totals["stored"] = ("New uploads that were stored", sum(state.stored for state in all_states))
-        totals["pump_failures"] = ("Failures to store uploads", sum(state.pump_failures for state in all_states))
-        totals["hangs"] = ("Tunnel processes that were killed because they did not report", self._hangs())
-        totals["restarts"] = ("Tunnel processes that ended and were started again", self._restarts())
-        for name, (what, value) in totals.items():
-            counter = CounterMetricFamily(f"walle_tunnel_{name}", what)
-            counter.add_metric([], value)
-            found.append(counter)
-        refusals = CounterMetricFamily("walle_tunnel_refusals", "Connections refused or closed", labels=["reason"])
+        refusals = counter("walle_tunnel_refusals_total")
         for reason, count in sorted(self._refusals(states).items()):
             refusals.add_metric([reason], count)
-        return [*found, held, refusals]
+        return [
+            *(gauge_of(f"walle_tunnel_{name}", value) for name, value in gauges.items()),
+            *(counter_of(f"walle_tunnel_{name}_total", value) for name, value in totals.items()),
+            held,
+            refusals,
+        ]
 
     def _refusals(self, states: Sequence[TunnelState]) -> dict[str, int]:
         sums = collections.Counter[str]()

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.clock import Clock
+from walle.deploy.cloud.metrics import counter, counter_of, gauge, gauge_of
 from walle.pipeline.ingest.quarantine import MAX_REFUSED
 from walle.pipeline.ingest.retention import ANY_TOPIC, Retention
 from walle.pipeline.ingest.upload_store import GroupLag, IngestError, TopicSize, UploadStore
@@ -72,37 +73,21 @@ class UploadsWatch:
 
     def metrics(self) -> list[Metric]:
         """Return the state for a scrape."""
-        uploads = GaugeMetricFamily("walle_uploads_stored", "Uploads that are stored", labels=["topic"])
-        size_bytes = GaugeMetricFamily("walle_uploads_bytes", "Payload bytes that are stored", labels=["topic"])
+        uploads, size_bytes = gauge("walle_uploads_stored"), gauge("walle_uploads_bytes")
         for topic, size in _shown(self._topics, self._total):
             uploads.add_metric([topic], size.uploads)
             size_bytes.add_metric([topic], size.size_bytes)
-        lag = GaugeMetricFamily(
-            "walle_consumer_lag_uploads", "Uploads after a group's least committed position", labels=["group"]
-        )
-        age = GaugeMetricFamily(
-            "walle_consumer_lag_seconds", "Age of the oldest upload that a group has not committed", labels=["group"]
-        )
+        lag, age = gauge("walle_consumer_lag_uploads"), gauge("walle_consumer_lag_seconds")
         for group, of_group in self._groups.items():
             lag.add_metric([group], of_group.uploads)
             age.add_metric([group], self._age_s(of_group))
-        deleted = CounterMetricFamily("walle_uploads_deleted", "Uploads deleted by retention", labels=["topic"])
-        deleted_bytes = CounterMetricFamily(
-            "walle_uploads_deleted_bytes", "Payload bytes deleted by retention", labels=["topic"]
-        )
+        deleted, deleted_bytes = counter("walle_uploads_deleted_total"), counter("walle_uploads_deleted_bytes_total")
         for topic, size in self._retention.deleted.items():
             deleted.add_metric([topic], size.uploads)
             deleted_bytes.add_metric([topic], size.size_bytes)
-        failures = CounterMetricFamily("walle_uploads_retention_failures", "Failures to delete old uploads")
-        failures.add_metric([], self._retention.failures)
-        unconsumed = CounterMetricFamily(
-            "walle_uploads_deleted_unconsumed", "Uploads deleted by retention before a consumer group committed them"
-        )
-        unconsumed.add_metric([], self._retention.unconsumed)
-        refused = GaugeMetricFamily(
-            "walle_uploads_refused", "Uploads that the database refuses for their contents, in the quarantine"
-        )
-        refused.add_metric([], self._refused)
+        failures = counter_of("walle_uploads_retention_failures_total", self._retention.failures)
+        unconsumed = counter_of("walle_uploads_deleted_unconsumed_total", self._retention.unconsumed)
+        refused = gauge_of("walle_uploads_refused", self._refused)
         return [uploads, size_bytes, lag, age, deleted, deleted_bytes, failures, unconsumed, refused]
 
     def _age_s(self, lag: GroupLag) -> float:

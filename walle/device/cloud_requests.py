@@ -29,6 +29,7 @@ from walle.protocol import (
     parts_to_header,
     printable,
 )
+from walle.protocol.traces import TRACE_HEADER
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,8 +100,10 @@ class CloudRequests:
             self._answer = PushAnswer()
         return list(self._answer.directives)
 
-    async def checkin(self) -> tuple[str | None, str | None]:
-        """Send a heartbeat and return `X-Walle-Tasks` and `X-Walle-Trust` of its answer, None for one that is missing.
+    async def checkin(self) -> tuple[str | None, str | None, str]:
+        """Send a heartbeat and return `X-Walle-Tasks`, `X-Walle-Trust` and `X-Walle-Trace` of its answer.
+
+        None stands for one of the first two that is missing, an empty text for the third.
 
         Raises:
             httpx.HTTPError: the cloud does not answer.
@@ -111,7 +114,8 @@ class CloudRequests:
         if error and error != self._error:
             _LOG.warning("%s: the profile was not answered: %s", self._config.device_id, printable(error[:300]))
         self._error = error
-        return response.headers.get(TASKS_HEADER), response.headers.get(TRUST_HEADER)
+        headers = response.headers
+        return headers.get(TASKS_HEADER), headers.get(TRUST_HEADER), headers.get(TRACE_HEADER, "")
 
     async def report(self) -> None:
         """Send all outcomes.

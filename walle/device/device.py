@@ -132,9 +132,14 @@ class Device:
                 runner=runner,
                 task_log=task_log,
                 exclusive=self._exclusive,
+                traces=lambda: self.agent.traces,
             )
             self.stream = StreamEngine(
-                self.store, self._runs.run, on_outcome=self._on_outcome, share_arrays=config.vm_host
+                self.store,
+                self._runs.run,
+                on_outcome=self._on_outcome,
+                on_put=self._runs.put,
+                share_arrays=config.vm_host,
             )
             undo.push_async_callback(self.stream.close)
             self._versions = TaskVersions(self.store, self.stream, history, runner, self._tunnel, active)
@@ -218,13 +223,18 @@ class Device:
         """
         return self._requests.headers()
 
-    async def handle_answer(self, header: str | None, trust: str | None = None) -> None:
+    async def handle_answer(self, header: str | None, trust: str | None = None, trace: str | None = None) -> None:
         """Act on `X-Walle-Tasks` and `X-Walle-Trust` of an answer, None if it has none; pulls run in the background.
+
+        `trace` is its `X-Walle-Trace`, by which the cloud asks for the times of some installs and runs; "" if it has
+        none, so that there are no more of them. None changes nothing.
 
         Nothing new is installed without a fresh `X-Walle-Trust` from this answer or from one before. An answer after
         `close` is ignored.
         """
         directives = self._requests.directives(header)
+        if trace is not None:
+            self.agent.traces.follow(trace)
         if self._is_open and (directives or trust):
             self._background.spawn(self.agent.handle(directives, trust), "directives")
         elif self._is_open:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from walle import plain
 from walle.clock import Clock
 from walle.deploy.device.exclusive import ExclusiveFiles, ExclusiveMissingError
+from walle.deploy.device.trace_log import TraceLog
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
 from walle.device.summary import DeviceCounts
@@ -44,6 +45,14 @@ class _Run:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
+class _VmTimes(NamedTuple):
+    """When a run that is followed began and ended in its VM, by the wall clock."""
+
+    came_s: float
+    began_s: float
+    ended_s: float
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
     """The outcome of a run that counts for or against its version: `failure` is None for a run that ended well.
@@ -72,6 +81,7 @@ class TaskRuns:
         runner: TaskRunner,
         task_log: TaskLog,
         exclusive: ExclusiveFiles,
+        traces: Callable[[], TraceLog],
     ) -> None:
         self._config = config
         self._clock = clock
@@ -83,6 +93,8 @@ class TaskRuns:
         self._runner = runner
         self._task_log = task_log
         self._exclusive = exclusive
+        self._traces = traces
+        self._followed: dict[str, _VmTimes] = {}  # by task: runs whose outputs are not put yet
         self._topics = PutTopics()
         self._warm: dict[str, ActiveVersion] = {}  # of each task, the version that has run since it was activated
         self._runs: dict[str, _Run] = {}  # one of each task at most: its triggers run one after the other
@@ -105,6 +117,8 @@ class TaskRuns:
             callbacks = {**callbacks, "events.history": functools.partial(self._older_events, run, trigger.position)}
         if version.manifest.exclusive:
             callbacks = {**callbacks, "exclusive.read": functools.partial(self._exclusive_file, run)}
+        follows = self._traces().follows_run(task, trigger.came_s)
+        began_s = self._clock.time() if follows else 0.0
         output = await self._runner.run(
             version.files,
             version.manifest,
@@ -121,6 +135,8 @@ class TaskRuns:
             self._warm[task] = version
         elif output.run_ms is not None:
             run.metrics = {**output.metrics, LATENCY_MS: output.run_ms}
+        if follows and run.outputs:
+            self._followed[task] = _VmTimes(trigger.came_s, began_s, self._clock.time())
         self._topics.add(task, (topic for topic, _ in (*output.puts, *output.local)))
         return output
 
@@ -144,6 +160,14 @@ class TaskRuns:
         if run.is_unserved or isinstance(error, HostStartError):
             return None  # nor does a fault of the device's disk, or of its VM host
         return RunOutcome(version=version, failure=failure)
+
+    def put(self, task: str, trigger: Trigger) -> None:
+        """Take note that the outputs of a run are in the store's buffer."""
+        if not self._followed:
+            return
+        times = self._followed.pop(task, None)
+        if times is not None and times.came_s == trigger.came_s:
+            self._traces().end_run(task, *times)
 
     def _log_failure(self, task: str, version: str, failure: Failure) -> None:
         """Write a failed run to the task's log, whose bounds hold for tracebacks too."""

@@ -79,6 +79,7 @@ class TakenEvent(NamedTuple):
 
 type Runner = Callable[[str, Trigger], Awaitable[TaskOutput]]
 type OnOutcome = Callable[[str, bool, Exception | None], None]
+type OnPut = Callable[[str, Trigger], None]
 
 
 @dataclasses.dataclass(slots=True)
@@ -111,6 +112,7 @@ class StreamEngine:
         store: open until the engine is closed; outputs go there, with the position they came from.
         runner: runs a task on a trigger; one run of each task at a time. What it raises fails that run only.
         on_outcome: called with (task, ok, error) after each run, outputs that cannot be stored included.
+        on_put: called with (task, trigger) once the outputs of a run are in the store's buffer. It must not raise.
         events: the two sequences with their bounds, and the trie.
         max_queued_bytes: bound on all queued triggers, arrays of their events included, which count for each task that
             they wait for. Beyond it the task that keeps most drops one by its policy.
@@ -124,6 +126,7 @@ class StreamEngine:
         runner: Runner,
         *,
         on_outcome: OnOutcome = _ignore_outcome,
+        on_put: OnPut | None = None,
         events: EventStream | None = None,
         max_queued_bytes: int = _MAX_QUEUED_BYTES,
         share_arrays: bool = False,
@@ -133,6 +136,7 @@ class StreamEngine:
         self._store = store
         self._runner = runner
         self._on_outcome = on_outcome
+        self._on_put = on_put
         self.results = TaskResults()
         self._max_queued_bytes = max_queued_bytes
         self._share_arrays = share_arrays
@@ -299,13 +303,12 @@ class StreamEngine:
         if tasks:
             tasks = [task for task in tasks if self._may_trigger(task, event, visit)]
         if tasks:
-            came_s, arrived_s = arrival
             if arrays is not None and self._share_arrays:
                 event = arrays.shared()
-            trigger = self._trigger(event, position, visit, arrived_s)
+            trigger = self._trigger(event, position, visit, arrival)
             kept_bytes = events.last_size_bytes + events.recent_bytes + (visit.size_bytes if visit else 0)
             kept_bytes += 0 if arrays is None else arrays.array_bytes
-            queued = QueuedTrigger(trigger, came_s, needed_from, cut_visits, cooldowns, kept_bytes)
+            queued = QueuedTrigger(trigger, arrival[0], needed_from, cut_visits, cooldowns, kept_bytes)
             self._add(tasks, queued, can_wait=can_wait)
         if tasks or position > self._replay_until:
             self._advance()
@@ -386,9 +389,12 @@ class StreamEngine:
         self.counts.without_visit += 1
         return False
 
-    def _trigger(self, event: Event, position: int, visit: PageVisit | None, arrived_s: float) -> Trigger:
+    def _trigger(self, event: Event, position: int, visit: PageVisit | None, arrival: tuple[float, float]) -> Trigger:
+        came_s, arrived_s = arrival
         state = "none" if visit is None else "cut" if visit.is_cut else "whole"
-        return Trigger(event, position, tuple(visit.events) if visit else (), self.events.view(), state, arrived_s)
+        return Trigger(
+            event, position, tuple(visit.events) if visit else (), self.events.view(), state, arrived_s, came_s
+        )
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -493,6 +499,8 @@ class StreamEngine:
                 state = None  # another version's state replaced it meanwhile, or the task was removed
             try:
                 await store.put_outputs(puts, position=position, since_s=queued.came_s, state=state, on_put=done)
+                if self._on_put is not None:
+                    self._on_put(queue.task, queued.trigger)
             except OutboxFullError:
                 if drops:
                     continue

@@ -19,7 +19,8 @@ class Trigger:
     `page_events` are the events of the event's page visit from its enter to this event; after an exit, the whole visit.
     `visit` says what they are: "whole"; "cut" if the visit was evicted from the page sequence, when they are this event
     alone; "none" if the event has no page or its page has no open visit, when they are empty. `recent` is the
-    time-level sequence, this event included. `arrived_s` is when the event arrived, by the monotonic clock.
+    time-level sequence, this event included. `arrived_s` is when the event arrived, by the monotonic clock, and
+    `came_s` by the wall clock.
     """
 
     event: Event
@@ -28,9 +29,10 @@ class Trigger:
     recent: RecentEvents | tuple[Event, ...]
     visit: str = "whole"
     arrived_s: float = 0.0
+    came_s: float = 0.0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the trigger as plain data, without `recent` and `arrived_s`.
+        """Return the trigger as plain data, without `recent` and the times.
 
         `page_events` are as `encode_events` returns them.
         """

@@ -6,6 +6,7 @@ Over HTTP (§6):
     request header   X-Walle-Device    session of the device, a token of the cloud
     response header  X-Walle-Tasks     a list of `Directive`s, or a `PushAnswer`, compact JSON
     response header  X-Walle-Trust     `Timestamp`, compact JSON
+    response header  X-Walle-Trace     share of installs and runs whose times are asked for (`walle.protocol.traces`)
     GET  /trust/{version}.{name}.json  root and scenarios metadata, in the format of The Update Framework
     GET  {url}/{sha256}                a signed `Manifest` (an `Envelope`), then the files it lists
     GET  /cen/files                    `ExclusiveList` of the device, then /cen/files/{sha256}, sealed to it

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.protocol.fields import ProtocolError, take, take_id, take_map, take_optional, whole_characters
+from walle.protocol.traces import DeviceTrace
 from walle.protocol.trust import Alarm
 
 
@@ -150,7 +151,8 @@ class OutcomeBatch:
     """One report of a device. `batch_id` is unique to it, so that a repeated report counts once.
 
     `groups` are what the device has in common with others, such as its app version, operating system and model: a
-    version may fail on one group only. A cloud from before there were alarms or groups ignores them.
+    version may fail on one group only. `traces` are the times of installs and runs that the cloud asked to follow. A
+    cloud from before there were alarms, groups or traces ignores them.
     """
 
     device_id: str
@@ -158,13 +160,18 @@ class OutcomeBatch:
     outcomes: tuple[Outcome, ...]
     alarms: tuple[Alarm, ...] = ()
     groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    traces: tuple[DeviceTrace, ...] = ()
 
     MAX_ALARMS = 10
+    MAX_TRACES = 20
     MAX_GROUPS = 8
     MAX_GROUP_CHARS = 64  # of a key, and of a value
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        plain = dataclasses.asdict(self)
+        if not self.traces:
+            del plain["traces"]
+        return plain
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -211,7 +218,11 @@ class OutcomeBatch:
         if any(len(text) > cls.MAX_GROUP_CHARS for pair in groups.items() for text in pair):
             raise ProtocolError("batch.groups", f"a key or a value has more than {cls.MAX_GROUP_CHARS} characters")
         device_id, batch_id = (take_id(value, key, "batch") for key in ("device_id", "batch_id"))
-        return cls(device_id, batch_id, tuple(outcomes), alarms, groups)
+        traced = take(value, "traces", list, "batch") if "traces" in value else []
+        if len(traced) > cls.MAX_TRACES:
+            raise ProtocolError("batch.traces", f"{len(traced)} traces, more than {cls.MAX_TRACES}")
+        traces = tuple(DeviceTrace.from_json(one, f"batch.traces[{index}]") for index, one in enumerate(traced))
+        return cls(device_id, batch_id, tuple(outcomes), alarms, groups, traces)
 
 
 def _failure_class(entry: dict[str, Any], where: str) -> FailureClass:

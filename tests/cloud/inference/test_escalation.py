@@ -108,7 +108,7 @@ async def test_a_full_cloud_refuses_at_once_and_the_task_goes_on(tmp_path: Path)
         assert [plain.decode(one)["n"] for one in await asyncio.gather(*busy)] == [0, 1]
         metrics = (await shop.http.get("/metrics")).text
         assert 'walle_inference_refused_total{reason="queue",version="shop/count v1"} 2.0' in metrics
-        assert 'walle_inference_seconds_count{version="shop/count v1"} 2.0' in metrics
+        assert 'walle_inference_latency_seconds_count{version="shop/count v1"} 2.0' in metrics
         assert 'walle_inference_loaded_vms{process="0",version="shop/count v1"} 1.0' in metrics
         health = (await shop.http.get("/healthz")).json()["inference"]
         assert (health["ok"], health["refused"]["queue"], health["queued"]) == (True, 2, 0)
@@ -146,8 +146,8 @@ async def test_requests_of_devices_meet_in_a_batch(tmp_path: Path) -> None:
         answers = [plain.decode(one) for one in await asyncio.gather(*asked)]
         assert answers == [{"n": n, "of": 4, "by": f"d{n % 2}"} for n in range(4)]
         metrics = (await shop.http.get("/metrics")).text
-        assert 'walle_inference_batch_size_bucket{le="2",version="shop/count v1"} 0.0' in metrics
-        assert 'walle_inference_batch_size_bucket{le="4",version="shop/count v1"} 1.0' in metrics
+        assert 'walle_inference_batch_requests_bucket{le="2",version="shop/count v1"} 0.0' in metrics
+        assert 'walle_inference_batch_requests_bucket{le="4",version="shop/count v1"} 1.0' in metrics
 
 
 @pytest.mark.vm_host

@@ -4,11 +4,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.clock import Clock
 from walle.cloud.identity.routes import Identities
 from walle.cloud.identity.sessions import SessionVerifier
+from walle.deploy.cloud.metrics import counter, gauge_of
 from walle.identity import Revocations
 
 _LOG = logging.getLogger(__name__)
@@ -67,9 +68,7 @@ class IdentityWatch:
         return {"ok": late_s < _LATE_S, "revocations": self.revocations.version, "asked_s": round(late_s, 1)}
 
     def metrics(self) -> list[Metric]:
-        sessions = CounterMetricFamily("walle_device_sessions", "Session tokens of devices by result", labels=["kind"])
+        sessions = counter("walle_device_sessions_total")
         sessions.add_metric(["verified"], self.verifier.verified)
         sessions.add_metric(["refused"], self.verifier.refused)
-        revoked = GaugeMetricFamily("walle_devices_revoked", "Devices of which a key is revoked")
-        revoked.add_metric([], len(self.revocations))
-        return [sessions, revoked]
+        return [sessions, gauge_of("walle_devices_revoked", len(self.revocations))]

@@ -3,24 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.cloud.inference.counts import InferenceCounts
 from walle.cloud.inference.engine import Engine
 from walle.cloud.inference.scheduler import Scheduler
+from walle.deploy.cloud.metrics import counter, counter_of, gauge, histogram
 
 _PREFIX = "walle_inference_"
-_TOTALS = {
-    "requests": "Requests of devices to run a phase",
-    "failed": "Requests that were accepted and got an error",
-    "repeated": "Requests that ran again because their replica was lost",
-    "cancelled": "Requests that nobody waited for any more",
-}
-_HISTOGRAMS = {
-    "batch_sizes": ("batch_size", "Requests of a batch"),
-    "waited_s": ("wait_seconds", "Time from a request's arrival to the start of its batch"),
-    "latency_s": ("seconds", "Time from a request's arrival to its result"),
-}
+_TOTALS = ("requests", "failed", "repeated", "cancelled")
+_HISTOGRAMS = {"batch_sizes": "batch_requests", "waited_s": "wait_seconds", "latency_s": "latency_seconds"}
 
 
 class InferenceWatch:
@@ -49,11 +41,8 @@ class InferenceWatch:
 
     def _gauges(self) -> list[Metric]:
         state = self._engine.state()
-        up = GaugeMetricFamily(f"{_PREFIX}process_up", "Whether a process can be reached", labels=["process"])
-        running = GaugeMetricFamily(f"{_PREFIX}process_batches", "Batches that a process runs", labels=["process"])
-        labels = ["process", "version"]
-        vms = GaugeMetricFamily(f"{_PREFIX}loaded_vms", "VMs that have a version loaded", labels=labels)
-        size = GaugeMetricFamily(f"{_PREFIX}loaded_bytes", "Bytes of the files that they have loaded", labels=labels)
+        up, running = gauge(f"{_PREFIX}process_up"), gauge(f"{_PREFIX}process_batches")
+        vms, size = gauge(f"{_PREFIX}loaded_vms"), gauge(f"{_PREFIX}loaded_bytes")
         for number, process in enumerate(state.processes):
             up.add_metric([str(number)], process.is_up)
             running.add_metric([str(number)], process.running)
@@ -67,9 +56,7 @@ class InferenceWatch:
         return [up, running, vms, size]
 
     def _version_gauges(self) -> list[Metric]:
-        labels = ["version"]
-        queue = GaugeMetricFamily(f"{_PREFIX}queue_requests", "Requests that wait for a replica", labels=labels)
-        running = GaugeMetricFamily(f"{_PREFIX}running_batches", "Batches that run", labels=labels)
+        queue, running = gauge(f"{_PREFIX}queue_requests"), gauge(f"{_PREFIX}running_batches")
         for name, (waiting, batches) in self._scheduler.lanes.items():
             queue.add_metric([name], waiting)
             running.add_metric([name], batches)
@@ -78,28 +65,27 @@ class InferenceWatch:
     def _counters(self) -> list[Metric]:
         versions = self._scheduler.counts_by_version.versions
         found = []
-        for attribute, what in _TOTALS.items():
-            counter = CounterMetricFamily(_PREFIX + attribute, what, labels=["version"])
+        for attribute in _TOTALS:
+            total = counter(f"{_PREFIX}{attribute}_total")
             for name, counts in versions.items():
-                counter.add_metric([name], getattr(counts, attribute))
-            found.append(counter)
-        refused = CounterMetricFamily(f"{_PREFIX}refused", "Requests without a result", labels=["version", "reason"])
+                total.add_metric([name], getattr(counts, attribute))
+            found.append(total)
+        refused = counter(f"{_PREFIX}refused_total")
         for name, counts in versions.items():
             for reason in InferenceCounts.REASONS:
                 refused.add_metric([name, reason], counts.refused[reason])
-        lost = CounterMetricFamily(f"{_PREFIX}lost_processes", "Processes that ended or could not be reached")
-        lost.add_metric([], self._engine.state().lost)
-        loads = CounterMetricFamily(f"{_PREFIX}loads", "Versions to be loaded before a device asks", labels=["result"])
+        lost = counter_of(f"{_PREFIX}lost_processes_total", self._engine.state().lost)
+        loads = counter(f"{_PREFIX}loads_total")
         for result in ("loaded", "room", "failed"):
             loads.add_metric([result], self.loads.get(result, 0))
         return [*found, refused, lost, loads]
 
     def _histograms(self) -> list[Metric]:
         found: list[Metric] = []
-        for attribute, (name, what) in _HISTOGRAMS.items():
-            histogram = HistogramMetricFamily(_PREFIX + name, what, labels=["version"])
+        for attribute, name in _HISTOGRAMS.items():
+            of_versions = histogram(_PREFIX + name)
             for version, counts in self._scheduler.counts_by_version.versions.items():
                 values = getattr(counts, attribute)
-                histogram.add_metric([version], values.buckets(), values.total)
-            found.append(histogram)
+                of_versions.add_metric([version], values.buckets(), values.total)
+            found.append(of_versions)
         return found

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Identity, Role, hash_of, token_of
 from walle.deploy.cloud.disk_space import DiskFullError, is_full
+from walle.deploy.cloud.metrics import gauge_of
 from walle.deploy.cloud.scenario_groups import GroupFile
 from walle.durable_file import write_file
 from walle.errors import ConfigError, DeployError
@@ -183,9 +184,7 @@ class AccessFile:
         return {"ok": not error, "tokens": len(self._access.identities), "error": error}
 
     def metrics(self) -> list[Metric]:
-        tokens = GaugeMetricFamily("walle_tokens", "Tokens of people and programs")
-        tokens.add_metric([], len(self._access.identities))
-        return [tokens]
+        return [gauge_of("walle_tokens", len(self._access.identities))]
 
     def _refresh(self) -> None:
         now_s = self._clock.monotonic()

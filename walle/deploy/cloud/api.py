@@ -6,21 +6,20 @@ frozen dataclasses: both the services and handles to them in other processes imp
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.deploy.cloud.access_file import LastAdminError, TokenExistsError, UnknownTokenError
-from walle.deploy.cloud.answerer_metrics import answerer_metrics
 from walle.deploy.cloud.audit import Audit, AuditError, NoAudit
 from walle.deploy.cloud.device_registry import UnknownDeviceError
 from walle.deploy.cloud.disk_space import DiskFullError
@@ -28,6 +27,7 @@ from walle.deploy.cloud.failure_groups import FailureGroup
 from walle.deploy.cloud.gate import Gate
 from walle.deploy.cloud.guard import MAX_GUARDS
 from walle.deploy.cloud.journal import JournalError, Transition
+from walle.deploy.cloud.metrics import MAX_RELEASES
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy
 from walle.deploy.cloud.push import Answerer, IdentifyDevice
@@ -35,10 +35,12 @@ from walle.deploy.cloud.release import (
     DEFAULT_BETA_COUNT,
     DEFAULT_STEPS,
     Release,
+    ReleaseOverview,
     ReleaseRequest,
     ReleaseState,
     TransitionError,
 )
+from walle.deploy.cloud.release_metrics import alarm_metrics, push_metrics, release_metrics
 from walle.deploy.cloud.release_query import MAX_PAGE, ReleasePage, ReleaseQuery
 from walle.deploy.cloud.release_service import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
@@ -70,6 +72,7 @@ class Releases(Protocol):
     async def get(self, release_id: str) -> Release: ...
     async def all(self) -> tuple[Release, ...]: ...
     async def page(self, query: ReleaseQuery) -> ReleasePage: ...
+    async def overview(self, limit: int) -> ReleaseOverview: ...
     async def history(self, release_id: str) -> list[Transition]: ...
     async def start(self, release_id: str) -> Release: ...
     async def pause(self, release_id: str) -> Release: ...
@@ -84,7 +87,7 @@ class Outcomes(Protocol):
 
     async def take(self, batch: OutcomeBatch) -> None: ...
     async def totals(self, release_id: str) -> Totals: ...
-    async def totals_of(self, release_ids: Sequence[str]) -> list[Totals]: ...
+    async def totals_of(self, release_ids: Sequence[str]) -> dict[str, Totals]: ...
     async def course(self, release_id: str) -> dict[str, Any]: ...
     async def failures(self, release_id: str) -> tuple[list[FailureGroup], int]: ...
     async def evidence(self, release_id: str) -> dict[str, Any]: ...
@@ -216,7 +219,7 @@ class ReleaseAccess:
 
     async def all_shown(self, found: Sequence[Release]) -> list[dict[str, Any]]:
         totals = await self._outcomes.totals_of([one.id for one in found])
-        return [_shown(*one) for one in zip(found, totals, strict=True)]
+        return [_shown(one, totals[one.id]) for one in found]
 
     async def change(self, release_id: str, identity: Identity, verb: str, reason: str = "") -> Release:
         """Start, pause, resume, roll back or retry a release for a caller with the role `releaser`.
@@ -435,8 +438,13 @@ def safe_map(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {key: safe(one) for key, one in plain.items()}
 
 
-def device_router(outcomes: Outcomes, identify: IdentifyDevice) -> APIRouter:
-    """Return the routes that devices call: /v1/outcomes and /v1/checkin, with a session of the device."""
+def device_router(
+    outcomes: Outcomes, identify: IdentifyDevice, on_batch: Callable[[OutcomeBatch], None] | None = None
+) -> APIRouter:
+    """Return the routes that devices call: /v1/outcomes and /v1/checkin, with a session of the device.
+
+    `on_batch` is called with each report that was taken.
+    """
     router = APIRouter(prefix="/v1", tags=["devices"])
 
     @router.post("/outcomes", status_code=204)
@@ -457,6 +465,8 @@ def device_router(outcomes: Outcomes, identify: IdentifyDevice) -> APIRouter:
             what = f"the outcomes are of device {batch.device_id[:100]!r}, the session of {sender[:100]!r}"
             raise AccessError(403, f"{what}; a device reports its own outcomes only")
         await outcomes.take(batch)
+        if on_batch is not None and batch.traces:
+            on_batch(batch)
 
     @router.post("/checkin", status_code=204)
     async def check_in(request: Request) -> None:
@@ -508,89 +518,24 @@ def watch_router(
     async def metrics(authorization: Annotated[str, Header()] = "") -> Response:
         """Return metrics for Prometheus; this needs the role `metrics` for all scenarios."""
         check_role(identify(access, authorization), ANY_SCENARIO, Role.METRICS)
-        known = await releases.all()
-        shown = [(release, await outcomes.totals(release.id)) for release in known if not release.state.terminal]
+        overview = await releases.overview(MAX_RELEASES)
+        totals = await outcomes.totals_of([release.id for release in overview.in_use])
+        found = release_metrics(overview, totals) + push_metrics(answerer) + alarm_metrics(await outcomes.alarms())
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Metrics(known, shown, answerer, await outcomes.alarms()))
-        for part in watched.values():
-            registry.register(PartMetrics(part))
+        registry.register(Scrape([*found, *(metric for part in watched.values() for metric in part.metrics())]))
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
 
 
-class PartMetrics(Collector):
-    """The metrics of a part, for a registry of Prometheus."""
+class Scrape(Collector):
+    """The metrics of one scrape."""
 
-    def __init__(self, part: WatchedPart) -> None:
-        self._part = part
-
-    def collect(self) -> list[Metric]:
-        return self._part.metrics()
-
-
-class _Metrics(Collector):
-    """One scrape's numbers. Per-release series end with the release, so that their number stays bounded."""
-
-    def __init__(
-        self,
-        known: tuple[Release, ...],
-        shown: list[tuple[Release, Totals]],
-        answerer: Answerer,
-        alarms: Mapping[str, int],
-    ) -> None:
-        self._alarms = alarms
-        self._known = known
-        self._shown = shown
-        self._answerer = answerer
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> list[Metric]:
-        states = GaugeMetricFamily("walle_releases", "Releases by state", labels=["state"])
-        for state in ReleaseState:
-            states.add_metric([state.value], sum(release.state is state for release in self._known))
-        devices = GaugeMetricFamily(
-            "walle_release_devices", "Devices that reported this of the release", labels=["release", "task", "what"]
-        )
-        executions = CounterMetricFamily(
-            "walle_release_executions", "Executions reported for the release", labels=["release", "task", "result"]
-        )
-        for release, totals in self._shown:
-            labels = [release.id, release.request.name]
-            for what in ("installed", "rejected", "reverted", "removed"):
-                devices.add_metric([*labels, what], getattr(totals, what))
-            for result in ("ok", "failed"):
-                executions.add_metric([*labels, result], getattr(totals, result))
-        hindered = GaugeMetricFamily(
-            "walle_release_hindered_devices",
-            "Devices that could not install the release's version, by what is at fault",
-            labels=["release", "task", "at_fault"],
-        )
-        for release, totals in self._shown:
-            for what, count in totals.hindered.items():
-                hindered.add_metric([release.id, release.request.name, what], count)
-        guarded = GaugeMetricFamily(
-            "walle_release_guard_median",
-            "Median over the latest devices of the metric of a release's guard, by version",
-            labels=["release", "task", "guard", "version"],
-        )
-        guards = GaugeMetricFamily(
-            "walle_release_guard_state",
-            "1 for the present state of a release's guard",
-            labels=["release", "task", "guard", "state"],
-        )
-        for release, totals in self._shown:
-            for guard in totals.guards:
-                labels = [release.id, release.request.name, guard["guard"]]
-                guards.add_metric([*labels, guard["state"]], 1)
-                for version in ("new", "control"):
-                    if guard[version] is not None:
-                        guarded.add_metric([*labels, version], guard[version])
-        alarms = CounterMetricFamily(
-            "walle_device_alarms", "Alarms that devices reported of answers and clocks", labels=["kind"]
-        )
-        for kind, count in self._alarms.items():
-            alarms.add_metric([kind], count)
-        return [*answerer_metrics(self._answerer), states, devices, executions, hindered, guarded, guards, alarms]
+        return self._metrics
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -44,7 +44,7 @@ MAX_TEXT_CHARS = 500  # of each text in a record
 MAX_DETAILS_BYTES = 16 << 10
 MAX_OWED = 1_000
 FIRST = "0" * 64  # the hash before the first record
-_HEAD_FILE = "head.json"
+HEAD_FILE = "head.json"
 _SEGMENT = "[0-9]" * 12 + ".jsonl"
 _LOG = logging.getLogger(__name__)
 
@@ -226,6 +226,9 @@ class AuditStore(Audit, Protocol):
     def head(self) -> AuditHead:
         """Return the signed head of what the log has now, and keep it beside the records."""
 
+    def last_head(self) -> AuditHead | None:
+        """Return the head that was signed last, None before the first one."""
+
     def records(self, *, after: int = 0, limit: int = 1000) -> list[AuditRecord]:
         """Return at most `limit` records of numbers above `after`, oldest first, without verifying them."""
 
@@ -334,6 +337,10 @@ class AuditLog(OwingLog):
         """
         with self._appending():
             return self._write_head()
+
+    def last_head(self) -> AuditHead | None:
+        path = self.folder / HEAD_FILE
+        return AuditHead.load(path) if path.exists() else None
 
     def records(self, *, after: int = 0, limit: int = 1000) -> list[AuditRecord]:
         """Return records, as `read_records`."""
@@ -458,7 +465,7 @@ class AuditLog(OwingLog):
 
     def _write_head(self) -> AuditHead:
         head = AuditHead.signed(self._sign, self._number, self._hash, self._clock.time())
-        write_file(self.folder / _HEAD_FILE, head.to_json())
+        write_file(self.folder / HEAD_FILE, head.to_json())
         return head
 
 
@@ -505,11 +512,11 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
     """
     faults: list[AuditFault] = []
     named = [(f"head of {head.at_s:.0f}", head) for head in heads]
-    if (folder / _HEAD_FILE).exists():
+    if (folder / HEAD_FILE).exists():
         try:
-            named.append((_HEAD_FILE, AuditHead.load(folder / _HEAD_FILE)))
+            named.append((HEAD_FILE, AuditHead.load(folder / HEAD_FILE)))
         except AuditError as error:
-            faults.append(AuditFault(_HEAD_FILE, 0, str(error)))
+            faults.append(AuditFault(HEAD_FILE, 0, str(error)))
     wanted = {head.number for _, head in named}
     hashes: dict[int, str] = {}  # of the records that heads name
     records = 0
@@ -552,8 +559,8 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
                 removed[record.details.get("last", 0)] = str(record.details.get("hash", ""))
     if segments and first_before != FIRST and removed.get(first - 1) != first_before:
         faults.append(AuditFault(segments[0].name, 0, f"the records before {first} are missing, and none says why"))
-    if number >= first - 1 + HEAD_EVERY and not (folder / _HEAD_FILE).exists():
-        faults.append(AuditFault(_HEAD_FILE, 0, "is missing"))
+    if number >= first - 1 + HEAD_EVERY and not (folder / HEAD_FILE).exists():
+        faults.append(AuditFault(HEAD_FILE, 0, "is missing"))
     faults += _check_heads(named, public_key, hashes, number)
     return Verification(records, first, number, before, tuple(faults))
 

@@ -337,21 +337,8 @@ class DeviceRegistry(abc.ABC):
     async def versions(self, task: str) -> list[VersionHealth]:
         """Return the versions of a task that devices have or reported last, the one of most devices first."""
         await self.flush()
-        return await asyncio.to_thread(self._versions, task)
-
-    def _versions(self, task: str) -> list[VersionHealth]:
-        with self._lock, journal_errors(self.path):
-            rows = (
-                self._opened()
-                .execute(
-                    "SELECT active, version, count(*), sum(failed > 0), sum(ok), sum(failed) FROM tasks WHERE task = ?"
-                    " GROUP BY active, version",
-                    (task,),
-                )
-                .fetchall()
-            )
         counts: dict[str, list[int]] = {}
-        for active, version, devices, failing, ok, failed in rows:
+        for active, version, devices, failing, ok, failed in await self._versions(task):
             if active:
                 counts.setdefault(active, [0] * 5)[0] += devices
             if version:
@@ -361,6 +348,10 @@ class DeviceRegistry(abc.ABC):
         names = ("active", "reported", "failing", "ok", "failed")
         found = [VersionHealth(version=one, **dict(zip(names, each, strict=True))) for one, each in counts.items()]
         return sorted(found, key=lambda one: (-one.active, -one.reported, one.version))
+
+    @abc.abstractmethod
+    async def _versions(self, task: str) -> list[tuple[str, str, int, int, int, int]]:
+        """Return, for each pair of an active and a reported version, devices, failing ones, and runs ok and failed."""
 
     async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
         """Return how many of the devices that were seen in these last seconds the policies take.

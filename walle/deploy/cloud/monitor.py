@@ -192,6 +192,11 @@ class Monitor:
             self._began_s = now_s
 
     @property
+    def heard_s(self) -> float:
+        """Return the time at which further devices last counted at the step, in seconds since the epoch; 0 for none."""
+        return self._heard_s or 0.0
+
+    @property
     def lasts_until_s(self) -> float:
         """Return the time before which the step does not end, in seconds since the epoch; 0 if it was never looked at.
 

@@ -70,6 +70,8 @@ class Totals:
     control_devices: int = 0
     verdict: str = ""
     guards: tuple[Mapping[str, Any], ...] = ()
+    cause: str = ""  # of a pause by the gate, as a key
+    heard_s: float = 0.0  # time at which a further device last counted at the step; 0 where none is judged
 
     @property
     def failure_rate(self) -> float:
@@ -136,6 +138,8 @@ class _Evidence:
             control_devices=monitor.control_devices if monitor else 0,
             verdict=monitor.verdict.value if monitor else "",
             guards=tuple(monitor.guards() if monitor else self.ended.get("guards", ())),
+            cause=monitor.cause if monitor else "",
+            heard_s=monitor.heard_s if monitor else 0.0,
         )
 
     def reason(self) -> str:
@@ -388,9 +392,9 @@ class MonitorService:
         evidence = self._evidence.get(release_id)
         return evidence.totals() if evidence else Totals()
 
-    async def totals_of(self, release_ids: Sequence[str]) -> list[Totals]:
-        """Return the counts of each release, in their order."""
-        return [await self.totals(one) for one in release_ids]
+    async def totals_of(self, release_ids: Sequence[str]) -> dict[str, Totals]:
+        """Return the counts of several releases, in one call."""
+        return {release_id: await self.totals(release_id) for release_id in release_ids}
 
     async def course(self, release_id: str) -> dict[str, Any]:
         """Return the course of a release: `points` in time, and `verdicts`, the evidence on which each step ended."""

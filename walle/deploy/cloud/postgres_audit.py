@@ -139,6 +139,10 @@ class PostgresAuditLog(OwingLog):
         except JournalError as error:
             raise AuditError(Path(self.place), error.why, is_full=error.is_full) from error
 
+    def last_head(self) -> AuditHead | None:
+        found = self._read("SELECT head FROM walle.audit_heads")
+        return AuditHead(**json.loads(found[0][0])) if found else None
+
     def records(self, *, after: int = 0, limit: int = 1000) -> list[AuditRecord]:
         query = "SELECT number, line FROM walle.audit WHERE number > $1 ORDER BY number LIMIT $2"
         found = []

@@ -210,6 +210,14 @@ class PostgresDeviceRegistry(DeviceRegistry):
         )
         return [tuple(row) for row in rows]
 
+    async def _versions(self, task: str) -> list[tuple[str, str, int, int, int, int]]:
+        rows = await self._database.read(
+            "SELECT active, version, count(*), count(*) FILTER (WHERE failed > 0), sum(ok)::int8, sum(failed)::int8"
+            " FROM walle.device_tasks WHERE task = $1 GROUP BY active, version",
+            _text(task),
+        )
+        return [tuple(row) for row in rows]
+
     def _profile_part(self, after: str) -> list[tuple[str, str, str, float]]:
         query = (
             "SELECT device_id, app_version, attributes, last_seen_s FROM walle.devices WHERE device_id > $1"

@@ -13,9 +13,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from walle.clock import Clock
+from walle.deploy.cloud.metrics import counter
 from walle.protocol import Directive
 
 AGAIN_S = 60.0
@@ -94,7 +95,7 @@ class PullBudget:
         return {"ok": True, "under_way": len(self._under_way), "admitted": self.admitted, "delayed": self.delayed}
 
     def metrics(self) -> list[Metric]:
-        counts = CounterMetricFamily("walle_pulls", "Pulls by the gateway's pull budget", labels=["kind"])
+        counts = counter("walle_pulls_total")
         counts.add_metric(["admitted"], self.admitted)
         counts.add_metric(["delayed"], self.delayed)
         return [counts]

@@ -36,6 +36,7 @@ from walle.protocol import (
     part_digest,
     parts_from_header,
 )
+from walle.protocol.traces import TRACE_HEADER
 
 ERROR_HEADER = "X-Walle-Error"
 
@@ -49,6 +50,7 @@ _DEVICE = DEVICE_HEADER.lower().encode()
 _HAVE = HAVE_HEADER.lower().encode()
 _TASKS = TASKS_HEADER.lower().encode()
 _TRUST = TRUST_HEADER.lower().encode()
+_TRACE = TRACE_HEADER.lower().encode()
 _ERROR = ERROR_HEADER.lower().encode()
 # No shared cache may give one device's answer to another.
 _VARY = (b"vary", f"{PROFILE_HEADER}, {DEVICE_HEADER}".encode())
@@ -103,6 +105,7 @@ class Answerer:
     part that is not in `parts_bytes` of known ones is asked for. An answer of more than `max_answer_bytes` is cut
     (`walle.deploy.cloud.decision.cut`); a device with a short profile sends the place where the next one goes on, for
     others that is random. Pulls are within the `budget`, if there is one.
+    With a `trace_ratio` devices are asked for the times of that share of their installs and runs.
     """
 
     def __init__(
@@ -115,9 +118,12 @@ class Answerer:
         recent_devices: int = 4096,
         budget: PullBudget | None = None,
         random_source: random.Random | None = None,
+        trace_ratio: float = 0.0,
     ) -> None:
         self.table = table or ReleaseTable()
-        self.stamp = _stamp(self.table)  # for every answer to a profile
+        self._trace_ratio = trace_ratio
+        self.stamp = self._stamp()  # for every answer to a profile
+        self.on_directives: Callable[[str, Sequence[Directive]], None] | None = None  # device and directives it gets
         self._uploaded = UploadedTables()
         self.repeated = 0  # profiles of which the same header was answered before
         self.fresh = 0  # profiles that were parsed
@@ -148,16 +154,21 @@ class Answerer:
         """Set the table for answers; one that is older than the current table is ignored."""
         if table.generation < self.table.generation:
             return
-        self.stamp = _stamp(table)
         if table.rows == self.table.rows:  # only a later timestamp: the cached answers hold
             self.table = self.table.restamped(table.generation, table.timestamp)
+            self.stamp = self._stamp()
             return
         self.table = table
+        self.stamp = self._stamp()
         self._cache.clear()
         self._cached_bytes = 0
         self._forget_groups()
         self._encoded.clear()
         self._texts.clear()
+
+    def _stamp(self) -> Headers:
+        trust = ((_TRUST, self.table.timestamp.encode()),) if self.table.timestamp else ()
+        return (*trust, (_TRACE, str(self._trace_ratio).encode())) if self._trace_ratio else trust
 
     def forget(self) -> None:
         """Take the next table whatever its generation is; until then the present one goes on to be answered."""
@@ -345,6 +356,8 @@ class Answerer:
             place = Place.from_text(sent.place) if sent.place else Place()
             chosen, following = cut(due, place, self._size, self._max_answer_bytes)
             chosen, wait_s = self._admitted(chosen, due, sender)
+            if self.on_directives is not None:
+                self.on_directives(sender, chosen)
             if following is not None or unknown or wait_s:
                 fields = [f'"place":{json.dumps(following.to_text())}'] if following is not None else []
                 fields.append(f'"tasks":[{",".join(map(self._text, chosen))}]')
@@ -358,6 +371,8 @@ class Answerer:
                 place = Place(first, then, self._random.random() < 0.5)
                 chosen, _ = cut(due, place, self._size, self._max_answer_bytes)
             chosen, _ = self._admitted(chosen, due, sender)
+            if self.on_directives is not None:
+                self.on_directives(sender, chosen)
         return self._encode(chosen) if chosen else ()
 
     def _admitted(self, chosen: list[Directive], due: Due, sender: str) -> tuple[list[Directive], int]:
@@ -532,10 +547,6 @@ class WallePush:
         except Exception:  # noqa: BLE001 - an error here must not fail the business request
             _LOG.exception("a profile could not be answered")
             return ((_ERROR, b"the profile could not be answered"),)
-
-
-def _stamp(table: ReleaseTable) -> Headers:
-    return ((_TRUST, table.timestamp.encode()),) if table.timestamp else ()
 
 
 def _header_text(text: str) -> bytes:

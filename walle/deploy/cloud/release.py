@@ -413,6 +413,34 @@ class Release:
         return cls(**values)
 
 
+@dataclasses.dataclass(frozen=True)
+class ReleaseOverview:
+    """The number of releases in each state, and those in use: under way, baking, or the latest full one of its task."""
+
+    counts: Mapping[ReleaseState, int]
+    in_use: tuple[Release, ...]  # those under way and baking first, then the newest
+
+    @classmethod
+    def of(cls, releases: Iterable[Release], limit: int) -> Self:
+        """Return the overview of these, with `limit` in use at most."""
+        counts = dict.fromkeys(ReleaseState, 0)
+        judged: list[Release] = []
+        latest: dict[str, Release] = {}  # full releases by task
+        for release in releases:
+            counts[release.state] += 1
+            if release.state is ReleaseState.FULL:
+                if release.bakes:
+                    judged.append(release)
+                    continue
+                before = latest.get(name := release.request.name)
+                if before is None or before.number < release.number:
+                    latest[name] = release
+            elif release.state.under_way:
+                judged.append(release)
+        by_age = [sorted(some, key=lambda one: -one.number) for some in (judged, latest.values())]
+        return cls(counts, tuple([*by_age[0], *by_age[1]][:limit]))
+
+
 def allowed(release: Release) -> tuple[str, ...]:
     """Return the names of the events that `advance` accepts in this state."""
     match release.state:

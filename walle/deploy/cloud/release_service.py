@@ -32,6 +32,7 @@ from walle.deploy.cloud.release import (
     Pause,
     Release,
     ReleaseEvent,
+    ReleaseOverview,
     ReleaseRequest,
     ReleaseRequestError,
     ReleaseState,
@@ -267,6 +268,10 @@ class ReleaseService:
     async def page(self, query: ReleaseQuery) -> ReleasePage:
         """Return a page of the releases, newest first, and counts of all that the query may show."""
         return query.page(self._releases.values())
+
+    async def overview(self, limit: int) -> ReleaseOverview:
+        """Return the number of releases in each state, and the `limit` newest of those that are in use."""
+        return ReleaseOverview.of(self._releases.values(), limit)
 
     async def exclusive_files(self, device_id: str, generation: int, groups: GroupPart) -> bytes:
         """Return the signed list of the exclusive files of a device's key (`walle.protocol.ExclusiveList`).

@@ -6,7 +6,9 @@ closed. The guard decides by the header alone, before the body is read.
 
 import dataclasses
 import enum
+import functools
 import json
+import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
@@ -15,6 +17,7 @@ from starlette.routing import BaseRoute, Mount, compile_path
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
+from walle.deploy.cloud.http_durations import HttpDurations, route_class
 from walle.errors import ConfigError
 
 
@@ -54,6 +57,11 @@ class RouteRule:
     where: Where = Where.SOME
     note: str = ""
     is_page: bool = False
+
+    @functools.cached_property
+    def duration_class(self) -> str:
+        """Return the class under which the durations of its requests are counted, "" for none."""
+        return route_class(self.path)
 
     def admits(self, identity: Identity) -> bool:
         """Return whether a person may call the route, as far as the path tells: `ITS` is checked by the route."""
@@ -232,7 +240,8 @@ class SessionFinder(Protocol):
 class RouteGuard:
     """ASGI middleware: answers requests that the table does not allow, and lets the others through.
 
-    What is not walle's goes to `business` at once: walle's router has 40 routes to look at.
+    What is not walle's goes to `business` at once: walle's router has 40 routes to look at. `durations` counts how long
+    requests take.
     """
 
     def __init__(
@@ -243,7 +252,9 @@ class RouteGuard:
         business: ASGIApp | None = None,
         *,
         find_session: SessionFinder | None = None,
+        durations: HttpDurations | None = None,
     ) -> None:
+        self._durations = durations or HttpDurations()
         self._app = app
         self._find_session = find_session
         self._access = access
@@ -253,23 +264,33 @@ class RouteGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-            return None
+            return
+        began_s = time.perf_counter()
+        counted = await self._answer(scope, receive, send)
+        if counted:
+            self._durations.add(counted, time.perf_counter() - began_s)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> str:
+        """Answer a request; return the class under which its duration is counted, "" for none."""
         rule = self._table.find(scope["method"], scope["path"])
         if rule is None:
             methods = self._table.methods(scope["path"])
             allow = [(b"allow", ", ".join(methods).encode())] if methods else []
             what = "the method is not for this path" if methods else "there is nothing at this path"
-            return await _refuse(send, 405 if methods else 404, what, allow, is_page=False)
+            await _refuse(send, 405 if methods else 404, what, allow, is_page=False)
+            return "refused"
         if rule.caller is Caller.SESSION:
             cookies = [value for name, value in scope["headers"] if name.lower() == b"cookie"]
             cookie = b"; ".join(cookies).decode("latin-1")
             person = self._find_session(cookie) if self._find_session is not None else None
             if person is None:
-                return await _send_to_login(scope, send)
+                await _send_to_login(scope, send)
+                return "refused"
             if not rule.admits(person):
                 there = " for all scenarios" if rule.where is Where.ALL else " in any scenario"
                 what = f"{person.name} does not have the role {rule.role}{there}"
-                return await _refuse(send, 403, what, [], is_page=True)
+                await _refuse(send, 403, what, [], is_page=True)
+                return "refused"
         if rule.caller is Caller.PERSON:
             authorization = _authorization(scope)
             # A browser sends a password that it was once given for /docs with every request, also one that another
@@ -280,14 +301,16 @@ class RouteGuard:
                 challenge = b'Basic realm="walle", charset="UTF-8"' if rule.is_page else b"Bearer"
                 what = "this needs a valid token: send the header Authorization: Bearer TOKEN"
                 headers = [(b"www-authenticate", challenge)]
-                return await _refuse(send, 401, what, headers, is_page=rule.is_page)
+                await _refuse(send, 401, what, headers, is_page=rule.is_page)
+                return "refused"
             if not rule.admits(identity):
                 there = " for all scenarios" if rule.where is Where.ALL else ""
                 what = f"{identity.name} does not have the role {rule.role}{there}"
-                return await _refuse(send, 403, what, [], is_page=rule.is_page)
+                await _refuse(send, 403, what, [], is_page=rule.is_page)
+                return "refused"
         app = self._business if rule is BUSINESS and self._business is not None else self._app
         await app(scope, receive, send)
-        return None
+        return rule.duration_class
 
 
 def _authorization(scope: Scope) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Header
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 from pydantic import BaseModel, ConfigDict, Field
 
+from walle.deploy.cloud.metrics import counter
 from walle.deploy.cloud.push import Answerer
 from walle.errors import DeployError
 
@@ -58,7 +59,7 @@ class Sightings:
         return {"ok": True, "taken": self.taken, "refused": self.refused}
 
     def metrics(self) -> list[Metric]:
-        counts = CounterMetricFamily("walle_sightings", "Devices that other gateways saw", labels=["kind"])
+        counts = counter("walle_sightings_total")
         counts.add_metric(["taken"], self.taken)
         counts.add_metric(["refused"], self.refused)
         return [counts]

@@ -160,6 +160,17 @@ class SqliteDeviceRegistry(DeviceRegistry):
         query = f"SELECT {', '.join(TASK_FIELDS)} FROM tasks WHERE device_id = ? ORDER BY task"  # noqa: S608 - ours
         return known_device(row, db.execute(query, (row[0],)).fetchall(), scenarios)
 
+    async def _versions(self, task: str) -> list[tuple[str, str, int, int, int, int]]:
+        return await asyncio.to_thread(self._read_versions, task)
+
+    def _read_versions(self, task: str) -> list[tuple[str, str, int, int, int, int]]:
+        query = (
+            "SELECT active, version, count(*), sum(failed > 0), sum(ok), sum(failed) FROM tasks WHERE task = ?"
+            " GROUP BY active, version"
+        )
+        with self._lock, journal_errors(self.path):
+            return self._opened().execute(query, (task,)).fetchall()
+
     def _read_failures(self, device_id: str, task: str, before: int) -> list[tuple[Any, ...]]:
         with self._lock, journal_errors(self.path):
             rows = self._opened().execute(

@@ -48,6 +48,7 @@ from walle.deploy.device.installed import (
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.pull import BundleRejectedError, KeptFiles, Puller, on_disk, to_the_end
 from walle.deploy.device.pull_retries import PullRetries
+from walle.deploy.device.trace_log import TraceLog
 from walle.deploy.device.trust import DeviceTrust, TrustError
 from walle.deploy.device.trust_renewal import TrustRenewal
 from walle.deploy.device.watched_runs import WatchedRuns
@@ -134,6 +135,7 @@ class Agent:
         max_difference_bytes: int = _MAX_DIFFERENCE_BYTES,
     ) -> None:
         self.outcomes = outcomes
+        self.traces = TraceLog(outcomes.device_id, clock, outcomes.trace)
         self._installed = InstalledTasks(folder)
         self._trust = trust
         self._renewal = TrustRenewal(folder, trust, fetcher, outcomes, clock)
@@ -293,7 +295,8 @@ class Agent:
             if refused is not None:
                 self._hinder_if_frozen(directive, refused)
                 raise DirectiveRefusedError(directive, f"the timestamp of its answer was refused: {refused}")
-            self._admit(directive)
+            with self.traces.installing(directive.task, "device.verify"):
+                self._admit(directive)
             await self._in_turn(directive)
         except PullDelayedError as error:
             _LOG.debug("%s", error)
@@ -339,7 +342,10 @@ class Agent:
                     raise SupersededError(directive, _NEWER)
                 if not self._is_started:
                     raise SupersededError(directive, _CLOSED)
-                await self._carry_out(directive)
+                try:
+                    await self._carry_out(directive)
+                finally:
+                    self.traces.end_install(directive)
         finally:
             if self._newest.get(task) == number:
                 del self._newest[task]
@@ -457,7 +463,8 @@ class Agent:
     async def _pull(self, state: TaskState, directive: Directive, staging: Staging) -> Manifest:
         if self._jitter_s > 0:
             await self._clock.sleep(self._random.uniform(0, self._jitter_s))
-        files, manifest = await self._puller.pull(directive, staging, await on_disk(self._kept_files, state))
+        with self.traces.installing(directive.task, "device.pull"):
+            files, manifest = await self._puller.pull(directive, staging, await on_disk(self._kept_files, state))
         target = VersionRef(directive.version, directive.manifest, directive.release)
         is_back = state.active is not None and target.is_back_from(state.active)
         if self._exclusive is not None:
@@ -472,7 +479,8 @@ class Agent:
         reason to stay at a version that is known to be bad.
         """
         try:
-            await self._check(files, manifest)
+            with self.traces.installing(directive.task, "device.check"):
+                await self._check(files, manifest)
         except CheckFailedError as error:
             if not is_back:
                 raise BundleRejectedError(directive, str(error), final=True, failure=error.failure) from error
@@ -540,7 +548,8 @@ class Agent:
             await self._prepare(files, manifest)
         self._states[state.task] = state
         try:
-            await self._on_activate(state.task, files, manifest, may_postpone=may_postpone)
+            with self.traces.installing(state.task, "device.activate"):
+                await self._on_activate(state.task, files, manifest, may_postpone=may_postpone)
         except ActivationPostponedError:
             await self._postpone(before, state, is_checked=True)
             raise

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from walle.deploy.device.run_metrics import RunMetrics
 from walle.protocol import Alarm, Attribute, Failure, Outcome, OutcomeBatch, OutcomeKind, whole_characters
+from walle.protocol.traces import DeviceTrace
 
 _MAX_BATCH_BYTES = 512 << 10  # of JSON; the cloud takes 1 MiB
 _MAX_KEYS = 1000  # different (task, version, release, kind) between two reports; a device has tens
@@ -49,6 +50,7 @@ class OutcomeReport:
         self._metrics: dict[tuple[str, str, str, OutcomeKind], RunMetrics] = {}  # of outcomes that are gathered
         self._sent: OutcomeBatch | None = None
         self._alarms: dict[str, Alarm] = {}
+        self._traces: list[DeviceTrace] = []
 
     def count_run(
         self,
@@ -103,15 +105,22 @@ class OutcomeReport:
         text = whole_characters(alarm.text[: Alarm.MAX_TEXT_CHARS])
         self._alarms[alarm.kind] = dataclasses.replace(alarm, text=text)
 
+    def trace(self, trace: DeviceTrace) -> None:
+        """Add the times of an install or a run to the next report; those that do not fit are dropped."""
+        if len(self._traces) < OutcomeBatch.MAX_TRACES:
+            self._traces.append(trace)
+
     def take_batch(self) -> OutcomeBatch | None:
         """Return what to send now, or None where there is nothing to report.
 
         Until `confirm`, the same batch is returned again, and later outcomes wait for the next one: a sender that fails
         or is cancelled need not return the batch.
         """
-        if self._sent is None and (self._gathered or self._alarms):
+        if self._sent is None and (self._gathered or self._alarms or self._traces):
             alarms, self._alarms = tuple(self._alarms.values()), {}
-            self._sent = OutcomeBatch(self.device_id, self._new_id(), self._take_outcomes(), alarms, self._groups)
+            traces, self._traces = tuple(self._traces), []
+            outcomes = self._take_outcomes()
+            self._sent = OutcomeBatch(self.device_id, self._new_id(), outcomes, alarms, self._groups, traces)
         return self._sent
 
     def _take_outcomes(self) -> tuple[Outcome, ...]:

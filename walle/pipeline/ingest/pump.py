@@ -26,6 +26,7 @@ class PumpStatus:
     failures: int = 0  # since the latest stored batch
     total_failures: int = 0
     stored: int = 0  # new uploads
+    commits: int = 0  # batches, each in one transaction
 
     @property
     def is_storing(self) -> bool:
@@ -40,6 +41,7 @@ class PumpStatus:
         self.error = ""
         self.failures = 0
         self.stored += uploads
+        self.commits += 1
 
 
 class UploadSource(Protocol):

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ from walle.errors import PipelineError, WalleError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.tunnel.channel import Channel, ChannelError
+from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
@@ -58,6 +59,7 @@ class WorkerSettings:
     device_ca_pem: str
     drain_to: DrainTarget = dataclasses.field(default_factory=DrainTarget)
     device_quota: DeviceQuota = dataclasses.field(default_factory=DeviceQuota)
+    trace_ratio: float = 0.0  # share of the runs whose uploads are told to `on_traced`
 
 
 @dataclasses.dataclass
@@ -83,6 +85,8 @@ class TunnelProcesses:
 
     Args:
         on_stored: gets the delays in milliseconds from the events to their receipt.
+        on_traced: gets uploads of sampled runs, without payloads, and the time in seconds since the epoch at which they
+            were stored.
 
     Raises, from entering:
         OSError: the port is in use.
@@ -97,6 +101,7 @@ class TunnelProcesses:
         on_request: RequestHandler,
         dictionaries: DictionaryLookup | None = None,
         on_stored: Callable[[list[float]], None] | None = None,
+        on_traced: Callable[[Sequence[Received], float], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.restarts = 0
@@ -105,6 +110,7 @@ class TunnelProcesses:
         self._on_request = on_request
         self._dictionaries = dictionaries
         self._on_stored = on_stored
+        self._on_traced = on_traced
         self._clock = clock or SystemClock()
         self._slots = [_Slot(number) for number in range(count)]
         self._ended: list[TunnelState] = []  # the counts of processes that have ended
@@ -257,6 +263,7 @@ class TunnelProcesses:
                 settings.device_ca_pem,
                 [self._revocations.version, self._revocations.lowest],
                 list(dataclasses.astuple(settings.device_quota)),
+                settings.trace_ratio,
                 *dataclasses.astuple(settings.drain_to),
             )
             fault = ""
@@ -312,6 +319,10 @@ class TunnelProcesses:
                     self._on_stored(delays_ms)
                 if not slot.ready.is_set() and slot.error == "":
                     self._note_ready(slot)
+            case ["traced", list(rows)]:
+                for device_id, epoch, seq, topic, sent_ms, received_ms, stored_s in rows:
+                    if self._on_traced is not None:
+                        self._on_traced([Received(device_id, epoch, seq, topic, b"", sent_ms, received_ms)], stored_s)
             case ["ready"]:
                 slot.error = ""
                 if slot.state is not None:
@@ -376,6 +387,7 @@ def _sum(states: list[TunnelState]) -> TunnelState:
         held={},
         held_bytes=0,
         stored=sum(state.stored for state in states),
+        commits=sum(state.commits for state in states),
         pump_failures=sum(state.pump_failures for state in states),
         counts=dict(counts),
         refusals=dict(refusals),

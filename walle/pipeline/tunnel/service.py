@@ -72,8 +72,8 @@ class DrainTarget:
 class TunnelState:
     """The state of a tunnel in one process. `lag_s` is the age of the oldest upload that is not stored.
 
-    `error` is the reason why uploads are not stored, empty while they are. `counts`, `refusals`, `stored` and
-    `pump_failures` are since the start, the rest is now.
+    `error` is the reason why uploads are not stored, empty while they are. `counts`, `refusals`, `stored`,
+    `commits` and `pump_failures` are since the start, the rest is now.
     """
 
     pid: int
@@ -85,6 +85,7 @@ class TunnelState:
     held: dict[str, int]  # bytes by account
     held_bytes: int
     stored: int
+    commits: int  # batches of them
     pump_failures: int
     counts: dict[str, int]
     refusals: dict[str, int]
@@ -183,6 +184,7 @@ class TunnelService:
             held={account: getattr(server.budget, account) for account in ("buffered", "requests", "uploads")},
             held_bytes=server.budget.held_bytes,
             stored=status.stored,
+            commits=status.commits,
             pump_failures=status.total_failures,
             counts={name: getattr(server.counts, name) for name in _COUNTS},
             refusals=dict(server.counts.refusals),

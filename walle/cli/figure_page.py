@@ -1,0 +1,88 @@
+"""Page of all figures: one self-contained HTML file, with pictures inline."""
+
+import base64
+import time
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from walle.cli.figure_catalogue import Figure
+from walle.cli.figure_run import FigureResult
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em; color: #222; }
+pre { background: #f5f5f5; padding: 0.8em; overflow-x: auto; font-size: 12px; line-height: 1.35; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: 0.15em 0.9em 0.15em 0; vertical-align: top; }
+.failed, .late { color: #b00020; } .missing { color: #777; } img { max-width: 100%; }
+section { border-top: 1px solid #ccc; margin-top: 2em; } dt { font-weight: 600; } dd { margin: 0 0 0.4em 0; }
+"""
+_WORDS = {"ok": "measured", "failed": "failed", "late": "took too long"}
+
+
+def page(rows: Sequence[tuple[Figure, FigureResult | None]], pictures: Path) -> str:
+    """Return the page of figures and their results, None for one that was not measured.
+
+    `pictures` is the folder to which benchmarks write; a picture from before its figure's run is left out.
+    """
+    results = [result for _, result in rows if result is not None]
+    count = {status: sum(one.status == status for one in results) for status in _WORDS}
+    seconds = sum(one.seconds for one in results)
+    is_quick = any(one.quick for one in results)
+    parts = [
+        "<!doctype html><html lang='en'><meta charset='utf-8'><title>Figures of Walle</title>",
+        f"<style>{_STYLE}</style><h1>Figures of Walle</h1>",
+        f"<p>{count['ok']} of {len(rows)} figures were measured in {seconds / 60:.1f} minutes;"
+        f" {count['failed'] + count['late']} failed, {len(rows) - len(results)} were not run. Written"
+        f" {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>",
+    ]
+    if is_quick:
+        parts.append("<p><strong>Some are from --quick: few repetitions, and sizes far below the paper's.</strong></p>")
+    parts.append("<p>The numbers of the paper are from its own phones and servers, and do not compare directly.</p>")
+    parts.append("<table><tr><th>figure</th><th>paper</th><th>result</th><th>seconds</th></tr>")
+    parts += [_row(figure, result) for figure, result in rows]
+    parts.append("</table>")
+    parts += [_section(figure, result, pictures) for figure, result in rows]
+    return "\n".join(parts) + "\n</html>\n"
+
+
+def _row(figure: Figure, result: FigureResult | None) -> str:
+    status, word, seconds = "missing", "not run", ""
+    if result is not None:
+        status, word, seconds = result.status, _WORDS[result.status], f"{result.seconds:.1f}"
+    link = f"<a href='#{escape(figure.name, quote=True)}'>{escape(figure.title)}</a>"
+    return (
+        f"<tr><td>{link}</td><td>{escape(figure.section)}</td><td class='{status}'>{word}</td><td>{seconds}</td></tr>"
+    )
+
+
+def _section(figure: Figure, result: FigureResult | None, pictures: Path) -> str:
+    paper = figure.paper or "no number"
+    parts = [
+        f"<section id='{escape(figure.name, quote=True)}'><h2>{escape(figure.title)}</h2>",
+        f"<dl><dt>The paper ({escape(figure.section)})</dt><dd>{escape(paper)}</dd>",
+    ]
+    if result is None:
+        return "\n".join([*parts, "</dl><p class='missing'>Not run.</p></section>"])
+    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(result.started_s))
+    parts += [
+        f"<dt>Command</dt><dd><code>{escape(result.command)}</code>, {when}, {result.seconds:.1f} s</dd>",
+        f"<dt>Machine</dt><dd>{_listed(result.machine.items())}</dd>",
+        f"<dt>Versions</dt><dd>{_listed(result.versions.items())};"
+        f" commit {escape(result.revision[:12] or 'unknown, or with changes')}</dd></dl>",
+    ]
+    if result.status != "ok":
+        parts.append(f"<p class='{result.status}'>This figure {_WORDS[result.status]}. Its last lines:</p>")
+        parts.append(f"<pre class='{result.status}'>{escape(result.error)}</pre>")
+    if result.output.strip():
+        peers = " and the peers" if figure.peers else ""
+        parts.append(f"<h3>Ours{peers}, in this run</h3><pre>{escape(result.output.strip())}</pre>")
+    for name in figure.pictures:
+        path = pictures / name
+        if result.status == "ok" and path.exists() and path.stat().st_mtime >= result.started_s - 1:
+            data = base64.b64encode(path.read_bytes()).decode()
+            parts.append(f"<img alt='{escape(figure.title, quote=True)}' src='data:image/png;base64,{data}'>")
+    return "\n".join([*parts, "</section>"])
+
+
+def _listed(pairs: Iterable[tuple[str, str]]) -> str:
+    return "; ".join(f"{escape(key)} {escape(value)}" for key, value in pairs)

@@ -1,0 +1,352 @@
+"""Table of the metrics of a cloud: the name, type, unit, labels and meaning of each.
+
+Every metric is made by `counter`, `gauge` or `histogram` with a name of this table, and its page in docs is written
+from it. Names follow Prometheus' conventions: base units, `_total` for counters, `_timestamp_seconds` for times since
+the Unix epoch. Values of labels are bounded: no metric has a device's id.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+UNITS = ("seconds", "bytes", "ratio", "uploads", "devices", "requests")
+FURTHER_GATEWAYS = "Further gateways"  # the part that `walle cloud gateway` alone has
+MAX_RELEASES = 500  # releases with series of their own
+
+
+class MetricType(enum.StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricInfo:
+    """One metric. `labels` says for each label which values it has; `part` is what of the cloud it is about."""
+
+    part: str
+    type: MetricType
+    name: str
+    help: str
+    labels: Mapping[str, str]
+
+    @property
+    def unit(self) -> str:
+        """Return the unit in the name, "timestamp" for a time since the epoch, or "" for a number without one."""
+        name = self.name.removesuffix("_total")
+        if name.endswith("_timestamp_seconds"):
+            return "timestamp"
+        return next((unit for unit in UNITS if name.endswith(f"_{unit}")), "")
+
+
+type _Row = tuple[MetricType, str, str] | tuple[MetricType, str, str, Mapping[str, str]]
+
+
+def _part(part: str, *rows: _Row) -> list[MetricInfo]:
+    return [MetricInfo(part, row[0], f"walle_{row[1]}", row[2], row[3] if len(row) == 4 else {}) for row in rows]
+
+
+_COUNTER, _GAUGE, _HISTOGRAM = MetricType
+_OF_RELEASE = {"release": f"ids of releases, at most {MAX_RELEASES}", "task": "scenario/task"}
+_GUARD = {"guard": "guards of the release, as it was started with them"}
+_TOPIC = {"topic": "the 500 largest topics, `*` for all others"}
+_VERSION = {"version": "task and version, the 200 that were asked for last"}
+
+_ALL = [
+    *_part(
+        "Releases",
+        (_GAUGE, "releases", "Releases by state", {"state": "states of a release"}),
+        (_COUNTER, "releases_ended", "Releases that ended without being full", {"result": "rolled_back, failed"}),
+        (
+            _GAUGE,
+            "release_info",
+            "1 for each release that is under way, bakes, or is the latest full one of its task",
+            {**_OF_RELEASE, "version": "such as v3", "state": "states of a release", "stage": "such as gray 0.25"},
+        ),
+        (_GAUGE, "release_step", "Step: 0 before the beta, 1 in it, from 2 on gray steps, then full", _OF_RELEASE),
+        (_GAUGE, "release_coverage_ratio", "Share of the devices of its policy that may have the version", _OF_RELEASE),
+        (
+            _GAUGE,
+            "release_changed_timestamp_seconds",
+            "Time of the release's last change of state or step",
+            _OF_RELEASE,
+        ),
+        (
+            _GAUGE,
+            "release_heard_timestamp_seconds",
+            "Time at which a further device last counted at the step that is judged",
+            _OF_RELEASE,
+        ),
+        (
+            _GAUGE,
+            "release_stage_devices",
+            "Devices that count at the step that is judged",
+            {**_OF_RELEASE, "kind": "sound, broken, control (with the version before)"},
+        ),
+        (
+            _GAUGE,
+            "release_failing_ratio",
+            "Share of broken devices among those that count at the step that is judged",
+            _OF_RELEASE,
+        ),
+        (
+            _GAUGE,
+            "release_verdict",
+            "1 for the present verdict of the gate and its reason",
+            {
+                **_OF_RELEASE,
+                "verdict": "continue, accept, reject, pause",
+                "cause": "none, test, silence, inconclusive, or the class of failure: device, network, cloud",
+            },
+        ),
+        (
+            _GAUGE,
+            "release_devices",
+            "Devices that reported this of the release",
+            {**_OF_RELEASE, "what": "installed, rejected, reverted, removed"},
+        ),
+        (
+            _GAUGE,
+            "release_hindered_devices",
+            "Devices that could not install the release's version, by what is at fault",
+            {**_OF_RELEASE, "at_fault": "device, network, cloud"},
+        ),
+        (
+            _COUNTER,
+            "release_executions",
+            "Executions reported for the release",
+            {**_OF_RELEASE, "result": "ok, failed"},
+        ),
+        (
+            _GAUGE,
+            "release_guard_median",
+            "Median over the latest devices of the number that a guard of the release is on, in its unit",
+            {**_OF_RELEASE, **_GUARD, "version": "new, control (the version before)"},
+        ),
+        (
+            _GAUGE,
+            "release_guard_state",
+            "1 for the present state of a guard of the release",
+            {**_OF_RELEASE, **_GUARD, "state": "states of a guard"},
+        ),
+    ),
+    *_part(
+        "Push answers",
+        (
+            _COUNTER,
+            "profiles",
+            "Profiles checked by this gateway",
+            {"kind": "repeated, fresh, broken, foreign (of another device), asked (for parts)"},
+        ),
+        (_COUNTER, "profiles_answered", "Fresh profiles that were answered with directives"),
+        (_GAUGE, "table_generation", "Generation of this gateway's release table"),
+        (_GAUGE, "table_issued_timestamp_seconds", "Time at which the timestamp of this gateway's answers was signed"),
+        (
+            _GAUGE,
+            "table_expires_timestamp_seconds",
+            "Time from which on devices take nothing new from this gateway, as its timestamp has expired",
+        ),
+        (
+            _COUNTER,
+            "sightings",
+            "Devices that further gateways saw, and reported to this one",
+            {"kind": "taken, refused"},
+        ),
+        (_COUNTER, "pulls", "Pulls by the gateway's pull budget", {"kind": "admitted, delayed"}),
+        (
+            _COUNTER,
+            "device_alarms",
+            "Alarms that devices reported of answers and clocks",
+            {"kind": "kinds of alarm"},
+        ),
+    ),
+    *_part(
+        FURTHER_GATEWAYS,
+        (_GAUGE, "table_late_seconds", "Time since the cloud has answered about its table"),
+        (_COUNTER, "reported_devices", "Devices that were seen", {"kind": "reported, refused, lost (never reported)"}),
+    ),
+    *_part(
+        "HTTP",
+        (_GAUGE, "http_connections", "Connections of HTTP"),
+        (_GAUGE, "http_connections_limit", "Connections of HTTP at most"),
+        (_COUNTER, "http_refused", "Requests and connections that a limit ended", {"kind": "limits of HTTP"}),
+        (
+            _HISTOGRAM,
+            "http_duration_seconds",
+            "Time from a request's head to the end of its answer; streams of events are not in it",
+            {"route": "api, business, cdn, cen, git, identity, outcomes, pages, push, refused, watch"},
+        ),
+    ),
+    *_part(
+        "Tunnel",
+        (_GAUGE, "tunnel_pump_up", "1 while uploads are stored, 0 while they are not"),
+        (_GAUGE, "tunnel_queue_uploads", "Uploads that wait to be stored"),
+        (_GAUGE, "tunnel_lag_seconds", "Age of the oldest upload that is not stored, and so not acknowledged"),
+        (_GAUGE, "tunnel_open_connections", "Connections of devices that are open"),
+        (_GAUGE, "tunnel_processes", "Tunnel processes that run"),
+        (_GAUGE, "tunnel_held_bytes", "Bytes held for devices", {"account": "buffered, requests, uploads"}),
+        (_COUNTER, "tunnel_connections", "Connections of devices that were accepted"),
+        (_COUNTER, "tunnel_uploads", "Uploads that were received"),
+        (_COUNTER, "tunnel_duplicates", "Uploads that were received again and dropped"),
+        (_COUNTER, "tunnel_requests", "Requests of devices"),
+        (_COUNTER, "tunnel_failed_requests", "Requests that were answered with an error"),
+        (_COUNTER, "tunnel_expired_requests", "Requests whose deadline passed before their answer"),
+        (_COUNTER, "tunnel_cancelled_requests", "Requests that devices cancelled"),
+        (_COUNTER, "tunnel_resumed", "Connections whose TLS session was resumed"),
+        (_COUNTER, "tunnel_pauses", "Times that a connection was not read until there was room"),
+        (_COUNTER, "tunnel_received_bytes", "Bytes received from devices"),
+        (_COUNTER, "tunnel_sent_bytes", "Bytes sent to devices"),
+        (_COUNTER, "tunnel_stored", "New uploads that were stored"),
+        (_COUNTER, "tunnel_commits", "Batches of uploads that were stored, each in one transaction"),
+        (_COUNTER, "tunnel_pump_failures", "Failures to store uploads"),
+        (_COUNTER, "tunnel_hangs", "Tunnel processes that were killed because they did not report"),
+        (_COUNTER, "tunnel_restarts", "Tunnel processes that ended and were started again"),
+        (
+            _COUNTER,
+            "tunnel_refusals",
+            "Connections refused or closed",
+            {"reason": "codes of a refusal; quota: the device has used its share of the store"},
+        ),
+    ),
+    *_part(
+        "Uploads",
+        (
+            _HISTOGRAM,
+            "upload_delay_seconds",
+            "Time from an output, by the device's clock, to its receipt; a clock that is ahead counts as 0",
+        ),
+        (_GAUGE, "uploads_stored", "Uploads that are stored", _TOPIC),
+        (_GAUGE, "uploads_bytes", "Payload bytes that are stored", _TOPIC),
+        (_GAUGE, "uploads_refused", "Uploads that the database refuses for their contents, in the quarantine"),
+        (_COUNTER, "uploads_deleted", "Uploads deleted by retention", _TOPIC),
+        (_COUNTER, "uploads_deleted_bytes", "Payload bytes deleted by retention", _TOPIC),
+        (_COUNTER, "uploads_retention_failures", "Failures to delete old uploads"),
+        (_COUNTER, "uploads_deleted_unconsumed", "Uploads deleted by retention before a consumer group committed them"),
+        (
+            _GAUGE,
+            "consumer_lag_uploads",
+            "Uploads after a group's least committed position",
+            {"group": "consumer groups"},
+        ),
+        (
+            _GAUGE,
+            "consumer_lag_seconds",
+            "Age of the oldest upload that a group has not committed",
+            {"group": "consumer groups"},
+        ),
+        (
+            _COUNTER,
+            "lost_uploads",
+            "Uploads that are lost or may have arrived twice; a loss whose end is unknown counts one",
+            {"cause": "causes of a loss"},
+        ),
+        (_COUNTER, "loss_reports", "Recorded losses, each a range of uploads", {"cause": "causes of a loss"}),
+    ),
+    *_part(
+        "Fallback inference",
+        (_GAUGE, "inference_process_up", "Whether a process can be reached", {"process": "numbers from 0"}),
+        (_GAUGE, "inference_process_batches", "Batches that a process runs", {"process": "numbers from 0"}),
+        (
+            _GAUGE,
+            "inference_loaded_vms",
+            "VMs that have a version loaded",
+            {"process": "numbers from 0", "version": "task and version"},
+        ),
+        (
+            _GAUGE,
+            "inference_loaded_bytes",
+            "Bytes of the files that they have loaded",
+            {"process": "numbers from 0", "version": "task and version"},
+        ),
+        (_GAUGE, "inference_queue_requests", "Requests that wait for a replica", _VERSION),
+        (_GAUGE, "inference_running_batches", "Batches that run", _VERSION),
+        (_COUNTER, "inference_requests", "Requests of devices to run a phase", _VERSION),
+        (_COUNTER, "inference_failed", "Requests that were accepted and got an error", _VERSION),
+        (_COUNTER, "inference_repeated", "Requests that ran again because their replica was lost", _VERSION),
+        (_COUNTER, "inference_cancelled", "Requests that devices cancelled before their result", _VERSION),
+        (
+            _COUNTER,
+            "inference_refused",
+            "Requests without a result",
+            {**_VERSION, "reason": "queue, share, wait, expired, down"},
+        ),
+        (_COUNTER, "inference_lost_processes", "Processes that ended or could not be reached"),
+        (
+            _COUNTER,
+            "inference_loads",
+            "Versions to be loaded before a device asks",
+            {"result": "loaded, room, failed"},
+        ),
+        (_HISTOGRAM, "inference_batch_requests", "Requests of a batch", _VERSION),
+        (_HISTOGRAM, "inference_wait_seconds", "Time from a request's arrival to the start of its batch", _VERSION),
+        (_HISTOGRAM, "inference_latency_seconds", "Time from a request's arrival to its result", _VERSION),
+    ),
+    *_part(
+        "Identities",
+        (_COUNTER, "device_sessions", "Session tokens of devices by result", {"kind": "verified, refused"}),
+        (_GAUGE, "devices_revoked", "Devices of which a key is revoked"),
+        (_GAUGE, "tokens", "Tokens of people and programs"),
+    ),
+    *_part(
+        "Disk",
+        (_GAUGE, "disk_free_bytes", "Free space of the cloud's disk"),
+        (_GAUGE, "disk_size_bytes", "Size of the cloud's disk"),
+        (_GAUGE, "disk_reserve_bytes", "Free space below which pushes and new releases are refused"),
+        (_GAUGE, "stored_file_faults", "Stored files of releases that are damaged or missing"),
+        (_COUNTER, "stored_file_repairs", "Stored files that were repaired, since the cloud was made"),
+        (_GAUGE, "stored_file_checked_bytes", "Bytes that the present pass has checked"),
+        (_GAUGE, "stored_file_last_pass_timestamp_seconds", "End of the last whole pass"),
+        (_GAUGE, "audit_head_records", "Number of the record at the last signed head of the audit log"),
+        (_GAUGE, "audit_head_timestamp_seconds", "Time of the last signed head of the audit log"),
+    ),
+]
+
+
+def _public_name(metric: MetricInfo) -> str:
+    return f"{metric.name}_total" if metric.type is MetricType.COUNTER else metric.name
+
+
+METRICS: Mapping[str, MetricInfo] = {
+    one.name: one for one in (dataclasses.replace(metric, name=_public_name(metric)) for metric in _ALL)
+}
+
+
+def counter(name: str) -> CounterMetricFamily:
+    """Return the counter of that name, with `_total`, without values. Raises KeyError for one not in the table."""
+    info = _of(name, MetricType.COUNTER)
+    return CounterMetricFamily(name, info.help, labels=list(info.labels))
+
+
+def gauge(name: str) -> GaugeMetricFamily:
+    """Return the gauge of that name, without values. Raises KeyError for one not in the table."""
+    info = _of(name, MetricType.GAUGE)
+    return GaugeMetricFamily(name, info.help, labels=list(info.labels))
+
+
+def histogram(name: str) -> HistogramMetricFamily:
+    """Return the histogram of that name, without values. Raises KeyError for one not in the table."""
+    info = _of(name, MetricType.HISTOGRAM)
+    return HistogramMetricFamily(name, info.help, labels=list(info.labels))
+
+
+def gauge_of(name: str, value: float) -> GaugeMetricFamily:
+    """Return a gauge without labels that has the value."""
+    family = gauge(name)
+    family.add_metric([], value)
+    return family
+
+
+def counter_of(name: str, value: float) -> CounterMetricFamily:
+    """Return a counter without labels that has the value."""
+    family = counter(name)
+    family.add_metric([], value)
+    return family
+
+
+def _of(name: str, kind: MetricType) -> MetricInfo:
+    info = METRICS[name]
+    if info.type is not kind:
+        raise KeyError(f"{name} is a {info.type}, not a {kind}")
+    return info
