@@ -119,7 +119,7 @@ ROUTES: tuple[RouteRule, ...] = (
         "POST", "/git/{scenario}/info/lfs/objects/batch", Role.READER, Where.ITS, "author for a push", is_page=True
     ),
     _person("GET", "/git/{scenario}/info/lfs/objects/{sha256}", Role.READER, Where.ITS, is_page=True),
-    _person("PUT", "/git/{scenario}/info/lfs/objects/{sha256}", Role.AUTHOR, Where.ITS, is_page=True),
+    _person("HEAD PATCH PUT", "/git/{scenario}/info/lfs/objects/{sha256}", Role.AUTHOR, Where.ITS, is_page=True),
     _person("POST", "/git/{scenario}/git-upload-pack", Role.READER, Where.ITS, is_page=True),
     _person(
         "POST",
