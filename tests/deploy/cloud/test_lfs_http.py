@@ -187,6 +187,10 @@ def test_a_batch_says_what_to_send_and_what_is_here(host: Host) -> None:
 
     (known,) = host.batch("write", "upload", (SHA256, len(DATA))).json()["objects"]
     assert "actions" not in known
+    for operation, is_new in (("download", False), ("upload", True)):  # its push comes: it is not removed before that
+        os.utime(host.files.checked().path(SHA256), (0, 0))
+        host.batch("write", operation, (SHA256, len(DATA)))
+        assert (host.files.checked().stat(SHA256).stored_s > 0) == is_new
     missing = "0" * 64
     here, absent = host.batch("read", "download", (SHA256, len(DATA)), (missing, 5)).json()["objects"]
     download = here["actions"]["download"]
@@ -424,9 +428,9 @@ def test_parts_of_other_bytes_are_refused_whole_and_forgotten(host: Host) -> Non
 
 def test_the_room_of_a_part_counts_once(host: Host) -> None:
     assert host.put(b"a" * 900_000).status_code == 200
-    data = os.urandom(1_000_000)  # 100,000 bytes of the scenario stay free
+    data = os.urandom(1_000_000)  # 100,000 bytes of the scenario stay free after it
     tus = Tus(host, hashlib.sha256(data).hexdigest(), len(data))
-    assert tus.patch(data[:600_000], 0).status_code == 204
+    assert tus.patch(data[:900_000], 0).status_code == 204
     body = {"operation": "upload", "transfers": ["tus", "basic"], "objects": [{"oid": tus.sha256, "size": len(data)}]}
     with host.client("write") as client:
         plan = client.post("/git/shop.git/info/lfs/objects/batch", json=body).json()
@@ -434,7 +438,7 @@ def test_the_room_of_a_part_counts_once(host: Host) -> None:
     assert plan["objects"][0]["actions"]["upload"]["href"].endswith(f"{tus.sha256}?size=1000000")
     other = Tus(host, SHA256, len(DATA))
     assert other.patch(DATA, 0).status_code == 507
-    assert tus.patch(data[600_000:], 600_000).status_code == 204
+    assert tus.patch(data[900_000:], 900_000).status_code == 204
 
 
 def test_one_request_at_a_time_adds_to_an_upload(host: Host) -> None:

@@ -191,15 +191,20 @@ class FileStore(abc.ABC):
     def _keep(self, path: Path, sha256: str) -> None:
         """Put the synced file at `path`, which may be moved from there."""
 
-    @contextlib.contextmanager
-    def _locked(self, *, shared: bool) -> Iterator[None]:
+    def _locked(self, *, shared: bool) -> contextlib.AbstractContextManager[None]:
         """Hold the store's lock: shared while a file is put, alone while one is removed."""
-        handle = os.open(self._local, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        return folder_locked(self._local, shared=shared)
+
+
+@contextlib.contextmanager
+def folder_locked(folder: Path, *, shared: bool) -> Iterator[None]:
+    """Hold the lock of a folder, which all processes share."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def remove_unfinished_until(folder: Path, until_s: float) -> None:

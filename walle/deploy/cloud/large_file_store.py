@@ -4,6 +4,9 @@
     {scenario}.git/lfs/incoming/...            files on their way; a killed writer's are not locked, and are removed
     {scenario}.git/lfs/incoming/....part       uploads that may go on, each of one owner; kept for PARTIAL_S
 
+A file that is sent, or asked for to be sent while it is here, is new again: `LargeObjects`, by which files are removed
+that nothing names, keeps it until its push has had the time to set its refs.
+
 They are of one scenario: who may read another one gets nothing from here by knowing a hash. A release copies them to
 the stores that devices and the cloud's phases read.
 """
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.files import FileStoreError, StoredFile, is_name
+from walle.deploy.cloud.files import FileStoreError, StoredFile, folder_locked, is_name
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
 from walle.durable_file import make_folders, sync_folder, write_all
@@ -97,12 +100,27 @@ class LargeFileStore:
         except FileNotFoundError:
             return None
 
+    def renew(self, sha256: str) -> int | None:
+        """As `size_bytes`, and make the file as new: a push will name it. Raises LargeFileError as `find`."""
+        path = self._path(sha256)
+        try:
+            with folder_locked(self._folder / "objects", shared=True):
+                os.utime(path)
+                return path.stat().st_size
+        except FileNotFoundError:
+            return None
+
     def open(self, sha256: str) -> BufferedReader:
         """Return a file, open for reading. Raises LargeFileError where it is not here."""
         try:
             return self._path(sha256).open("rb")
         except FileNotFoundError:
             raise LargeFileError(sha256, "it was never pushed here, or not to its end") from None
+
+    @property
+    def has_folder(self) -> bool:
+        """Return whether a file was ever kept here."""
+        return (self._folder / "objects").is_dir()
 
     def used(self) -> Used:
         total_bytes = count = 0
@@ -191,7 +209,10 @@ class LargeFileStore:
 
 
 class LargeObjects(FolderStore):
-    """The whole files in the layout of Git LFS, as a `FileStore`. One that is removed may be pushed again."""
+    """The whole files in the layout of Git LFS, as a `FileStore`. One that is removed may be pushed again.
+
+    The time of a file is that of its upload, or of the last batch request that wanted to send it.
+    """
 
     def path(self, sha256: str) -> Path:
         parent = super().path(sha256).parent
@@ -270,8 +291,10 @@ class IncomingFile:
             os.fchmod(self._handle, 0o444)
             os.fsync(self._handle)
             make_folders(self._target.parent)
-            self._path.replace(self._target)
-            sync_folder(self._target.parent)
+            with folder_locked(self._target.parents[2], shared=True):  # of all objects: none is removed meanwhile
+                os.utime(self._handle)
+                self._path.replace(self._target)
+                sync_folder(self._target.parent)
 
     def close(self) -> None:
         with self._lock:

@@ -197,7 +197,7 @@ async def _batch(
         # Requests of tus do not say how long the whole file is.
         query = f"?size={size_bytes}" if transfer == "tus" else ""
         action = {"href": f"{prefix}/{sha256}{query}", "header": header}
-        held_bytes = store.size_bytes(sha256)
+        held_bytes = store.renew(sha256) if operation == "upload" else store.size_bytes(sha256)
         if held_bytes is not None and held_bytes != size_bytes:
             return found | _error(422, f"the file of this sha256 has {held_bytes} bytes")
         if operation == "download":
@@ -297,7 +297,7 @@ async def _extend_file(
 
 def _offset(store: LargeFileStore, sha256: str, owner: str) -> int:
     """Return how many bytes of a file are here: all, or those of an upload of `owner` that was cut."""
-    size_bytes = store.size_bytes(sha256)
+    size_bytes = store.renew(sha256)
     if size_bytes is not None:
         return size_bytes
     if not store.partial_bytes(sha256, owner):
