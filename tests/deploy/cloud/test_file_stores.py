@@ -9,7 +9,7 @@ import socketserver
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -17,11 +17,11 @@ import pytest
 
 from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from walle.clock import ManualClock
-from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError
+from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError, StoredFile
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.large_file_store import LargeFileStore
-from walle.deploy.cloud.s3_store import MULTIPART_BYTES, S3Place, S3Store
 from walle.deploy.cloud.retention import SKEW_S
+from walle.deploy.cloud.s3_store import MULTIPART_BYTES, S3Place, S3Store
 from walle.durable_file import UNFINISHED
 from walle.errors import ConfigError
 
@@ -269,6 +269,12 @@ def watched(endpoint: str, *, has_conditions: bool = True) -> Iterator[tuple[str
         proxy.shutdown()
 
 
+def after_first(found: Callable[[str], StoredFile | None]) -> Callable[[str], StoredFile | None]:
+    """Return `found`, but for its first answer: that of a look before another gateway had put the file."""
+    looks: Iterator[None] = iter([None])
+    return lambda sha256: next(looks, found(sha256))
+
+
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
 
@@ -352,10 +358,8 @@ class TestS3Store(FileStoreContract):
             for first, uploads in ((data, ["PUT if none"]), (b"other bytes", ["PUT if none", "PUT"])):
                 one._s3.put(one._bucket, name, first)
                 methods.clear()
-                with monkeypatch.context() as patch:  # it looked before the first one had put it
-                    looks = iter([None])
-                    found = other._found
-                    patch.setattr(other, "_found", lambda sha256: next(looks, found(sha256)))
+                with monkeypatch.context() as patch:
+                    patch.setattr(other, "_found", after_first(other._found))
                     assert other.put(data) == name
                 assert [method for method in methods if method.startswith("PUT")] == uploads
                 assert one.read(name) == data

@@ -156,12 +156,12 @@ class NodeCache:
             with self._locked():
                 files = [path for path in self._folder.iterdir() if _SHA256.fullmatch(path.name)]
                 kept = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in files)
-                left_bytes = self._max_bytes - size_bytes - sum(size_bytes for _, size_bytes, _ in kept)
-                for _, size_bytes, path in kept:
+                left_bytes = self._max_bytes - size_bytes - sum(held_bytes for _, held_bytes, _ in kept)
+                for _, held_bytes, path in kept:
                     if left_bytes >= 0:
                         break
                     path.unlink(missing_ok=True)
-                    left_bytes += size_bytes
+                    left_bytes += held_bytes
                 put(self._folder / sha256)
         except OSError as error:
             _LOG.warning("the file %s is not kept on this node: %s", sha256, error)

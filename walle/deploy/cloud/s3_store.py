@@ -1,9 +1,11 @@
 """A `FileStore` in a bucket with the S3 API: objects named by their sha256 under a prefix (Python package `obstore`).
 
-An object is made only where there is none (`If-None-Match: *`, where the server has it): of two gateways that put one
-file at once, one writes. One that is there is left alone if its ETag is that of the bytes and it is younger than
-SKEW_S; an older one is overwritten, which renews the time by which retention spares it. S3 shows an object when it is
-whole, and files of MULTIPART_BYTES or more are sent in parts that are removed where one fails. Parts that a killed process left are removed by a rule of the bucket (docs/how-to/files.md).
+A put makes an object only where there is none (`If-None-Match: *`, where the server has it): of two gateways that put
+one file at once, one writes. It leaves one alone that is younger than SKEW_S and whose ETag is that of the bytes. An
+older one is overwritten, which renews the time by which retention spares it.
+
+S3 shows an object when it is whole, and files of MULTIPART_BYTES or more are sent in parts that are removed where one
+fails. Parts that a killed process left are removed by a rule of the bucket (docs/how-to/files.md).
 
 Keys come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), else from the file of
 credentials that other S3 programs read, else from the machine's role.
