@@ -115,9 +115,9 @@ def collect(
     The first run only marks them.
 
     Files of releases that are full, under way or paused are kept, so that every rollback finds its version; those of
-    releases that were rolled back or failed go after the grace time, unless they are among the latest versions. Large
-    files that were pushed by Git LFS are kept while a commit of any branch or version names them; one that was sent and
-    not pushed goes after the grace time, as one that somebody asked to send again.
+    releases that were rolled back or failed go after the grace time, unless they are among the latest versions. Old
+    full versions go once they are retired (walle release retire). Large files that were pushed by Git LFS are kept
+    while a commit of any branch or version names them; one that was sent and not pushed goes after the grace time.
     """
     from walle.clock import SystemClock
     from walle.cloud.stored_files import LARGE_FILES, UNREACHED, StoredFiles

@@ -71,6 +71,7 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("GET", "/metrics", Role.METRICS, Where.ALL),
     _person("POST", "/v1/releases", Role.RELEASER, Where.ITS),
     _person("GET", "/v1/releases", Role.READER, Where.SOME),
+    _person("POST", "/v1/releases/retire", Role.RELEASER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/failures", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/evidence", Role.READER, Where.ITS),
@@ -119,7 +120,7 @@ ROUTES: tuple[RouteRule, ...] = (
         "POST", "/git/{scenario}/info/lfs/objects/batch", Role.READER, Where.ITS, "author for a push", is_page=True
     ),
     _person("GET", "/git/{scenario}/info/lfs/objects/{sha256}", Role.READER, Where.ITS, is_page=True),
-    _person("HEAD PATCH PUT", "/git/{scenario}/info/lfs/objects/{sha256}", Role.AUTHOR, Where.ITS, is_page=True),
+    _person("PUT HEAD PATCH", "/git/{scenario}/info/lfs/objects/{sha256}", Role.AUTHOR, Where.ITS, is_page=True),
     _person("POST", "/git/{scenario}/git-upload-pack", Role.READER, Where.ITS, is_page=True),
     _person(
         "POST",
