@@ -288,7 +288,7 @@ def _rolled_back(releases: Iterable[Release], ids: Collection[str]) -> list[Rele
     st.integers(1, 3),
     st.data(),
 )
-def test_what_superseded_releases_had_is_never_asked_for_before_so_many_rollbacks(
+def test_superseded_releases_are_not_needed_before_that_many_rollbacks(
     drawn: list[tuple[Policy, ReleaseState, int]], keep_versions: int, data: st.DataObject
 ) -> None:
     releases = _releases(drawn)
