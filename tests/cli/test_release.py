@@ -118,6 +118,9 @@ def test_a_release_is_started_watched_paused_resumed_and_rolled_back(person: Per
         person.text("retry", again["id"])
     person.json("rollback", again["id"])
 
+    assert person.json("retire", "shop", "--keep-versions=2", "--dry-run") == {"dry_run": True, "releases": []}
+    assert person.text("retire", "shop", "--task=good") == (0, "0 releases retired\n")
+
 
 def test_a_release_shows_what_its_version_reads_of_other_tasks(person: Person) -> None:
     line = "reads topics of other tasks: shop/good, shop/good/clicks"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.sim.git_host import git
 from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from tests.sim.shop_cloud import User, shop_cloud
 from walle.cli import app
@@ -140,6 +141,61 @@ async def test_a_large_file_and_its_stored_copy_repair_each_other(tmp_path: Path
     assert [one["store"] for one in findings] == ["files", "large files of shop"]
     with pytest.raises(LargeFileError, match="never pushed"):  # so that git-lfs sends it again
         pushed.open(sha256)
+
+
+@pytest.mark.asyncio
+async def test_large_files_that_no_commit_names_are_collected(tmp_path: Path) -> None:
+    folder = tmp_path / "cloud"
+    blobs = {what: what.encode() * 50_000 for what in ("tagged", "earlier", "branch", "abandoned", "coming")}
+    sha256s = {what: hashlib.sha256(data).hexdigest() for what, data in blobs.items()}
+    home = CloudHome(folder)
+    home.prepare(("shop", "other"))
+    pushed = home.repos.large_files("shop")
+    for what, data in blobs.items():
+        with pushed.receiving(sha256s[what], len(data)) as file:
+            file.write(data)
+            file.keep()
+    work = tmp_path / "work"
+    work.mkdir()
+    git(work, "init", "-b", "count")
+    for place, what in (("a.bin", "earlier"), ("deep/er/b.bin", "tagged"), ("a.bin", "branch")):
+        (work / place).parent.mkdir(parents=True, exist_ok=True)
+        (work / place).write_bytes(LargeFile(sha256s[what], len(blobs[what])).pointer)
+        (work / "long.txt").write_bytes(LargeFile(sha256s["abandoned"], 1).pointer + b"x" * 2000)  # is no pointer
+        git(work, "add", "-A")
+        git(work, "commit", "-q", "-m", what)
+        if what == "tagged":
+            git(work, "tag", "count/v1")
+    git(work, "push", str(folder / "repos" / "shop.git"), "count", "count/v1")
+
+    store = "large files of shop"
+    objects = pushed.checked()
+    before_s = time.time() - 10 * 86_400
+    for sha256 in sha256s.values():
+        os.utime(objects.path(sha256), (before_s, before_s))
+    assert (await run("files", "gc", str(folder)))[store]["waiting"] == 2
+    marks = folder / "large-files-shop-unreached.json"
+    since_s = json.loads(marks.read_text())
+    assert set(since_s) == {sha256s["abandoned"], sha256s["coming"]}
+    marks.write_text(json.dumps(dict.fromkeys(since_s, time.time() - 5 * 86_400)))
+    assert pushed.renew(sha256s["coming"]) == len(blobs["coming"])  # a push asked for it, and has not set its refs yet
+    shown = await run("files", "gc", str(folder), "--dry-run")
+    assert shown[store]["removed"] == [sha256s["abandoned"]]
+    assert pushed.size_bytes(sha256s["abandoned"])
+    assert "large files of other" not in shown
+    done = (await run("files", "gc", str(folder)))[store]
+    assert (done["removed"], done["removed_bytes"], done["reached"]) == ([sha256s["abandoned"]], 450_000, 3)
+    assert [pushed.size_bytes(sha256s[what]) is not None for what in blobs] == [True, True, True, False, True]
+
+    marks.write_text(json.dumps({sha256s["coming"]: time.time() - 5 * 86_400}))
+    os.utime(objects.path(sha256s["coming"]), (before_s, before_s))
+    tree = git(work, "rev-parse", "count:deep").stdout.strip()
+    damaged = next((folder / "repos" / "shop.git" / "objects" / tree[:2]).glob(f"{tree[2:]}*"))
+    damaged.unlink()
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["files", "gc", str(folder)])
+    assert result.exit_code
+    assert "scenario shop: its history cannot be read" in str(result.exception)
+    assert pushed.size_bytes(sha256s["coming"])
 
 
 @pytest.mark.asyncio

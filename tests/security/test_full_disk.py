@@ -83,6 +83,7 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/v1/releases/{release_id}/pause"): ({}, 404, "does not exist"),
     ("POST", "/v1/releases/{release_id}/rollback"): ({}, 404, "does not exist"),
     ("POST", "/v1/releases/{release_id}/retry"): ({}, 404, "does not exist"),
+    ("POST", "/v1/releases/retire"): ({"scenario": "shop"}, 200, "[]"),  # there is none; it helps to free some
     ("POST", "/v1/versions/{scenario}/{task}/{version}/signatures"): ({"signatures": {}}, 422, "does not exist"),
     ("POST", "/v1/identity/certificate"): ({"device_id": "a", "request": "", "token": ""}, 422, "not a certificate"),
     ("POST", "/v1/identity/challenge"): ({}, 200, ""),  # nothing is written

@@ -108,7 +108,7 @@ def request_of(rule: RouteRule, release_id: str) -> tuple[str, str, dict[str, An
     path = path.replace("{verb}", "pause")
     if (method, path) == ("POST", "/v1/releases"):
         more = {"json": {"scenario": "shop", "task": "count", "version": "v9"}}
-    if path == "/v1/preview":
+    if path in ("/v1/preview", "/v1/releases/retire"):
         more = {"json": {"scenario": "shop"}}
     if path.endswith("/signatures"):
         more = {"json": {"signatures": "none"}}  # refused for the role, before it is read

@@ -11,6 +11,7 @@ from walle.cloud.home import CloudHome
 from walle.cloud.inference.engine import EngineState, ProcessState, ReleasedVersion
 from walle.cloud.inference.request import PhaseRequest
 from walle.deploy.cloud.bundle import Bundle, TaskVersion, build_bundle
+from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.task_tree import TaskTree
 from walle.deploy.signing import Signer
 from walle.protocol import CloudPolicy, Manifest, TriggerCondition
@@ -19,10 +20,19 @@ CONFIG = '[task]\nname = "NAME"\n[trigger]\nsequence = ["page_exit"]\n[phases]\n
 
 
 def released(
-    home: CloudHome, main: str, config: str = "", *, name: str = "rank", files: Mapping[str, bytes] | None = None
+    home: CloudHome,
+    main: str,
+    config: str = "",
+    *,
+    name: str = "rank",
+    files: Mapping[str, bytes] | None = None,
+    large: Mapping[str, LargeFile] | None = None,
 ) -> ReleasedVersion:
     """Return version v1 of shop/NAME as a release leaves it: its files are in the stores of `home`."""
-    bundle = built(home, main, config, name=name, files=files)
+    bundle = built(home, main, config, name=name, files=files, large=large)
+    for file in bundle.large.values():
+        assert file.path is not None
+        home.files.put_file(file.path)
     for blob in (*bundle.blobs.values(), bundle.envelope):
         home.files.put(blob)
     for blob in bundle.cloud_blobs.values():
@@ -31,12 +41,20 @@ def released(
 
 
 def built(
-    home: CloudHome, main: str, config: str = "", *, name: str = "rank", files: Mapping[str, bytes] | None = None
+    home: CloudHome,
+    main: str,
+    config: str = "",
+    *,
+    name: str = "rank",
+    files: Mapping[str, bytes] | None = None,
+    large: Mapping[str, LargeFile] | None = None,
 ) -> Bundle:
     text = CONFIG.replace("NAME", name) + config
     tree = {"main.py": main.encode(), "task.toml": text.encode(), **(files or {})}
-    version = TaskVersion.parse(TaskTree(scenario="shop", task=name, version="v1", commit="0" * 40, files=tree))
-    return build_bundle(version, scenario_signer(home))
+    found = TaskTree(
+        scenario="shop", task=name, version="v1", commit="0" * 40, files=tree, large=dict(large or {})
+    )  # fmt: skip
+    return build_bundle(TaskVersion.parse(found), scenario_signer(home))
 
 
 def scenario_signer(home: CloudHome) -> Signer:

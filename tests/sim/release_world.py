@@ -36,7 +36,7 @@ CDN_URL = "http://cdn.test/cdn"
 BUNDLE_SIGNER = Signer(Ed25519PrivateKey.from_private_bytes(b"b" * 32))  # the same in every process of a test
 RELEASE_SIGNER = Signer(Ed25519PrivateKey.from_private_bytes(b"r" * 32))
 FLEET = "test-fleet"
-VERSIONS = ("v1", "v2", "v3")
+VERSIONS = ("v1", "v2", "v3", "v4")
 
 _TASK_TOML = """
 [task]

@@ -1,6 +1,7 @@
 """`walle files`: the stored files of task versions, in the folder of a cloud or in a bucket."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,19 +110,23 @@ def collect(
     grace_days: Annotated[float, typer.Option(min=0.05, help="Days for which nothing must have reached a file.")] = 4.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove stored files that no release reaches: run it every day. The first run only marks them.
+    """Remove files that no release reaches, and large files that no branch or version names: run it every day.
+
+    The first run only marks them.
 
     Files of releases that are full, under way or paused are kept, so that every rollback finds its version; those of
-    releases that were rolled back or failed go after the grace time, unless they are among the latest versions. To
-    give an old full version up, roll its release back: devices do not notice while a newer one is in force.
+    releases that were rolled back or failed go after the grace time, unless they are among the latest versions. Old
+    full versions go once they are retired (walle release retire). Large files that were pushed by Git LFS are kept
+    while a commit of any branch or version names them; one that was sent and not pushed goes after the grace time.
     """
     from walle.clock import SystemClock
-    from walle.cloud.stored_files import UNREACHED, StoredFiles
+    from walle.cloud.stored_files import LARGE_FILES, UNREACHED, StoredFiles
     from walle.deploy.cloud.retention import Marks, Sweep, sweep_files
 
     home = _home(folder)
     files = StoredFiles(home)
     sweeps: dict[str, Sweep] = {}
+    grace_s = grace_days * _DAY_S
     for name, store in files.stores.items():
 
         def reached(name: str = name) -> frozenset[str]:
@@ -135,12 +140,16 @@ def collect(
                 home.coded_files.remove(sha256)
 
         marks = Marks(folder / f"{name}{UNREACHED}")
-        grace_s = grace_days * _DAY_S
         sweeps[name] = sweep_files(
             store, marks, reached, SystemClock(), grace_s=grace_s, dry_run=dry_run, on_removed=forget_forms
         )
     if not dry_run:
-        home.coded_files.remove_unfinished(time.time() - grace_days * _DAY_S)
+        home.coded_files.remove_unfinished(time.time() - grace_s)
+    for scenario, pushed in files.pushed.items():
+        marks = Marks(folder / f"{LARGE_FILES}-{scenario}{UNREACHED}")
+        named = functools.partial(files.named, scenario)
+        name = f"large files of {scenario}"
+        sweeps[name] = sweep_files(pushed, marks, named, SystemClock(), grace_s=grace_s, dry_run=dry_run)
     said: dict[str, Any] = {"dry_run": dry_run}
     lines = []
     for name, sweep in sweeps.items():

@@ -23,7 +23,7 @@ from walle.deploy.release_client import (
 from walle.errors import WalleError
 
 _TIMES: tuple[Literal["first_s"], Literal["last_s"]] = ("first_s", "last_s")
-_OVER = {"full": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
+_OVER = {"full": 0, "retired": 0, "failed": 1, "rolled_back": 1}  # state → exit status of a watcher
 
 ReleaseId = Annotated[str, typer.Argument(help="The release's id, such as ipv-v1-1.")]
 
@@ -191,6 +191,31 @@ def retry(release_id: ReleaseId, url: UrlOption, token: TokenOption = "", as_jso
         as_json=as_json,
         text=f"{name} is another attempt of {escape(release_id)}; next: walle release status {name}",
     )
+
+
+def retire(
+    scenario: Annotated[str, typer.Argument(help="The scenario.")],
+    url: UrlOption,
+    task: Annotated[str, typer.Option(help="Only this task of it.")] = "",
+    keep_versions: Annotated[
+        int, typer.Option(min=2, help="Full versions to keep for each group of devices: the one in force, and others.")
+    ] = 5,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be retired, and change nothing.")] = False,
+    token: TokenOption = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Give up old full versions, so that `walle files gc` removes their files after its grace time.
+
+    A version goes once --keep-versions full ones have taken its place: of the same group of devices, or for all. What
+    devices get is unchanged, also of one that still has it; rollbacks lead to the versions that are left. A release
+    under way or in its bake is never retired, nor what a device is led to now.
+    """
+    releases = run_client(
+        url, token, lambda client: client.retire(scenario, task, keep_versions=keep_versions, dry_run=dry_run)
+    )
+    verb = "would be retired" if dry_run else "retired"
+    lines = [f"{len(releases)} releases {verb}", *(escape(one["id"]) for one in releases)]
+    emit({"dry_run": dry_run, "releases": [one["id"] for one in releases]}, as_json=as_json, text="\n".join(lines))
 
 
 def _act(
@@ -365,5 +390,6 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle release resume ipv-v1-1")(resume)
     group.command(epilog="Example: walle release rollback ipv-v1-1 --reason 'wrong encoder'")(rollback)
     group.command(epilog="Example: walle release retry ipv-v1-1")(retry)
+    group.command(epilog="Example: walle release retire shop --keep-versions 5 --dry-run")(retire)
     release_targeting.add_commands(group)
     app.add_typer(group, name="release")

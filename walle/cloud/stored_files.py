@@ -8,6 +8,8 @@ from walle.cloud.file_places import STORES, read_place, store_at
 from walle.cloud.home import CloudHome
 from walle.deploy.cloud.bundle import TaskVersion, UnsignedBundle, build_unsigned
 from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.large_file_refs import named_files
+from walle.deploy.cloud.large_file_store import LargeObjects
 from walle.deploy.cloud.reachability import KEEP_VERSIONS, Reachable, find_reachable
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.repair_sources import CodedForms, OtherStore, PushedVersions, RepairSource
@@ -16,6 +18,7 @@ from walle.deploy.cloud.signatures import SignatureAwaitedError
 from walle.errors import ConfigError
 
 QUARANTINE = "quarantine"
+LARGE_FILES = "large-files"  # begins those of pushed large files, before the scenario
 UNREACHED = "-unreached.json"  # ends the names of files with the marks of a retention, after the store's
 
 
@@ -29,6 +32,16 @@ class StoredFiles:
     @property
     def stores(self) -> Mapping[str, FileStore]:
         return {"files": self._home.files, "cloud-files": self._home.cloud_files}
+
+    @property
+    def pushed(self) -> Mapping[str, LargeObjects]:
+        """The large files that were pushed, by scenario; scenarios without any are left out."""
+        found = {name: self._home.repos.large_files(name) for name in self._home.repos.scenarios()}
+        return {name: store.checked() for name, store in found.items() if store.has_folder}
+
+    def named(self, scenario: str) -> frozenset[str]:
+        """Return the large files that the branches and versions of a scenario name. Raises RepoError."""
+        return named_files(self._home.repos, scenario)
 
     def reachable(self, keep_versions: int = KEEP_VERSIONS) -> Reachable:
         """Return what the releases reach now."""

@@ -257,6 +257,14 @@ class ReleaseClient(CloudClient):
         """Make and start another attempt of a release that is rolled back or has failed."""
         return await self._act("retry", release_id)
 
+    async def retire(
+        self, scenario: str, task: str = "", *, keep_versions: int, dry_run: bool = False
+    ) -> list[ReleaseJson]:
+        """Give up full releases of which `keep_versions` newer versions took the place, so that their files may go."""
+        body = {"scenario": scenario, "task": task, "keep_versions": keep_versions, "dry_run": dry_run}
+        releases: list[ReleaseJson] = await self._call("POST", f"{_PATH}/retire", body)
+        return releases
+
     async def rollback(self, release_id: str, reason: str = "") -> ReleaseJson:
         """Take the version back from every device that has it."""
         return await self._act("rollback", release_id, {"reason": reason})

@@ -24,6 +24,7 @@ from walle.cloud.inference.replica_server import ReplicaServer
 from walle.cloud.inference.replica_wire import FrameStream
 from walle.cloud.inference.version_files import VersionFiles
 from walle.cloud.inference.version_source import PART_BYTES, HomeSource
+from walle.deploy.cloud.large_file import LargeFile
 from walle.errors import ConfigError
 
 MAIN = """\
@@ -241,9 +242,11 @@ async def test_the_cache_is_bounded_and_trusts_no_file(tmp_path: Path) -> None:
     names = list(held)
     fetched: list[str] = []
 
-    async def fetch(sha256: str) -> bytes:
+    async def fetch(sha256: str) -> AsyncIterator[bytes]:
         fetched.append(sha256)
-        return held.get(sha256, b"not it")
+        data = held.get(sha256, b"not it")
+        yield data[:3]
+        yield data[3:]
 
     cache = NodeCache(tmp_path / "cache", 1000, fetch)
     cache.prepare()
@@ -261,6 +264,20 @@ async def test_the_cache_is_bounded_and_trusts_no_file(tmp_path: Path) -> None:
         with pytest.raises(InferenceError, match="is not a sha256"):
             await cache.read(bad)
     assert await NodeCache(folder, 100, fetch).read(names[0]) == held[names[0]]  # too large to be kept
+    for count, cached in enumerate((names[2], names[0], names[0])):
+        copy = tmp_path / f"copy-{count}"
+        await cache.copy(cached, copy)
+        assert copy.read_bytes() == held[cached]
+        copy.unlink()
+    assert fetched[6:] == [names[0]]
+    (folder / names[0]).unlink()
+    (folder / names[0]).write_bytes(b"damaged")
+    await cache.copy(names[0], copy)
+    assert copy.read_bytes() == (folder / names[0]).read_bytes() == held[names[0]]
+    with pytest.raises(InferenceError, match="the cloud sent 6 bytes of sha256"):
+        await cache.copy("0" * 64, tmp_path / "none")
+    with pytest.raises(InferenceError, match="is not a sha256"):
+        await cache.copy("../x", tmp_path / "none")
     killed = folder / "run-1-dead"
     killed.mkdir()
     other = NodeCache(folder, 1000, fetch)
@@ -304,3 +321,35 @@ async def test_folders_of_versions_that_nothing_uses_have_a_bound_in_bytes(tmp_p
 
     await until(lambda: left() == {version.sha256 for version in versions[1:]})
     await files.close()
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had since `forget_peak`."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) << 10
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+@pytest.mark.vm_host
+@pytest.mark.asyncio
+async def test_a_large_file_goes_to_a_replica_by_pieces(tmp_path: Path) -> None:
+    """Both ends are in this process: the file is read, sent, hashed, written and unpacked in bounded memory."""
+    model = tmp_path / "model.bin"
+    with model.open("wb") as file:
+        for number in range(200):
+            file.write(bytes([number]) * (1 << 20))
+    home, large = home_in(tmp_path / "cloud"), LargeFile.of(model)
+    main = 'def execute(ctx, x):\n    return len(ctx.resource("big.bin"))\n'
+    config = '[files]\n"resources/big.bin" = "shared"\n'
+    version = released(home, main, config, large={"resources/big.bin": large})
+    async with far_replica(home, tmp_path) as far:
+        forget_peak()
+        before_bytes = peak_bytes()
+        await far.engine.load(version, may_unload=True)
+        assert peak_bytes() - before_bytes < 48 << 20
+        (unpacked,) = (tmp_path / "cache").glob("run-*/versions/*/resources/big.bin")
+        assert unpacked.stat().st_size == large.size_bytes
+        assert (tmp_path / "cache" / large.sha256).stat().st_nlink == 1  # the copy beside it is gone

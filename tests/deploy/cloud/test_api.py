@@ -185,6 +185,19 @@ async def test_conflicts_and_unknown_releases(gateway: Gateway) -> None:
 
 
 @pytest.mark.asyncio
+async def test_old_versions_are_retired_by_releasers(gateway: Gateway) -> None:
+    release_id = await _in_beta(gateway)
+    for body in ({"scenario": "shop"}, {"scenario": "shop", "task": "ipv", "keep_versions": 2, "dry_run": True}):
+        answer = await gateway.post("/v1/releases/retire", body)
+        assert (answer.status_code, answer.json()) == (200, [])  # it is under way
+    assert (await gateway.get(f"/v1/releases/{release_id}")).json()["state"] == "beta"
+    few = await gateway.post("/v1/releases/retire", {"scenario": "shop", "keep_versions": 1})
+    assert (few.status_code, "body.keep_versions" in few.json()["error"]) == (422, True)
+    low = await gateway.post("/v1/releases/retire", {"scenario": "shop"}, gateway.low_token)
+    assert (low.status_code, low.json()["error"]) == (403, "bert does not have the role releaser in scenario 'shop'")
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("action", ["", "start", "pause", "resume", "rollback"])
 async def test_only_those_who_may_release_do(gateway: Gateway, action: str) -> None:
     release_id = await _in_beta(gateway)

@@ -2,21 +2,25 @@
 
 import contextlib
 import hashlib
+import http.server
 import os
 import socket
 import socketserver
 import threading
+import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
-from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError
+from walle.clock import ManualClock
+from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError, StoredFile
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.large_file_store import LargeFileStore
+from walle.deploy.cloud.retention import SKEW_S
 from walle.deploy.cloud.s3_store import MULTIPART_BYTES, S3Place, S3Store
 from walle.durable_file import UNFINISHED
 from walle.errors import ConfigError
@@ -229,6 +233,48 @@ def refusing_uploads(endpoint: str, *, after_bytes: int) -> Iterator[str]:
         proxy.shutdown()
 
 
+@contextlib.contextmanager
+def watched(endpoint: str, *, has_conditions: bool = True) -> Iterator[tuple[str, list[str]]]:
+    """Give the address of a proxy and the methods that came; it may refuse conditions as an older server does."""
+    methods: list[str] = []
+
+    class Request(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            methods.append(f"{self.command}{' if none' if 'If-None-Match' in self.headers else ''}")
+            if "If-None-Match" in self.headers and not has_conditions:
+                self.send_response(501)
+                refusal = b"<Error><Code>NotImplemented</Code></Error>"
+                self.send_header("Content-Length", str(len(refusal)))
+                self.end_headers()
+                self.wfile.write(refusal)
+                return
+            answer = httpx.request(self.command, f"{endpoint}{self.path}", content=body, headers=dict(self.headers))
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Request) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{proxy.server_address[1]}", methods
+        proxy.shutdown()
+
+
+def after_first(found: Callable[[str], StoredFile | None]) -> Callable[[str], StoredFile | None]:
+    """Return `found`, but for its first answer: that of a look before another gateway had put the file."""
+    looks: Iterator[None] = iter([None])
+    return lambda sha256: next(looks, found(sha256))
+
+
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 
 
@@ -272,6 +318,71 @@ class TestS3Store(FileStoreContract):
             assert list(store.files()) == []
         assert s3_bucket.uploads() == []
         assert not list(tmp_path.glob(f".*{UNFINISHED}"))
+
+    def test_a_file_is_uploaded_once_and_no_whole_object_overwritten(self, s3_bucket: S3Server, tmp_path: Path) -> None:
+        data, large = os.urandom(1000), tmp_path / "large.bin"
+        large.write_bytes(os.urandom(MULTIPART_BYTES + 5))
+        with watched(s3_bucket.endpoint) as (endpoint, methods):
+
+            def store(part: str, now_s: float) -> S3Store:
+                place = S3Place(BUCKET, "once", endpoint)
+                return S3Store(place, tmp_path / part, environment=KEYS, clock=ManualClock(now_s))
+
+            def uploads() -> list[str]:
+                return [method for method in methods if method.startswith("PUT")]
+
+            one = store("a", time.time())
+            name = one.put(data)
+            assert uploads() == ["PUT if none"]
+            stored_s = one.stat(name).stored_s
+            other = store("b", stored_s + SKEW_S)
+            for _ in range(2):
+                assert other.put(data) == name
+                (tmp_path / "copy").write_bytes(data)
+                assert other.put_file(tmp_path / "copy") == name
+            assert uploads() == ["PUT if none"]
+            whole = other.put_file(large)
+            assert uploads() == ["PUT if none", "PUT", "PUT", "PUT"]  # three parts
+            assert one.put_file(large) == whole
+            store("b", stored_s + SKEW_S + 1).put(data)  # a retention may have marked it: its time is renewed
+            assert uploads() == ["PUT if none", "PUT", "PUT", "PUT", "PUT"]
+
+    def test_the_second_of_two_gateways_that_put_at_once(
+        self, s3_bucket: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data = os.urandom(1000)
+        name = sha256_of(data)
+        with watched(s3_bucket.endpoint) as (endpoint, methods):
+            place = S3Place(BUCKET, "race", endpoint)
+            one, other = (S3Store(place, tmp_path / part, environment=KEYS) for part in ("a", "b"))
+            for first, uploads in ((data, ["PUT if none"]), (b"other bytes", ["PUT if none", "PUT"])):
+                one._s3.put(one._bucket, name, first)
+                methods.clear()
+                with monkeypatch.context() as patch:
+                    patch.setattr(other, "_found", after_first(other._found))
+                    assert other.put(data) == name
+                assert [method for method in methods if method.startswith("PUT")] == uploads
+                assert one.read(name) == data
+
+    def test_a_server_without_conditions(self, s3_bucket: S3Server, tmp_path: Path) -> None:
+        with watched(s3_bucket.endpoint, has_conditions=False) as (endpoint, methods):
+            store = S3Store(S3Place(BUCKET, "older", endpoint), tmp_path, environment=KEYS)
+            names = [store.put(data) for data in (b"one", b"two")]
+            assert [store.read(name) for name in names] == [b"one", b"two"]
+            assert methods.index("PUT") == methods.count("PUT if none") + 1  # it is asked once, with the client's tries
+
+    def test_a_repair_overwrites_what_the_server_believes_to_be_whole(self, store: FileStore) -> None:
+        assert isinstance(store, S3Store)
+        name = store.put(b"repaired")
+        before = store._s3.head(store._bucket, name)["last_modified"]
+        with store.writer(repair=True) as writer:
+            writer.write(b"repaired")
+            until_s = time.monotonic() + 20
+            while time.time() < before.timestamp() + 1.1:  # S3 tells whole seconds
+                assert time.monotonic() < until_s
+                time.sleep(0.05)
+            writer.commit()
+        assert store._s3.head(store._bucket, name)["last_modified"] > before
 
     def test_errors_name_the_place_and_what_to_do(self, s3_bucket: S3Server, tmp_path: Path) -> None:
         def store(bucket: str = BUCKET, endpoint: str = s3_bucket.endpoint, secret: str = SECRET_KEY) -> S3Store:

@@ -1,11 +1,14 @@
 """Large files of tasks, pushed and fetched by the real git-lfs client and by requests as its specification has them."""
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import importlib.util
 import os
 import socket
+import socketserver
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +21,23 @@ from dulwich.refs import Ref
 from tests.sim import git_host
 from tests.sim.git_host import address, git
 from tests.sim.tasks import CONFIG, FILES, tree
+from walle.clock import ManualClock
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.bundle import BundleError, TaskVersion, build_unsigned
 from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.git_http import git_app
 from walle.deploy.cloud.large_file import LargeFile, PointerError, parse_pointer
-from walle.deploy.cloud.large_file_store import LargeFileError, LargeFileLimits, LargeFileStore
+from walle.deploy.cloud.large_file_store import (
+    PARTIAL_S,
+    LargeFileBusyError,
+    LargeFileError,
+    LargeFileLimits,
+    LargeFileStore,
+)
 from walle.deploy.cloud.repo import TaskRepos, read_tree
+from walle.deploy.cloud_client import CloudUnreachableError
+from walle.deploy.large_file_client import LargeFileClient
 
 DATA = os.urandom(300_000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -175,6 +187,10 @@ def test_a_batch_says_what_to_send_and_what_is_here(host: Host) -> None:
 
     (known,) = host.batch("write", "upload", (SHA256, len(DATA))).json()["objects"]
     assert "actions" not in known
+    for operation, is_new in (("download", False), ("upload", True)):  # its push comes: it is not removed before that
+        os.utime(host.files.checked().path(SHA256), (0, 0))
+        host.batch("write", operation, (SHA256, len(DATA)))
+        assert (host.files.checked().stat(SHA256).stored_s > 0) == is_new
     missing = "0" * 64
     here, absent = host.batch("read", "download", (SHA256, len(DATA)), (missing, 5)).json()["objects"]
     download = here["actions"]["download"]
@@ -260,6 +276,192 @@ def test_a_client_that_leaves_half_way_leaves_nothing(host: Host) -> None:
     while list(host.repos.spool.glob("shop.git/lfs/incoming/*")) and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert host.files.used() == (0, 0)
+
+
+class CutUploads(socketserver.ThreadingTCPServer):
+    """A proxy that ends the connection of the first `cuts` requests with PATCH after `after_bytes` of each."""
+
+    daemon_threads = True
+
+    def __init__(self, url: str, cuts: int, after_bytes: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Cut)
+        parts = urlsplit(url)
+        self.target = parts.hostname or "", parts.port or 0
+        self.cuts = cuts
+        self.after_bytes = after_bytes
+        self.sent_bytes: list[int] = []  # of each PATCH
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Cut(socketserver.BaseRequestHandler):
+    server: CutUploads
+
+    def handle(self) -> None:
+        with socket.create_connection(self.server.target) as target:
+            back = threading.Thread(target=_forward, args=(target, self.request))
+            back.start()
+            is_patch = False
+            with contextlib.suppress(OSError):
+                while data := self.request.recv(1 << 14):
+                    if data.startswith(b"PATCH "):
+                        is_patch = True
+                        self.server.sent_bytes.append(0)
+                    elif data.startswith((b"POST ", b"HEAD ", b"GET ")):
+                        is_patch = False
+                    target.sendall(data)
+                    if is_patch:
+                        self.server.sent_bytes[-1] += len(data)
+                        if self.server.cuts and self.server.sent_bytes[-1] > self.server.after_bytes:
+                            self.server.cuts -= 1
+                            break
+            for one in (target, self.request):
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+            back.join()
+
+
+def _forward(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 14):
+            target.sendall(data)
+
+
+@contextlib.contextmanager
+def cut_uploads(url: str, *, cuts: int, after_bytes: int = 500_000) -> Iterator[CutUploads]:
+    with CutUploads(url, cuts, after_bytes) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        yield proxy
+        proxy.shutdown()
+
+
+MODEL = os.urandom(900_000)
+
+
+@needs_git_lfs
+@pytest.mark.parametrize("pushes", [1, 2])
+def test_an_upload_of_git_lfs_that_was_cut_goes_on_where_it_ended(host: Host, tmp_path: Path, pushes: int) -> None:
+    """Within a push git-lfs tries again by itself, here once; after that the next push goes on."""
+    copy = work(tmp_path / "work", {**TASK, "resources/m.bin": MODEL})
+    git(copy, "lfs", "install", "--local")
+    git(copy, "config", "lfs.tustransfers", "true")
+    git(copy, "config", "lfs.transfer.maxretries", "1")
+    git(copy, "lfs", "track", "*.bin")
+    commit(copy)
+    with cut_uploads(host.url, cuts=pushes, after_bytes=300_000) as proxy:
+        remote = proxy.url.replace("://", f"://dev:{host.tokens['release']}@") + "/git/shop.git"
+        if pushes == 2:
+            assert git(copy, "push", remote, "ipv", "ipv/v1", check=False).returncode
+        git(copy, "push", remote, "ipv", "ipv/v1")
+        assert len(proxy.sent_bytes) == pushes + 1
+        assert all(300_000 < sent < 400_000 for sent in proxy.sent_bytes[:pushes])
+        assert proxy.sent_bytes[pushes] < len(MODEL) - pushes * 250_000  # the rest
+    assert host.repos.versions("shop", "ipv") == ["v1"]
+    with host.files.open(hashlib.sha256(MODEL).hexdigest()) as file:
+        assert file.read() == MODEL
+    assert host.files.used().files == 1
+
+
+@pytest.mark.asyncio
+async def test_our_own_client_goes_on_where_its_upload_was_cut(host: Host, tmp_path: Path) -> None:
+    path, sha256 = tmp_path / "m.bin", hashlib.sha256(MODEL).hexdigest()
+    path.write_bytes(MODEL)
+    sent: list[int] = []
+    with cut_uploads(host.url, cuts=1) as proxy:
+        async with LargeFileClient(proxy.url, host.tokens["write"]) as client:
+            with pytest.raises(CloudUnreachableError):
+                await client.put("shop", sha256, path, len(MODEL))
+            assert await client.put("shop", sha256, path, len(MODEL), sent.append)
+            assert not await client.put("shop", sha256, path, len(MODEL))
+        assert proxy.sent_bytes[1] < 450_000
+    assert sent[-1] == len(MODEL)
+    assert host.files.size_bytes(sha256) == len(MODEL)
+
+
+@dataclasses.dataclass
+class Tus:
+    """Requests of one upload as the protocol has them."""
+
+    host: Host
+    sha256: str
+    size_bytes: int
+
+    def head(self, role: str = "write") -> httpx.Response:
+        with self.host.client(role) as client:
+            return client.head(f"/git/shop.git/info/lfs/objects/{self.sha256}", headers={"Tus-Resumable": "1.0.0"})
+
+    def patch(self, data: bytes, offset: int, role: str = "write", **headers: str) -> httpx.Response:
+        sent = {"Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream", **headers}
+        with self.host.client(role) as client:
+            return client.patch(
+                f"/git/shop.git/info/lfs/objects/{self.sha256}?size={self.size_bytes}", content=data, headers=sent
+            )
+
+
+def test_an_upload_by_parts_is_checked_at_every_step(host: Host) -> None:
+    tus = Tus(host, SHA256, len(DATA))
+    assert (tus.head().status_code, tus.head().headers["upload-offset"]) == (200, "0")
+    assert tus.patch(DATA[:1000], 0).headers["upload-offset"] == "1000"
+    assert tus.head().headers["upload-offset"] == "1000"
+    assert tus.head("release").headers["upload-offset"] == "0"  # of somebody else nothing is continued
+    assert tus.head("read").status_code == tus.patch(b"", 0, "read").status_code == 403
+    assert tus.patch(DATA[2000:], 2000).status_code == 409
+    assert tus.patch(DATA[1000:] + b"x", 1000).status_code == 413
+    assert tus.patch(DATA[1000:], 1000, **{"Content-Type": "text/plain"}).status_code == 415
+    assert tus.patch(DATA[1000:], 1000, **{"Upload-Offset": "x"}).status_code == 400
+    assert host.files.size_bytes(SHA256) is None
+    done = tus.patch(DATA[1000:], 1000)
+    assert (done.status_code, done.headers["upload-offset"]) == (204, str(len(DATA)))
+    with host.files.open(SHA256) as file:
+        assert file.read() == DATA
+    assert tus.head("release").headers["upload-offset"] == str(len(DATA))
+    assert tus.patch(b"", len(DATA)).status_code == 409
+    assert host.files.used() == (len(DATA), 1)
+
+
+def test_parts_of_other_bytes_are_refused_whole_and_forgotten(host: Host) -> None:
+    tus = Tus(host, SHA256, len(DATA))
+    assert tus.patch(b"x" * 1000, 0).status_code == 204
+    assert "another sha256" in tus.patch(DATA[1000:], 1000).json()["message"]
+    assert tus.head().headers["upload-offset"] == "0"
+    assert host.files.used() == (0, 0)
+
+
+def test_the_room_of_a_part_counts_once(host: Host) -> None:
+    assert host.put(b"a" * 900_000).status_code == 200
+    data = os.urandom(1_000_000)  # 100,000 bytes of the scenario stay free after it
+    tus = Tus(host, hashlib.sha256(data).hexdigest(), len(data))
+    assert tus.patch(data[:900_000], 0).status_code == 204
+    body = {"operation": "upload", "transfers": ["tus", "basic"], "objects": [{"oid": tus.sha256, "size": len(data)}]}
+    with host.client("write") as client:
+        plan = client.post("/git/shop.git/info/lfs/objects/batch", json=body).json()
+    assert plan["transfer"] == "tus"
+    assert plan["objects"][0]["actions"]["upload"]["href"].endswith(f"{tus.sha256}?size=1000000")
+    other = Tus(host, SHA256, len(DATA))
+    assert other.patch(DATA, 0).status_code == 507
+    assert tus.patch(data[900_000:], 900_000).status_code == 204
+
+
+def test_one_request_at_a_time_adds_to_an_upload(host: Host) -> None:
+    with host.files.resuming(SHA256, len(DATA), "wim") as file:
+        file.write(DATA[:10])
+        with pytest.raises(LargeFileBusyError), host.files.resuming(SHA256, len(DATA), "wim"):
+            pass
+        tus = Tus(host, SHA256, len(DATA))
+        assert tus.head().status_code == 423
+        assert tus.patch(DATA[10:], 10).status_code == 423
+    assert tus.head().headers["upload-offset"] == "10"
+    assert tus.patch(DATA[10:], 10).status_code == 204
+
+
+def test_an_upload_that_does_not_go_on_is_removed_after_its_time(tmp_path: Path) -> None:
+    store, clock = LargeFileStore(tmp_path), ManualClock()
+    with store.resuming(SHA256, len(DATA), "wim") as file:
+        file.write(DATA[:10])
+    (part,) = (tmp_path / "incoming").iterdir()
+    for age_s, left in ((PARTIAL_S - 1, 10), (PARTIAL_S + 1, 0)):
+        os.utime(part, (clock.time() - age_s,) * 2)
+        store.sweep(clock)
+        assert store.partial_bytes(SHA256, "wim") == left
 
 
 def test_no_file_begins_that_the_disk_has_no_room_for(host: Host, tmp_path: Path, server: tuple[Switch, str]) -> None:

@@ -22,6 +22,7 @@ from walle.deploy.cloud.release import (
     ReleaseRequestError,
     ReleaseState,
     Resume,
+    Retire,
     Rollback,
     SignatureAwaited,
     SignedAgain,
@@ -47,6 +48,7 @@ EVENTS: dict[str, ReleaseEvent] = {
     "Pause": Pause(1.0),
     "Resume": Resume(1.0),
     "Rollback": Rollback(1.0, "anna", "looks wrong"),
+    "Retire": Retire(1.0, "anna", 5),
 }
 TELL = (Effect.PUBLISH, Effect.SET_GATE)
 
@@ -77,6 +79,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "gray 0.5": ("Start", "SimulationPassed", "BetaResolved", "GateAccepted", "GateAccepted"),
     "gray 1.0": ("Start", "SimulationPassed", "BetaResolved", "GateAccepted", "GateAccepted", "GateAccepted"),
     "full": ("Start", "SimulationPassed", "BetaResolved", *["GateAccepted"] * 4),
+    "retired": ("Start", "SimulationPassed", "BetaResolved", *["GateAccepted"] * 4, "Retire"),
     "paused in beta, unresolved": ("Start", "SimulationPassed", "Pause"),
     "paused in beta": ("Start", "SimulationPassed", "BetaResolved", "Pause"),
     "paused in gray 0.25": ("Start", "SimulationPassed", "BetaResolved", "GateAccepted", "Pause"),
@@ -113,6 +116,7 @@ TABLE: dict[tuple[str, str], tuple[str, tuple[Effect, ...]]] = {
     ("gray 1.0", "GatePaused"): ("paused in gray 1.0", TELL),
     ("gray 1.0", "Rollback"): ("rolled_back", TELL),
     ("full", "Rollback"): ("rolled_back", TELL),
+    ("full", "Retire"): ("retired", ()),
     ("paused in beta, unresolved", "Resume"): ("beta, unresolved", (Effect.RESOLVE_BETA,)),
     ("paused in beta, unresolved", "Rollback"): ("rolled_back", TELL),
     ("paused in beta", "Resume"): ("beta", TELL),
@@ -290,6 +294,7 @@ class ReleaseMachine(RuleBasedStateMachine):
             ReleaseState.SIMULATING,
             ReleaseState.FAILED,
             ReleaseState.ROLLED_BACK,
+            ReleaseState.RETIRED,
         }:
             assert admission is None
             return
@@ -339,7 +344,7 @@ def _full(**gate: float) -> Release:
 def test_a_full_release_bakes_if_its_gate_says_so() -> None:
     plain = _full()
     assert (plain.state, plain.bakes, plain.judged) == (ReleaseState.FULL, False, False)
-    assert allowed(plain) == ("Rollback", "SignedAgain")
+    assert allowed(plain) == ("Retire", "Rollback", "SignedAgain")
     baking = _full(bake_s=3_600.0)
     assert (baking.state, baking.judged, baking.admission) == (ReleaseState.FULL, True, None)
     step = baking.judged_step(["v1"])

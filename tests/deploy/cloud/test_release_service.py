@@ -4,8 +4,9 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +145,59 @@ async def test_a_person_may_roll_back_from_anywhere_full_included(tmp_path: Path
         third = await _started(world, "v3", "gray 0.5")
         await world.service.pause(third.id)
         assert (await world.service.rollback(third.id, "anna", "")).state is ReleaseState.ROLLED_BACK
+
+
+@pytest.mark.asyncio
+async def test_old_full_versions_are_retired_and_no_rollback_leads_to_them(tmp_path: Path) -> None:
+    async with _world(tmp_path) as world:
+        v1, v2, v3, v4 = [await _fully(world, f"v{number}") for number in range(1, 5)]
+        service = world.service
+        with pytest.raises(ReleaseRequestError, match="a rollback must find a version"):
+            await service.retire("shop", "", "anna", keep_versions=1)
+        assert await service.retire("other", "", "anna", keep_versions=2) == []
+        assert await service.retire("shop", "other", "anna", keep_versions=2) == []
+        would = await service.retire("shop", "", "anna", keep_versions=2, dry_run=True)
+        assert [one.id for one in would] == [v1.id, v2.id]
+        assert (await service.get(v1.id)).state is ReleaseState.FULL
+        before = [_answer(world, "d9", have) for have in ("", "v1", "v2", "v3", "v4")]
+        done = await service.retire("shop", "ipv", "anna", keep_versions=2)
+        assert [(one.id, one.state, one.reason) for one in done] == [
+            (v1.id, ReleaseState.RETIRED, "by anna: 3 newer versions have taken its place"),
+            (v2.id, ReleaseState.RETIRED, "by anna: 2 newer versions have taken its place"),
+        ]
+        await service.settled()
+        assert [_answer(world, "d9", have) for have in ("", "v1", "v2", "v3", "v4")] == before
+        assert await service.retire("shop", "ipv", "anna", keep_versions=2) == []
+        with pytest.raises(TransitionError):
+            await service.rollback(v1.id, "anna", "")
+    async with _world(tmp_path) as world:
+        service = world.service
+        await service.rollback(v4.id, "anna", "")
+        await service.settled()
+        assert _answer(world, "d9", "v4") == "v3"
+        await service.rollback(v3.id, "anna", "")
+        await service.settled()
+        assert _answer(world, "d9", "v3") == ""
+        assert (await service.retry(v2.id)).retries == v2.id  # it is built and stored again
+
+
+@pytest.mark.asyncio
+async def test_a_rollback_that_comes_before_a_version_is_retired_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _world(tmp_path) as world:
+        service = world.service
+        v1, _, v3 = [await _fully(world, f"v{number}") for number in range(1, 4)]
+        whole = service._whole
+
+        async def late(work: Coroutine[Any, Any, Release]) -> Release:
+            monkeypatch.undo()
+            await service.rollback(v3.id, "anna", "it fails")  # between the list of releases and the first of them
+            return await whole(work)
+
+        monkeypatch.setattr(service, "_whole", late)
+        assert await service.retire("shop", "", "gc", keep_versions=2) == []
+        assert (await service.get(v1.id)).state is ReleaseState.FULL
 
 
 @pytest.mark.asyncio

@@ -1,7 +1,7 @@
 import dataclasses
 import json
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from random import Random
 
 import pytest
@@ -13,7 +13,7 @@ from walle.deploy.audience import exclusion, share
 from walle.deploy.cloud.attribute_schema import ColumnType
 from walle.deploy.cloud.policy import Policy, Tier
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
-from walle.deploy.cloud.release_table import MAX_GROUPS, ReleaseTable, TaskRow, plan_row
+from walle.deploy.cloud.release_table import MAX_GROUPS, ReleaseTable, TaskRow, plan_row, superseded
 from walle.deploy.signing import Signer
 from walle.protocol import Attribute, Audience, Directive, Profile
 
@@ -275,6 +275,44 @@ def test_a_step_takes_no_device_from_its_release(drawn: list[tuple[Policy, Relea
             grown = [*releases[:place], dataclasses.replace(release, step=release.step + 1), *releases[place + 1 :]]
             after = {one.device_id for one in _devices() if _gets(grown, one) == release.request.version}
             assert before <= after
+
+
+def _rolled_back(releases: Iterable[Release], ids: Collection[str]) -> list[Release]:
+    over = ReleaseState.ROLLED_BACK
+    return [dataclasses.replace(one, state=over) if one.id in ids else one for one in releases]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(POLICIES[:4]), _states, st.integers(0, 2)), max_size=8),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_superseded_releases_are_not_needed_before_that_many_rollbacks(
+    drawn: list[tuple[Policy, ReleaseState, int]], keep_versions: int, data: st.DataObject
+) -> None:
+    releases = _releases(drawn)
+    gone = superseded(releases, keep_versions)
+    left = [
+        dataclasses.replace(one, state=ReleaseState.RETIRED) if one.id in gone else one for one in releases
+    ]  # fmt: skip
+    assert plan_row(TASK, left, URL) == plan_row(TASK, releases, URL)
+    live = [one.id for one in left if not one.state.terminal]
+    some = data.draw(st.lists(st.sampled_from(live), max_size=keep_versions - 1, unique=True)) if live else []
+    for device in _devices():
+        assert _gets(_rolled_back(left, some), device) == _gets(_rolled_back(releases, some), device)
+
+
+def test_the_last_versions_of_each_group_are_not_superseded() -> None:
+    full = [_release(number, f"v{number}", ReleaseState.FULL) for number in range(1, 5)]
+    group = [_release(number, f"v{number}", ReleaseState.FULL, policy=">=10") for number in range(5, 8)]
+    assert superseded([*full, *group], 2) == {"r1": 3, "r2": 2, "r5": 2}
+    again = [*full, _release(5, "v4", ReleaseState.FULL)]  # a version twice is one to go back to
+    assert superseded(again, 3) == {"r1": 3}
+    baking = [dataclasses.replace(full[0], bakes=True), *full[1:]]
+    assert superseded(baking, 1) == {"r2": 2, "r3": 1}
+    under_way = [*full[:2], _release(3, "v3", ReleaseState.GRAY), _release(4, "v4", ReleaseState.PAUSED)]
+    assert superseded(under_way, 2) == {}
 
 
 def test_groups_have_their_own_versions_at_the_same_time() -> None:

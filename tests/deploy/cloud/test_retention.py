@@ -18,6 +18,7 @@ from walle.deploy.cloud.bundle import Bundle
 from walle.deploy.cloud.files import FileStoreUnavailableError
 from walle.deploy.cloud.reachability import find_reachable
 from walle.deploy.cloud.release import ReleaseState
+from walle.deploy.cloud.release_table import superseded
 from walle.deploy.cloud.retention import GRACE_S, MIN_GRACE_S, SKEW_S, Marks, sweep_files
 from walle.errors import ConfigError
 
@@ -61,6 +62,21 @@ def test_versions_that_a_rollback_leads_to_are_kept(cloud: StoredCloud) -> None:
     for release in reversed(list(cloud.releases.values())):
         cloud.assert_whole()
         cloud.releases[release.id] = dataclasses.replace(release, state=ReleaseState.ROLLED_BACK)
+
+
+def test_files_of_retired_versions_go_after_the_grace_time(cloud: StoredCloud) -> None:
+    bundles = [bundle_of("ipv", number, b"own model %d" % number) for number in range(1, 7)]
+    for bundle in bundles:
+        cloud.put(bundle)
+        cloud.record(bundle)
+    for release_id in superseded(cloud.releases.values(), 3):
+        release = cloud.releases[release_id]
+        cloud.releases[release_id] = dataclasses.replace(release, state=ReleaseState.RETIRED)
+    for _ in range(2):
+        cloud.advance(GRACE_S + DAY_S)
+        cloud.sweep()
+    assert [cloud.files.has(bundle.sha256) for bundle in bundles] == [False] * 3 + [True] * 3
+    cloud.assert_whole()
 
 
 def test_a_file_that_is_put_again_waits_again(cloud: StoredCloud) -> None:
@@ -166,6 +182,13 @@ class Life(RuleBasedStateMachine):
         release = data.draw(st.sampled_from(list(self.cloud.releases.values())))
         if not release.state.terminal:
             self.cloud.releases[release.id] = dataclasses.replace(release, state=state)
+
+    @rule(task=TASKS, keep_versions=st.integers(1, 3))
+    def retire(self, task: str, keep_versions: int) -> None:
+        of_task = [one for one in self.cloud.releases.values() if one.request.task == task]
+        for release_id in superseded(of_task, keep_versions):
+            release = self.cloud.releases[release_id]
+            self.cloud.releases[release_id] = dataclasses.replace(release, state=ReleaseState.RETIRED)
 
     @rule(days=st.sampled_from([0.0, 0.1, 5.0, 5.0]))
     def sweep_after(self, days: float) -> None:

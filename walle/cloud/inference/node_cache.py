@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import fcntl
 import hashlib
+import io
 import logging
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Buffer, Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from walle.cloud.inference.failures import InferenceError
 from walle.durable_file import make_folders, remove_unfinished, write_file
@@ -19,6 +21,7 @@ from walle.protocol import Envelope, Manifest, ProtocolError
 
 _LOG = logging.getLogger(__name__)
 
+_CHUNK_BYTES = 1 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _RUN = "run-"  # begins the names of processes' folders
 
@@ -40,11 +43,11 @@ class NodeCache:
     """Files in `folder`, at most `max_bytes` of them, those used last; what is absent is fetched from the cloud.
 
     Several processes may use it at once. Each has a folder of its own below it, `run_folder`, between `prepare` and
-    `close`; that of a process that was killed is removed by the next one. `fetch` returns a file by its sha256, which
-    is checked here, as is each file that is read: the folder may be damaged.
+    `close`; that of a process that was killed is removed by the next one. `fetch` yields a file by its sha256 in parts;
+    the hash is checked here, as is that of each file that is read: the folder may be damaged.
     """
 
-    def __init__(self, folder: Path, max_bytes: int, fetch: Callable[[str], Awaitable[bytes]]) -> None:
+    def __init__(self, folder: Path, max_bytes: int, fetch: Callable[[str], AsyncIterator[Buffer]]) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self._fetch = fetch
@@ -86,50 +89,80 @@ class NodeCache:
             InferenceError: the cloud does not hold it, or sent other bytes.
             ReplicaLostError: the connection ended.
         """
-        if not _SHA256.fullmatch(sha256):
-            raise InferenceError(f"{sha256[:80]!r} is not a sha256 in lower-case hex")
-        data = await asyncio.to_thread(self._cached, sha256)
-        if data is None:
-            data = await self._fetch(sha256)
-            await asyncio.to_thread(self._store, sha256, data)
-        return data
+        _check_name(sha256)
+        held = io.BytesIO()
+        if not await asyncio.to_thread(self._copy_cached, sha256, held):
+            parts = [bytes(part) async for part in self._fetch(sha256)]
+            data = b"".join(parts)
+            _check_hash(sha256, hashlib.sha256(data).hexdigest(), len(data))
+            await asyncio.to_thread(self._store, sha256, len(data), lambda path: write_file(path, data))
+            return data
+        return held.getvalue()
 
     def place(self, sha256: str) -> Path | None:  # noqa: ARG002 - the cache may remove it meanwhile
         return None
 
-    def _cached(self, sha256: str) -> bytes | None:
+    async def copy(self, sha256: str, path: Path) -> None:
+        """Write a file to `path`, a new one on the disk of the cache, by pieces; errors as `read`.
+
+        It may be the same file as the cache's: do not write to it.
+        """
+        _check_name(sha256)
+        with path.open("x+b") as file:
+            if await asyncio.to_thread(self._copy_cached, sha256, file):
+                return
+            digest, size_bytes = hashlib.sha256(), 0
+
+            def write(part: Buffer) -> None:
+                digest.update(part)
+                file.write(part)
+
+            async for part in self._fetch(sha256):
+                size_bytes += memoryview(part).nbytes
+                await asyncio.to_thread(write, part)
+        _check_hash(sha256, digest.hexdigest(), size_bytes)
+        # One file with two names: no second copy is written. Another process may have kept it meanwhile.
+        await asyncio.to_thread(self._store, sha256, size_bytes, lambda kept: _link(path, kept))
+
+    def _copy_cached(self, sha256: str, target: IO[bytes]) -> bool:
+        """Write a file that is here and whole to `target`, and return whether it is."""
         path = self._folder / sha256
+        digest = hashlib.sha256()
         try:
-            data = path.read_bytes()
-            if hashlib.sha256(data).hexdigest() == sha256:
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    target.write(chunk)
+            if digest.hexdigest() == sha256:
                 os.utime(path)  # it was used last
-                return data
+                return True
+            target.seek(0)
+            target.truncate()
             _LOG.warning("%s was damaged; it is fetched again", path)
             path.unlink(missing_ok=True)
         except FileNotFoundError:
             pass
         except OSError as error:
+            target.seek(0)
+            target.truncate()
             _LOG.warning("%s cannot be read, and is fetched: %s", path, error)
-        return None
+        return False
 
-    def _store(self, sha256: str, data: bytes) -> None:
+    def _store(self, sha256: str, size_bytes: int, put: Callable[[Path], object]) -> None:
         """Keep a file, in place of those used longest ago; one that cannot be kept is fetched again when needed."""
-        found = hashlib.sha256(data).hexdigest()
-        if found != sha256:
-            raise InferenceError(f"the cloud sent {len(data)} bytes of sha256 {found} for the file {sha256}")
-        if len(data) > self._max_bytes:
+        if size_bytes > self._max_bytes:
             return
         try:
             with self._locked():
                 files = [path for path in self._folder.iterdir() if _SHA256.fullmatch(path.name)]
                 kept = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in files)
-                left_bytes = self._max_bytes - len(data) - sum(size_bytes for _, size_bytes, _ in kept)
-                for _, size_bytes, path in kept:
+                left_bytes = self._max_bytes - size_bytes - sum(held_bytes for _, held_bytes, _ in kept)
+                for _, held_bytes, path in kept:
                     if left_bytes >= 0:
                         break
                     path.unlink(missing_ok=True)
-                    left_bytes += size_bytes
-                write_file(self._folder / sha256, data)
+                    left_bytes += held_bytes
+                put(self._folder / sha256)
         except OSError as error:
             _LOG.warning("the file %s is not kept on this node: %s", sha256, error)
 
@@ -142,6 +175,21 @@ class NodeCache:
             yield
         finally:
             os.close(descriptor)
+
+
+def _check_name(sha256: str) -> None:
+    if not _SHA256.fullmatch(sha256):
+        raise InferenceError(f"{sha256[:80]!r} is not a sha256 in lower-case hex")
+
+
+def _check_hash(sha256: str, found: str, size_bytes: int) -> None:
+    if found != sha256:
+        raise InferenceError(f"the cloud sent {size_bytes} bytes of sha256 {found} for the file {sha256}")
+
+
+def _link(path: Path, kept: Path) -> None:
+    with contextlib.suppress(FileExistsError):
+        kept.hardlink_to(path)
 
 
 def _remove_unused(run: Path) -> None:

@@ -5,6 +5,7 @@ import collections
 import itertools
 import math
 import weakref
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -221,28 +222,28 @@ class ReplicaServer:
                 self._versions.popitem(last=False)
         return version
 
-    async def _fetch(self, sha256: str) -> bytes:
-        """Return a file that the scheduler has, part by part: batches go between them, and memory is bounded.
+    async def _fetch(self, sha256: str) -> AsyncIterator[memoryview]:
+        """Yield a file that the scheduler has, part by part: batches go between them, and memory is bounded.
 
         Raises:
             InferenceError: it does not have the file, or it is larger than what may be loaded here.
             ReplicaLostError: the connection ended.
         """
-        data, size_bytes = bytearray(), -1
-        while len(data) != size_bytes:
+        came_bytes, size_bytes = 0, -1
+        while came_bytes != size_bytes:
             if (stream := self._scheduler) is None:
                 raise ReplicaLostError("the connection to the cloud ended")
             number, part = next(self._numbers), asyncio.get_running_loop().create_future()
             self._fetches[number] = stream, part
             try:
-                stream.send(["fetch", number, sha256, len(data)])
+                stream.send(["fetch", number, sha256, came_bytes])
                 size_bytes, received = await part
             finally:
                 del self._fetches[number]
-            data += received
+            came_bytes += len(received)
             if size_bytes > self._max_bytes:
                 what = f"the file {sha256} has {size_bytes} bytes, more than the {self._max_bytes} that may be loaded"
                 raise InferenceError(f"{what} here: raise CloudConfig.inference_mb")
-            if len(data) > size_bytes or (not received and size_bytes):
-                raise InferenceError(f"the cloud sent {len(data)} bytes of the file {sha256}, which has {size_bytes}")
-        return bytes(data)
+            if came_bytes > size_bytes or (not received and size_bytes):
+                raise InferenceError(f"the cloud sent {came_bytes} bytes of the file {sha256}, which has {size_bytes}")
+            yield received

@@ -80,13 +80,21 @@ class VersionFiles:
         entries = (*manifest.files, *manifest.cloud_files)
         blobs: dict[str, bytes] = {}
         large: dict[str, LargeFile] = {}
-        for entry in entries:
-            is_large = entry.size_bytes >= _LARGE_BYTES
-            if is_large and (path := await asyncio.to_thread(self._source.place, entry.sha256)):
-                large[entry.sha256] = LargeFile(entry.sha256, entry.size_bytes, path)
-            else:
-                blobs[entry.sha256] = await self._source.read(entry.sha256)
         folder = self._folder / sha256
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        await asyncio.to_thread(unpack, manifest, blobs, folder, large=large, on_cloud=True)
+        copies = self._folder / f".large-{sha256}"
+        copies.mkdir(exist_ok=True)
+        try:
+            for entry in entries:
+                if entry.size_bytes < _LARGE_BYTES:
+                    blobs[entry.sha256] = await self._source.read(entry.sha256)
+                elif entry.sha256 not in large:
+                    path = await asyncio.to_thread(self._source.place, entry.sha256)
+                    if path is None:
+                        path = copies / entry.sha256
+                        await self._source.copy(entry.sha256, path)
+                    large[entry.sha256] = LargeFile(entry.sha256, entry.size_bytes, path)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(unpack, manifest, blobs, folder, large=large, on_cloud=True)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, copies, ignore_errors=True)
         return folder

@@ -20,7 +20,10 @@ class VersionSource(Protocol):
         """Return a file that a manifest names; who unpacks it checks its hash."""
 
     def place(self, sha256: str) -> Path | None:
-        """Return where a file lies on this machine, None where it has to be read."""
+        """Return where a file lies on this machine as long as the version is released, None where it is copied."""
+
+    async def copy(self, sha256: str, path: Path) -> None:
+        """Write a file to `path`, a new one, by pieces; who unpacks it checks its hash."""
 
 
 class HomeSource:
@@ -39,6 +42,14 @@ class HomeSource:
 
     def place(self, sha256: str) -> Path | None:
         return self._store_of(sha256).local_path(sha256)
+
+    async def copy(self, sha256: str, path: Path) -> None:
+        def work() -> None:
+            with path.open("xb") as file:
+                for chunk in self._store_of(sha256).chunks(sha256):
+                    file.write(chunk)
+
+        await asyncio.to_thread(work)
 
     def read_part(self, sha256: str, offset: int) -> tuple[int, bytes]:
         """Return the size of a file, and its PART_BYTES from `offset`, fewer at its end.

@@ -31,6 +31,7 @@ from walle.deploy.cloud.metrics import MAX_RELEASES
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy
 from walle.deploy.cloud.push import Answerer, IdentifyDevice
+from walle.deploy.cloud.reachability import KEEP_VERSIONS
 from walle.deploy.cloud.release import (
     DEFAULT_BETA_COUNT,
     DEFAULT_STEPS,
@@ -42,7 +43,12 @@ from walle.deploy.cloud.release import (
 )
 from walle.deploy.cloud.release_metrics import alarm_metrics, push_metrics, release_metrics
 from walle.deploy.cloud.release_query import MAX_PAGE, ReleasePage, ReleaseQuery
-from walle.deploy.cloud.release_service import TaskBusyError, TooManyGroupsError, UnknownReleaseError
+from walle.deploy.cloud.release_service import (
+    MIN_KEEP_VERSIONS,
+    TaskBusyError,
+    TooManyGroupsError,
+    UnknownReleaseError,
+)
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.protocol import DEVICE_HEADER, MAX_ID_CHARS, PROFILE_HEADER, OutcomeBatch, ProtocolError, printable
@@ -79,6 +85,9 @@ class Releases(Protocol):
     async def resume(self, release_id: str) -> Release: ...
     async def rollback(self, release_id: str, by: str, reason: str) -> Release: ...
     async def retry(self, release_id: str) -> Release: ...
+    async def retire(
+        self, scenario: str, task: str, by: str, *, keep_versions: int, dry_run: bool = False
+    ) -> list[Release]: ...
     async def wait_change(self, release_id: str, revision: int, timeout_s: float) -> Release: ...
 
 
@@ -147,6 +156,15 @@ class GateBody(_Strict):
         default=Gate.trial_runs,
         description="for a trial with a few devices: this number of runs of each count like devices; 0: not a trial",
     )
+
+
+class RetireBody(_Strict):
+    """Which full releases of a scenario to give up; an empty `task` is for all its tasks."""
+
+    scenario: str
+    task: str = ""
+    keep_versions: int = Field(default=KEEP_VERSIONS, ge=MIN_KEEP_VERSIONS, le=1000)
+    dry_run: bool = False
 
 
 class CreateBody(_Strict):
@@ -321,6 +339,21 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
         response.headers["X-Walle-Before"] = str(page.before)
         response.headers["X-Walle-Total"] = str(page.total)
         return await reached.all_shown(found)
+
+    @router.post("/retire")
+    async def retire(body: RetireBody, authorization: Annotated[str, Header()] = "") -> list[dict[str, Any]]:
+        """Give up full releases that `keep_versions` newer versions or more have taken the place of; return them.
+
+        What devices get is unchanged, and no rollback leads to such a release any more: its files may be removed.
+        """
+        identity = identify(access, authorization)
+        check_role(identity, body.scenario, Role.RELEASER)
+        keep, dry_run = body.keep_versions, body.dry_run
+        if not dry_run:
+            details = {"task": body.task, "keep_versions": keep}
+            await log.record("release.retire", who=identity.name, subject=body.scenario, details=details)
+        found = await releases.retire(body.scenario, body.task, identity.name, keep_versions=keep, dry_run=dry_run)
+        return [await shown(one) for one in found]
 
     @router.get("/{release_id}")
     async def get(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:

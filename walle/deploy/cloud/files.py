@@ -55,11 +55,12 @@ class FileWriter:
     disappears, never reaches the store. Use it within `with`, which removes what was not committed.
     """
 
-    def __init__(self, folder: Path, keep: Callable[[Path, str], None]) -> None:
+    def __init__(self, folder: Path, keep: Callable[[Path, str, bool], None], *, repair: bool = False) -> None:
         handle, name = tempfile.mkstemp(prefix=".", suffix=UNFINISHED, dir=folder)
         self._handle = handle
         self._path = Path(name)
         self._keep = keep
+        self._repair = repair
         self._digest = hashlib.sha256()
         self.size_bytes = 0
 
@@ -89,7 +90,7 @@ class FileWriter:
             raise FileStoreError(expected, reason)
         os.fchmod(self._handle, 0o644)
         os.fsync(self._handle)
-        self._keep(self._path, sha256)
+        self._keep(self._path, sha256, self._repair)
         return sha256
 
 
@@ -121,9 +122,12 @@ class FileStore(abc.ABC):
                 writer.write(chunk)
             return writer.commit(expected)
 
-    def writer(self) -> FileWriter:
-        """Return a new file that is put piece by piece, to be used within `with`."""
-        return FileWriter(self._local, self._keep)
+    def writer(self, *, repair: bool = False) -> FileWriter:
+        """Return a new file that is put piece by piece, to be used within `with`.
+
+        With `repair` it replaces the stored one also where the store believes that to be whole.
+        """
+        return FileWriter(self._local, self._keep, repair=repair)
 
     def remove_unfinished(self, until_s: float) -> None:
         """Remove what killed writers left: temporary files in which nothing was written since `until_s`."""
@@ -188,18 +192,23 @@ class FileStore(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def _keep(self, path: Path, sha256: str) -> None:
-        """Put the synced file at `path`, which may be moved from there."""
+    def _keep(self, path: Path, sha256: str, repair: bool) -> None:
+        """Put the synced file at `path`, which may be moved from there; `repair` as of `writer`."""
 
-    @contextlib.contextmanager
-    def _locked(self, *, shared: bool) -> Iterator[None]:
+    def _locked(self, *, shared: bool) -> contextlib.AbstractContextManager[None]:
         """Hold the store's lock: shared while a file is put, alone while one is removed."""
-        handle = os.open(self._local, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+        return folder_locked(self._local, shared=shared)
+
+
+@contextlib.contextmanager
+def folder_locked(folder: Path, *, shared: bool) -> Iterator[None]:
+    """Hold the lock of a folder, which all processes share."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def remove_unfinished_until(folder: Path, until_s: float) -> None:

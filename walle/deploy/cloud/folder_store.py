@@ -82,7 +82,7 @@ class FolderStore(FileStore):
         path = self.path(sha256)
         return path if path.exists() else None
 
-    def _keep(self, path: Path, sha256: str) -> None:
+    def _keep(self, path: Path, sha256: str, repair: bool) -> None:  # noqa: ARG002 - it replaces always
         target = self.path(sha256)
         with self._locked(shared=True):
             make_folders(target.parent)

@@ -30,7 +30,7 @@ from dulwich.repo import Repo
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import Identifier, Identity, Role
-from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send, address_of
+from walle.deploy.cloud.asgi import ASGIApp, NotedSend, Receive, Scope, Send, address_of
 from walle.deploy.cloud.audit import AuditError, AuditStore
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.compilers import Compile, compile_apart
@@ -200,23 +200,17 @@ def git_app(
             raise GitHttpError(500, f"task repositories speak HTTP, not {scope['type']}")
         if is_lfs(scope["path"]):
             return await large_files(scope, receive, send)
-        has_begun = False
-
-        async def send_noted(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
+        noted = NotedSend(send)
         try:
             request = _judge(scope, access)
             with places.taken(request.identity.name) as place:
-                await spool_and_serve(scope, receive, send_noted, request, place)
+                await spool_and_serve(scope, receive, noted, request, place)
         except GitHttpError as error:
             await _send_error(send, error)
         except PlacesTakenError as error:
             await _send_error(send, GitHttpError(429 if error.own else 503, str(error)))
         except PlaceLostError as error:
-            if has_begun:
+            if noted.has_begun:
                 _LOG.warning("git: an answer is broken off, since its client was slow and others waited")
                 raise
             await _send_error(send, GitHttpError(503, str(error)))

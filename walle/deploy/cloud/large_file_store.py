@@ -2,6 +2,10 @@
 
     {scenario}.git/lfs/objects/12/34/1234...   whole files by their sha256, read-only
     {scenario}.git/lfs/incoming/...            files on their way; a killed writer's are not locked, and are removed
+    {scenario}.git/lfs/incoming/....part       uploads that may go on, each of one owner; kept for PARTIAL_S
+
+A file that is sent, or asked for to be sent while it is here, is new again: `LargeObjects`, by which files are removed
+that nothing names, keeps it until its push has had the time to set its refs.
 
 They are of one scenario: who may read another one gets nothing from here by knowing a hash. A release copies them to
 the stores that devices and the cloud's phases read.
@@ -19,12 +23,16 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-from walle.deploy.cloud.files import FileStoreError, StoredFile, is_name
+from walle.clock import Clock, SystemClock
+from walle.deploy.cloud.files import FileStoreError, StoredFile, folder_locked, is_name
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES, LargeFile
 from walle.durable_file import make_folders, sync_folder, write_all
 from walle.errors import DeployError
 
+PARTIAL_S = 86_400.0  # since the last byte of an upload that was cut
+_CHUNK_BYTES = 1 << 20
+_PART = ".part"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -36,6 +44,13 @@ class LargeFileError(DeployError):
         self.sha256 = sha256
         self.why = why
         self.is_full = is_full
+
+
+class LargeFileBusyError(LargeFileError):
+    """An upload to which another request adds bytes now."""
+
+    def __init__(self, sha256: str) -> None:
+        super().__init__(sha256, "another request sends it now; try again once that has ended")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,12 +100,27 @@ class LargeFileStore:
         except FileNotFoundError:
             return None
 
+    def renew(self, sha256: str) -> int | None:
+        """As `size_bytes`, and make the file as new: a push will name it. Raises LargeFileError as `find`."""
+        path = self._path(sha256)
+        try:
+            with folder_locked(self._folder / "objects", shared=True):
+                os.utime(path)
+                return path.stat().st_size
+        except FileNotFoundError:
+            return None
+
     def open(self, sha256: str) -> BufferedReader:
         """Return a file, open for reading. Raises LargeFileError where it is not here."""
         try:
             return self._path(sha256).open("rb")
         except FileNotFoundError:
             raise LargeFileError(sha256, "it was never pushed here, or not to its end") from None
+
+    @property
+    def has_folder(self) -> bool:
+        """Return whether a file was ever kept here."""
+        return (self._folder / "objects").is_dir()
 
     def used(self) -> Used:
         total_bytes = count = 0
@@ -120,10 +150,42 @@ class LargeFileStore:
             path.unlink(missing_ok=True)
             file.close()
 
-    def sweep(self) -> None:
-        """Remove what killed writers left."""
+    def partial_bytes(self, sha256: str, owner: str) -> int:
+        """Return how many bytes of an upload of `owner` are here, 0 without one. Raises LargeFileError as `find`."""
+        try:
+            return self._partial(sha256, owner).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    @contextlib.contextmanager
+    def resuming(self, sha256: str, size_bytes: int, owner: str) -> Iterator["IncomingFile"]:
+        """Give the upload of `owner` to which bytes are added, a new one where there is none; it stays without `keep`.
+
+        Nobody else's upload is continued: whoever sent other bytes would spoil it.
+
+        Raises:
+            LargeFileBusyError: another request adds to it.
+            LargeFileError: `sha256` is not one.
+            OSError: a disk error, such as a full disk.
+        """
+        target, path = self._path(sha256), self._partial(sha256, owner)
+        make_folders(path.parent)
+        handle = _locked_partial(path, sha256)
+        file = IncomingFile(path, handle, target, sha256, size_bytes, held_bytes=os.fstat(handle).st_size)
+        try:
+            yield file
+        finally:
+            if file.is_wrong:
+                path.unlink(missing_ok=True)
+            file.close()
+
+    def sweep(self, clock: Clock | None = None) -> None:
+        """Remove what killed writers left, and uploads that did not go on for PARTIAL_S."""
+        until_s = (clock or SystemClock()).time() - PARTIAL_S
         for path in self._folder.glob("incoming/*"):
             with contextlib.suppress(OSError):
+                if path.suffix == _PART and path.stat().st_mtime > until_s:
+                    continue
                 handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,6 +198,10 @@ class LargeFileStore:
         # The folder is that of the account that takes pushes, not of who checks.
         return LargeObjects(self._folder / "objects", makes_folder=False)
 
+    def _partial(self, sha256: str, owner: str) -> Path:
+        self._path(sha256)  # raises for what is not a sha256
+        return self._folder / "incoming" / f"{sha256}.{hashlib.sha256(owner.encode()).hexdigest()[:16]}{_PART}"
+
     def _path(self, sha256: str) -> Path:
         if not _SHA256.fullmatch(sha256):
             raise LargeFileError(sha256, "is not a sha256 in lower-case hex")
@@ -143,7 +209,10 @@ class LargeFileStore:
 
 
 class LargeObjects(FolderStore):
-    """The whole files in the layout of Git LFS, as a `FileStore`. One that is removed may be pushed again."""
+    """The whole files in the layout of Git LFS, as a `FileStore`. One that is removed may be pushed again.
+
+    The time of a file is that of its upload, or of the last batch request that wanted to send it.
+    """
 
     def path(self, sha256: str) -> Path:
         parent = super().path(sha256).parent
@@ -157,17 +226,38 @@ class LargeObjects(FolderStore):
 
 
 class IncomingFile:
-    """A file on its way. Its methods may be called from any thread; `close` waits for a `write`."""
+    """A file on its way. Its methods may be called from any thread; `close` waits for a `write`.
 
-    def __init__(self, path: Path, handle: int, target: Path, sha256: str, size_bytes: int) -> None:
+    `held_bytes` came earlier: `read_back` must hash them before more are written.
+    """
+
+    def __init__(
+        self, path: Path, handle: int, target: Path, sha256: str, size_bytes: int, *, held_bytes: int = 0
+    ) -> None:
         self._path = path
         self._handle = handle
         self._target = target
         self._sha256 = sha256
         self._size_bytes = size_bytes
         self._digest = hashlib.sha256()
-        self._written_bytes = 0
+        self._written_bytes = held_bytes
         self._lock = threading.Lock()
+        self.is_wrong = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes that came so far."""
+        return self._written_bytes
+
+    def read_back(self) -> None:
+        """Hash the bytes that came earlier. Raises OSError: they cannot be read."""
+        with self._lock, os.fdopen(os.dup(self._handle), "rb") as file:
+            file.seek(0)
+            left_bytes = self._written_bytes
+            while left_bytes and (chunk := file.read(min(_CHUNK_BYTES, left_bytes))):
+                self._digest.update(chunk)
+                left_bytes -= len(chunk)
+            os.lseek(self._handle, self._written_bytes, os.SEEK_SET)
 
     def write(self, data: bytes) -> None:
         """Add `data` to the file.
@@ -191,22 +281,40 @@ class IncomingFile:
             OSError: a disk error, or it is closed.
         """
         with self._lock:
+            self.is_wrong = True
             if self._written_bytes != self._size_bytes:
                 why = f"{self._written_bytes} bytes came of {self._size_bytes}; push it again"
                 raise LargeFileError(self._sha256, why)
             if self._digest.hexdigest() != self._sha256:
                 raise LargeFileError(self._sha256, "what came has another sha256; push it again")
+            self.is_wrong = False
             os.fchmod(self._handle, 0o444)
             os.fsync(self._handle)
             make_folders(self._target.parent)
-            self._path.replace(self._target)
-            sync_folder(self._target.parent)
+            with folder_locked(self._target.parents[2], shared=True):  # of all objects: none is removed meanwhile
+                os.utime(self._handle)
+                self._path.replace(self._target)
+                sync_folder(self._target.parent)
 
     def close(self) -> None:
         with self._lock:
             if self._handle >= 0:
                 os.close(self._handle)
             self._handle = -1
+
+
+def _locked_partial(path: Path, sha256: str) -> int:
+    """Return a descriptor of the upload at `path` with its lock; a sweep may remove it before it has its lock."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise LargeFileBusyError(sha256) from None
+        if os.fstat(handle).st_nlink:
+            return handle
+        os.close(handle)
 
 
 def _locked_file(folder: Path, sha256: str) -> tuple[Path, int]:

@@ -1,9 +1,11 @@
 """Git LFS of task repositories over HTTP, at /git/{scenario}.git/info/lfs (page 174).
 
-The batch API with the transfer `basic`: a client asks what to do for each file by its sha256 and length, and then puts
-or gets the bytes at an address of the same gateway, with the token of its request. Bytes go to the disk as they come,
-and count once length and sha256 are right.
+The batch API: a client asks what to do for each file by its sha256 and length, and then sends or gets the bytes at an
+address of the same gateway, with the token of its request. Bytes go to the disk as they come, and count once length and
+sha256 are right. With the transfer `basic` a file is put whole; with `tus`, which a client names in the batch, an
+upload that was cut goes on where it ended (the core protocol of tus 1.0.0: HEAD gives the offset, PATCH adds bytes).
 https://github.com/git-lfs/git-lfs/blob/main/docs/api/batch.md
+https://tus.io/protocols/resumable-upload
 """
 
 import asyncio
@@ -14,13 +16,21 @@ import re
 from collections.abc import Mapping, Sequence
 from io import BufferedReader
 from typing import Any
+from urllib.parse import parse_qs
 
 from walle.deploy.cloud.access import Identifier, Identity, Role
-from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
+from walle.deploy.cloud.asgi import ASGIApp, NotedSend, Receive, Scope, Send
 from walle.deploy.cloud.cdn import RangeError, parse_range
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
 from walle.deploy.cloud.git_address import parse_address
-from walle.deploy.cloud.large_file_store import LargeFileError, LargeFileLimits, LargeFileStore, Used
+from walle.deploy.cloud.large_file_store import (
+    IncomingFile,
+    LargeFileBusyError,
+    LargeFileError,
+    LargeFileLimits,
+    LargeFileStore,
+    Used,
+)
 from walle.deploy.cloud.places import Place, PlaceLostError, Places, PlacesTakenError
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 from walle.deploy.cloud.scenario_groups import NotInGroupError
@@ -32,6 +42,8 @@ MAX_TRANSFERS = 32
 MAX_TRANSFERS_EACH = 8  # of the owner of one token, as many as git-lfs begins
 _CHUNK_BYTES = 1 << 20
 _TYPE = b"application/vnd.git-lfs+json"
+_TUS_TYPE = "application/offset+octet-stream"
+_TUS_VERSION = "1.0.0"
 _TAIL = re.compile(r"info/lfs/objects/(batch|[0-9a-f]{64})")
 _RETRY_AFTER_S = 5
 _LOG = logging.getLogger(__name__)
@@ -60,11 +72,15 @@ class _Room:
     limits: LargeFileLimits
     space: DiskSpace | None
 
-    def check(self, sha256: str, size_bytes: int, used: Used) -> None:
-        """Raise LargeFileError or DiskFullError where a file of this length may not come."""
-        self.limits.check(sha256, size_bytes, used)
+    def check(self, sha256: str, size_bytes: int, used: Used, held_bytes: int = 0) -> None:
+        """Raise LargeFileError or DiskFullError where a file of this length may not come.
+
+        `held_bytes` of it are here already, and in `used`.
+        """
+        others = Used(used.size_bytes - held_bytes, used.files - 1) if held_bytes else used
+        self.limits.check(sha256, size_bytes, others)
         if self.space is not None:
-            self.space.check(size_bytes)
+            self.space.check(size_bytes - held_bytes)
 
 
 def lfs_app(
@@ -78,22 +94,17 @@ def lfs_app(
     room = _Room(limits or LargeFileLimits(), space)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
-
-        async def send_noted(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
+        noted = NotedSend(send)
         try:
-            await _serve(repos, access, room, places, scope, receive, send_noted)
+            await _serve(repos, access, room, places, scope, receive, noted)
         except (*_REFUSALS, OSError) as error:
-            if has_begun or (isinstance(error, OSError) and not is_full(error)):
+            if noted.has_begun or (isinstance(error, OSError) and not is_full(error)):
                 raise
             if isinstance(error, OSError):
                 error = DiskFullError.of(error, repos.spool)
             # `message` is what git-lfs shows, `error` what walle's own commands do.
-            await _send_json(send, _status_of(error), {"message": str(error), "error": str(error)})
+            answer = {"message": str(error), "error": str(error)}
+            await _send_json(send, _status_of(error), answer, has_body=scope["method"] != "HEAD")
 
     return app
 
@@ -101,6 +112,8 @@ def lfs_app(
 def _status_of(error: Exception) -> int:
     if isinstance(error, LfsError):
         return error.status
+    if isinstance(error, LargeFileBusyError):
+        return 423
     if isinstance(error, LargeFileError):
         return 507 if error.is_full else 422
     if isinstance(error, PlacesTakenError):
@@ -148,6 +161,15 @@ async def _serve(
             await _receive_file(store, name, room, headers, receive, place)
             _LOG.info("large file %s came to %s from %s", name, scenario, identity.name)
             return await _send_json(send, 200, {})
+    if name != "batch" and method in ("HEAD", "PATCH"):
+        _check_author(identity, scenario)
+        if method == "HEAD":
+            offset = await asyncio.to_thread(_offset, store, name, identity.name)
+            return await _send_offset(send, 200, offset)
+        with places.taken(identity.name) as place:
+            offset = await _extend_file(store, name, identity.name, room, headers, scope, receive, place)
+        _LOG.info("%d bytes of large file %s are in %s from %s", offset, name, scenario, identity.name)
+        return await _send_offset(send, 204, offset)
     raise LfsError(405, f"{method} is not for {path[:120]}")
 
 
@@ -167,7 +189,7 @@ async def _batch(
     body: bytes,
 ) -> dict[str, Any]:
     """Return what the client is to do for each file that it names."""
-    operation, objects = _parse_batch(body)
+    operation, objects, transfer = _parse_batch(body)
     if operation == "upload":
         _check_author(identity, scenario)
     # Behind a proxy that ends TLS the token must not go back over plain HTTP. Who forges the header gets the answer.
@@ -179,8 +201,10 @@ async def _batch(
     def plan(sha256: str, size_bytes: int) -> dict[str, Any]:
         nonlocal used
         found = {"oid": sha256, "size": size_bytes}
-        action = {"href": f"{prefix}/{sha256}", "header": header}
-        held_bytes = store.size_bytes(sha256)
+        # Requests of tus do not say how long the whole file is.
+        query = f"?size={size_bytes}" if transfer == "tus" else ""
+        action = {"href": f"{prefix}/{sha256}{query}", "header": header}
+        held_bytes = store.renew(sha256) if operation == "upload" else store.size_bytes(sha256)
         if held_bytes is not None and held_bytes != size_bytes:
             return found | _error(422, f"the file of this sha256 has {held_bytes} bytes")
         if operation == "download":
@@ -189,19 +213,20 @@ async def _batch(
             return found | {"actions": {"download": action}}
         if held_bytes is not None:
             return found
+        partial_bytes = store.partial_bytes(sha256, identity.name) if transfer == "tus" else 0
         try:
-            room.check(sha256, size_bytes, used)
+            room.check(sha256, size_bytes, used, partial_bytes)
         except (LargeFileError, DiskFullError) as error:
             return found | _error(_status_of(error), str(error))
-        used = Used(used.size_bytes + size_bytes, used.files + 1)
+        used = Used(used.size_bytes + size_bytes - partial_bytes, used.files + (not partial_bytes))
         return found | {"actions": {"upload": action}}
 
     plans = await asyncio.to_thread(lambda: [plan(*one) for one in objects])
-    return {"transfer": "basic", "objects": plans, "hash_algo": "sha256"}
+    return {"transfer": transfer, "objects": plans, "hash_algo": "sha256"}
 
 
-def _parse_batch(body: bytes) -> tuple[str, Sequence[tuple[str, int]]]:
-    """Return the operation of a batch, and sha256 and length of its files."""
+def _parse_batch(body: bytes) -> tuple[str, Sequence[tuple[str, int]], str]:
+    """Return the operation of a batch, sha256 and length of its files, and the transfer to use."""
     try:
         plain = json.loads(body)
         operation, listed = plain["operation"], plain["objects"]
@@ -209,8 +234,13 @@ def _parse_batch(body: bytes) -> tuple[str, Sequence[tuple[str, int]]]:
         objects = [(one["oid"], one["size"]) for one in listed]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LfsError(422, f"this is not a batch request of Git LFS: {error!r}"[:300]) from error
-    if operation not in ("upload", "download") or "basic" not in transfers or algorithm != "sha256":
-        raise LfsError(422, "only uploads and downloads by the transfer basic, of files named by sha256, are served")
+    if not isinstance(transfers, list):
+        raise LfsError(422, "the transfers of a batch request are a list")
+    served = {"upload": ("tus", "basic"), "download": ("basic",)}.get(operation if type(operation) is str else "", ())
+    transfer = next((one for one in served if one in transfers), None)
+    if transfer is None or algorithm != "sha256":
+        what = "only uploads by the transfers basic and tus, and downloads by basic, of files named by sha256,"
+        raise LfsError(422, f"{what} are served")
     if len(objects) > MAX_OBJECTS:
         raise LfsError(413, f"a batch names {MAX_OBJECTS} files at most, and this one {len(objects)}")
     for sha256, size_bytes in objects:
@@ -218,7 +248,7 @@ def _parse_batch(body: bytes) -> tuple[str, Sequence[tuple[str, int]]]:
             raise LfsError(422, f"{str(sha256)[:80]!r} is not a sha256 in lower-case hex")
         if type(size_bytes) is not int or size_bytes < 0:
             raise LfsError(422, f"{sha256}: its size is not a number of bytes")
-    return operation, objects
+    return operation, objects, transfer
 
 
 async def _receive_file(
@@ -229,28 +259,90 @@ async def _receive_file(
     receive: Receive,
     place: Place,
 ) -> None:
+    size_bytes = _content_length(headers)
+    await asyncio.to_thread(lambda: room.check(sha256, size_bytes, store.used()))
+    with store.receiving(sha256, size_bytes) as file:
+        await _write_body(file, receive, place)
+        await _keep(file)
+
+
+async def _extend_file(
+    store: LargeFileStore,
+    sha256: str,
+    owner: str,
+    room: _Room,
+    headers: Mapping[bytes, str],
+    scope: Scope,
+    receive: Receive,
+    place: Place,
+) -> int:
+    """Add the body to an upload of `owner`, and return how many bytes of the file are here then.
+
+    What came before a connection ended stays. The file is kept once it is whole.
+    """
+    offset, given = headers.get(b"upload-offset", ""), parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    size = given.get("size", [""])[0]
+    if headers.get(b"content-type", "") != _TUS_TYPE:
+        raise LfsError(415, f"a PATCH has the content type {_TUS_TYPE}")
+    if not re.fullmatch("[0-9]{1,15}", offset) or not re.fullmatch("[0-9]{1,15}", size):
+        raise LfsError(400, "a PATCH has the header Upload-Offset, and the address that the batch request gave")
+    length, start, size_bytes = _content_length(headers), int(offset), int(size)
+    if start + length > size_bytes:
+        raise LfsError(413, f"{start} and {length} bytes are more than the {size_bytes} of the file")
+    if store.size_bytes(sha256) is not None:
+        raise LfsError(409, "the file is here already")
+    await asyncio.to_thread(lambda: room.check(sha256, size_bytes, store.used(), store.partial_bytes(sha256, owner)))
+    with store.resuming(sha256, size_bytes, owner) as file:
+        if file.size_bytes != start:
+            raise LfsError(409, f"{file.size_bytes} bytes of the file are here, and these begin at {start}; ask again")
+        await asyncio.to_thread(file.read_back)
+        await _write_body(file, receive, place)
+        if file.size_bytes == size_bytes:
+            await _keep(file)
+        return file.size_bytes
+
+
+def _offset(store: LargeFileStore, sha256: str, owner: str) -> int:
+    """Return how many bytes of a file are here: all, or those of an upload of `owner` that was cut."""
+    size_bytes = store.renew(sha256)
+    if size_bytes is not None:
+        return size_bytes
+    if not store.partial_bytes(sha256, owner):
+        return 0
+    with store.resuming(sha256, 0, owner) as file:  # raises while another request adds to it
+        return file.size_bytes
+
+
+def _content_length(headers: Mapping[bytes, str]) -> int:
     length = headers.get(b"content-length", "")
     if not re.fullmatch("[0-9]{1,15}", length):
         raise LfsError(411, "the length of the file is needed: send Content-Length")
-    await asyncio.to_thread(lambda: room.check(sha256, int(length), store.used()))
-    with store.receiving(sha256, int(length)) as file:
-        data, has_more = bytearray(), True
-        while has_more:
-            async with place.waiting():
-                message = await receive()
-            if message["type"] != "http.request":
-                raise LfsError(400, "the file ended early")  # the client disconnected; what came is removed
-            data += message.get("body", b"")
-            has_more = message.get("more_body", False)
-            if len(data) >= _CHUNK_BYTES or not has_more:
-                await asyncio.to_thread(file.write, bytes(data))
-                data.clear()
-        keeping = asyncio.ensure_future(asyncio.to_thread(file.keep))
-        try:
-            await asyncio.shield(keeping)
-        except asyncio.CancelledError:
-            await asyncio.wait([keeping])  # the thread uses the file: leave it open until it ends
-            raise
+    return int(length)
+
+
+async def _write_body(file: IncomingFile, receive: Receive, place: Place) -> None:
+    """Write the body of a request to a file as it comes, all that came before the client disconnected too."""
+    data, has_more = bytearray(), True
+    while has_more:
+        async with place.waiting():
+            message = await receive()
+        is_cut = message["type"] != "http.request"
+        data += message.get("body", b"")
+        has_more = message.get("more_body", False)
+        if data and (len(data) >= _CHUNK_BYTES or is_cut or not has_more):
+            await asyncio.to_thread(file.write, bytes(data))
+            data.clear()
+        if is_cut:
+            raise LfsError(400, "the file ended early")
+
+
+async def _keep(file: IncomingFile) -> None:
+    keeping = asyncio.ensure_future(asyncio.to_thread(file.keep))
+    try:
+        await asyncio.shield(keeping)
+    except asyncio.CancelledError:
+        await asyncio.wait([keeping])  # the thread uses the file: leave it open until it ends
+        raise
 
 
 async def _send_file(
@@ -307,7 +399,17 @@ def _error(status: int, message: str) -> dict[str, Any]:
     return {"error": {"code": status, "message": message}}
 
 
-async def _send_json(send: Send, status: int, plain: Mapping[str, Any]) -> None:
+async def _send_offset(send: Send, status: int, offset: int) -> None:
+    """Answer a request of tus."""
+    fields = {"tus-resumable": _TUS_VERSION, "upload-offset": str(offset), "cache-control": "no-store"}
+    headers = [(name.encode(), value.encode()) for name, value in fields.items()]
+    if status != 204:
+        headers.append((b"content-length", b"0"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_json(send: Send, status: int, plain: Mapping[str, Any], *, has_body: bool = True) -> None:
     body = json.dumps(plain).encode()
     headers = [(b"content-type", _TYPE), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
     if status == 401:
@@ -315,4 +417,4 @@ async def _send_json(send: Send, status: int, plain: Mapping[str, Any]) -> None:
     if status in (429, 503):
         headers.append((b"retry-after", str(_RETRY_AFTER_S).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send({"type": "http.response.body", "body": body if has_body else b"", "more_body": False})

@@ -6,7 +6,8 @@
     GatePaused: beta and gray, to paused, with a reason; a person who resumes overrules it.
     A full release bakes for a stated time, if its gate says so: GateRejected rolls it back, GatePaused is told as its
     reason and stops nothing, GateAccepted ends the bake.
-    Rollback by a person: from every state but the two terminal ones, full included; GateRejected: beta, gray, paused.
+    Rollback by a person: from every state but the terminal ones, full included; GateRejected: beta, gray, paused.
+    Retire by a person: full, once enough newer ones have taken its place; no rollback leads to it any more.
     SignedAgain, after the key was revoked that had signed the version: from beta on; the state stays.
 
 `advance` returns the next release and the effects to run. An effect only names the part of the system that must be made
@@ -74,6 +75,7 @@ class ReleaseState(enum.StrEnum):
     FULL = "full"
     ROLLED_BACK = "rolled_back"
     FAILED = "failed"
+    RETIRED = "retired"
 
     @property
     def under_way(self) -> bool:
@@ -88,7 +90,7 @@ class ReleaseState(enum.StrEnum):
 
     @property
     def terminal(self) -> bool:
-        return self in {ReleaseState.ROLLED_BACK, ReleaseState.FAILED}
+        return self in {ReleaseState.ROLLED_BACK, ReleaseState.FAILED, ReleaseState.RETIRED}
 
 
 class Effect(enum.StrEnum):
@@ -198,6 +200,15 @@ class Rollback:
         _bound_reason(self)
 
 
+@dataclasses.dataclass(frozen=True)
+class Retire:
+    """No device is led to the release, nor would be after `rollbacks` - 1 rollbacks; its files may go."""
+
+    at_s: float
+    by: str
+    rollbacks: int
+
+
 def _bound_reason(event: "SimulationFailed | GateRejected | GatePaused | Rollback") -> None:
     """Cut and escape a reason: tasks, devices and people write it, and terminals, logs and pages show it."""
     object.__setattr__(event, "reason", printable(event.reason[:MAX_REASON_CHARS])[:MAX_REASON_CHARS])
@@ -216,6 +227,7 @@ type ReleaseEvent = (
     | Pause
     | Resume
     | Rollback
+    | Retire
 )
 
 
@@ -455,8 +467,9 @@ def allowed(release: Release) -> tuple[str, ...]:
         case ReleaseState.PAUSED:
             names = [*(["GateRejected"] if release.judged else []), "Resume", "Rollback"]
         case ReleaseState.FULL:
-            names = [*(["GateAccepted", "GateRejected", "GatePaused"] if release.bakes else []), "Rollback"]
-        case ReleaseState.ROLLED_BACK | ReleaseState.FAILED:
+            names = ["GateAccepted", "GateRejected", "GatePaused"] if release.bakes else ["Retire"]
+            names.append("Rollback")
+        case ReleaseState.ROLLED_BACK | ReleaseState.FAILED | ReleaseState.RETIRED:
             names = []
     if release.manifest and not release.state.terminal:
         names.append("SignedAgain")
@@ -526,6 +539,9 @@ def _changes(release: Release, event: ReleaseEvent) -> tuple[dict[str, Any], tup
         case Rollback():
             reason = f"by {event.by}: {event.reason}" if event.reason else f"by {event.by}"
             return _over(reason), reaches_devices
+        case Retire():
+            reason = f"by {event.by}: {event.rollbacks} newer versions have taken its place"
+            return {"state": ReleaseState.RETIRED, "reason": reason[:MAX_REASON_CHARS]}, ()
 
 
 def _over(reason: str) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from walle.deploy.cloud.release import (
     ReleaseRequestError,
     ReleaseState,
     Resume,
+    Retire,
     Rollback,
     SignatureAwaited,
     SignedAgain,
@@ -48,7 +49,7 @@ from walle.deploy.cloud.release import (
     allowed,
 )
 from walle.deploy.cloud.release_query import ReleasePage, ReleaseQuery
-from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row, versions_behind
+from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row, superseded, versions_behind
 from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.step import Step
@@ -62,6 +63,7 @@ _VERSIONS_OF_DEVICES = 3  # of a task, to which differences are made
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
 MAX_UNDER_WAY = 16  # releases of one task at once, each for other devices
 MAX_GROUPS_OF_TASK = 100  # different policies in its row
+MIN_KEEP_VERSIONS = 2  # the one in force, and one to go back to
 _RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one is repeated
 
 
@@ -312,6 +314,40 @@ class ReleaseService:
         made = await self.create(before.request, retries=before.id)
         return await self.start(made.id)
 
+    async def retire(
+        self, scenario: str, task: str, by: str, *, keep_versions: int, dry_run: bool = False
+    ) -> list[Release]:
+        """Give up the full releases to which fewer than `keep_versions` rollbacks lead no device; return them.
+
+        `task` "" is for all tasks of the scenario. What devices get is unchanged, and no rollback leads to them any
+        more, so that their files may be removed. Each is looked at again when it is retired: a release or rollback
+        that came meanwhile counts. With `dry_run` they stay.
+
+        Raises:
+            ReleaseRequestError: `keep_versions` is below 2: a rollback would leave devices without any version.
+        """
+        if keep_versions < MIN_KEEP_VERSIONS:
+            what = f"{keep_versions} is below {MIN_KEEP_VERSIONS}: a rollback must find a version before"
+            raise ReleaseRequestError("keep_versions", what)
+        names = {one.request.name for one in self._releases.values() if one.request.scenario == scenario}
+        found = []
+        for name in sorted(names if not task else names & {f"{scenario}/{task}"}):
+            for release_id in superseded(self._of_task(name), keep_versions):
+                if dry_run:
+                    found.append(self._known(release_id))
+                    continue
+                retired = await self._whole(self._retire(self._known(release_id), by, keep_versions))
+                if retired.state is ReleaseState.RETIRED:
+                    found.append(retired)
+        return found
+
+    async def _retire(self, release: Release, by: str, keep_versions: int) -> Release:
+        async with self._changing:
+            rollbacks = superseded(self._of_task(release.request.name), keep_versions).get(release.id)
+            if rollbacks is None:
+                return self._known(release.id)
+            return await self._changed_by(self._known(release.id), Retire(self._clock.time(), by, rollbacks))
+
     async def wait_change(self, release_id: str, revision: int, timeout_s: float) -> Release:
         """Return the release once its revision is above `revision`, or unchanged after `timeout_s`.
 
@@ -474,13 +510,17 @@ class ReleaseService:
             release = self._known(release.id)
             if revision is not None and (release.revision != revision or type(event).__name__ not in allowed(release)):
                 return release
-            after, effects = advance(release, event)
-            await self._record(release, event, after)
-            pending = await self._journal.record(after, event, effects)
-            self._take(after)
-            for effect in pending:
-                self._run_effect(effect)
-            return after
+            return await self._changed_by(release, event)
+
+    async def _changed_by(self, release: Release, event: ReleaseEvent) -> Release:
+        """Record a transition, and run its effects; the caller holds `_changing`."""
+        after, effects = advance(release, event)
+        await self._record(release, event, after)
+        pending = await self._journal.record(after, event, effects)
+        self._take(after)
+        for effect in pending:
+            self._run_effect(effect)
+        return after
 
     async def _record(self, before: Release, event: ReleaseEvent, after: Release) -> None:
         """Write a transition into the audit log. What takes a version from devices or keeps it off waits for no log."""

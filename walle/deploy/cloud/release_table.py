@@ -298,6 +298,27 @@ def plan_row(task: str, releases: Iterable[Release], url: str) -> RowPlan:
     )
 
 
+def superseded(of_task: Iterable[Release], keep_versions: int) -> dict[str, int]:
+    """Return the full releases to which fewer than `keep_versions` rollbacks do not lead any device, by their ids.
+
+    The value is how many versions are before each: full releases of the same policy, or for all devices, that
+    `plan_row` puts before it. All of these have to be rolled back before a device is led to it.
+    """
+    full = [one for one in of_task if one.state is ReleaseState.FULL]
+    found = {}
+    for release in full:
+        policy = release.request.policy
+        before = {
+            one.request.version
+            for one in full
+            if (one.request.policy.tier, one.number) > (policy.tier, release.number)
+            and (one.request.policy == policy or one.request.policy.takes_all)
+        }
+        if len(before) >= keep_versions and not release.bakes:
+            found[release.id] = len(before)
+    return found
+
+
 def versions_behind(release: Release, of_task: Iterable[Release]) -> frozenset[str]:
     """Return the versions of full releases that go after `release`: it takes their place on the devices that it is for.
 

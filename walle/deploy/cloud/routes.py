@@ -84,7 +84,7 @@ def _git_routes(repository: str, note: str = "") -> tuple[RouteRule, ...]:
         rule("GET", "info/refs", Role.READER, "author for a push"),
         rule("POST", "info/lfs/objects/batch", Role.READER, "author for a push"),
         rule("GET", "info/lfs/objects/{sha256}", Role.READER),
-        rule("PUT", "info/lfs/objects/{sha256}", Role.AUTHOR),
+        rule("PUT HEAD PATCH", "info/lfs/objects/{sha256}", Role.AUTHOR),
         rule("POST", "git-upload-pack", Role.READER),
         rule("POST", "git-receive-pack", Role.AUTHOR, "an author: branches of its patterns; tags `TASK/vN`: releaser"),
     )
@@ -114,6 +114,7 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("GET", "/metrics", Role.METRICS, Where.ALL),
     _person("POST", "/v1/releases", Role.RELEASER, Where.ITS),
     _person("GET", "/v1/releases", Role.READER, Where.SOME),
+    _person("POST", "/v1/releases/retire", Role.RELEASER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/failures", Role.READER, Where.ITS),
     _person("GET", "/v1/releases/{release_id}/evidence", Role.READER, Where.ITS),

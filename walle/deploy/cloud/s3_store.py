@@ -1,7 +1,10 @@
 """A `FileStore` in a bucket with the S3 API: objects named by their sha256 under a prefix (Python package `obstore`).
 
-An object is overwritten by each put of its file: the bytes are equal, damage is mended, and its time is renewed. S3
-shows an object when it is whole, and files of MULTIPART_BYTES or more are sent in parts that are removed where one
+A put makes an object only where there is none (`If-None-Match: *`, where the server has it): of two gateways that put
+one file at once, one writes. It leaves one alone that is younger than SKEW_S and whose ETag is that of the bytes. An
+older one is overwritten, which renews the time by which retention spares it.
+
+S3 shows an object when it is whole, and files of MULTIPART_BYTES or more are sent in parts that are removed where one
 fails. Parts that a killed process left are removed by a rule of the bucket (docs/how-to/files.md).
 
 Keys come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN), else from the file of
@@ -19,6 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.files import (
     FileStore,
     FileStoreError,
@@ -27,6 +31,7 @@ from walle.deploy.cloud.files import (
     check_name,
     is_name,
 )
+from walle.deploy.cloud.retention import SKEW_S
 from walle.durable_file import make_folders
 from walle.errors import ConfigError
 
@@ -64,7 +69,14 @@ class S3Store(FileStore):
         ConfigError: the Python package `obstore` is not installed, or an endpoint is not a URL.
     """
 
-    def __init__(self, place: S3Place, folder: Path, *, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        place: S3Place,
+        folder: Path,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        clock: Clock | None = None,
+    ) -> None:
         super().__init__(str(place), folder)
         try:
             import obstore
@@ -72,6 +84,8 @@ class S3Store(FileStore):
             raise ConfigError(f"{place}: files in a bucket need the S3 client: pip install 'walle[s3]'") from None
         make_folders(folder)
         self._s3 = obstore
+        self._clock = clock or SystemClock()
+        self._takes_conditions = True  # until the server refuses If-None-Match
         self._bucket = _open(place, place.endpoint, environment)
         self._public = _open(place, place.public, environment) if place.public else None
 
@@ -84,8 +98,8 @@ class S3Store(FileStore):
         if len(data) >= MULTIPART_BYTES:
             return super().put(data)
         sha256 = hashlib.sha256(data).hexdigest()
-        with self._locked(shared=True), self._errors(sha256):
-            self._s3.put(self._bucket, sha256, data, use_multipart=False)
+        with self._locked(shared=True):
+            self._upload(sha256, data, repair=False)
         return sha256
 
     def stat(self, sha256: str) -> StoredFile:
@@ -131,12 +145,54 @@ class S3Store(FileStore):
             url: str = self._s3.sign(self._public, "GET", sha256, timedelta(seconds=life_s))
             return url
 
-    def _keep(self, path: Path, sha256: str) -> None:
-        large = path.stat().st_size >= MULTIPART_BYTES
-        with self._locked(shared=True), self._errors(sha256):
+    def _keep(self, path: Path, sha256: str, repair: bool) -> None:
+        with self._locked(shared=True):
+            self._upload(sha256, path, repair=repair)
+
+    def _upload(self, sha256: str, data: bytes | Path, *, repair: bool) -> None:
+        """Send a file unless its object is there, whole by what the server says, and young."""
+        is_large = isinstance(data, Path) and data.stat().st_size >= MULTIPART_BYTES
+        if not repair:
+            found = self._found(sha256)
+            if found is None and not is_large and self._make(sha256, data):
+                return
+            # A retention that marked a young one does so SKEW_S after its time at least, which is after now.
+            is_young = found is not None and found.stored_s >= self._clock.time() - SKEW_S
+            if is_young and _is_same(found, data):
+                return
+        with self._errors(sha256):
             self._s3.put(
-                self._bucket, sha256, path, use_multipart=large, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+                self._bucket,
+                sha256,
+                data,
+                use_multipart=is_large,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
             )
+
+    def _make(self, sha256: str, data: bytes | Path) -> bool:
+        """Make an object where there is none; False where there is another one, or the server takes no condition."""
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        if not self._takes_conditions:
+            return False
+        try:
+            self._s3.put(self._bucket, sha256, data, use_multipart=False, mode="create")
+        except AlreadyExistsError:  # another gateway was faster
+            return _is_same(self._found(sha256), data)
+        except (BaseError, NotImplementedError) as error:  # of another kind: the put without the condition tells it
+            self._takes_conditions = "501" not in str(error) and "NotImplemented" not in str(error)
+            return False
+        return True
+
+    def _found(self, sha256: str) -> StoredFile | None:
+        try:
+            return self.stat(sha256)
+        except FileStoreUnavailableError:
+            raise
+        except FileStoreError:
+            check_name(sha256)
+            return None
 
     @contextlib.contextmanager
     def _errors(self, sha256: str) -> Iterator[None]:
@@ -155,6 +211,26 @@ class S3Store(FileStore):
         except (BaseError, OSError) as error:
             what = _MAKE_BUCKET if _NO_BUCKET in str(error) else "the S3 server does not answer, or failed"
             raise FileStoreUnavailableError(sha256, f"{self.place}: {what}: {_short(error)}") from error
+
+
+def _is_same(found: StoredFile | None, data: bytes | Path) -> bool:
+    """Return whether an object has these bytes by its ETag: the MD5 of the file, or of those of our parts.
+
+    Some servers, and ciphers of buckets, have other ETags: there nothing is the same.
+    """
+    if found is None:
+        return False
+    whole, of_parts, count = _md5(), _md5(), 0
+    with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as file:
+        while part := file.read(_PART_BYTES):
+            whole.update(part)
+            of_parts.update(_md5(part).digest())
+            count += 1
+    return found.etag in (whole.hexdigest(), f"{of_parts.hexdigest()}-{count}")
+
+
+def _md5(data: bytes = b"") -> "hashlib._Hash":
+    return hashlib.md5(data, usedforsecurity=False)
 
 
 class _Ranges(io.RawIOBase):

@@ -170,7 +170,7 @@ class Scrubber:
         for source in self._sources.get(name, ()):
             for copy in source.copies(sha256, releases):
                 try:
-                    with store.writer() as writer:
+                    with store.writer(repair=True) as writer:
                         for chunk in copy.chunks:
                             writer.write(chunk)
                         writer.commit(sha256)
