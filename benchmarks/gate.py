@@ -5,7 +5,7 @@
 Each release has a beta of two devices and gray steps of 25, 50 and 100 %; devices report once, ten runs each, in random
 order, those of the old version too. A device's latency is that of its model (log-normal, σ 0.5), of itself (σ 0.25),
 and of each run (a Pareto tail of index 1.5, which has no variance), of which it reports the median; its confidence is
-the mean of ten runs. Each second one device reports, and is heard again after half of the time within which it must be,
+normal (0.8, σ 0.04). Each second one device reports, and is heard again after half of the time within which it must be,
 unless it is silent. `--by-runs` judges the same reports by the sequential test of runs that Walle had before (ADR 22),
 for comparison.
 """
@@ -131,11 +131,20 @@ def metrics(case: Case, device: Device, *, is_new: bool, rng: random.Random) -> 
         return ()
     if rng.random() < case.nonsense:
         return (Metric(LATENCY_MS, 1, rng.choice((0.0, 1e308))), Metric("confidence", 1, rng.choice((-1e308, 1e308))))
-    model = random.Random(device.groups["model"]).gauss(0, 0.5)
-    own_ms = 20 * math.exp(model + rng.gauss(0, 0.25)) * case.slow * (case.slower if is_new else 1)
+    own_ms = (
+        20
+        * math.exp(_of_model(device.groups["model"]) + rng.gauss(0, 0.25))
+        * case.slow
+        * (case.slower if is_new else 1)
+    )
     latency_ms = statistics.median(own_ms * rng.paretovariate(1.5) for _ in range(RUNS))
-    confidence = statistics.fmean(rng.betavariate(8, 2) for _ in range(RUNS))
-    return (Metric(LATENCY_MS, RUNS, latency_ms), Metric("confidence", RUNS, confidence))
+    return (Metric(LATENCY_MS, RUNS, latency_ms), Metric("confidence", RUNS, rng.gauss(0.8, 0.04)))
+
+
+@functools.lru_cache(maxsize=64)
+def _of_model(model: str) -> float:
+    """Return the logarithm of how slow the devices of a model are."""
+    return random.Random(model).gauss(0, 0.5)
 
 
 class Judge(Protocol):

@@ -349,8 +349,9 @@ class Monitor:
             return
         guards = self._guard_verdict
         waits = f"guard {guards.open.guard}" if guards.open and not self.step.is_census else ""
-        if not (waits and guards.unreported is None) and self._accepts():  # which takes long
-            waits = waits or ("" if self.step.is_census else self._suspicion())
+        if not waits and not self.step.is_census and self._floor_log >= self._accept_at:
+            waits = self._suspicion()
+        if not (waits and guards.unreported is None) and self._accepts():  # which takes longer
             if not waits:
                 self._accept()
                 return
@@ -430,12 +431,18 @@ class Monitor:
             return 2 * sample.broken <= sample.devices - (sample.devices == 1)
         return sample.failed <= gate.p_bad * sample.executions and sample.broken <= _P_BROKEN * sample.devices
 
+    @property
+    def _floor_log(self) -> float:
+        """The evidence that the version is good, without the control: no more than with it, and fast."""
+        new = self._new[-1]
+        return min(self._runs.accept_log(new.runs, None), self._broken.accept_log(new.by_broken, None))
+
     def _acceptances(self, *, exact: bool) -> list[TestValue]:
         at = self._accept_at
         below = -math.inf if exact else at
         new, old = self._new[-1], self._old
         if not exact:  # most often the floor alone decides, and is looked at fast
-            floor = min(self._runs.accept_log(new.runs, None), self._broken.accept_log(new.by_broken, None))
+            floor = self._floor_log
             if floor < at:
                 return [TestValue("floor", floor, at)]
         runs = self._runs.accept_log(new.runs, old.runs, below=below)
