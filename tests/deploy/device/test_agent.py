@@ -1,8 +1,10 @@
 """The agent: versions come, go and return, and those that fail are left."""
 
+import asyncio
 import dataclasses
 import errno
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,8 +15,10 @@ from walle.deploy.device.agent_errors import (
     ActivationPostponedError,
     CheckFailedError,
     DirectiveRefusedError,
+    SupersededError,
 )
-from walle.protocol import Failure, FailureClass, OutcomeKind
+from walle.deploy.device.exclusive import ExclusiveFiles
+from walle.protocol import Directive, Failure, FailureClass, Manifest, OutcomeKind
 
 
 @pytest.mark.asyncio
@@ -315,6 +319,92 @@ async def test_a_postponed_version_leaves_the_active_one_and_is_activated_by_the
     assert (cloud.pulls, device.take_outcomes()) == ([], ["installed v2"])
     assert device.log == ["check v1", "activate v1", "check v2", "activate v2"]
     assert_tidy(device.folder, 2)
+
+
+class _RequiredFile:
+    """Stands for the exclusive files of a device, of which one is required: `is_here` says whether it has come."""
+
+    def __init__(self) -> None:
+        self.is_here = False
+
+    async def obtain(self, manifest: Manifest) -> None: ...
+    async def forget(self, task: str) -> None: ...
+
+    def missing(self, manifest: Manifest) -> str:
+        return "" if self.is_here or manifest.version == "v1" else "gallery.json"
+
+
+async def _lacking(folder: Path, cloud: CloudFiles) -> tuple[Device, _RequiredFile, Directive]:
+    """Return a device on which v1 is active, and v2 waits for a file."""
+    file = _RequiredFile()
+    device = Device(folder, cloud, exclusive=cast("ExclusiveFiles", file))
+    await device.agent.start()
+    await device.do(publish(cloud, "v1"))
+    second = publish(cloud, "v2")
+    for _ in range(3):
+        assert isinstance(await device.refuse(second), ActivationPostponedError)
+    assert device.log == ["check v1", "activate v1", "check v2"]  # not at each answer
+    return device, file, second
+
+
+@pytest.mark.asyncio
+async def test_a_version_that_lacked_a_file_is_checked_with_it_once_and_refused_if_it_fails(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device, file, second = await _lacking(tmp_path / "a", cloud)
+    file.is_here = True
+    device.postpone = {"v2"}  # a run is under way: the check is not made again for that
+    for _ in range(2):
+        assert isinstance(await device.refuse(second), ActivationPostponedError)
+    device.postpone.clear()
+    await device.do(second)
+    assert device.log[3:] == ["check v2", "activate v2"]
+
+    cloud = CloudFiles()
+    device, file, second = await _lacking(tmp_path / "b", cloud)
+    file.is_here = True
+    device.fail_check = CheckFailedError("its smoke run failed", Failure(error_type="E", error="no faces"))
+    assert "no faces" in str(await device.refuse(second))
+    assert device.running[TASK] == FILES["v1"]
+    assert "rejected v2" in device.take_outcomes()
+    assert_tidy(device.folder, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_comes_during_the_check_has_it_made_again_at_the_next_answer(tmp_path: Path) -> None:
+    cloud, file = CloudFiles(), _RequiredFile()
+    device = Device(tmp_path, cloud, exclusive=cast("ExclusiveFiles", file))
+    await device.agent.start()
+    await device.do(publish(cloud, "v1"))
+
+    def arrive(_: Path) -> None:
+        file.is_here = True
+
+    device.during_check = arrive
+    second = publish(cloud, "v2")
+    assert isinstance(await device.refuse(second), ActivationPostponedError)
+    await device.do(second)
+    assert device.log == ["check v1", "activate v1", "check v2", "check v2", "activate v2"]
+
+
+@pytest.mark.asyncio
+async def test_a_newer_directive_ends_the_late_check(tmp_path: Path) -> None:
+    cloud = CloudFiles()
+    device, file, second = await _lacking(tmp_path, cloud)
+    file.is_here = True
+    began = asyncio.Event()
+
+    async def check(files: Path, manifest: Manifest) -> None:
+        if manifest.version == "v2":
+            began.set()
+            await asyncio.Event().wait()
+
+    device.agent._check = check
+    late = asyncio.create_task(device.refuse(second))
+    async with asyncio.timeout(30):
+        await began.wait()
+        await device.do(publish(cloud, "v3"))
+        assert isinstance(await late, SupersededError)
+    assert device.running[TASK] == FILES["v3"]
 
 
 @pytest.mark.asyncio

@@ -422,14 +422,15 @@ class Agent:
             _LOG.warning("%s; it is pulled again", error)
             return False
         files = self._installed.version_files(directive.task, target)
-        if postponed is None:
-            if not state.previous_good:
-                await self._run_check(directive, files, manifest)
-        elif not postponed.is_checked and not self._missing(manifest):
+        is_checked = postponed is None or postponed.is_checked
+        if postponed is None and not state.previous_good:
+            await self._run_check(directive, files, manifest)
+        if not is_checked and not self._missing(manifest):
             is_back = state.active is not None and target.is_back_from(state.active)
             await self._until_newer(directive, self._run_check(directive, files, manifest, is_back=is_back))
-            self._postponed[directive.task] = _Postponed(target.manifest, is_checked=True)
-        await to_the_end(self._activate(state.activate(directive.serial, target), files, manifest))
+            is_checked = True
+        activated = state.activate(directive.serial, target)
+        await to_the_end(self._activate(activated, files, manifest, is_checked=is_checked))
         return True
 
     async def _go_forward(self, state: TaskState, directive: Directive, target: VersionRef) -> None:
@@ -443,7 +444,7 @@ class Agent:
             raise SupersededError(directive, _CLOSED)
         staging = self._installed.staging(task, target.manifest)
         try:
-            manifest = await self._until_newer(directive, self._pull(state, directive, staging))
+            manifest, is_checked = await self._until_newer(directive, self._pull(state, directive, staging))
         except FetchError as error:
             self._retries.failed(task, number, error.asked_s, has_progressed=staging.received_bytes > 0)
             raise
@@ -456,11 +457,13 @@ class Agent:
 
         async def adopt_and_activate() -> None:
             await on_disk(self._installed.adopt, staging, activated)
-            await self._activate(activated, self._installed.version_files(task, target), manifest, written=True)
+            files = self._installed.version_files(task, target)
+            await self._activate(activated, files, manifest, written=True, is_checked=is_checked)
 
         await to_the_end(adopt_and_activate())
 
-    async def _pull(self, state: TaskState, directive: Directive, staging: Staging) -> Manifest:
+    async def _pull(self, state: TaskState, directive: Directive, staging: Staging) -> tuple[Manifest, bool]:
+        """Pull and check a version; return its manifest, and whether the check had the files that it requires."""
         if self._jitter_s > 0:
             await self._clock.sleep(self._random.uniform(0, self._jitter_s))
         with self.traces.installing(directive.task, "device.pull"):
@@ -469,8 +472,9 @@ class Agent:
         is_back = state.active is not None and target.is_back_from(state.active)
         if self._exclusive is not None:
             await self._exclusive.obtain(manifest)  # before the check, whose runs may read them
+        is_checked = not self._missing(manifest)
         await self._run_check(directive, files, manifest, is_back=is_back)
-        return manifest
+        return manifest, is_checked
 
     async def _run_check(self, directive: Directive, files: Path, manifest: Manifest, *, is_back: bool = False) -> None:
         """Check a version before its activation. One that `is_back` from the active one must load, and no more.
@@ -533,14 +537,18 @@ class Agent:
         await self._settle(state)
         await self._clean(state)
 
-    async def _activate(self, state: TaskState, files: Path, manifest: Manifest, *, written: bool = False) -> None:
+    async def _activate(
+        self, state: TaskState, files: Path, manifest: Manifest, *, written: bool = False, is_checked: bool
+    ) -> None:
         before = self._states.get(state.task, TaskState(task=state.task))
         # A bad version is left at once: only one that the device may fall back to may run on meanwhile.
         may_postpone = before.active is not None and state.previous_good
         missing = self._missing(manifest)
-        if missing and (may_postpone or before.active is None):
+        if (missing or not is_checked) and (may_postpone or before.active is None):
             await self._postpone(before, state, is_checked=False)  # its runs had no file to read
             why = f"it requires exclusive files that this device does not have: {missing} (walle file put)"
+            if not missing:
+                why = "the exclusive files that it requires have come since it was checked; it is checked with them"
             raise ActivationPostponedError(state.task, manifest.version, why)
         if not written:
             await on_disk(self._installed.write, state)
