@@ -29,7 +29,8 @@ class CloudConfig:
     of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
     their clients are. The gateway's answers begin `pulls_s` pulls and `pull_mb_s` MB of them in a second, 0 for any
     number (`walle.deploy.cloud.pull_budget`). Devices take nothing new from an answer whose timestamp is older than
-    `timestamp_life_s`. Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0.
+    `timestamp_life_s`. With `accel_redirect`, an internal location of the nginx in front, nginx sends the whole files
+    (`walle.deploy.cloud.cdn`). Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0.
     """
 
     folder: Path
@@ -65,6 +66,7 @@ class CloudConfig:
     pull_mb_s: float = 0.0
     timestamp_life_s: int = 3600
     scrub_mb_s: float = 0.0
+    accel_redirect: str = ""
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 
 
