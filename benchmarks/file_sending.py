@@ -3,8 +3,8 @@
 python -m benchmarks.file_sending [--file-mb 16] [--gb 2] [WAY ...]
 
 Ways: `pieces` reads and writes in the process, as with TLS; `sendfile` is what the gateway does without TLS; `tls` is
-HTTPS; `accel` is nginx in front, which sends the file that the gateway names (only where nginx is installed). The client
-is another process's, and not counted. One connection at a time, a file that is in the disk's cache.
+HTTPS; `accel` is nginx in front, which sends the file that the gateway names (only where nginx is installed). The
+client is another process's, and not counted. One connection at a time, a file that is in the disk's cache.
 """
 
 import argparse

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from walle.cloud.http_files import FileCycle, offer
+from walle.cloud.http_files import EXTENSION, FileCycle
 from walle.cloud.http_limits import RETRY_AFTER_S
 from walle.cloud.http_parser import RequestError, RequestHeader, RequestParser
 
@@ -152,7 +152,7 @@ class _Protocol(HttpToolsProtocol):
             "state": {},
         }
         if self._owner.front.sends_files:
-            offer(self.scope)
+            self.scope["extensions"] = {EXTENSION: {}}
         self.cycle = FileCycle(
             self._owner.note_file_stall,
             scope=self.scope,

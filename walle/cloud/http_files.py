@@ -6,8 +6,8 @@ aiofastnet do not hand a connection's keys to the kernel, so such answers read t
 
 import asyncio
 import os
-from collections.abc import Callable, MutableMapping
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -37,12 +37,11 @@ class FileCycle(RequestResponseCycle):
         count = message["count"]
         if not self.response_started or self.chunked_encoding or count > self.expected_content_length:
             raise RuntimeError("a file is sent after a head that has its length")
-        transport = cast("asyncio.Transport", self.transport)
-        await _flush(transport, self.flow)
+        await _flush(self.transport, self.flow)
         left = await self._send_file(message["file"].fileno(), message["offset"], count)
         self.expected_content_length -= count
         if left:  # the client is gone
-            transport.abort()
+            self.transport.abort()
 
     async def _send_file(self, file: int, offset: int, count: int) -> int:
         """Send a part of a file; return how many bytes are left, since the connection has ended."""
@@ -79,11 +78,6 @@ class FileCycle(RequestResponseCycle):
         finally:
             self._note_stall(None)
             loop.remove_writer(out)
-
-
-def offer(scope: MutableMapping[str, Any]) -> None:
-    """Tell an app that it may send files."""
-    scope["extensions"] = {**scope.get("extensions", {}), EXTENSION: {}}
 
 
 async def _flush(transport: asyncio.Transport, flow: FlowControl) -> None:
