@@ -191,7 +191,8 @@ def main() -> None:
         for server, rates in found.items():
             rates.append(measure(server, arguments.seconds))
     medians = {server: round(statistics.median(rates)) for server, rates in found.items()}
-    print(json.dumps({"requests per second of CPU time": medians}))
+    best = {server: round(max(rates)) for server, rates in found.items()}
+    print(json.dumps({"requests per second of CPU time": medians, "best": best}))
 
 
 if __name__ == "__main__":

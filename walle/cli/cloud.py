@@ -6,6 +6,7 @@ import errno
 import fcntl
 import ipaddress
 import os
+import re
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
@@ -195,6 +196,13 @@ def up(
         float,
         typer.Option(min=0, help="MB of versions that these pulls may have in a second; 0: any number."),
     ] = 0.0,
+    accel_redirect: Annotated[
+        str,
+        typer.Option(
+            metavar="PREFIX",
+            help="Leave whole files to the nginx in front: its internal location over FOLDER/files, such as /stored.",
+        ),
+    ] = "",
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Run a cloud until Ctrl-C; a second one ends it without waiting for its devices to move.
@@ -215,6 +223,12 @@ def up(
     for proxy in trust_proxy or ():
         if not is_network(proxy):
             raise typer.BadParameter(f"{proxy!r} is neither an address nor a network", param_hint="--trust-proxy")
+    if accel_redirect and not (plain_http and re.fullmatch(r"(/[A-Za-z0-9._-]+)+/?", accel_redirect)):
+        raise typer.BadParameter(
+            "is a path such as /stored, and for --plain-http behind nginx alone", param_hint="--accel-redirect"
+        )
+    if accel_redirect and files:
+        raise typer.BadParameter("is for files in FOLDER; those in a bucket come from there", param_hint="--files")
     names = tuple(name or ())
     if not names and _is_unspecified(host):
         raise typer.BadParameter(
@@ -293,6 +307,7 @@ def up(
             trace_ratio=trace_ratio,
             pulls_s=pulls_per_s,
             pull_mb_s=pull_mb_s,
+            accel_redirect=accel_redirect,
         )
         try:
             event_loop.run(_serve(cloud_of, ray=ray, ray_address=address, as_json=as_json))

@@ -30,8 +30,9 @@ class CloudConfig:
     of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
     their clients are. The gateway's answers begin `pulls_s` pulls and `pull_mb_s` MB of them in a second, 0 for any
     number (`walle.deploy.cloud.pull_budget`). Devices take nothing new from an answer whose timestamp is older than
-    `timestamp_life_s`. Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0. The share
-    `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces` (an address, or
+    `timestamp_life_s`. With `accel_redirect`, an internal location of the nginx in front, nginx sends the whole files
+    (`walle.deploy.cloud.cdn`). Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0. The
+    share `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces` (an address, or
     "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices and
     audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it.
     """
@@ -73,6 +74,7 @@ class CloudConfig:
     scrub_mb_s: float = 0.0
     traces: str = ""
     trace_ratio: float = 0.01
+    accel_redirect: str = ""
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 
 

@@ -391,7 +391,7 @@ class GatewayNode:
                 join,
             )
         )
-        files = cdn_app(self._home.files, self._home.coded_files)
+        files = cdn_app(self._home.files, self._home.coded_files, accel_redirect=self._config.accel_redirect)
         app.mount("/cdn", signed_files(files, self._home.file_addresses))
         git = git_app(
             repos,

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from walle.cloud.http_files import EXTENSION, FileCycle
 from walle.cloud.http_limits import RETRY_AFTER_S
 from walle.cloud.http_parser import RequestError, RequestHeader, RequestParser
 
@@ -150,7 +151,10 @@ class _Protocol(HttpToolsProtocol):
             "headers": header.fields,
             "state": {},
         }
-        self.cycle = RequestResponseCycle(
+        if self._owner.front.sends_files:
+            self.scope["extensions"] = {EXTENSION: {}}
+        self.cycle = FileCycle(
+            self._owner.note_file_stall,
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,
@@ -204,6 +208,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.has_shown = False  # a token or session, valid or not
         self.requests = 0
         self.stalled_s: float | None = None  # since when the client takes nothing of an answer
+        self._file_stall: asyncio.Future[None] | None = None  # of an answer that the kernel sends
         self.is_silent = False  # its first record has not come, and nothing but the event loop's watch was made
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
@@ -265,6 +270,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._data = b""
+        if self._file_stall is not None and not self._file_stall.done():
+            self._file_stall.set_result(None)
         if self._farewell is not None:
             self._farewell.cancel()  # it holds the transport and its buffers
         self.front.forget(self)
@@ -287,6 +294,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.stalled_s = None
         if self._protocol is not None:
             self._protocol.resume_writing()
+
+    def note_file_stall(self, stall: asyncio.Future[None] | None) -> None:
+        """Take note that the client takes nothing of a file, until None; `stall` is done when the connection ends."""
+        self._file_stall = stall
+        self.stalled_s = None if stall is None else self.front.loop.time()
 
     # --- turns --------------------------------------------------------------------------------------------------------
 

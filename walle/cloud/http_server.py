@@ -89,6 +89,7 @@ class HttpFront:
         self._large = Turns(self.loop, most=1, rest=2.0)  # for what an app does with a large body: 30 ms and more
         self.buffer = memoryview(bytearray(DECRYPTED_BYTES))
         self.refused = Counter[str]()
+        self.sends_files = False  # by the kernel; not with TLS
         self.config: uvicorn.Config
         self.state: ServerState
         self._app = app
@@ -503,6 +504,7 @@ async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext
     Raises:
         OSError: the port is taken.
     """
+    front.sends_files = tls is None
     front.max_connections = _connections_that_fit(front.limits.connections)
     front.max_newcomers = min(_NEWCOMERS, front.max_connections)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

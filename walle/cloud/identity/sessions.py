@@ -7,6 +7,7 @@ A token proves a device to a gateway where TLS cannot, behind a proxy: docs/prot
 
 import base64
 import binascii
+import collections
 import json
 import time
 from collections.abc import Callable
@@ -78,7 +79,8 @@ class SessionVerifier:
         self._key = Ed25519PublicKey.from_public_bytes(public_key)
         self._revocations = revocations
         self._now = now
-        self._known: dict[bytes, tuple[DeviceIdentity, float]] = {}
+        # Ordered: the first key of a dict is found by a search through what was deleted before it.
+        self._known: collections.OrderedDict[bytes, tuple[DeviceIdentity, float]] = collections.OrderedDict()
         self._known_bytes = 0
         self._cache_bytes = cache_bytes
 

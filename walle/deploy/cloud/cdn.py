@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import stat
 from collections.abc import Mapping
 from typing import BinaryIO
 
@@ -19,6 +20,7 @@ from walle.deploy.file_coding import DCZ, XOR, ZSTD, parse_dictionary
 _LOG = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024
 REDIRECT_S = 300
+_ZERO_COPY = "http.response.zerocopysend"  # an extension of ASGI, which the gateway's server has without TLS
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ROUTE = re.compile(r"(?:/cdn)?/([^/]*)")
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE | re.ASCII)
@@ -52,21 +54,25 @@ def parse_range(header: str, size_bytes: int) -> tuple[int, int] | None:
     return start, stop
 
 
-def cdn_app(store: FileStore, coded_files: CodedFiles | None = None) -> ASGIApp:
+def cdn_app(store: FileStore, coded_files: CodedFiles | None = None, *, accel_redirect: str = "") -> ASGIApp:
     """Return an ASGI app that answers GET and HEAD of `/cdn/{sha256}` from `store`, mounted there or at the root.
 
     Who accepts the codings zstd, dcz or walle-xor gets a form of the file in one of them where `coded_files` has one.
+    With `accel_redirect`, a prefix such as /stored, whole files are left to nginx, in front of this app alone: the
+    answer names PREFIX/ab/abc... in X-Accel-Redirect, the path of the file in the store's folder.
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the ASGI signature
         if scope["type"] != "http":
             raise FileStoreError(str(scope["type"]), "the file store speaks HTTP alone")
-        await _answer(store, coded_files, scope, send)
+        await _answer(store, coded_files, accel_redirect.rstrip("/"), scope, send)
 
     return app
 
 
-async def _answer(store: FileStore, coded_files: CodedFiles | None, scope: Scope, send: Send) -> None:
+async def _answer(
+    store: FileStore, coded_files: CodedFiles | None, accel_redirect: str, scope: Scope, send: Send
+) -> None:
     if scope["method"] not in ("GET", "HEAD"):
         allow = [(b"allow", b"GET, HEAD")]
         return await _send_error(send, scope, 405, f"{scope['method']} is not for files; GET or HEAD", allow)
@@ -88,6 +94,14 @@ async def _answer(store: FileStore, coded_files: CodedFiles | None, scope: Scope
         return await _send_error(send, scope, 404, f"no file {sha256}; was its version released from this cloud?")
     if isinstance(served, str):
         return await _send_head(send, 302, [(b"location", served.encode()), (b"cache-control", b"no-store")], ends=True)
+    if accel_redirect and served.coding == IDENTITY:
+        served.file.close()
+        headers = [*_lasting(served.etag), (b"content-type", b"application/octet-stream")]
+        headers += [
+            (b"x-accel-redirect", f"{accel_redirect}/{sha256[:2]}/{sha256}".encode()),
+            (b"content-length", b"0"),
+        ]
+        return await _send_head(send, 200, headers, ends=True)
     with served.file:
         await _send_file(served, request, scope, send)
     return None
@@ -123,12 +137,7 @@ def _accepted(header: str) -> frozenset[str]:
 
 async def _send_file(served: CodedFile, request: Mapping[bytes, str], scope: Scope, send: Send) -> None:
     file, etag = served.file, served.etag
-    headers = [
-        (b"etag", etag.encode()),
-        (b"cache-control", b"public, max-age=31536000, immutable"),
-        (b"vary", b"accept-encoding, available-dictionary"),
-        (b"accept-ranges", b"bytes"),
-    ]
+    headers = _lasting(etag)
     if served.coding != IDENTITY:
         headers.append((b"content-encoding", served.coding.encode()))
     if _matches(request.get(b"if-none-match", ""), etag):
@@ -150,8 +159,30 @@ async def _send_file(served: CodedFile, request: Mapping[bytes, str], scope: Sco
     headers.append((b"content-length", str(stop - start).encode()))
     await _send_head(send, status, headers, ends=scope["method"] == "HEAD")
     if scope["method"] == "GET":
-        await _send_body(file, start, stop, send)
+        if start < stop and _ZERO_COPY in scope.get("extensions", {}) and _is_on_disk(file):
+            await send({"type": _ZERO_COPY, "file": file, "offset": start, "count": stop - start, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await _send_body(file, start, stop, send)
     return None
+
+
+def _is_on_disk(file: BinaryIO) -> bool:
+    """Return whether the kernel can send a file: those of other stores may be no files of this machine."""
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except OSError:  # it has no descriptor
+        return False
+
+
+def _lasting(etag: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a file, which never changes."""
+    return [
+        (b"etag", etag.encode()),
+        (b"cache-control", b"public, max-age=31536000, immutable"),
+        (b"vary", b"accept-encoding, available-dictionary"),
+        (b"accept-ranges", b"bytes"),
+    ]
 
 
 async def _send_body(file: BinaryIO, start: int, stop: int, send: Send) -> None:

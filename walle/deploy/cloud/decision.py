@@ -8,7 +8,6 @@ import bisect
 import contextlib
 import itertools
 import json
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, Self
 
@@ -42,9 +41,6 @@ class Open(NamedTuple):
     are_urgent: tuple[bool, ...]
 
 
-_GROUP = operator.attrgetter("group")
-
-
 class Target(Protocol):
     """The part of a task's row that is for one group of devices. A device refuses one order, "" for none."""
 
@@ -72,14 +68,24 @@ class Steps(NamedTuple):
 
 
 class Decision:
-    """Directives that are due to devices of a profile; `still_open` are found for each device."""
+    """Directives that are due to devices of a profile: those that are `settled`, and those that depend on the device.
 
-    __slots__ = ("_dues", "groups", "settled", "still_open")
+    `groups`, `outcomes` and `are_urgent` are those of the tasks that are still open (`Open`), in the same order.
+    """
 
-    def __init__(self, settled: Due, still_open: tuple[Open, ...], groups: bytes) -> None:
+    __slots__ = ("_dues", "are_urgent", "groups", "outcomes", "settled")
+
+    def __init__(
+        self,
+        settled: Due,
+        groups: bytes,
+        outcomes: tuple[tuple[Directive | None, ...], ...],
+        are_urgent: tuple[tuple[bool, ...], ...],
+    ) -> None:
         self.settled = settled
-        self.still_open = still_open
-        self.groups = groups  # of `still_open`
+        self.groups = groups
+        self.outcomes = outcomes
+        self.are_urgent = are_urgent
         self._dues: dict[bytes, Due] = {}  # by what the draws said: up-to-date devices agree on it; bounded
 
     @classmethod
@@ -104,15 +110,16 @@ class Decision:
                 opened = [known[get(task, "")] for task, known, _ in steps.still_open]
         if opened is None:
             opened = [target.open(get(task, ""), refused.get(task, "")) for task, _, target in steps.still_open]
-        groups = [*map(_GROUP, opened)]
-        if b"" in groups:
+        groups, outcomes, are_urgent = zip(*opened, strict=True) if opened else ((), (), ())
+        if not all(groups):
             for one in opened:
                 if not one.group and (directive := one.outcomes[0]) is not None:
                     (urgent if one.are_urgent[0] else ordinary).append(directive)
             opened = [one for one in opened if one.group]
-        if not (urgent or ordinary or opened):
+            groups, outcomes, are_urgent = zip(*opened, strict=True) if opened else ((), (), ())
+        if not (urgent or ordinary or groups):
             return NOTHING
-        return cls(Due(_by_task(urgent), _by_task(ordinary)), tuple(opened), b"".join(groups))
+        return cls(Due(_by_task(urgent), _by_task(ordinary)), b"".join(groups), outcomes, are_urgent)
 
     @classmethod
     def joined(cls, parts: Iterable["Decision"]) -> "Decision":
@@ -124,17 +131,21 @@ class Decision:
             _by_task(directive for part in found for directive in part.settled.urgent),
             _by_task(directive for part in found for directive in part.settled.ordinary),
         )
-        still_open = tuple(itertools.chain.from_iterable([part.still_open for part in found]))
-        return cls(due, still_open, b"".join([part.groups for part in found]))
+        return cls(
+            due,
+            b"".join([part.groups for part in found]),
+            tuple(itertools.chain.from_iterable([part.outcomes for part in found])),
+            tuple(itertools.chain.from_iterable([part.are_urgent for part in found])),
+        )
 
     @property
     def size(self) -> int:
         """Return how many directives and open tasks it holds."""
-        return len(self.settled.urgent) + len(self.settled.ordinary) + len(self.still_open)
+        return len(self.settled.urgent) + len(self.settled.ordinary) + len(self.outcomes)
 
     def due(self, device_id: str, draws: Draws) -> Due:
         """Return the directives for a device, by the draws of the table from which the decision was made."""
-        if not self.still_open:
+        if not self.groups:
             return self.settled
         found = draws.first(device_id, self.groups)
         due = self._dues.get(found)
@@ -145,17 +156,17 @@ class Decision:
         return due
 
     def _found(self, found: bytes) -> Due:
-        chosen = [outcomes[at] for (_, outcomes, _), at in zip(self.still_open, found, strict=True)]
+        chosen = [outcomes[at] for outcomes, at in zip(self.outcomes, found, strict=True)]
         if not any(chosen):
             return self.settled
         urgent, ordinary = list(self.settled.urgent), list(self.settled.ordinary)
-        for one, at, directive in zip(self.still_open, found, chosen, strict=True):
+        for are_urgent, at, directive in zip(self.are_urgent, found, chosen, strict=True):
             if directive is not None:
-                (urgent if one.are_urgent[at] else ordinary).append(directive)
+                (urgent if are_urgent[at] else ordinary).append(directive)
         return Due(_by_task(urgent), _by_task(ordinary))
 
 
-NOTHING = Decision(Due(), (), b"")
+NOTHING = Decision(Due(), b"", (), ())
 
 
 def _by_task(directives: Iterable[Directive]) -> tuple[Directive, ...]:

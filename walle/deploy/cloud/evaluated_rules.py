@@ -5,6 +5,7 @@ a new one, the parts are evaluated some 16 at a time, as one CEL expression whos
 unknown part, of which a column is missing, makes the whole expression an error; then they are evaluated one by one.
 """
 
+import collections
 import logging
 import zlib
 from collections.abc import Mapping
@@ -65,7 +66,8 @@ class ColumnRules:
         self._rules = rules
         self._versions = tuple(sorted({one for rule in rules.values() for one in rule.versions}))
         self._batches = _batches(rules) if len(rules) > _WORTH else []
-        self._known: dict[tuple[Attribute | None, ...], tuple[int, int]] = {}  # evaluated policies, and which held
+        # Policies that were evaluated, and those of them that held, by values.
+        self._known: collections.OrderedDict[tuple[Attribute | None, ...], tuple[int, int]] = collections.OrderedDict()
 
     def holding(self, profile: Profile, wanted: int) -> int:
         """Return those of the policies `wanted` whose parts hold for a device."""
@@ -79,7 +81,7 @@ class ColumnRules:
             known, held = known | evaluated, held | more
             if all(map(_is_short, key)):
                 if len(self._known) >= MAX_REMEMBERED and key not in self._known:
-                    del self._known[next(iter(self._known))]
+                    self._known.popitem(last=False)
                 self._known[key] = known, held
         return held & wanted
 

@@ -5,6 +5,7 @@ decisions by the digests in it, so that an answer to an up-to-date device is one
 """
 
 import asyncio
+import collections
 import json
 import logging
 import random
@@ -133,7 +134,8 @@ class Answerer:
         self.answered = 0  # fresh profiles whose answer held directives
         self.budget = budget
         self._random = random_source or random.Random()
-        self._cache: dict[bytes, _Sent] = {}
+        # Ordered: the first key of a dict is found by a search through what was deleted before it.
+        self._cache: collections.OrderedDict[bytes, _Sent] = collections.OrderedDict()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
         self._parts = KnownParts(parts_bytes)
@@ -143,7 +145,7 @@ class Answerer:
         self._max_answer_bytes = max_answer_bytes
         self._encoded: dict[tuple[int, ...], Headers] = {}  # identities of the table's directives → their encoding
         self._texts: dict[int, str] = {}  # identity of a directive → its JSON
-        self._recent: dict[str, _Sent] = {}
+        self._recent: collections.OrderedDict[str, _Sent] = collections.OrderedDict()
         self._recent_devices = recent_devices
         self._seen: dict[str, _Sent] = {}
         self._seen_bytes = 0
@@ -221,7 +223,10 @@ class Answerer:
                 return ((_ERROR, _header_text(str(error))),)
         if decision is NOTHING and not unknown:
             return ()
-        answer = self._answer(decision.due(sender, self.table.draws), sent, sender, unknown)
+        due = decision.due(sender, self.table.draws)
+        if not (due.urgent or due.ordinary or unknown):
+            return ()
+        answer = self._answer(due, sent, sender, unknown)
         self.answered += is_fresh and bool(answer)
         return answer
 
@@ -405,7 +410,7 @@ class Answerer:
     def _remember(self, sent: _Sent) -> None:
         sent.size_bytes = len(sent.raw) + _ENTRY_OVERHEAD_BYTES + _DIRECTIVE_BYTES * sent.decision.size
         while self._cache and self._cached_bytes + sent.size_bytes > self._cache_bytes:
-            self._cached_bytes -= self._cache.pop(next(iter(self._cache))).size_bytes
+            self._cached_bytes -= self._cache.popitem(last=False)[1].size_bytes
         self._cache[sent.raw] = sent
         self._cached_bytes += sent.size_bytes
 
@@ -424,10 +429,10 @@ class Answerer:
         return True
 
     def _set_recent(self, device_id: str, sent: _Sent) -> None:
-        self._recent.pop(device_id, None)
         self._recent[device_id] = sent
+        self._recent.move_to_end(device_id)
         if len(self._recent) > self._recent_devices:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
 
     async def wait_seen(self) -> None:
         """Return once a device has sent a profile since the last `take_seen`."""
