@@ -15,7 +15,7 @@ from walle.cli import app
 COMMANDS = {
     "attributes list", "attributes put", "attributes remove",
     "audit head", "audit show", "audit verify",
-    "cloud backup", "cloud gateway", "cloud restore", "cloud up",
+    "cloud backup", "cloud gateway", "cloud move-state", "cloud restore", "cloud up",
     "demo", "demo livestream",
     "device doctor", "device enrol", "device revoke",
     "device list", "device logs", "device run", "device show",
