@@ -15,7 +15,7 @@ from walle.cli import app
 COMMANDS = {
     "attributes list", "attributes put", "attributes remove",
     "audit head", "audit show", "audit verify",
-    "cloud backup", "cloud config", "cloud gateway", "cloud restore", "cloud status", "cloud up",
+    "cloud backup", "cloud config", "cloud gateway", "cloud move-state", "cloud restore", "cloud status", "cloud up",
     "demo", "demo livestream",
     "device doctor", "device enrol", "device revoke",
     "device list", "device logs", "device run", "device show",

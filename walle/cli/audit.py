@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import dataclasses
 from datetime import datetime
 from pathlib import Path
@@ -12,11 +13,14 @@ import typer
 
 from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit, emit_rows
+from walle.clock import SystemClock
 from walle.deploy.cloud_client import CloudAddressError, CloudClient
 from walle.errors import WalleError
 
 if TYPE_CHECKING:
-    from walle.deploy.cloud.audit import Verification
+    from collections.abc import Iterator
+
+    from walle.deploy.cloud.audit import AuditStore, Verification
 
 FolderArgument = Annotated[
     Path | None, typer.Argument(help="Folder of a cloud, or a copy of its audit folder; left out: ask the cloud.")
@@ -40,9 +44,8 @@ def show(
     if folder is None:
         records = _ask(url, token, "/v1/audit", {"after": after, "limit": limit})["records"]
     else:
-        from walle.deploy.cloud.audit import read_records
-
-        records = [record.to_plain() for record in read_records(_log_folder(folder), after=after, limit=limit)]
+        with _log_of(folder) as log:
+            records = [record.to_plain() for record in log.records(after=after, limit=limit)]
     if as_json:
         emit({"records": records}, as_json=True)
         return
@@ -107,7 +110,8 @@ def head(
     else:
         from walle.cloud import CloudHome
 
-        found = dataclasses.asdict(CloudHome(folder).audit.head())
+        with contextlib.closing(CloudHome(folder)) as home:
+            found = dataclasses.asdict(home.audit.head())
     emit(found, as_json=True)
     if not as_json:
         typer.echo("keep this in a file, and check with: walle audit verify FOLDER --head FILE", err=True)
@@ -115,13 +119,31 @@ def head(
 
 def _verified(folder: Path, heads: list[Path], key: str) -> "Verification":
     from walle.deploy.cloud.audit import AuditHead
-    from walle.deploy.cloud.audit import verify as verify_log
 
     try:
         public_key = base64.b64decode(key, validate=True) if key else None
     except binascii.Error as error:
         raise typer.BadParameter(f"is not base64: {error}", param_hint="--key") from error
-    return verify_log(_log_folder(folder), heads=tuple(map(AuditHead.load, heads)), public_key=public_key)
+    with _log_of(folder) as log:
+        return log.verified(heads=tuple(map(AuditHead.load, heads)), public_key=public_key)
+
+
+@contextlib.contextmanager
+def _log_of(folder: Path) -> "Iterator[AuditStore]":
+    """Give the log of a cloud's folder, in its database where it has one, or that of a copy."""
+    from walle.cloud import CloudHome
+    from walle.cloud.state_place import read_database
+    from walle.deploy.cloud.audit import AuditLog
+
+    if read_database(folder):
+        with contextlib.closing(CloudHome(folder)) as home:
+            yield home.audit
+        return
+    yield AuditLog(_log_folder(folder), SystemClock(), _no_head)
+
+
+def _no_head(data: bytes) -> tuple[bytes, bytes]:
+    raise NotImplementedError("this log is only read")
 
 
 def _log_folder(folder: Path) -> Path:

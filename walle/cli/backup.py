@@ -32,8 +32,8 @@ def backup(
 ) -> None:
     """Back up a cloud while it runs: releases, evidence, uploads, audit log, repositories and files.
 
-    Keys and tokens are left out unless --keys names a file for them; keep it apart from the backup. Features that the
-    cloud stores in PostgreSQL (--uploads) need a backup by pg_dump.
+    Keys and tokens are left out unless --keys names a file for them; keep it apart from the backup. What the cloud
+    stores in PostgreSQL (--database, --uploads) needs a backup by pg_dump, made before this one.
     """
     from walle.clock import SystemClock
     from walle.cloud.backup import make_backup, summary
@@ -50,6 +50,9 @@ def backup(
     ]
     if keys is None:
         lines.append("[yellow]without keys and tokens[/]: devices trust a restored cloud only with them; see --keys")
+    if not manifest.has_state:
+        what = "releases, devices and audit log"
+        lines.append(f"[yellow]without {what}[/]: they are in PostgreSQL; pg_dump it first, then make this backup")
     if not manifest.has_uploads:
         lines.append("[yellow]without uploads[/]: they are not in this folder; back up PostgreSQL with pg_dump")
     if not manifest.has_files:
@@ -97,6 +100,31 @@ def restore(
     emit(said, as_json=as_json, text=f"{text} {escape(str(folder))}")
 
 
+def move_state(
+    folder: Annotated[Path, typer.Argument(help="Folder of a cloud, which does not run.")],
+    to: Annotated[
+        str,
+        typer.Option(help="URL of an empty database: postgresql://USER@HOST/DATABASE.", envvar="WALLE_DATABASE"),
+    ],
+    as_json: JsonFlag = False,
+) -> None:
+    """Move releases, evidence, devices and audit log from the folder's files to PostgreSQL, whole or not at all.
+
+    The files stay, with .moved after their names. Features stay in their file; then start the cloud with
+    --uploads file, or with the URL of a database for new ones.
+    """
+    from walle.cli.cloud import only_one
+    from walle.cloud.state_move import move_state as move
+
+    if not folder.is_dir():
+        raise typer.BadParameter(f"{folder} is not a folder", param_hint="FOLDER")
+    with only_one(folder):
+        counts = move(folder.resolve(), to)
+    said = {"folder": str(folder), "rows": dict(counts)}
+    listed = ", ".join(f"{count} {table.replace('_', ' ')}" for table, count in counts.items() if count)
+    emit(said, as_json=as_json, text=f"[green]moved[/]: {listed}; start it with: walle cloud up {escape(str(folder))}")
+
+
 def _passphrase(keys: Path | None, *, confirm: bool) -> str:
     if keys is None:
         return ""
@@ -126,3 +154,6 @@ def register(group: typer.Typer) -> None:
     """Register the commands in the group `walle cloud`."""
     group.command(epilog="Example: walle cloud backup shop-cloud /backups/monday --keys /safe/monday.keys")(backup)
     group.command(epilog="Example: walle cloud restore /backups/monday shop-cloud --keys /safe/monday.keys")(restore)
+    group.command(epilog="Example: walle cloud move-state shop-cloud --to postgresql://walle@db.example/walle")(
+        move_state
+    )

@@ -235,7 +235,7 @@ def up(
             f"with --host {host}, say what devices call this host, such as --name cloud.example", param_hint="--name"
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with only_one(folder):
+    with only_one(folder, is_standby=_is_in_database(folder, database)):
         from walle.cloud import CloudConfig
         from walle.cloud.config import parse_labels, parse_resources
         from walle.cloud.file_places import choose_place, parse_place
@@ -323,19 +323,31 @@ def _is_unspecified(host: str) -> bool:
 
 
 @contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Lock the folder for this process; the kernel releases the lock however the process ends."""
+def only_one(folder: Path, *, is_standby: bool = False) -> Iterator[None]:
+    """Lock the folder for this process; the kernel releases the lock however the process ends.
+
+    A process that `is_standby` waits for the lock.
+    """
     lock = os.open(folder / "cloud.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CloudBusyError(
-                f"{folder}: another cloud runs on this folder; stop it, or name another folder"
-            ) from None
+            if not is_standby:
+                raise CloudBusyError(
+                    f"{folder}: another cloud runs on this folder; stop it, or name another folder"
+                ) from None
+            progress_console.print(f"[yellow]standby[/]: another cloud runs on {escape(str(folder))}, until it ends")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)
+
+
+def _is_in_database(folder: Path, database: str) -> bool:
+    from walle.cloud.state_place import read_database
+
+    return bool(database or read_database(folder))
 
 
 async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> None:

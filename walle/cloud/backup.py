@@ -22,6 +22,7 @@ from walle.cloud.file_places import read_place
 from walle.cloud.home import CloudHome
 from walle.cloud.scrubbing import STATE_FILE
 from walle.cloud.secret_files import is_secret, save_secrets
+from walle.cloud.state_place import MOVED, read_database
 from walle.cloud.stored_files import UNREACHED
 from walle.durable_file import move_folder, sync_tree, write_all, write_file
 from walle.errors import ConfigError
@@ -31,7 +32,12 @@ FORMAT = 1
 MAX_MANIFEST_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 20
 _PAGES = 1000  # of a database, between two reports of progress
-_SKIPPED_FOLDERS = ("inference", "coded-files", "quarantine")  # made again from the files, or damaged ones
+_SKIPPED_FOLDERS = (
+    "inference",
+    "coded-files",
+    "quarantine",
+    f"audit{MOVED}",
+)  # made again from the files, or damaged ones
 _SKIPPED = ("cloud.lock", "access.spare", "audit/lock", "audit/head.json", STATE_FILE)
 _SKIPPED_SUFFIXES = (
     UNREACHED,
@@ -40,6 +46,7 @@ _SKIPPED_SUFFIXES = (
     ".db-shm",
     ".db-journal",
     ".lock",
+    MOVED,
 )  # not in repos: names of refs end so
 
 type OnProgress = Callable[[int, int, str], None]
@@ -69,7 +76,8 @@ class Manifest:
     """List of a backup's files. `damaged` are stored and large files whose bytes do not have the hash of their name.
 
     `has_uploads` is False where the cloud stores uploads elsewhere (PostgreSQL), which needs a backup of its own.
-    `has_files` is False where files of versions lie in a bucket, which a restored cloud uses again.
+    `has_files` is False where files of versions lie in a bucket, which a restored cloud uses again. `has_state` is
+    False where releases, devices and audit log are in a database, which needs a backup of its own, made before this.
     """
 
     made_s: float
@@ -79,6 +87,7 @@ class Manifest:
     has_keys: bool
     has_uploads: bool
     has_files: bool = True
+    has_state: bool = True
 
     def to_bytes(self) -> bytes:
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1).encode() + b"\n"
@@ -163,6 +172,7 @@ def make_backup(
             has_keys=keys is not None,
             has_uploads=(folder / "uploads.db").exists(),
             has_files=read_place(folder) is None,
+            has_state=not read_database(folder),
         )
         write_file(staging / MANIFEST, manifest.to_bytes())
         sync_tree(staging)
@@ -327,4 +337,5 @@ def summary(manifest: Manifest) -> Mapping[str, Any]:
         "has_keys": manifest.has_keys,
         "has_uploads": manifest.has_uploads,
         "has_files": manifest.has_files,
+        "has_state": manifest.has_state,
     }

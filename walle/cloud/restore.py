@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from walle.clock import Clock
 from walle.cloud.backup import MANIFEST, BackupError, BackupFile, Manifest, OnProgress
@@ -21,6 +22,9 @@ from walle.cloud.identity.store import IdentityStore
 from walle.cloud.secret_files import load_secrets
 from walle.deploy.cloud.sqlite_journal import JOURNAL_SCHEMA
 from walle.durable_file import make_folders, move_folder, sync_tree, write_all
+
+if TYPE_CHECKING:
+    from walle.deploy.cloud.postgres_database import Connection
 
 _CHUNK_BYTES = 1 << 20
 _MINUTE_S = 60
@@ -44,6 +48,7 @@ def restore_backup(
     Raises:
         BackupError: `folder` is in use, or the backup is not whole: a file is missing, was changed or added.
         SecretFilesError: as `load_secrets`.
+        DatabaseError: the cloud's database cannot be reached; restore it first.
         OSError: the disk is full.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -54,6 +59,7 @@ def restore_backup(
     secrets = load_secrets(keys, passphrase) if keys is not None else {}
     _refuse_others(backup, manifest)
     make_folders(folder.parent)
+    undo = contextlib.ExitStack()
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".unfinished"))
     try:
         done_bytes = 0
@@ -66,9 +72,13 @@ def restore_backup(
             _write_secret(staging, name, data)
         for database in sorted(staging.glob("*.db")):
             _check_database(database)
-        skip_release_numbers(staging, clock)
-        raise_epoch(staging, clock)
         home = CloudHome(staging)
+        undo.callback(home.close)
+        if home.database_url:
+            _skip_numbers_in_database(home, clock)
+        else:
+            skip_release_numbers(staging, clock)
+        raise_epoch(staging, clock)
         if home.identities_db.exists():
             IdentityStore(home.identities_db, clock=clock).follow_restore()
         details = {"made_s": manifest.made_s, "sha256": manifest.sha256, "records": manifest.audit_number}
@@ -80,6 +90,8 @@ def restore_backup(
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+    finally:
+        undo.close()
     return manifest
 
 
@@ -89,6 +101,20 @@ def skip_release_numbers(folder: Path, clock: Clock) -> None:
     They go on from the time in minutes, which grows with each restore, and faster than people make releases.
     """
     _raise_counter(folder, "release", int(clock.time() // _MINUTE_S))
+
+
+def _skip_numbers_in_database(home: CloudHome, clock: Clock) -> None:
+    """Do the same in the database that has the cloud's state, which was restored before the folder."""
+    least = int(clock.time() // _MINUTE_S)
+
+    async def write(connection: "Connection") -> None:
+        await connection.execute(
+            "INSERT INTO walle.counters AS c VALUES ('release', $1)"
+            " ON CONFLICT (name) DO UPDATE SET value = greatest(c.value, $1)",
+            least,
+        )
+
+    home.database.write(write)
 
 
 def _raise_counter(folder: Path, name: str, least: int) -> None:

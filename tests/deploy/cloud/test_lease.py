@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.sim.postgres_server import PostgresServer
 from walle.clock import Clock, ManualClock, SystemClock
-from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.lease import Grant, LeaseKeeper, LeaseLostError, Leases
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.sqlite_leases import SqliteLeases
@@ -281,6 +282,31 @@ class TestSqliteLeases(LeaseContract):
         assert asyncio.run(leases.acquire("releases", "next", 60)) == Grant("releases", "next", 2)
         assert [path.name for path in Path(place).parent.glob("*.lock")] == ["releases.db-releases-2.lock"]
 
+    def test_a_full_disk_takes_no_lease_from_its_holder(self, tmp_path: Path) -> None:
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+        mounted = subprocess.run(mount, capture_output=True, check=False)
+        if mounted.returncode:
+            pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.decode().strip()}")
+        try:
+            leases = SqliteLeases(disk / "releases.db")
+            grant = asyncio.run(leases.acquire("releases", "a", 60))
+            assert grant is not None
+            with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            with pytest.raises(JournalError) as caught:
+                asyncio.run(leases.acquire("monitor", "a", 60))
+            assert caught.value.is_full
+            asyncio.run(leases.renew(grant, 60))
+            with pytest.raises(LeaseLostError):
+                asyncio.run(leases.renew(dataclasses.replace(grant, fence=2), 60))
+            (disk / "full").unlink()
+            asyncio.run(leases.release(grant))
+        finally:
+            subprocess.run(["umount", disk], check=True)
+
     @pytest.mark.asyncio
     async def test_a_lease_that_cannot_be_renewed_for_its_life_is_lost(self, place: str) -> None:
         class Unreachable(SqliteLeases):
@@ -288,8 +314,6 @@ class TestSqliteLeases(LeaseContract):
 
             async def renew(self, grant: Grant, life_s: float) -> None:
                 if self.is_down:
-                    from walle.deploy.cloud.journal import JournalError
-
                     raise JournalError("there", "is not reached")
                 await super().renew(grant, life_s)
 

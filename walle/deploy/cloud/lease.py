@@ -30,7 +30,7 @@ from typing import Protocol, Self
 from walle.clock import Clock
 from walle.errors import DeployError
 
-LIFE_S = 15.0  # after which another one may take the lease of a holder that does not renew it
+LIFE_S = 10.0  # after which another one may take the lease of a holder that does not renew it
 RELEASES = "releases"
 MONITOR = "monitor"
 _RENEWALS = 5  # in the life of a lease: some may fail

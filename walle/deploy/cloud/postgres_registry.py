@@ -30,7 +30,7 @@ from walle.deploy.cloud.postgres_database import Connection, PostgresDatabase
 from walle.deploy.cloud.sqlite_registry import SCHEMA, apply_changes
 
 _REPLACEMENT = "\ufffd"
-_NUMBERS = "device failures"  # a counter
+FAILURE_NUMBERS = "device failures"  # a counter
 _PART_DEVICES = 250  # devices of which tasks are read together
 _PART_S = 60.0
 # Tables of the file, and those here: their columns, with types, and how many of them are the key.
@@ -122,7 +122,8 @@ class PostgresDeviceRegistry(DeviceRegistry):
                 ]
                 for table in _TABLES
             ]
-            highest = await connection.fetchval("SELECT value FROM walle.counters WHERE name = $1", _NUMBERS) or 0
+            query = "SELECT value FROM walle.counters WHERE name = $1"
+            highest = await connection.fetchval(query, FAILURE_NUMBERS) or 0
             after, numbered, dropped = await asyncio.to_thread(_changed, before, highest, storable)
             for table, old, new in zip(_TABLES, before, after, strict=True):
                 kept = {row[: table.keys] for row in new}
@@ -132,7 +133,7 @@ class PostgresDeviceRegistry(DeviceRegistry):
                     await connection.execute(table.upsert, *_columns(written, len(table.columns)))
             if numbered > highest:
                 query = "INSERT INTO walle.counters VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = $2"
-                await connection.execute(query, _NUMBERS, numbered)
+                await connection.execute(query, FAILURE_NUMBERS, numbered)
             await self._trim(connection)
             return dropped
 
@@ -167,7 +168,7 @@ class PostgresDeviceRegistry(DeviceRegistry):
             f"SELECT {_TABLES[0].named} FROM walle.devices AS d WHERE {where} AND d.device_id > ${after}"  # noqa: S608
             f" ORDER BY d.device_id LIMIT ${count}",
             *values,
-            _text(query.after),
+            storable_text(query.after),
             limit + 1,
         )
         devices: tuple[KnownDevice, ...] = ()
@@ -194,7 +195,7 @@ class PostgresDeviceRegistry(DeviceRegistry):
 
     async def _get(self, device_id: str, scenarios: Collection[str] | None) -> KnownDevice | None:
         query = f"SELECT {_TABLES[0].named} FROM walle.devices WHERE device_id = $1"  # noqa: S608 - our names
-        rows = await self._database.read(query, _text(device_id))
+        rows = await self._database.read(query, storable_text(device_id))
         if not rows:
             return None
         tasks = await self._tasks([rows[0][0]])
@@ -204,9 +205,9 @@ class PostgresDeviceRegistry(DeviceRegistry):
         rows = await self._database.read(
             "SELECT number, at_s, task, version, release, kind, failure FROM walle.device_failures"
             " WHERE device_id = $1 AND ($2::int8 = 0 OR number < $2) AND ($3 = '' OR task = $3) ORDER BY number DESC",
-            _text(device_id),
+            storable_text(device_id),
             before,
-            _text(task),
+            storable_text(task),
         )
         return [tuple(row) for row in rows]
 
@@ -214,7 +215,7 @@ class PostgresDeviceRegistry(DeviceRegistry):
         rows = await self._database.read(
             "SELECT active, version, count(*), count(*) FILTER (WHERE failed > 0), sum(ok)::int8, sum(failed)::int8"
             " FROM walle.device_tasks WHERE task = $1 GROUP BY active, version",
-            _text(task),
+            storable_text(task),
         )
         return [tuple(row) for row in rows]
 
@@ -249,7 +250,7 @@ def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[list[Any]]:
     return [[row[number] for row in rows] for number in range(count)]
 
 
-def _text(text: str) -> str:
+def storable_text(text: str) -> str:
     """Return text that PostgreSQL can hold: without NUL characters and halves of characters."""
     return text.replace("\0", _REPLACEMENT).encode(errors="replace").decode()
 
@@ -258,16 +259,19 @@ def _storable(change: Change) -> Change:
     match change:
         case Sighting(device_id, header):
             return dataclasses.replace(
-                change, device_id=_text(device_id), header=header.replace(b"\\u0000", b"\\ufffd")
+                change, device_id=storable_text(device_id), header=header.replace(b"\\u0000", b"\\ufffd")
             )
         case Report(batch):
             outcomes = tuple(
                 dataclasses.replace(
-                    outcome, task=_text(outcome.task), version=_text(outcome.version), release=_text(outcome.release)
+                    outcome,
+                    task=storable_text(outcome.task),
+                    version=storable_text(outcome.version),
+                    release=storable_text(outcome.release),
                 )
                 for outcome in batch.outcomes
             )
-            cleaned = dataclasses.replace(batch, device_id=_text(batch.device_id), outcomes=outcomes)
+            cleaned = dataclasses.replace(batch, device_id=storable_text(batch.device_id), outcomes=outcomes)
             return dataclasses.replace(change, batch=cleaned)
     return change
 
@@ -282,15 +286,15 @@ def _conditions(query: DeviceQuery, now_s: float) -> tuple[str, list[Any]]:
 
     parts = ["TRUE"]
     if query.search:
-        parts.append(bind("strpos(d.device_id, {}) > 0", _text(query.search)))
+        parts.append(bind("strpos(d.device_id, {}) > 0", storable_text(query.search)))
     if query.app_version:
-        parts.append(bind("d.app_version = {}", _text(query.app_version)))
+        parts.append(bind("d.app_version = {}", storable_text(query.app_version)))
     if query.seen_within_s:
         parts.append(bind("d.last_seen_s >= {}", now_s - query.seen_within_s))
     of_task: list[str] = []
     for condition, value in (("task", query.task), ("active", query.version), ("state", query.state)):
         if value:
-            of_task.append(bind(f"t.{condition} = {{}}", _text(value)))
+            of_task.append(bind(f"t.{condition} = {{}}", storable_text(value)))
     if query.failing:
         of_task.append("t.failed > 0")
     if query.scenarios is not None:

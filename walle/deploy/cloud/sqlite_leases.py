@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.journal import journal_errors
+from walle.deploy.cloud.journal import JournalError, journal_errors
 from walle.deploy.cloud.lease import Grant, LeaseState, check_grant
 
 SCHEMA = """
@@ -90,10 +90,17 @@ class SqliteLeases:
         return False
 
     def _renew(self, grant: Grant, life_s: float) -> None:
-        with self._writing() as db:
-            check_grant(db.execute(*grant_query(grant)).fetchone(), grant)
-            until_s = self._clock.monotonic() + life_s
-            db.execute("UPDATE leases SET until_s = ? WHERE name = ?", (until_s, grant.name))
+        try:
+            with self._writing() as db:
+                check_grant(db.execute(*grant_query(grant)).fetchone(), grant)
+                until_s = self._clock.monotonic() + life_s
+                db.execute("UPDATE leases SET until_s = ? WHERE name = ?", (until_s, grant.name))
+        except JournalError as error:
+            if not error.is_full:
+                raise
+            # Nobody can write that they have taken it, and rollbacks must go on.
+            with journal_errors(self.path), contextlib.closing(_connect(self.path)) as db:
+                check_grant(db.execute(*grant_query(grant)).fetchone(), grant)
 
     def _release(self, grant: Grant) -> None:
         try:

@@ -1,0 +1,95 @@
+"""Rates of a cloud's state in files and in PostgreSQL: transitions of releases, and reports in the registry of devices.
+
+`python benchmarks/state.py --database postgresql://USER@HOST/EMPTY` measures both on this machine, `--seconds` each.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import platform
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from walle.clock import SystemClock
+from walle.cloud import CloudHome
+from walle.cloud.state import NodeState, node_state
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.lease import MONITOR, RELEASES
+from walle.deploy.cloud.release import Effect, Pause, Release, ReleaseRequest
+from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile
+
+WRITERS = 8  # releases that change at once
+DEVICES = 50_000
+BATCH = 2_000  # devices that are heard of between two writes of the registry
+CLOCK = SystemClock()
+
+
+@asynccontextmanager
+async def opened(folder: Path, database: str, lease: str) -> AsyncIterator[NodeState]:
+    async with node_state(CloudHome(folder, database=database), lease, CLOCK) as state:
+        yield state
+
+
+async def transitions_s(journal: Journal, seconds: float, writers: int) -> float:
+    """Return the transitions per second, each with one effect that is deleted afterwards."""
+    until_s, count = time.perf_counter() + seconds, 0
+
+    async def change(number: int) -> None:
+        nonlocal count
+        request = ReleaseRequest(scenario="shop", task=f"t{number}", version="v1")
+        release = Release(id=f"r{number}", number=number, request=request, created_s=1.0, updated_s=1.0)
+        while time.perf_counter() < until_s:
+            (pending,) = await journal.record(release, Pause(1.0), (Effect.PUBLISH,))
+            await journal.strike(pending)
+            release = dataclasses.replace(release, revision=release.revision + 1)
+            count += 1
+
+    first = await journal.draw("release", writers)
+    await asyncio.gather(*(change(first + number) for number in range(writers)))
+    return count / seconds
+
+
+async def devices_s(state: NodeState, seconds: float) -> float:
+    """Return the devices per second, each of which sends a new profile and a report of one task."""
+    began_s, count = time.perf_counter(), 0
+    async with state.registry(CLOCK, flush_s=1e9) as registry:
+        while time.perf_counter() - began_s < seconds:
+            for number in range(count, count + BATCH):
+                device_id = f"device-{number % DEVICES:06}"
+                profile = Profile(device_id, f"10.{count}", {"os": "linux", "ram": 4}, {"shop/ipv": "v1"})
+                registry.note({device_id: profile.to_header().encode()})
+                run = Outcome(task="shop/ipv", version="v1", release="r1", kind=OutcomeKind.RUN, ok=3, failed=0)
+                registry.take(OutcomeBatch(device_id, f"b{number}", (run,)))
+            await registry.flush()
+            count += BATCH
+        seen = time.perf_counter() - began_s
+        assert registry.unlisted == 0
+    return count / seen
+
+
+async def measure(folder: Path, database: str, seconds: float) -> tuple[float, float, float]:
+    async with opened(folder, database, RELEASES) as state:
+        one = await transitions_s(state.journal, seconds, 1)
+        several = await transitions_s(state.journal, seconds, WRITERS)
+    async with opened(folder, database, MONITOR) as state:
+        return one, several, await devices_s(state, seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--database", required=True, help="URL of an empty PostgreSQL database")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each of six measurements")
+    options = parser.parse_args()
+    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
+    print(f"{'state in':12} {'transitions/s':>14} {f'by {WRITERS} at once':>14} {'devices/s':>10}")
+    for name, database in (("files", ""), ("PostgreSQL", options.database)):
+        with tempfile.TemporaryDirectory() as folder:
+            one, several, devices = asyncio.run(measure(Path(folder), database, options.seconds))
+        print(f"{name:12} {one:14.0f} {several:14.0f} {devices:10.0f}")
+
+
+if __name__ == "__main__":
+    main()
