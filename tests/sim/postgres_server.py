@@ -61,6 +61,15 @@ class PostgresServer:
         pid = int((self._data / "postmaster.pid").read_text().split()[0])
         os.kill(pid, signal.SIGKILL)
 
+    def start_again(self) -> None:
+        """Start a server whose main process was killed; its children hold its memory until they have noticed."""
+        for _ in range(50):
+            with contextlib.suppress(RuntimeError):
+                self.start()
+                return
+            subprocess.run(["sleep", "0.1"], check=True)
+        raise RuntimeError("the server does not start again")
+
     def dsn(self, database: str = "postgres") -> str:
         return f"postgresql://{_USER}@/{database}?host={self.folder}"
 

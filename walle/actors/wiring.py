@@ -139,7 +139,7 @@ class ActorCloud:
         Raises:
             ConfigError, OSError: as `GatewayNode.start`.
         """
-        home = CloudHome(config.folder)
+        home = CloudHome(config.folder, database=config.database)
         await asyncio.to_thread(home.prepare, config.scenarios)
         kinds = {
             "gateway": GatewayActor,

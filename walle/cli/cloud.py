@@ -8,7 +8,7 @@ import ipaddress
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,10 +26,14 @@ from walle.errors import ConfigError
 if TYPE_CHECKING:
     from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 
+type _Running = tuple["CloudHome", "GatewayAddress", Callable[[], Coroutine[Any, Any, object]]]
+"""The folder, the address, and `lost()`, which returns when another cloud may have this one's lease."""
+
 _OTHER_PORTS = "choose others with --http-port and --tunnel-port, or 0 to let the system choose"
 DEFAULT_HTTP_PORT = 8470
 DEFAULT_TUNNEL_PORT = 8471
 _JOIN_LIFE_S = 86_400.0
+_IN_FILE = "file"  # as --uploads: a file in the folder
 
 
 class CloudBusyError(ConfigError):
@@ -74,10 +78,17 @@ def up(
         typer.Option(help="HOST:PORT of the tunnel where devices go when this cloud stops; here again if empty."),
     ] = "",
     drain: Annotated[float, typer.Option(help="Seconds over which they move; 0: at once.", min=0, max=3600)] = 1.0,
+    database: Annotated[
+        str,
+        typer.Option(
+            help="Where state and features go: postgresql://USER@HOST/DATABASE; as before if empty, first in files.",
+            envvar="WALLE_DATABASE",
+        ),
+    ] = "",
     uploads: Annotated[
         str,
         typer.Option(
-            help="Where features go: postgresql://USER@HOST/DATABASE; a file in FOLDER if empty.",
+            help="Where features go: postgresql://USER@HOST/DATABASE, or file; that of --database if empty.",
             envvar="WALLE_UPLOADS",
         ),
     ] = "",
@@ -205,6 +216,7 @@ def up(
         from walle.cloud.config import parse_labels, parse_resources
         from walle.cloud.file_places import choose_place, parse_place
         from walle.cloud.malloc import map_tls_buffers
+        from walle.cloud.state_place import choose_database, has_uploads
         from walle.pipeline.ingest.feature_view import ViewConfig
         from walle.pipeline.ingest.quota import DeviceQuota
         from walle.pipeline.ingest.retention import parse_rule
@@ -218,8 +230,19 @@ def up(
         parse_labels(inference_label or ())
         for view in features or ():
             ViewConfig.parse(view)
-        if uploads and not uploads.startswith(("postgresql://", "postgres://")):
-            raise typer.BadParameter("must be postgresql://USER@HOST/DATABASE, or empty", param_hint="--uploads")
+        if uploads and uploads != _IN_FILE and not uploads.startswith(("postgresql://", "postgres://")):
+            what = "must be postgresql://USER@HOST/DATABASE, or file, or empty"
+            raise typer.BadParameter(what, param_hint="--uploads")
+        try:
+            database = choose_database(folder, database)
+        except ConfigError as error:
+            raise typer.BadParameter(str(error), param_hint="--database") from error
+        if database and not uploads and has_uploads(folder):
+            what = (
+                f"{folder} has features in a file: give file to keep them there, or the URL of a database for new ones"
+            )
+            raise typer.BadParameter(what, param_hint="--uploads")
+        uploads = "" if uploads == _IN_FILE else uploads or database
         if not files and (s3_endpoint or s3_region or s3_public):
             raise typer.BadParameter("name the bucket too: --files s3://BUCKET/PREFIX", param_hint="--s3-...")
         if files:
@@ -238,6 +261,7 @@ def up(
             tunnel_processes=tunnel_processes,
             drain_to=drain_to,
             drain_s=drain,
+            database=database,
             uploads=uploads,
             retention=tuple(retain or ()),
             device_quota=device_quota,
@@ -296,6 +320,18 @@ def only_one(folder: Path) -> Iterator[None]:
 
 
 async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> None:
+    """Run the cloud until it is told to stop. One whose lease another cloud took is a standby from then on."""
+    while await _serve_once(config, ray=ray, ray_address=ray_address, as_json=as_json):
+        if as_json:
+            emit_line({"standby": True})
+        else:
+            progress_console.print("[yellow]standby[/]: another cloud acts for this one, until it ends")
+    if as_json:
+        emit_line({"stopped": True})
+
+
+async def _serve_once(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> bool:
+    """Run the cloud until it is told to stop, or has lost its lease; return whether it has lost it."""
     from walle.cloud.isolation import probe_layers
     from walle.cloud.malloc import keep_what_is_loaded
 
@@ -307,7 +343,7 @@ async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json:
     async with contextlib.AsyncExitStack() as undo:
         with working("starting the cloud", as_json=as_json):
             try:
-                home, address = await undo.enter_async_context(running)
+                home, address, lost = await undo.enter_async_context(running)
             except OSError as error:
                 no_host = isinstance(error, socket.gaierror)
                 if not no_host and error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
@@ -321,12 +357,22 @@ async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json:
         layers = await asyncio.to_thread(probe_layers)
         keep_what_is_loaded()
         _announce(config, home, address, layers, as_json=as_json)
-        await stopping.wait()
+        await _first(stopping.wait(), lost())
         _on_signals(starting.cancel)  # a second one ends it at once: devices find out by themselves
         with working("stopping the cloud", as_json=as_json):
             await undo.aclose()
-    if as_json:
-        emit_line({"stopped": True})
+    return not stopping.is_set()
+
+
+async def _first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when the first of them has ended; the others are cancelled."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _on_signals(action: Callable[[], object]) -> None:
@@ -335,22 +381,22 @@ def _on_signals(action: Callable[[], object]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _cloud(config: "CloudConfig") -> AsyncIterator[tuple["CloudHome", "GatewayAddress"]]:
+async def _cloud(config: "CloudConfig") -> AsyncIterator[_Running]:
     from walle.cloud import Cloud
 
     async with Cloud(config) as cloud:
-        yield cloud.home, cloud.address
+        yield cloud.home, cloud.address, cloud.lost
 
 
 @contextlib.asynccontextmanager
-async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[tuple["CloudHome", "GatewayAddress"]]:
+async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[_Running]:
     from walle.actors.wiring import ActorCloud, close_ray, start_ray
 
     await asyncio.to_thread(start_ray, address, import_root=Path.cwd())
     try:
         cloud = await ActorCloud.start(config)
         try:
-            yield cloud.home, cloud.address
+            yield cloud.home, cloud.address, asyncio.Event().wait
         finally:
             await cloud.close()
     finally:

@@ -31,6 +31,8 @@ class CloudConfig:
     their clients are. The gateway's answers begin `pulls_s` pulls and `pull_mb_s` MB of them in a second, 0 for any
     number (`walle.deploy.cloud.pull_budget`). Devices take nothing new from an answer whose timestamp is older than
     `timestamp_life_s`. Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0.
+    `database` has the state of releases, monitor, devices and audit log: the URL of a PostgreSQL database; if empty,
+    the one that `folder` names, or files in it.
     """
 
     folder: Path
@@ -48,6 +50,7 @@ class CloudConfig:
     join_devices: int = 10  # that the token of join.json admits, within a day of each start
     scenarios: tuple[str, ...] = ()  # task repositories to make at start
     business_app: str = ""
+    database: str = ""
     uploads: str = ""
     retention: tuple[str, ...] = ()
     device_quota: str = ""

@@ -108,7 +108,7 @@ class GatewayNode:
     def __init__(self, config: CloudConfig, *, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
-        self._home = CloudHome(config.folder)
+        self._home = CloudHome(config.folder, database=config.database)
         self._space = DiskSpace(config.folder)
         self._sizes = PullSizes(self._home.files)
         rate = PullRate(config.pulls_s, config.pull_mb_s * 1e6)
@@ -150,6 +150,7 @@ class GatewayNode:
         app = self._app(releases, monitor, identities, authority)
         business = load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
+            undo.callback(self._home.close)
             rules = dict(parse_rule(rule) for rule in config.retention)
             location = config.uploads or self._home.uploads_db
             quota = DeviceQuota.parse(config.device_quota)

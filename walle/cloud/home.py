@@ -4,26 +4,32 @@ import functools
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority
 from walle.cloud.file_places import open_store
 from walle.cloud.identity.store import IdentityStore
+from walle.cloud.state_place import read_database
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.access_file import AccessFile
-from walle.deploy.cloud.audit import AuditLog
+from walle.deploy.cloud.audit import AuditLog, AuditStore
 from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.exclusive_groups import GroupFiles, GroupKey
 from walle.deploy.cloud.exclusive_store import ExclusiveStore
 from walle.deploy.cloud.file_address import FileAddresses
 from walle.deploy.cloud.files import FileStore
+from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.cloud.signatures import Signatures
+from walle.deploy.cloud.sqlite_journal import read_releases
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.deploy.signing import Signer
 from walle.deploy.trust_folder import TrustFolder, prepare_trust
 from walle.durable_file import make_folders, remove_unfinished, write_file
+
+if TYPE_CHECKING:
+    from walle.deploy.cloud.sync_database import SyncDatabase
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,13 +52,16 @@ class CloudHome:
         cloud-files/        what only the cloud's phases read
         files.toml          the bucket in which both lie instead (walle.cloud.file_places)
         releases.db  monitor.db  uploads.db  devices.db  identities.db
+        database.toml       the database that has releases, evidence, devices and audit log instead
         exclusive.db        files of single devices, sealed to their keys, and of groups, encrypted
 
-    `prepare` makes what is absent; the nodes only read keys and tokens.
+    `prepare` makes what is absent; the nodes only read keys and tokens. `database` is the URL of the database, with a
+    password if need be; that of database.toml if empty.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, database: str = "") -> None:
         self.folder = folder
+        self._database = database
         self.attributes = folder / "attributes.toml"  # written by the cloud's owner
         self.releases_db = folder / "releases.db"
         self.monitor_db = folder / "monitor.db"
@@ -87,8 +96,25 @@ class CloudHome:
             store.check()
         prepare_trust(self.trust, self.repos.scenarios(), SystemClock())
 
+    @property
+    def database_url(self) -> str:
+        """The URL of the database that has the cloud's state, empty where it is in files of the folder."""
+        return self._database or read_database(self.folder)
+
     @functools.cached_property
-    def audit(self) -> AuditLog:
+    def database(self) -> "SyncDatabase":
+        """The database, for code that blocks. Only where there is a `database_url`."""
+        from walle.deploy.cloud.sync_database import SyncDatabase
+
+        return SyncDatabase(self.database_url)
+
+    def close(self) -> None:
+        """Close the connections to the database; a later use opens them again."""
+        if "database" in self.__dict__:
+            self.database.close()
+
+    @functools.cached_property
+    def audit(self) -> AuditStore:
         """The audit log. Several processes may append to it at once."""
 
         def sign(data: bytes) -> tuple[bytes, bytes]:
@@ -98,7 +124,18 @@ class CloudHome:
                 Signer.generate().save(path)
             return Signer.load(path).sign_audit_head(data)
 
+        if self.database_url:
+            from walle.deploy.cloud.postgres_audit import PostgresAuditLog
+
+            return PostgresAuditLog(self.database, SystemClock(), sign, place=read_database(self.folder) or "database")
         return AuditLog(self.folder / "audit", SystemClock(), sign)
+
+    def releases(self) -> list[Release]:
+        """Return the releases of the journal, which another process may write. Raises ConfigError, JournalError."""
+        if not self.database_url:
+            return read_releases(self.releases_db)
+        rows = self.database.read("SELECT release FROM walle.releases ORDER BY number")
+        return [Release.from_plain(json.loads(text)) for (text,) in rows]
 
     @property
     def trust(self) -> TrustFolder:

@@ -1,5 +1,6 @@
 """All nodes of a cloud in one process: for tests, and for a fleet that one machine serves."""
 
+import asyncio
 import contextlib
 from typing import Self
 
@@ -21,7 +22,7 @@ class Cloud:
 
     def __init__(self, config: CloudConfig) -> None:
         self.config = config
-        self.home = CloudHome(config.folder)
+        self.home = CloudHome(config.folder, database=config.database)
         self.gateway = GatewayNode(config)
         self.inference = InferenceNode(config)
         self._identity_node = IdentityNode(config)
@@ -32,6 +33,7 @@ class Cloud:
     async def __aenter__(self) -> Self:
         self.home.prepare(self.config.scenarios)
         async with contextlib.AsyncExitStack() as undo:
+            undo.callback(self.home.close)
             for node in (self._identity_node, self._monitor_node, self._release_node, self.inference, self.gateway):
                 undo.push_async_callback(node.close)  # does nothing where it was never started
             self.identities = await self._identity_node.start()
@@ -45,3 +47,13 @@ class Cloud:
 
     async def __aexit__(self, *_: object) -> None:
         await self._undo.aclose()
+
+    async def lost(self) -> None:
+        """Return when the release service or the monitor has lost its lease, and stops: another cloud may act."""
+        waiting = [asyncio.ensure_future(node.lost.wait()) for node in (self._monitor_node, self._release_node)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)

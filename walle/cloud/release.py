@@ -16,6 +16,7 @@ from walle.cloud.isolation import check_layers, compiler, task_host
 from walle.cloud.peers import GatewayPeer, MonitorPeer
 from walle.cloud.scrubbing import Scrubbing
 from walle.cloud.simulation import Simulator
+from walle.cloud.state import StopWhenLost, node_state
 from walle.cloud.stored_files import StoredFiles
 from walle.cloud.trust import OnlineRoles
 from walle.deploy.cloud.attribute_schema import read_schema
@@ -26,14 +27,12 @@ from walle.deploy.cloud.exclusive_groups import GroupPart
 from walle.deploy.cloud.files import FileStore, FileStoreError, FileStoreUnavailableError
 from walle.deploy.cloud.gate import Verdict
 from walle.deploy.cloud.large_file import LargeFile
-from walle.deploy.cloud.lease import RELEASES, LeaseKeeper
+from walle.deploy.cloud.lease import RELEASES
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.release_service import ReleaseService, World
 from walle.deploy.cloud.signatures import SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
-from walle.deploy.cloud.sqlite_journal import SqliteJournal
-from walle.deploy.cloud.sqlite_leases import SqliteLeases
 from walle.deploy.cloud.targeting_api import WEEK_S
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError, WalleError
@@ -49,11 +48,13 @@ class ReleaseNode:
 
     def __init__(self, config: CloudConfig) -> None:
         self._config = config
-        self._home = CloudHome(config.folder)
+        self.lost = asyncio.Event()  # replaced by that of the lease, which stops the node
+        self._home = CloudHome(config.folder, database=config.database)
         self._undo = contextlib.AsyncExitStack()
+        self._stopping: StopWhenLost | None = None
 
     async def start(self, gateway: GatewayPeer, monitor: MonitorPeer) -> ReleaseService:
-        """Return the service, which continues the releases that its journal has.
+        """Return the service, once it has the lease; it continues the releases that its journal has.
 
         Raises:
             ConfigError: one of the configured Pythons cannot compile, or the kernel lacks layers that the configuration
@@ -155,14 +156,15 @@ class ReleaseNode:
             exclusive_files=exclusive_files,
         )
         async with contextlib.AsyncExitStack() as undo:
+            undo.callback(home.close)
             if host is not None:
                 undo.push_async_callback(asyncio.to_thread, host.close)
             undo.push_async_callback(simulator.close)
             await check_layers(self._config, host)
-            keeper = await undo.enter_async_context(LeaseKeeper(SqliteLeases(home.releases_db), RELEASES, clock))
-            journal = await undo.enter_async_context(SqliteJournal(home.releases_db, grant=keeper.grant))
+            state = await undo.enter_async_context(node_state(home, RELEASES, clock))
+            cdn_url, restamp_s = home.file_addresses.prefix, life_s / 4
             service = ReleaseService(
-                journal, world, clock, cdn_url=home.file_addresses.prefix, restamp_s=life_s / 4, audit=home.audit
+                state.journal, world, clock, cdn_url=cdn_url, restamp_s=restamp_s, audit=home.audit
             )
             await undo.enter_async_context(service)
 
@@ -176,6 +178,8 @@ class ReleaseNode:
             await undo.enter_async_context(in_background("check of stored files", scrubbing.run, clock))
             await undo.enter_async_context(in_background("check of faults", scrubbing.check_faults, clock))
             self._undo = undo.pop_all()
+        self._stopping = StopWhenLost("release service", state.keeper, self._undo.aclose)
+        self.lost = self._stopping.lost
         return service
 
     def _scrubbing(self, service: ReleaseService, build: Callable[[TaskVersion], UnsignedBundle]) -> Scrubbing:
@@ -190,6 +194,8 @@ class ReleaseNode:
 
     async def close(self) -> None:
         """Stop the service; effects that have not run stay journalled."""
+        if self._stopping is not None:
+            await self._stopping.close()
         await self._undo.aclose()
 
 

@@ -1,10 +1,7 @@
 """Stored files of a cloud's folder and the releases that reach them: what checks, repairs and removes them needs."""
 
 import contextlib
-import json
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 from walle.clock import Clock
 from walle.cloud.file_places import STORES, read_place, store_at
@@ -27,7 +24,7 @@ class StoredFiles:
 
     def __init__(self, home: CloudHome, releases: Callable[[], Iterable[Release]] | None = None) -> None:
         self._home = home
-        self._releases = releases or (lambda: read_releases(home.releases_db))
+        self._releases = releases or home.releases
 
     @property
     def stores(self) -> Mapping[str, FileStore]:
@@ -64,16 +61,3 @@ class StoredFiles:
                 sources[name].insert(0, OtherStore(store_at(folder, None, name)))
         sources["files"].insert(0, CodedForms(folder / "coded-files", self._home.files))
         return Scrubber({**self.stores, **pushed}, self.reachable, sources, folder / QUARANTINE, clock)
-
-
-def read_releases(path: Path) -> list[Release]:
-    """Return the releases in a journal that another process may write. Raises ConfigError where it cannot be read."""
-    if not path.exists():
-        return []
-    uri = f"{path.absolute().as_uri()}?mode=rw"  # a reader of a write-ahead log writes its index
-    try:
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as database:
-            rows = database.execute("SELECT release FROM releases ORDER BY number").fetchall()
-    except sqlite3.Error as error:
-        raise ConfigError(f"release journal {path}: {error}") from error
-    return [Release.from_plain(json.loads(text)) for (text,) in rows]

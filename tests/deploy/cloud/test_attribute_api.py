@@ -18,11 +18,11 @@ from walle.deploy.cloud.api import install_error_handlers, release_router
 from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.attribute_schema import read_schema
 from walle.deploy.cloud.audit import NoAudit
-from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
+from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
 from walle.deploy.cloud.targeting_api import targeting_router
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Profile
@@ -38,7 +38,7 @@ class Cloud:
         self.uploaded = UploadedAttributes(folder / "attributes")
         self.world = ReleaseWorld(folder, clock, journal)
         self.world.schema = read_schema(self.schema)
-        self.registry = DeviceRegistry(folder / "d.db", clock, uploaded=self.uploaded, flush_s=1e9)
+        self.registry = SqliteDeviceRegistry(folder / "d.db", clock, uploaded=self.uploaded, flush_s=1e9)
         access = Access()
         self.tokens = {
             "anna": access.issue("anna", {"*": Role.RELEASER}),

@@ -1,17 +1,23 @@
 """The audit log: what is changed, removed, moved or cut is found and named; several writers; full disks."""
 
+import asyncio
 import base64
+import contextlib
 import dataclasses
 import errno
 import json
 import multiprocessing
 import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from tests.sim.postgres_server import PostgresServer
 from walle.clock import ManualClock
 from walle.deploy.cloud import audit as audit_module
 from walle.deploy.cloud.audit import (
@@ -21,6 +27,7 @@ from walle.deploy.cloud.audit import (
     AuditHead,
     AuditLog,
     AuditRecord,
+    AuditStore,
     read_records,
     segments_of,
     verify,
@@ -28,6 +35,8 @@ from walle.deploy.cloud.audit import (
 from walle.deploy.signing import Signer
 
 SIGNER = Signer.generate()
+
+type MakeLog = Callable[..., AuditStore]
 
 
 def log_in(folder: Path, signer: Signer = SIGNER, **options: int) -> AuditLog:
@@ -294,3 +303,155 @@ async def test_a_half_written_record_is_taken_back(tmp_path: Path, monkeypatch: 
     assert verify(tmp_path).ok
     log.append("y", who="anna")
     assert [record.number for record in read_records(tmp_path)] == [1, 2]
+
+
+# --- both stores ------------------------------------------------------------------------------------------------------
+
+
+class AuditContract:
+    """Tests of every audit log; `make`, which opens it with options, is a fixture of its subclasses."""
+
+    def test_records_make_a_chain_that_is_verified(self, make: MakeLog) -> None:
+        log = make()
+        first = log.append("release.start", who="anna", subject="r1", address="10.0.0.1", details={"a": "x\0y\ud800"})
+        for number in range(HEAD_EVERY):
+            log.append("gate.reject", who="monitor", details={"number": number})
+        other = make()
+        assert other.records()[0] == first
+        assert [one.number for one in other.records(after=3, limit=2)] == [4, 5]
+        found = other.verified(public_key=SIGNER.public_key)
+        assert (found.ok, found.records, found.first, found.last) == (True, HEAD_EVERY + 1, 1, HEAD_EVERY + 1)
+        assert other.append("x", who="anna").before == found.hash
+
+    def test_writers_in_threads_make_one_chain(self, make: MakeLog) -> None:
+        logs = [make() for _ in range(3)]
+
+        def append_many(log: AuditStore) -> None:
+            for _ in range(20):
+                log.append("x", who="anna")
+
+        with ThreadPoolExecutor(6) as threads:
+            for log in logs * 2:
+                threads.submit(append_many, log)
+        found = make().verified()
+        assert (found.ok, found.records) == (True, 120)
+
+    def test_a_kept_head_finds_a_cut_end(self, make: MakeLog) -> None:
+        log = make()
+        for _ in range(5):
+            log.append("x", who="anna")
+        head = log.head()
+        assert (head.number, head.is_signed_by(SIGNER.public_key)) == (5, True)
+        assert log.verified(heads=(head,)).ok
+        self.cut(log, 4)
+        faults = [str(fault) for fault in make().verified(heads=(head,)).faults]
+        assert "records 5 to 5 are missing at the end" in faults[-1]
+
+    def test_a_changed_record_is_named(self, make: MakeLog) -> None:
+        log = make()
+        for _ in range(5):
+            log.append("x", who="anna")
+        self.change(log, 3, b'"who":"anna"', b'"who":"otto"')
+        faults = [str(fault) for fault in make().verified().faults]
+        assert any("record 3 was changed" in fault for fault in faults)
+
+    def test_the_oldest_are_removed_and_a_record_says_so(self, make: MakeLog) -> None:
+        log = make(small=True)
+        for number in range(60):
+            log.append("x", who="anna", details={"pad": "p" * 150, "number": number})
+        found = log.verified()
+        assert found.ok
+        assert found.first > 1
+        assert found.last > 60
+
+    @pytest.mark.asyncio
+    async def test_what_stops_harm_goes_on_and_its_record_follows(self, make: MakeLog) -> None:
+        log = make()
+        await log.record("x", who="anna")
+        with self.unwritable(log):
+            with pytest.raises(AuditError):
+                await log.record("release.start", who="anna")
+            await log.record("release.rollback", who="anna", must=False)
+        await log.record("y", who="anna")
+        records = await asyncio.to_thread(log.records)
+        assert [one.action for one in records] == ["x", "release.rollback", "y"]
+        assert records[1].details == {"late": True}
+        assert (await asyncio.to_thread(log.verified)).ok
+
+    def cut(self, log: AuditStore, number: int) -> None:
+        """Remove the records above a number."""
+        raise NotImplementedError
+
+    def change(self, log: AuditStore, number: int, old: bytes, new: bytes) -> None:
+        """Change a record where it lies."""
+        raise NotImplementedError
+
+    def unwritable(self, log: AuditStore) -> AbstractContextManager[object]:
+        """Let nothing be written within the block."""
+        raise NotImplementedError
+
+
+class TestAuditLogContract(AuditContract):
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> MakeLog:
+        self.folder = tmp_path / "audit"
+
+        def make(small: bool = False) -> AuditStore:
+            return log_in(self.folder, SIGNER, **({"segment_bytes": 3000, "max_segments": 3} if small else {}))
+
+        return make
+
+    def cut(self, log: AuditStore, number: int) -> None:
+        rewrite(self.folder, lines_of(self.folder)[:number])
+
+    def change(self, log: AuditStore, number: int, old: bytes, new: bytes) -> None:
+        lines = lines_of(self.folder)
+        lines[number - 1] = lines[number - 1].replace(old, new)
+        rewrite(self.folder, lines)
+
+    def unwritable(self, log: AuditStore) -> AbstractContextManager[object]:
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        return patch.object(audit_module, "write_all", full)
+
+
+class TestPostgresAuditLog(AuditContract):
+    @pytest.fixture
+    def make(self, postgres: PostgresServer) -> Iterator[MakeLog]:
+        pytest.importorskip("asyncpg", reason="asyncpg is not installed")
+        from walle.deploy.cloud.postgres_audit import PostgresAuditLog
+        from walle.deploy.cloud.sync_database import SyncDatabase
+
+        dsn, opened = postgres.make_database(), []
+
+        def make(small: bool = False) -> AuditStore:
+            opened.append(SyncDatabase(dsn))
+            options = {"max_records": 30, "removed": 10} if small else {}
+            return PostgresAuditLog(opened[-1], ManualClock(), SIGNER.sign_audit_head, place=dsn, **options)
+
+        yield make
+        for database in opened:
+            database.close()
+
+    def cut(self, log: AuditStore, number: int) -> None:
+        self._run(log, "DELETE FROM walle.audit WHERE number > $1 RETURNING 1", number)
+
+    def change(self, log: AuditStore, number: int, old: bytes, new: bytes) -> None:
+        ((line,),) = self._run(log, "SELECT line FROM walle.audit WHERE number = $1", number)
+        query = "UPDATE walle.audit SET line = $2 WHERE number = $1 RETURNING 1"
+        self._run(log, query, number, line.replace(old, new))
+
+    def _run(self, log: AuditStore, query: str, *values: object) -> list[Any]:
+        from walle.deploy.cloud.postgres_audit import PostgresAuditLog
+
+        assert isinstance(log, PostgresAuditLog)
+        return log._database.read(query, *values)
+
+    @contextlib.contextmanager
+    def unwritable(self, log: AuditStore) -> Iterator[None]:
+        self._run(log, "SELECT 1 FROM walle.audit")
+        rule = "CREATE RULE closed AS ON INSERT TO walle.audit DO INSTEAD SELECT 1 / 0"
+        self._run(log, rule)
+        yield
+        self._run(log, "DROP RULE closed ON walle.audit")

@@ -6,8 +6,8 @@ import pytest
 
 from walle.clock import ManualClock
 from walle.deploy.cloud.device_group import MAX_GROUPS, DeviceGroup, TargetedGroups
-from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
 from walle.protocol import Attribute, Profile
 
 
@@ -65,7 +65,7 @@ def test_without_devices_there_are_no_groups() -> None:
 @pytest.mark.asyncio
 async def test_the_registry_groups_the_devices_of_a_policy_that_were_seen_lately(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with DeviceRegistry(tmp_path / "devices.db", clock) as registry:
+    async with SqliteDeviceRegistry(tmp_path / "devices.db", clock) as registry:
         for number in range(5):
             if number == 1:
                 await clock.advance(10_000.0)

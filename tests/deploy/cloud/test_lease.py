@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sim.postgres_server import PostgresServer
 from walle.clock import Clock, ManualClock, SystemClock
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.lease import Grant, LeaseKeeper, LeaseLostError, Leases
@@ -67,6 +68,20 @@ async def sqlite_store(place: str) -> AsyncIterator[Store]:
     yield SqliteStore(Path(place), SystemClock())
 
 
+@contextlib.asynccontextmanager
+async def postgres_store(place: str, *, clock: Clock | None = None) -> AsyncIterator[Store]:
+    from walle.deploy.cloud.postgres_database import PostgresDatabase
+    from walle.deploy.cloud.postgres_journal import PostgresJournal
+    from walle.deploy.cloud.postgres_leases import PostgresLeases
+
+    class PostgresStore(Store):
+        def journal(self, grant: Grant | None) -> AbstractAsyncContextManager[Journal]:
+            return PostgresJournal(database, grant=grant)
+
+    async with PostgresDatabase(place, clock=clock) as database:
+        yield PostgresStore(PostgresLeases(database))
+
+
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(("acquire", "renew", "release", "write")), st.sampled_from("ab"), st.sampled_from((0.0, 60.0))
@@ -76,13 +91,12 @@ OPERATIONS = st.lists(
 
 
 class LeaseContract:
-    """What every store of leases does. A lease of no length has ended at once."""
+    """Tests of every store of leases. A lease of no length has ended at once.
+
+    `place`, where the store is, is a fixture of its subclasses.
+    """
 
     store: str  # the function of this module that opens it
-
-    @pytest.fixture
-    def place(self, tmp_path: Path) -> str:
-        raise NotImplementedError
 
     def opened(self, place: str) -> AbstractAsyncContextManager[Store]:
         found: AbstractAsyncContextManager[Store] = globals()[self.store](place)
@@ -287,3 +301,47 @@ class TestSqliteLeases(LeaseContract):
             assert not keeper.lost.is_set()
             await clock.advance(4)
             assert keeper.lost.is_set()
+
+
+class TestPostgresLeases(LeaseContract):
+    store = "postgres_store"
+
+    @pytest.fixture
+    def place(self, postgres: PostgresServer) -> str:
+        return postgres.make_database()
+
+    @pytest.mark.asyncio
+    async def test_times_are_those_of_the_server(self, place: str) -> None:
+        """A machine whose clock is a day ahead or behind takes no lease before its time, and keeps none longer."""
+        async with self.opened(place) as store:
+            assert await store.acquire("releases", "a", 60) is not None
+        clock = ManualClock(start_s=4e9)
+        async with postgres_store(place, clock=clock) as ahead:
+            assert await ahead.acquire("releases", "b", 60) is None
+            found = await ahead.state("releases")
+            assert found is not None
+            assert found.left_s <= 60
+
+    @pytest.mark.asyncio
+    async def test_nobody_takes_a_lease_while_a_write_of_its_holder_is_not_committed(self, place: str) -> None:
+        from walle.deploy.cloud.postgres_database import Connection, PostgresDatabase
+
+        async with PostgresDatabase(place) as database, self.opened(place) as other:
+            grant = await other.acquire("releases", "a", 0)
+            is_writing, may_commit = asyncio.Event(), asyncio.Event()
+
+            async def slowly(connection: Connection) -> None:
+                is_writing.set()
+                await may_commit.wait()
+
+            writing = asyncio.create_task(database.write(slowly, grant=grant))
+            await is_writing.wait()
+            taking = asyncio.create_task(other.acquire("releases", "b", 60))
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            async with asyncio.timeout(60):
+                while not (await database.read(waiting))[0][0]:
+                    await asyncio.wait([taking], timeout=0.01)
+            assert not taking.done()
+            may_commit.set()
+            await writing
+            assert await taking == Grant("releases", "b", 2)

@@ -17,6 +17,7 @@ from walle.deploy.cloud.api import install_error_handlers, release_router
 from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
+from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
 from walle.deploy.cloud.targeting_api import WEEK_S, targeting_router
 from walle.protocol import Attribute, Profile
 
@@ -69,7 +70,7 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
     clock = ManualClock()
     async with (
         SqliteJournal(tmp_path / "j.sqlite") as journal,
-        DeviceRegistry(tmp_path / "d.db", clock, max_devices=20, flush_s=1e9) as known,
+        SqliteDeviceRegistry(tmp_path / "d.db", clock, max_devices=20, flush_s=1e9) as known,
     ):
         cloud = Cloud(ReleaseWorld(tmp_path, clock, journal), clock, known)
         async with cloud.world.service, cloud.client:

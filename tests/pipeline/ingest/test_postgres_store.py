@@ -6,14 +6,14 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, received, stored, until
 from tests.pipeline.ingest.upload_store_contract import UploadStoreContract
+from tests.sim.postgres_proxy import PostgresProxy
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.pipeline.ingest.pump import PumpStatus, pump
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore, open_uploads
@@ -96,62 +96,13 @@ def own_server() -> Iterator[PostgresServer]:
         yield server
 
 
-# --- cut connections --------------------------------------------------------------------------------------------------
-
-
-class Proxy:
-    """A proxy that cuts the connection at chosen commits, before or after they reach the server."""
-
-    def __init__(self, folder: Path, server: PostgresServer) -> None:
-        self.folder = folder
-        self.cut: str = ""  # "before" or "after": at the next commit
-        self.cuts = 0
-        self._target = server.folder / ".s.PGSQL.5432"
-
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        async with await asyncio.start_unix_server(self._serve, self.folder / ".s.PGSQL.5432"):
-            yield
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_unix_connection(self._target)
-        back = asyncio.create_task(self._copy(up_reader, writer))
-        try:
-            while data := await reader.read(65536):
-                if self.cut and b"COMMIT;" in data:
-                    cut, self.cut = self.cut, ""
-                    self.cuts += 1
-                    if cut == "after":
-                        back.cancel()
-                        await asyncio.gather(back, return_exceptions=True)
-                        up_writer.write(data)
-                        await up_reader.read(65536)  # the server has committed
-                    break
-                up_writer.write(data)
-        finally:
-            back.cancel()
-            writer.transport.abort()
-            up_writer.transport.abort()
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """A folder for a socket, whose path has 107 characters at most."""
-    with tempfile.TemporaryDirectory(prefix="walle-cut-") as folder:
-        yield Path(folder)
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize("cut", ["before", "after"])
 async def test_a_connection_that_is_cut_at_the_commit_loses_and_doubles_nothing(
     postgres: PostgresServer, short_folder: Path, cut: str
 ) -> None:
     database = postgres.make_database()
-    proxy = Proxy(short_folder, postgres)
+    proxy = PostgresProxy(short_folder, postgres)
     async with proxy.serving(), open_uploads(database.replace(str(postgres.folder), str(short_folder))) as store:
         await store.accept([received(1)])
         proxy.cut = cut
@@ -196,7 +147,7 @@ async def test_a_server_that_is_killed_and_restarted_under_load_loses_and_double
                 await asyncio.to_thread(own_server.execute, terminate)
             elif fault == "kill":
                 own_server.kill()
-                await asyncio.to_thread(restart, own_server)
+                await asyncio.to_thread(own_server.start_again)
             else:
                 await asyncio.to_thread(own_server.stop, fault)
                 await asyncio.sleep(0.2)
@@ -210,16 +161,6 @@ async def test_a_server_that_is_killed_and_restarted_under_load_loses_and_double
         await asyncio.gather(pumping, consuming, return_exceptions=True)
         assert failures >= 3
         assert [row.seq for row in await stored(store)] == list(range(1, source.total + 1))
-
-
-def restart(server: PostgresServer) -> None:
-    """Start a server whose main process was killed; its children hold its memory until they have noticed."""
-    for _ in range(50):
-        with contextlib.suppress(RuntimeError):
-            server.start()
-            return
-        subprocess.run(["sleep", "0.1"], check=True)
-    raise RuntimeError("the server does not start again")
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ breaks the chain (`verify`). Every record is durable when `record` returns: the 
 A chain does not show what is missing at its end. Signed heads do: `head.json` beside the segments is renewed now and
 then, and `walle audit head` prints one to be kept elsewhere, since a thief of the folder has the key too.
 
-Several processes may append to one folder: each holds its lock, and reads what others have appended.
+Several processes may append to one folder: each holds its lock, and reads what others have appended. The same records
+can lie in a database: `walle.deploy.cloud.postgres_audit`. Both pass the same tests.
 """
 
+import abc
 import asyncio
 import base64
 import collections
@@ -41,7 +43,7 @@ HEAD_EVERY = 10  # records between two signed heads in the folder
 MAX_TEXT_CHARS = 500  # of each text in a record
 MAX_DETAILS_BYTES = 16 << 10
 MAX_OWED = 1_000
-_FIRST = "0" * 64  # the hash before the first record
+FIRST = "0" * 64  # the hash before the first record
 _HEAD_FILE = "head.json"
 _SEGMENT = "[0-9]" * 12 + ".jsonl"
 _LOG = logging.getLogger(__name__)
@@ -114,6 +116,10 @@ class AuditRecord:
     def to_plain(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def to_line(self) -> bytes:
+        """Return the line of the record, with its end."""
+        return _canonical(self.to_plain()) + b"\n"
+
     @classmethod
     def from_line(cls, line: bytes) -> Self:
         """Return the record of a line. Raises ValueError where it is not one."""
@@ -141,6 +147,14 @@ class AuditHead:
     @staticmethod
     def signed_bytes(number: int, record_hash: str, at_s: float) -> bytes:
         return HEAD_DOMAIN + _canonical({"number": number, "hash": record_hash, "at_s": at_s})
+
+    @classmethod
+    def signed(cls, sign: SignHead, number: int, record_hash: str, at_s: float) -> Self:
+        """Return a head, signed."""
+        at_s = round(at_s, 3)
+        signature, public_key = sign(cls.signed_bytes(number, record_hash, at_s))
+        encoded = [base64.b64encode(one).decode() for one in (public_key, signature)]
+        return cls(number, record_hash, at_s, *encoded)
 
     def is_signed_by(self, public_key: bytes) -> bool:
         data = self.signed_bytes(self.number, self.hash, self.at_s)
@@ -199,7 +213,76 @@ class Verification:
         return not self.faults
 
 
-class AuditLog:
+class AuditStore(Audit, Protocol):
+    """An audit log. Its methods may be called in any thread, and block, but for `record`.
+
+    Raises, from every method:
+        AuditError: the log cannot be read, or what is to be written is not durable.
+    """
+
+    def append(self, action: str, **fields: Unpack[AuditFields]) -> AuditRecord:
+        """Append a record and return it once it is durable."""
+
+    def head(self) -> AuditHead:
+        """Return the signed head of what the log has now, and keep it beside the records."""
+
+    def records(self, *, after: int = 0, limit: int = 1000) -> list[AuditRecord]:
+        """Return at most `limit` records of numbers above `after`, oldest first, without verifying them."""
+
+    def verified(self, *, heads: tuple[AuditHead, ...] = (), public_key: bytes | None = None) -> Verification:
+        """Check each record, the chain, and the signed heads, as `verify`."""
+
+
+class OwingLog(abc.ABC):
+    """Base of audit logs: records of actions that stop harm are kept in memory where they cannot be written."""
+
+    def __init__(self) -> None:
+        self._owed: collections.deque[tuple[str, AuditFields]] = collections.deque(maxlen=MAX_OWED)
+        self._owed_lost = 0
+
+    @abc.abstractmethod
+    def append(self, action: str, **fields: Unpack[AuditFields]) -> AuditRecord:
+        """Append a record, after those that are owed, and return it once it is durable; blocks."""
+
+    async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
+        """Append a record; see `Audit.record`. An append that has begun is finished where the caller is cancelled."""
+        work = asyncio.ensure_future(asyncio.to_thread(self._append_or_owe, action, fields, must))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()
+            raise
+
+    def _append_or_owe(self, action: str, fields: AuditFields, must: bool) -> None:
+        try:
+            self.append(action, **fields)
+        except AuditError as error:
+            if must:
+                raise
+            _LOG.error("%s is done without its record, which is kept in memory: %s", printable(action), error)
+            self._owed_lost += len(self._owed) == MAX_OWED
+            self._owed.append((action, fields))
+
+    def _late(self) -> list[tuple[str, AuditFields]]:
+        """Return the records that are owed, marked as late."""
+        late: list[tuple[str, AuditFields]] = [
+            (action, {**fields, "details": {**(fields.get("details") or {}), "late": True}})
+            for action, fields in self._owed
+        ]
+        if self._owed_lost:
+            late.append(("audit.lost", {"who": "audit", "details": {"records": self._owed_lost}}))
+        return late
+
+    def _settle(self, count: int) -> None:
+        """Forget the first `count` records that were owed, and those that were lost: they are written."""
+        for _ in range(count):
+            self._owed.popleft()
+        self._owed_lost = 0
+
+
+class AuditLog(OwingLog):
     """The log in a folder, which is made where it is missing. May be used from any thread.
 
     Segments have `segment_bytes` each; the oldest of more than `max_segments` is removed, which a record says.
@@ -214,28 +297,16 @@ class AuditLog:
         segment_bytes: int = SEGMENT_BYTES,
         max_segments: int = MAX_SEGMENTS,
     ) -> None:
+        super().__init__()
         self.folder = folder
         self._clock = clock
         self._sign = sign
         self._segment_bytes = segment_bytes
         self._max_segments = max_segments
-        self._number, self._hash = 0, _FIRST  # of the last record
+        self._number, self._hash = 0, FIRST  # of the last record
         self._segment: Path | None = None
         self._size_bytes = 0  # of that segment, as far as this process has read it
-        self._owed: collections.deque[tuple[str, AuditFields]] = collections.deque(maxlen=MAX_OWED)
-        self._owed_lost = 0
         self._is_head_due = False
-
-    async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
-        """Append a record; see `Audit.record`. An append that has begun is finished where the caller is cancelled."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._append_or_owe, action, fields, must))
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
-            await asyncio.wait([work])
-            if not work.cancelled():
-                work.exception()
-            raise
 
     def append(self, action: str, **fields: Unpack[AuditFields]) -> AuditRecord:
         """Append a record and return it once it is durable; blocks.
@@ -263,6 +334,14 @@ class AuditLog:
         """
         with self._appending():
             return self._write_head()
+
+    def records(self, *, after: int = 0, limit: int = 1000) -> list[AuditRecord]:
+        """Return records, as `read_records`."""
+        return read_records(self.folder, after=after, limit=limit)
+
+    def verified(self, *, heads: tuple[AuditHead, ...] = (), public_key: bytes | None = None) -> Verification:
+        """Check the log, as `verify`."""
+        return verify(self.folder, heads=heads, public_key=public_key)
 
     # --- one process at a time ----------------------------------------------------------------------------------------
 
@@ -292,7 +371,7 @@ class AuditLog:
         """Open the last segment for appending; read what this process has not seen of it."""
         segments = segments_of(self.folder)
         if not segments:
-            self._number, self._hash = 0, _FIRST
+            self._number, self._hash = 0, FIRST
             return self._begin_segment()
         last = segments[-1]
         handle = os.open(last, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
@@ -320,7 +399,7 @@ class AuditLog:
             else:  # a segment without a record yet: its name says the number, the one before it the hash
                 before = [one for one in segments_of(self.folder) if one != path]
                 self._number = int(path.stem) - 1
-                self._hash = _FIRST
+                self._hash = FIRST
                 if before:
                     last_line = before[-1].read_bytes().rstrip(b"\n").rpartition(b"\n")[2]
                     self._hash = AuditRecord.from_line(last_line).hash
@@ -357,19 +436,8 @@ class AuditLog:
             oldest.unlink()
 
     def _write_record(self, action: str, fields: AuditFields) -> None:
-        record = AuditRecord(
-            number=self._number + 1,
-            at_s=round(self._clock.time(), 3),
-            action=_text(action),
-            who=_text(fields["who"]),
-            subject=_text(fields.get("subject", "")),
-            address=_text(fields.get("address", "")),
-            details=_details(fields.get("details") or {}),
-            before=self._hash,
-        )
-        body = record.body()
-        record = dataclasses.replace(record, hash=_hash(body))
-        line = _canonical(record.to_plain()) + b"\n"
+        record = make_record(self._number + 1, self._hash, self._clock.time(), action, fields)
+        line = record.to_line()
         try:
             write_all(self._handle, line)
             os.fsync(self._handle)
@@ -389,22 +457,9 @@ class AuditLog:
                 self._is_head_due = False
 
     def _write_head(self) -> AuditHead:
-        at_s = round(self._clock.time(), 3)
-        signature, public_key = self._sign(AuditHead.signed_bytes(self._number, self._hash, at_s))
-        encoded = [base64.b64encode(one).decode() for one in (public_key, signature)]
-        head = AuditHead(self._number, self._hash, at_s, *encoded)
+        head = AuditHead.signed(self._sign, self._number, self._hash, self._clock.time())
         write_file(self.folder / _HEAD_FILE, head.to_json())
         return head
-
-    def _append_or_owe(self, action: str, fields: AuditFields, must: bool) -> None:
-        try:
-            self.append(action, **fields)
-        except AuditError as error:
-            if must:
-                raise
-            _LOG.error("%s is done without its record, which is kept in memory: %s", printable(action), error)
-            self._owed_lost += len(self._owed) == MAX_OWED
-            self._owed.append((action, fields))
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -495,7 +550,7 @@ def verify(folder: Path, *, heads: tuple[AuditHead, ...] = (), public_key: bytes
                 hashes[number] = before
             if record.action == "audit.remove" and record.who == "audit":
                 removed[record.details.get("last", 0)] = str(record.details.get("hash", ""))
-    if segments and first_before != _FIRST and removed.get(first - 1) != first_before:
+    if segments and first_before != FIRST and removed.get(first - 1) != first_before:
         faults.append(AuditFault(segments[0].name, 0, f"the records before {first} are missing, and none says why"))
     if number >= first - 1 + HEAD_EVERY and not (folder / _HEAD_FILE).exists():
         faults.append(AuditFault(_HEAD_FILE, 0, "is missing"))
@@ -531,6 +586,21 @@ def _order(found: int, expected: int) -> str:
 def _lines(segment: Path) -> list[bytes]:
     data = segment.read_bytes()
     return data.rstrip(b"\n").split(b"\n") if data.strip(b"\n") else []
+
+
+def make_record(number: int, before: str, at_s: float, action: str, fields: AuditFields) -> AuditRecord:
+    """Return a record with its hash, `before` being that of the record before it; its texts are cut and printable."""
+    record = AuditRecord(
+        number=number,
+        at_s=round(at_s, 3),
+        action=_text(action),
+        who=_text(fields["who"]),
+        subject=_text(fields.get("subject", "")),
+        address=_text(fields.get("address", "")),
+        details=_details(fields.get("details") or {}),
+        before=before,
+    )
+    return dataclasses.replace(record, hash=_hash(record.body()))
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

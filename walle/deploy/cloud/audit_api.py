@@ -8,12 +8,12 @@ from fastapi import APIRouter, Header, Query
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Role
 from walle.deploy.cloud.api import check_role, identify
-from walle.deploy.cloud.audit import AuditLog, read_records, verify
+from walle.deploy.cloud.audit import AuditStore
 
 MAX_PAGE = 1000
 
 
-def audit_router(audit: AuditLog, access: Identifier) -> APIRouter:
+def audit_router(audit: AuditStore, access: Identifier) -> APIRouter:
     """Return the routes of the audit log."""
     router = APIRouter(prefix="/v1/audit", tags=["audit"])
     verifying = asyncio.Semaphore(1)  # each reads the whole log
@@ -26,7 +26,7 @@ def audit_router(audit: AuditLog, access: Identifier) -> APIRouter:
     ) -> dict[str, Any]:
         """List records, oldest first: number, time, action, who, subject, address, details, and their hashes."""
         check_role(identify(access, authorization), ANY_SCENARIO, Role.ADMIN)
-        found = await asyncio.to_thread(read_records, audit.folder, after=after, limit=limit)
+        found = await asyncio.to_thread(audit.records, after=after, limit=limit)
         return {"records": [record.to_plain() for record in found]}
 
     @router.get("/head")
@@ -40,7 +40,7 @@ def audit_router(audit: AuditLog, access: Identifier) -> APIRouter:
         """Check the whole chain and the head beside it. A stolen cloud may lie here: verify a copy too."""
         check_role(identify(access, authorization), ANY_SCENARIO, Role.ADMIN)
         async with verifying:
-            found = await asyncio.to_thread(verify, audit.folder)
+            found = await asyncio.to_thread(audit.verified)
         return {"ok": found.ok, **dataclasses.asdict(found)}
 
     return router

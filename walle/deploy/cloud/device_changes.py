@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 from walle.protocol import Failure, Outcome, OutcomeBatch, OutcomeKind, Profile, ProtocolError, whole_characters
 
@@ -18,6 +18,15 @@ _MAX_TASK = 300  # characters
 # Tasks that may make room for others of their device. Anyone may send profiles: they remove nothing that was reported.
 _REMOVED_BY_PROFILES = "active = '' AND reported_s IS NULL"
 _REMOVED_BY_REPORTS = "(active = '' OR reported_s IS NULL)"
+
+
+class Change(Protocol):
+    """A change of what is known of `device_id`, made in the tables of `walle.deploy.cloud.sqlite_registry`."""
+
+    @property
+    def device_id(self) -> str: ...
+
+    def __call__(self, db: sqlite3.Connection) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +77,10 @@ class Report:
 
     batch: OutcomeBatch
     now_s: float
+
+    @property
+    def device_id(self) -> str:
+        return self.batch.device_id
 
     @property
     def weight(self) -> int:

@@ -1,26 +1,26 @@
 """Devices that the cloud has heard of: their profiles, the standing of their tasks, and their latest failures.
 
 What is known comes from profiles, which anyone may send, and from reports of outcomes, which need a device's token.
-The registry is one SQLite file of bounded size: MAX_DEVICES devices, MAX_FAILURES failures, and some of each
+The registry is of bounded size: MAX_DEVICES devices, MAX_FAILURES failures, and some of each
 device (`device_changes`). Beyond that, devices that never reported an outcome go first, then those that were seen
 least recently; they come back when they are heard of again. So do a device's tasks that are not active. A release
-depends on nothing here: the file may be lost, and a damaged one is set aside.
+depends on nothing here.
+
+`SqliteDeviceRegistry` keeps it in a file, `PostgresDeviceRegistry` in a database; both pass the same tests.
 """
 
+import abc
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
-import sqlite3
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from walle.clock import Clock
-from walle.deploy.cloud.device_changes import Report, Sighting
+from walle.deploy.cloud.device_changes import Change, Report, Sighting
 from walle.deploy.cloud.device_group import TargetedGroups
-from walle.deploy.cloud.journal import JournalError, journal_errors
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rule_index import PolicyIndex
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes, UploadedTables
@@ -35,22 +35,6 @@ MAX_PAGE = 1_000
 MAX_FAILURES_PAGE = 100
 _MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
 _FLUSH_S = 2.0
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS devices (
-    device_id TEXT PRIMARY KEY, profile BLOB NOT NULL, app_version TEXT NOT NULL, attributes TEXT NOT NULL,
-    first_seen_s REAL NOT NULL, last_seen_s REAL NOT NULL, reported_s REAL) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS devices_by_age ON devices (reported_s IS NOT NULL, last_seen_s);
-CREATE TABLE IF NOT EXISTS tasks (
-    device_id TEXT NOT NULL, task TEXT NOT NULL, active TEXT NOT NULL, version TEXT NOT NULL, state TEXT NOT NULL,
-    release TEXT NOT NULL, reported_s REAL, ok INTEGER NOT NULL, failed INTEGER NOT NULL,
-    PRIMARY KEY (device_id, task)) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS tasks_by_name ON tasks (task);
-CREATE TABLE IF NOT EXISTS failures (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, device_id TEXT NOT NULL, task TEXT NOT NULL, version TEXT NOT NULL,
-    release TEXT NOT NULL, kind TEXT NOT NULL, at_s REAL NOT NULL, failure TEXT NOT NULL) STRICT;
-CREATE INDEX IF NOT EXISTS failures_of ON failures (device_id, number);
-"""
 
 
 class UnknownDeviceError(DeployError):
@@ -80,6 +64,9 @@ class DeviceTask:
     reported_s: float | None
     ok: int
     failed: int
+
+
+TASK_FIELDS = tuple(field.name for field in dataclasses.fields(DeviceTask))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,38 +153,35 @@ class Reach:
     is_full: bool
 
 
-class DeviceRegistry:
-    """The registry in one file. Changes wait in memory until `flush`, which also runs every `flush_s` and before reads.
+class DeviceRegistry(abc.ABC):
+    """The registry, within `async with`. Changes wait in memory until `flush`, every `flush_s` and before reads.
 
     Raises, from reads:
-        JournalError: SQLite refused.
+        JournalError: the registry cannot be read.
     """
 
     def __init__(
         self,
-        path: Path,
         clock: Clock,
         *,
         uploaded: UploadedAttributes | None = None,
         flush_s: float = _FLUSH_S,
         max_devices: int = MAX_DEVICES,
     ) -> None:
-        self.path = path
         self.unlisted = 0
         self._clock = clock
         self._uploaded = uploaded
         self._flush_s = flush_s
         self._max_devices = max_devices
-        self._waiting: list[Callable[[sqlite3.Connection], None]] = []
+        self._waiting: list[Change] = []
         self._waiting_weight = 0
-        self._lock = threading.Lock()  # of the connection, which worker threads take in turn
-        self._db: sqlite3.Connection | None = None
+        self._storing = asyncio.Lock()
         self._flushing: asyncio.Task[None] | None = None
 
     # --- lifetime ---
 
     async def __aenter__(self) -> Self:
-        self._db = await asyncio.to_thread(self._open)
+        await self._open()
         self._flushing = asyncio.create_task(self._flush_periodically(), name="device registry")
         return self
 
@@ -208,41 +192,18 @@ class DeviceRegistry:
             await asyncio.gather(flushing, return_exceptions=True)
         try:
             await self.flush()
-        except JournalError as error:
+        except DeployError as error:
             _LOG.warning("the device registry could not be saved: %s", error)
         finally:
-            if self._db is not None:
-                with self._lock:
-                    self._db.close()
-                self._db = None
+            await self._close()
 
-    def _open(self) -> sqlite3.Connection:
-        with journal_errors(self.path):
-            try:
-                return self._connect()
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):  # locked, or the disk refuses
-                    raise
-                damaged = self.path.with_suffix(".damaged")
-                _LOG.error("%s is damaged (%s), is kept as %s, and begins again", self.path, error, damaged)
-                self.path.replace(damaged)
-                for ending in ("-wal", "-shm"):
-                    self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
-                return self._connect()
+    @abc.abstractmethod
+    async def _open(self) -> None:
+        """Open the store; it is made where it is missing."""
 
-    def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = NORMAL")
-            db.executescript(_SCHEMA)
-            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)  # noqa: TRY301 - as any other damage
-        except BaseException:
-            db.close()
-            raise
-        return db
+    @abc.abstractmethod
+    async def _close(self) -> None:
+        """Close the store."""
 
     # --- what is heard of devices ---
 
@@ -257,7 +218,7 @@ class DeviceRegistry:
         report = Report(batch, self._clock.time())
         self._enqueue(report, weight=report.weight)
 
-    def _enqueue(self, change: Callable[[sqlite3.Connection], None], *, weight: int) -> None:
+    def _enqueue(self, change: Change, *, weight: int) -> None:
         if self._waiting and self._waiting_weight + weight > _MAX_WAITING:
             self.unlisted += 1
             return
@@ -268,59 +229,33 @@ class DeviceRegistry:
         """Write what waits, in one transaction; what cannot be written is dropped and counted.
 
         Raises:
-            JournalError: SQLite refused.
+            JournalError: the registry cannot be written.
         """
-        if self._waiting:
-            await asyncio.to_thread(self._write)
-
-    def _write(self) -> None:
-        with self._lock, journal_errors(self.path):
+        async with self._storing:
             changes, self._waiting, self._waiting_weight = self._waiting, [], 0
             if not changes:
                 return
-            db = self._opened()
-            db.execute("BEGIN IMMEDIATE")
+            storing = asyncio.ensure_future(self._store(changes))
             try:
-                for change in changes:
-                    self._apply(db, change)
-                self._trim(db)
-                db.execute("COMMIT")
+                self.unlisted += await asyncio.shield(storing)
+            except asyncio.CancelledError:  # what was begun is ended
+                with contextlib.suppress(DeployError):
+                    self.unlisted += await storing
+                raise
             except BaseException:
                 self.unlisted += len(changes)
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
                 raise
 
-    def _apply(self, db: sqlite3.Connection, change: Callable[[sqlite3.Connection], None]) -> None:
-        """Make one change; one that cannot be made costs no other."""
-        db.execute("SAVEPOINT change")
-        try:
-            change(db)
-        except (sqlite3.DataError, sqlite3.IntegrityError, ValueError, OverflowError) as error:
-            db.execute("ROLLBACK TO change")
-            self.unlisted += 1
-            _LOG.warning("what a device sent cannot be listed: %s", error)
-        db.execute("RELEASE change")
-
-    def _trim(self, db: sqlite3.Connection) -> None:
-        """Remove what exceeds the bounds."""
-        ((count,),) = db.execute("SELECT count(*) FROM devices").fetchall()
-        if count > self._max_devices:
-            chosen = "SELECT device_id FROM devices ORDER BY reported_s IS NOT NULL, last_seen_s LIMIT ?"
-            removed = [(device_id,) for (device_id,) in db.execute(chosen, (count - self._max_devices,)).fetchall()]
-            for table in ("devices", "tasks", "failures"):
-                db.executemany(f"DELETE FROM {table} WHERE device_id = ?", removed)  # noqa: S608 - our own names
-        db.execute(
-            "DELETE FROM failures WHERE number <= (SELECT number FROM failures ORDER BY number DESC LIMIT 1 OFFSET ?)",
-            (MAX_FAILURES,),
-        )
+    @abc.abstractmethod
+    async def _store(self, changes: Sequence[Change]) -> int:
+        """Make changes in one transaction, and remove what exceeds the bounds; return how many cannot be made."""
 
     async def _flush_periodically(self) -> None:
         while True:
             await self._clock.sleep(self._flush_s)
             try:
                 await self.flush()
-            except JournalError as error:
+            except DeployError as error:
                 _LOG.warning("the device registry could not be saved: %s", error)
 
     # --- reads ---
@@ -328,7 +263,7 @@ class DeviceRegistry:
     async def page(self, query: DeviceQuery) -> DevicePage:
         """Return the devices of a query."""
         await self.flush()
-        return await asyncio.to_thread(self._page, query)
+        return await self._page(query)
 
     async def get(self, device_id: str, scenarios: Collection[str] | None = None) -> KnownDevice:
         """Return a device with its tasks of these scenarios, None for all.
@@ -337,7 +272,10 @@ class DeviceRegistry:
             UnknownDeviceError: it is unknown, or has no task of them.
         """
         await self.flush()
-        return await asyncio.to_thread(self._get, device_id, scenarios)
+        device = await self._get(device_id, scenarios)
+        if device is None or (scenarios is not None and not device.tasks):
+            raise UnknownDeviceError(device_id)
+        return device
 
     async def failures(
         self,
@@ -353,8 +291,31 @@ class DeviceRegistry:
         Raises:
             UnknownDeviceError: as `get`.
         """
-        await self.flush()
-        return await asyncio.to_thread(self._failures, device_id, scenarios, task, before, limit)
+        await self.get(device_id, scenarios)
+        rows = await self._failures(device_id, task, before)
+        found = [row for row in rows if may_read(row[2], scenarios)]  # MAX_DEVICE_FAILURES at most
+        names = ("number", "at_s", "task", "version", "release", "kind")
+        chosen = found[: max(1, min(limit, MAX_FAILURES_PAGE))]
+        return [
+            DeviceFailure(**dict(zip(names, row[:-1], strict=True)), failure=Failure(**json.loads(row[-1])))
+            for row in chosen
+        ]
+
+    @abc.abstractmethod
+    async def _page(self, query: DeviceQuery) -> DevicePage:
+        """Return the devices of a query."""
+
+    @abc.abstractmethod
+    async def _get(self, device_id: str, scenarios: Collection[str] | None) -> KnownDevice | None:
+        """Return a device with its tasks of these scenarios, None where it is unknown."""
+
+    @abc.abstractmethod
+    async def _failures(self, device_id: str, task: str, before: int) -> list[tuple[Any, ...]]:
+        """Return a device's failures, newest first: number, time, task, version, release, kind, and the failure."""
+
+    @abc.abstractmethod
+    def _profile_part(self, after: str) -> list[tuple[str, str, str, float]]:
+        """Return id, app version, attributes and time of the MAX_PAGE devices after an id; blocks, in any thread."""
 
     async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
         """Return how many of the devices that were seen in these last seconds the policies take.
@@ -395,16 +356,7 @@ class DeviceRegistry:
             tables = self._uploaded.current
         after = ""
         while True:
-            with self._lock, journal_errors(self.path):  # for one part: others read and write between two
-                rows = (
-                    self._opened()
-                    .execute(
-                        "SELECT device_id, app_version, attributes, last_seen_s FROM devices WHERE device_id > ?"
-                        " ORDER BY device_id LIMIT ?",
-                        (after, MAX_PAGE),
-                    )
-                    .fetchall()
-                )
+            rows = self._profile_part(after)
             for device_id, app_version, attributes, last_seen_s in rows:
                 yield tables.join(Profile(device_id, app_version, json.loads(attributes))), last_seen_s
             if len(rows) < MAX_PAGE:
@@ -426,103 +378,22 @@ class DeviceRegistry:
 
         return await asyncio.to_thread(count)
 
-    def _page(self, query: DeviceQuery) -> DevicePage:
-        where, values = _conditions(query, self._clock.time())
-        limit = max(1, min(query.limit, MAX_PAGE))
-        with self._lock, journal_errors(self.path):
-            db = self._opened()
-            # Conditions are constants of this module; what the caller gave is bound.
-            ((total,),) = db.execute(f"SELECT count(*) FROM devices AS d WHERE {where}", values).fetchall()  # noqa: S608
-            rows = db.execute(
-                f"SELECT * FROM devices AS d WHERE {where} AND d.device_id > ? ORDER BY d.device_id LIMIT ?",  # noqa: S608
-                (*values, query.after, limit + 1),
-            ).fetchall()
-            devices = tuple(self._known(db, row, query.scenarios) for row in rows[:limit])
-        after = devices[-1].device_id if len(rows) > limit else ""
-        return DevicePage(devices=devices, after=after, total=total, unlisted=self.unlisted)
 
-    def _get(self, device_id: str, scenarios: Collection[str] | None) -> KnownDevice:
-        with self._lock, journal_errors(self.path):
-            db = self._opened()
-            row = db.execute("SELECT * FROM devices WHERE device_id = ?", (device_id,)).fetchone()
-            device = None if row is None else self._known(db, row, scenarios)
-        if device is None or (scenarios is not None and not device.tasks):
-            raise UnknownDeviceError(device_id)
-        return device
-
-    def _known(self, db: sqlite3.Connection, row: Any, scenarios: Collection[str] | None) -> KnownDevice:
-        device_id, _, app_version, attributes, first_seen_s, last_seen_s, reported_s = row
-        names = [field.name for field in dataclasses.fields(DeviceTask)]
-        found = db.execute(
-            f"SELECT {', '.join(names)} FROM tasks WHERE device_id = ? ORDER BY task",  # noqa: S608 - our own names
-            (device_id,),
-        )
-        tasks = tuple(DeviceTask(**dict(zip(names, each, strict=True))) for each in found.fetchall())
-        return KnownDevice(
-            device_id=device_id,
-            app_version=app_version,
-            attributes=json.loads(attributes),
-            first_seen_s=first_seen_s,
-            last_seen_s=last_seen_s,
-            reported_s=reported_s,
-            tasks=tuple(task for task in tasks if _may_read(task.task, scenarios)),
-        )
-
-    def _failures(
-        self, device_id: str, scenarios: Collection[str] | None, task: str, before: int, limit: int
-    ) -> list[DeviceFailure]:
-        self._get(device_id, scenarios)
-        with self._lock, journal_errors(self.path):
-            rows = self._opened().execute(
-                "SELECT number, at_s, task, version, release, kind, failure FROM failures"
-                " WHERE device_id = ? AND (? = 0 OR number < ?) AND (? = '' OR task = ?) ORDER BY number DESC",
-                (device_id, before, before, task, task),
-            )
-            found = [row for row in rows.fetchall() if _may_read(row[2], scenarios)]  # MAX_DEVICE_FAILURES at most
-        names = ("number", "at_s", "task", "version", "release", "kind")
-        chosen = found[: max(1, min(limit, MAX_FAILURES_PAGE))]
-        return [
-            DeviceFailure(**dict(zip(names, row[:-1], strict=True)), failure=Failure(**json.loads(row[-1])))
-            for row in chosen
-        ]
-
-    def _opened(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise JournalError(str(self.path), "is not open")
-        return self._db
+def known_device(row: Sequence[Any], tasks: Iterable[Sequence[Any]], scenarios: Collection[str] | None) -> KnownDevice:
+    """Return a device of its row and those of its tasks, in the order of the fields, of the scenarios that are read."""
+    device_id, _, app_version, attributes, first_seen_s, last_seen_s, reported_s = row
+    found = (DeviceTask(**dict(zip(TASK_FIELDS, each, strict=True))) for each in tasks)
+    return KnownDevice(
+        device_id=device_id,
+        app_version=app_version,
+        attributes=json.loads(attributes),
+        first_seen_s=first_seen_s,
+        last_seen_s=last_seen_s,
+        reported_s=reported_s,
+        tasks=tuple(task for task in found if may_read(task.task, scenarios)),
+    )
 
 
-def _may_read(task: str, scenarios: Collection[str] | None) -> bool:
+def may_read(task: str, scenarios: Collection[str] | None) -> bool:
+    """Return whether a task is of one of the scenarios."""
     return scenarios is None or task.partition("/")[0] in scenarios
-
-
-def _conditions(query: DeviceQuery, now_s: float) -> tuple[str, list[Any]]:
-    """Return a condition on `devices AS d`, with the values to bind."""
-    parts = ["1"]
-    values: list[Any] = []
-    if query.search:
-        parts.append("instr(d.device_id, ?) > 0")
-        values.append(query.search)
-    if query.app_version:
-        parts.append("d.app_version = ?")
-        values.append(query.app_version)
-    if query.seen_within_s:
-        parts.append("d.last_seen_s >= ?")
-        values.append(now_s - query.seen_within_s)
-    of_task: list[str] = []
-    task_values: list[Any] = []
-    for condition, value in (("task", query.task), ("active", query.version), ("state", query.state)):
-        if value:
-            of_task.append(f"t.{condition} = ?")
-            task_values.append(value)
-    if query.failing:
-        of_task.append("t.failed > 0")
-    if query.scenarios is not None:
-        marks = ", ".join("?" * len(query.scenarios))
-        of_task.append(f"substr(t.task, 1, instr(t.task, '/') - 1) IN ({marks})")
-        task_values += sorted(query.scenarios)
-    if of_task:
-        inner = " AND ".join(["t.device_id = d.device_id", *of_task])
-        parts.append(f"EXISTS (SELECT 1 FROM tasks AS t WHERE {inner})")  # noqa: S608 - our own names
-        values += task_values
-    return " AND ".join(parts), values

@@ -32,7 +32,7 @@ from dulwich.repo import Repo
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send, address_of
-from walle.deploy.cloud.audit import AuditError, AuditLog
+from walle.deploy.cloud.audit import AuditError, AuditStore
 from walle.deploy.cloud.bundle import TaskVersion, compile_version
 from walle.deploy.cloud.compilers import Compile, compile_apart
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace, is_full
@@ -121,7 +121,7 @@ class _PushRules:
     """Bounds of pushes, the log in which they are recorded, the compiler of what is pushed, and its large files."""
 
     limits: GitLimits
-    audit: AuditLog | None
+    audit: AuditStore | None
     compile_sources: Compile
     quota: RefQuota
     repos: TaskRepos
@@ -134,7 +134,7 @@ def git_app(
     *,
     limits: GitLimits | None = None,
     space: DiskSpace | None = None,
-    audit: AuditLog | None = None,
+    audit: AuditStore | None = None,
     compile_sources: Compile = compile_apart,
     clock: Clock | None = None,
     large_file_limits: LargeFileLimits | None = None,
@@ -458,7 +458,7 @@ def _apply(repo: Repo, present: set[str], command: _Command, request: _Request, 
     return ""
 
 
-def _record(audit: AuditLog | None, request: _Request, command: _Command) -> None:
+def _record(audit: AuditStore | None, request: _Request, command: _Command) -> None:
     """Write a change of a ref into the audit log. Raises AuditError where it cannot be: the ref is not changed then."""
     if audit is not None:
         details = {"ref": command.name, "old": command.old.decode(), "new": command.new.decode()}

@@ -24,6 +24,7 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Iterable
 from typing import Protocol, Self
 
 from walle.clock import Clock
@@ -99,6 +100,13 @@ def holder_name() -> str:
     return f"{socket.gethostname()[:60]}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
+def check_grant(row: Iterable[object] | None, grant: Grant) -> None:
+    """Raise LeaseLostError unless `row`, the holder and fencing number of the grant's lease now, are the grant's."""
+    found = () if row is None else tuple(row)
+    if found != (grant.holder, grant.fence):
+        raise LeaseLostError(grant.name, str(found[0]) if found else "")
+
+
 class LeaseKeeper:
     """Holder of one lease within `async with`: entering waits until it has the lease, leaving releases it.
 
@@ -129,7 +137,7 @@ class LeaseKeeper:
         Raises:
             JournalError: the database cannot be read or written.
         """
-        holder, told = holder_name(), ""
+        holder, other = holder_name(), ""
         while True:
             asked_s = self._clock.monotonic()
             acquiring = asyncio.ensure_future(self._leases.acquire(self._name, holder, self._life_s))
@@ -142,8 +150,8 @@ class LeaseKeeper:
             if self._grant is not None:
                 break
             found = await self._leases.state(self._name)
-            if found is not None and found.holder != told:
-                told = found.holder
+            if found is not None and found.holder != other:
+                other = found.holder
                 _LOG.warning("standby: %s has the lease %r; this node waits for it", found.holder, self._name)
             await self._clock.sleep(self._standby_s)
         _LOG.info("lease %r: %s has it, fencing number %d", self._name, holder, self._grant.fence)

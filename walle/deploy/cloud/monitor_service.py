@@ -27,6 +27,7 @@ from walle.deploy.cloud.device_registry import (
 from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.gate import Verdict
 from walle.deploy.cloud.journal import Journal, JournalError
+from walle.deploy.cloud.lease import LeaseLostError
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.step import Step
@@ -251,6 +252,8 @@ class MonitorService:
             await self._tick()
             try:
                 await self.flush()
+            except LeaseLostError as error:
+                _LOG.warning("the monitor's evidence is not saved: %s", error)
             except JournalError:
                 _LOG.exception("the monitor's evidence could not be saved; trying again")
 
@@ -435,6 +438,7 @@ class MonitorService:
         before, evidence.delivered = evidence.delivered, monitor.verdict
         reason = evidence.reason() if monitor.verdict in (Verdict.REJECT, Verdict.PAUSE) else ""
         try:
+            await self._journal.confirm()  # a monitor that was replaced judges no more
             if monitor.verdict is not Verdict.CONTINUE:
                 await self._audit.record(
                     f"gate.{monitor.verdict.value}",

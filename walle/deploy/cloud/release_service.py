@@ -689,6 +689,7 @@ class ReleaseService:
         """Give the gateways the table with a new timestamp: it nears expiry, or the metadata that it names changed."""
         async with self._publishing:
             if self._generation:  # else the first table is on its way
+                await self._journal.confirm()  # a service that was replaced tells devices nothing
                 await self._stamp_and_publish()
 
     async def _restamp_periodically(self) -> None:

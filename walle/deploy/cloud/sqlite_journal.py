@@ -5,6 +5,7 @@ are when they are opened: what is freed within them takes no more of the disk.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -17,10 +18,11 @@ import aiosqlite
 
 from walle.deploy.cloud.disk_space import free_bytes, is_full
 from walle.deploy.cloud.journal import JournalError, PendingEffect, Transition, journal_errors
-from walle.deploy.cloud.lease import Grant
+from walle.deploy.cloud.lease import Grant, check_grant
 from walle.deploy.cloud.release import Effect, Release, ReleaseEvent
 from walle.deploy.cloud.release_table import TaskRow
-from walle.deploy.cloud.sqlite_leases import check_grant, grant_query
+from walle.deploy.cloud.sqlite_leases import grant_query
+from walle.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
@@ -254,3 +256,16 @@ class SqliteJournal:
         if self._db is None:
             raise JournalError(str(self.path), "is not open")
         return self._db
+
+
+def read_releases(path: Path) -> list[Release]:
+    """Return the releases in a journal that another process may write. Raises ConfigError where it cannot be read."""
+    if not path.exists():
+        return []
+    uri = f"{path.absolute().as_uri()}?mode=rw"  # a reader of a write-ahead log writes its index
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as database:
+            rows = database.execute("SELECT release FROM releases ORDER BY number").fetchall()
+    except sqlite3.Error as error:
+        raise ConfigError(f"release journal {path}: {error}") from error
+    return [Release.from_plain(json.loads(text)) for (text,) in rows]

@@ -10,13 +10,13 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.journal import journal_errors
-from walle.deploy.cloud.lease import Grant, LeaseLostError, LeaseState
+from walle.deploy.cloud.lease import Grant, LeaseState, check_grant
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS leases (
@@ -137,10 +137,3 @@ def _connect(path: Path) -> sqlite3.Connection:
 def grant_query(grant: Grant) -> tuple[str, tuple[str]]:
     """Return the query, with its values, that reads who has the grant's lease now."""
     return "SELECT holder, fence FROM leases WHERE name = ?", (grant.name,)
-
-
-def check_grant(row: Iterable[object] | None, grant: Grant) -> None:
-    """Raise LeaseLostError unless the row of `grant_query` is that of the grant."""
-    found = () if row is None else tuple(row)
-    if found != (grant.holder, grant.fence):
-        raise LeaseLostError(grant.name, str(found[0]) if found else "")

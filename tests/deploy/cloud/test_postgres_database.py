@@ -1,0 +1,124 @@
+"""A cloud's database: writes take effect once, whatever is cut; a server that restarts; migrations; no password."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sim.postgres_proxy import PostgresProxy
+from tests.sim.postgres_server import PostgresServer, postgres_server
+from walle.deploy.cloud.api import error_status
+
+pytest.importorskip("asyncpg", reason="asyncpg is not installed")
+
+from walle.deploy.cloud.postgres_database import DatabaseError, PostgresDatabase, without_password
+from walle.deploy.cloud.postgres_journal import PostgresJournal
+from walle.deploy.cloud.postgres_schema import MIGRATIONS, Migration
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that a test may kill."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cut", ["before", "after"])
+async def test_a_write_whose_commit_is_cut_takes_effect_once(
+    postgres: PostgresServer, short_folder: Path, cut: str
+) -> None:
+    dsn = postgres.make_database()
+    proxy = PostgresProxy(short_folder, postgres)
+    async with (
+        proxy.serving(),
+        PostgresDatabase(dsn.replace(str(postgres.folder), str(short_folder)), connections=1) as database,
+    ):
+        journal = PostgresJournal(database)
+        assert await journal.draw("serial", 3) == 1
+        proxy.cut = cut
+        assert await journal.draw("serial", 3) == 4
+        assert proxy.cuts == 1
+        assert await journal.draw("serial") == 7
+
+
+@pytest.mark.asyncio
+async def test_writes_wait_for_a_server_that_is_killed_and_starts_again(own_server: PostgresServer) -> None:
+    async with PostgresDatabase(own_server.dsn(), retry_s=120) as database:
+        journal = PostgresJournal(database)
+        drawn: list[int] = []
+
+        async def draw() -> None:
+            while len(drawn) < 100:
+                drawn.append(await journal.draw("serial"))
+
+        writers = [asyncio.create_task(draw()) for _ in range(3)]
+        for _ in range(2):
+            seen = len(drawn)
+            while len(drawn) < seen + 20:
+                await asyncio.wait(writers, timeout=0.01)
+            own_server.kill()
+            await asyncio.to_thread(own_server.start_again)
+        await asyncio.gather(*writers)
+        assert sorted(drawn) == list(range(1, len(drawn) + 1))
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_cannot_be_made_is_reported(own_server: PostgresServer) -> None:
+    async with PostgresDatabase(own_server.dsn(), retry_s=0.2) as database:
+        own_server.stop()
+        with pytest.raises(DatabaseError) as raised:
+            await PostgresJournal(database).draw("serial")
+        assert error_status(raised.value) == 503
+        own_server.start()
+        assert await PostgresJournal(database).draw("serial") == 1
+
+
+@pytest.mark.asyncio
+async def test_steps_of_the_schema_run_once_and_in_order(postgres: PostgresServer) -> None:
+    dsn = postgres.make_database()
+    second = Migration(2, "colours", "ALTER TABLE walle.releases ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'")
+    broken = Migration(3, "broken", "CREATE TABLE walle.half (x INT); SELECT * FROM nowhere")
+    async with PostgresDatabase(dsn) as database:
+        await database.read("INSERT INTO walle.releases VALUES ('r', 1, '{}') RETURNING 1")
+    for _ in range(2):
+        async with PostgresDatabase(dsn, migrations=(*MIGRATIONS, second)) as database:
+            assert [tuple(row) for row in await database.read("SELECT * FROM walle.releases")] == [
+                ("r", 1, "{}", "red")
+            ]
+            numbers = await database.read("SELECT number, name FROM walle.migrations ORDER BY number")
+            assert [row[0] for row in numbers] == [1, 2]
+    with pytest.raises(DatabaseError, match="nowhere"):
+        await PostgresDatabase(dsn, migrations=(*MIGRATIONS, second, broken)).__aenter__()
+    async with PostgresDatabase(dsn, migrations=(*MIGRATIONS, second)) as database:
+        assert (await database.read("SELECT to_regclass('walle.half')"))[0][0] is None
+    with pytest.raises(DatabaseError, match="version 2, this walle knows 1: run the newer walle"):
+        await PostgresDatabase(dsn).__aenter__()
+
+
+@pytest.mark.asyncio
+async def test_several_processes_may_make_the_schema_at_once(postgres: PostgresServer) -> None:
+    dsn = postgres.make_database()
+    async with contextlib.AsyncExitStack() as undo:
+        opening = (undo.enter_async_context(PostgresDatabase(dsn, connections=1)) for _ in range(6))
+        databases = await asyncio.gather(*opening)
+        assert {len(await one.read("SELECT * FROM walle.migrations")) for one in databases} == {1}
+
+
+@pytest.mark.asyncio
+async def test_errors_name_the_database_without_its_password(postgres: PostgresServer) -> None:
+    secret = f"postgresql://postgres:hu%24h@/nowhere?host={postgres.folder}&password=hu$h2"
+    with pytest.raises(DatabaseError, match=r"postgresql://postgres@/nowhere\?host=.*does not exist") as raised:
+        await PostgresDatabase(secret).__aenter__()
+    assert "hu" not in str(raised.value)
+    assert (
+        without_password("postgresql://me:x@db:5432/a?sslmode=require") == "postgresql://me@db:5432/a?sslmode=require"
+    )
+    with pytest.raises(DatabaseError, match="is not open"):
+        await PostgresDatabase(secret).read("SELECT 1")
+    latin = "latin_state"
+    postgres.execute(f"CREATE DATABASE {latin} ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    with pytest.raises(DatabaseError, match="make one with ENCODING 'UTF8'"):
+        await PostgresDatabase(postgres.dsn(latin)).__aenter__()

@@ -1,0 +1,108 @@
+"""State of a node that acts alone, the release service or the monitor: its lease, its journal, and the devices.
+
+The node has the lease before it opens the journal, and waits for it as a standby. Where it loses the lease it stops.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from walle.clock import Clock
+from walle.cloud.home import CloudHome
+from walle.deploy.cloud.device_registry import DeviceRegistry
+from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.lease import MONITOR, RELEASES, LeaseKeeper, Leases, LeaseState
+from walle.deploy.cloud.sqlite_journal import SqliteJournal
+from walle.deploy.cloud.sqlite_leases import SqliteLeases
+from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
+from walle.errors import WalleError
+
+_LOG = logging.getLogger(__name__)
+
+type MakeRegistry = Callable[..., DeviceRegistry]
+
+
+class NodeState:
+    """The state while the node has its lease. `registry(clock, ...)` returns the registry of devices, not open yet."""
+
+    def __init__(self, keeper: LeaseKeeper, journal: Journal, registry: MakeRegistry) -> None:
+        self.keeper = keeper
+        self.journal = journal
+        self.registry = registry
+
+
+@contextlib.asynccontextmanager
+async def node_state(home: CloudHome, lease: str, clock: Clock) -> AsyncIterator[NodeState]:
+    """Give the state of the node that has `lease`, once it has it.
+
+    Raises:
+        JournalError: the journal cannot be opened.
+    """
+    if home.database_url:
+        from walle.deploy.cloud.postgres_database import PostgresDatabase
+        from walle.deploy.cloud.postgres_journal import PostgresJournal
+        from walle.deploy.cloud.postgres_leases import PostgresLeases
+        from walle.deploy.cloud.postgres_registry import PostgresDeviceRegistry
+
+        async with (
+            PostgresDatabase(home.database_url) as database,
+            LeaseKeeper(PostgresLeases(database), lease, clock) as keeper,
+        ):
+
+            def in_database(*args: Any, **options: Any) -> DeviceRegistry:
+                return PostgresDeviceRegistry(database, *args, grant=keeper.grant, **options)
+
+            yield NodeState(keeper, PostgresJournal(database, grant=keeper.grant), in_database)
+        return
+    path = home.monitor_db if lease == MONITOR else home.releases_db
+    async with (
+        LeaseKeeper(SqliteLeases(path), lease, clock) as keeper,
+        SqliteJournal(path, grant=keeper.grant) as journal,
+    ):
+
+        def in_file(*args: Any, **options: Any) -> DeviceRegistry:
+            return SqliteDeviceRegistry(home.devices_db, *args, **options)
+
+        yield NodeState(keeper, journal, in_file)
+
+
+async def lease_states(home: CloudHome) -> dict[str, LeaseState]:
+    """Return the leases that a node ever had, by name. Raises JournalError."""
+    async with contextlib.AsyncExitStack() as undo:
+        places: dict[str, Leases]
+        if home.database_url:
+            from walle.deploy.cloud.postgres_database import PostgresDatabase
+            from walle.deploy.cloud.postgres_leases import PostgresLeases
+
+            leases = PostgresLeases(await undo.enter_async_context(PostgresDatabase(home.database_url)))
+            places = {RELEASES: leases, MONITOR: leases}
+        else:
+            places = {RELEASES: SqliteLeases(home.releases_db), MONITOR: SqliteLeases(home.monitor_db)}
+        found = {name: await one.state(name) for name, one in places.items()}
+    return {name: state for name, state in found.items() if state is not None}
+
+
+class StopWhenLost:
+    """Stops a node when its lease is lost: `stop` runs once, here. `lost` is set before it, `close` ends the wait."""
+
+    def __init__(self, what: str, keeper: LeaseKeeper, stop: Callable[[], Awaitable[None]]) -> None:
+        self.lost = keeper.lost
+        self._what = what
+        self._stop = stop
+        self._waiting = asyncio.create_task(self._wait(), name=f"lease of the {what}")
+
+    async def _wait(self) -> None:
+        await self.lost.wait()
+        _LOG.error("the %s stops: another node may have its lease", self._what)
+        try:
+            await self._stop()
+        except WalleError as error:  # what it had not written the other node does not have
+            _LOG.warning("the %s stopped: %s", self._what, error)
+
+    async def close(self) -> None:
+        """End the wait, or wait until the node has stopped."""
+        if not self.lost.is_set():
+            self._waiting.cancel()
+        await asyncio.gather(self._waiting, return_exceptions=True)
