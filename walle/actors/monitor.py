@@ -14,5 +14,6 @@ class MonitorActor(ServiceActor):
         node = await owner.start()
         node.on_verdict = releases.verdict
         self._set_node(node)
+        await self._end_when_lost(owner.lost)
         if self.is_successor():  # the journal may lack the latest steps: a report must find the gate of its step
             await releases.set_gates()

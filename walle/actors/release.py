@@ -9,3 +9,4 @@ class ReleaseActor(ServiceActor):
         owner = ReleaseNode(self._config)
         self._undo.push_async_callback(owner.close)
         self._set_node(await owner.start(self._place.peer("gateway"), self._place.peer("monitor")))
+        await self._end_when_lost(owner.lost)

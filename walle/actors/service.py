@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import ray
 from walle.actors.node import WAIT_S, NodeActor, NodeLostError, Remote, returns_errors
 from walle.actors.process import find
 from walle.actors.processes import note_process
+from walle.clock import SystemClock
 from walle.cloud import CloudConfig
+from walle.cloud.background import in_background
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +78,16 @@ class ServiceActor(NodeActor):
     def _set_node(self, node: Any) -> None:
         self._node = node
         self._has_node.set()
+
+    async def _end_when_lost(self, lost: asyncio.Event) -> None:
+        """End this process when its node has lost its lease: its successor waits for the lease, and begins again."""
+
+        async def wait() -> None:
+            await lost.wait()
+            _LOG.error("%s has lost its lease, and ends", type(self).__name__)
+            os._exit(1)
+
+        await self._undo.enter_async_context(in_background("lease", wait, SystemClock()))
 
     async def _open_again(self) -> None:
         retry_s = _RETRY_S

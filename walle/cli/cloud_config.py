@@ -51,6 +51,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "large_files_gb": "large_files_gb",
     },
     "services": {
+        "database": "database",
         "scenarios": "scenario",
         "python": "python",
         "untrusted_authors": "untrusted_authors",

@@ -13,7 +13,7 @@ from walle.clock import Clock
 from walle.cloud.home import CloudHome
 from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.lease import MONITOR, LeaseKeeper
+from walle.deploy.cloud.lease import MONITOR, RELEASES, LeaseKeeper, Leases, LeaseState
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.sqlite_leases import SqliteLeases
 from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
@@ -66,6 +66,22 @@ async def node_state(home: CloudHome, lease: str, clock: Clock) -> AsyncIterator
             return SqliteDeviceRegistry(home.devices_db, *args, **options)
 
         yield NodeState(keeper, journal, in_file)
+
+
+async def lease_states(home: CloudHome) -> dict[str, LeaseState]:
+    """Return the leases that a node ever had, by name. Raises JournalError."""
+    async with contextlib.AsyncExitStack() as undo:
+        places: dict[str, Leases]
+        if home.database_url:
+            from walle.deploy.cloud.postgres_database import PostgresDatabase
+            from walle.deploy.cloud.postgres_leases import PostgresLeases
+
+            leases = PostgresLeases(await undo.enter_async_context(PostgresDatabase(home.database_url)))
+            places = {RELEASES: leases, MONITOR: leases}
+        else:
+            places = {RELEASES: SqliteLeases(home.releases_db), MONITOR: SqliteLeases(home.monitor_db)}
+        found = {name: await one.state(name) for name, one in places.items()}
+    return {name: state for name, state in found.items() if state is not None}
 
 
 class StopWhenLost:

@@ -12,10 +12,9 @@ from fastapi import APIRouter, Header
 
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import ReleasesPeer
+from walle.cloud.state import lease_states
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Role
 from walle.deploy.cloud.api import check_role, identify
-from walle.deploy.cloud.lease import MONITOR, RELEASES
-from walle.deploy.cloud.sqlite_leases import SqliteLeases
 from walle.errors import WalleError
 
 _ASK_S = 2.0  # for the release service: the rest is shown without it
@@ -90,13 +89,10 @@ class CloudStatus:
         return {"nodes": [dataclasses.asdict(one) for one in nodes], "processes": shown, "leases": leases, "lag": lag}
 
     async def _leases(self) -> list[dict[str, Any]]:
-        found = []
-        for name, path in ((RELEASES, self._home.releases_db), (MONITOR, self._home.monitor_db)):
-            state = await SqliteLeases(path).state(name)
-            if state is not None:
-                left_s = round(state.left_s, 1)
-                found.append({"name": name, "holder": state.holder, "fence": state.fence, "left_s": left_s})
-        return found
+        return [
+            {"name": name, "holder": state.holder, "fence": state.fence, "left_s": round(state.left_s, 1)}
+            for name, state in (await lease_states(self._home)).items()
+        ]
 
     async def _lag(self) -> dict[str, Any]:
         tunnel = self._tunnel()
