@@ -93,6 +93,8 @@ def request_of(rule: RouteRule, release_id: str) -> tuple[str, str, dict[str, An
         path = path.replace("shop.git", "shop").replace("{task}", "count").replace("{version}", "v1")
     path = path.replace("{device_id:path}", "d0").replace("{name:path}", "nobody-has-this-name")
     path = path.replace("/docs/assets/{path:path}", "/docs/assets/swagger-ui.css").replace("{address:path}", "0" * 64)
+    if path.startswith("/dashboard/tasks/shop"):
+        path = "/dashboard/tasks/shop/count"
     if path.startswith("/v1/exclusive/"):
         path = path.replace("shop.git", "shop").replace("{task}", "count").replace("{name}", "a?device=d0")
     path = path.replace("{sha256}", "0" * 64)

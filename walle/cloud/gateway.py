@@ -19,6 +19,7 @@ from walle.cloud.background import in_background
 from walle.cloud.business_app import load_app
 from walle.cloud.config import CloudConfig
 from walle.cloud.feature_routes import feature_router
+from walle.cloud.feature_samples import FeatureSamples
 from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.https import CertificateFiles
@@ -40,13 +41,22 @@ from walle.deploy.cloud.api import (
     device_router,
     identify,
     install_error_handlers,
+    profile_metrics,
     release_router,
     watch_router,
 )
 from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.audit_api import audit_router
 from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.dashboard import Pages, Shell, cookie_of, dashboard_router
+from walle.deploy.cloud.dashboard import (
+    SERIES_S,
+    DashboardSources,
+    MetricSeries,
+    Pages,
+    Shell,
+    cookie_of,
+    dashboard_router,
+)
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.exclusive_api import DeviceKey, cen_router, exclusive_router
@@ -62,7 +72,8 @@ from walle.deploy.cloud.request_audit import RequestAudit, RequestNotes
 from walle.deploy.cloud.routes import RouteGuard, RouteTable, check_routes
 from walle.deploy.cloud.signature_api import signature_router
 from walle.deploy.cloud.table_feed import TableFeed, feed_router
-from walle.deploy.cloud.targeting_api import targeting_router
+from walle.deploy.cloud.targeting_api import Targeting, targeting_router
+from walle.deploy.cloud.task_history import TaskHistory
 from walle.deploy.cloud.token_api import token_router
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
@@ -117,6 +128,8 @@ class GatewayNode:
         self._feed = TableFeed(self._answerer)
         self._tables = TablePublisher(self._feed, self._clock)
         self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
+        self._parts: dict[str, WatchedPart] = {}
+        self._series = MetricSeries()
         self._undo = contextlib.AsyncExitStack()
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
@@ -168,12 +181,13 @@ class GatewayNode:
                     self._home.uploaded.follow, self._clock, self._answerer.swap_uploaded
                 ),
                 "list of devices": functools.partial(self._note_devices, monitor),
+                "history of metrics": self._note_series,
             }
             if rules:
                 works["retention of uploads"] = self._retention.run
             for name, work in works.items():
                 await undo.enter_async_context(in_background(name, work, self._clock))
-            parts: dict[str, WatchedPart] = {
+            parts = self._parts = {
                 "tunnel": self._watch(self._tunnel),
                 "uploads": self._uploads_watch,
                 "losses": losses,
@@ -278,8 +292,6 @@ class GatewayNode:
         access, log = self._home.access, self._home.audit
         audit = RequestAudit(log)
         app.include_router(release_router(releases, monitor, access, audit))
-        shell = Shell(Pages(), self._sessions, self._clock)
-        app.include_router(dashboard_router(shell, releases, monitor, monitor, audit))
         app.include_router(signature_router(releases, access, audit))
         app.include_router(audit_router(log, access))
         app.include_router(identity_router(identities, access, audit))
@@ -287,9 +299,20 @@ class GatewayNode:
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access, identities.states))
         uploaded = self._home.uploaded
-        app.include_router(
-            targeting_router(releases, monitor, lambda: self._answerer.table, access, uploaded=lambda: uploaded.current)
+        targeting = Targeting(releases, monitor, lambda: self._answerer.table, uploaded=lambda: uploaded.current)
+        app.include_router(targeting_router(targeting, access))
+        sources = DashboardSources(
+            releases=releases,
+            outcomes=monitor,
+            devices=monitor,
+            key_states=identities.states,
+            targeting=targeting,
+            history=TaskHistory(self._home.repos),
+            features=FeatureSamples(lambda: self._uploads),
+            parts=lambda: self._parts,
+            series=lambda: self._series,
         )
+        app.include_router(dashboard_router(Shell(Pages(), self._sessions, self._clock), sources, audit))
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(trust_router(self._home.trust))
 
@@ -392,6 +415,13 @@ class GatewayNode:
         uploaded = self._home.uploaded
         if await asyncio.to_thread(uploaded.read):
             self._answerer.swap_uploaded(uploaded.current)
+
+    async def _note_series(self) -> None:
+        """Note the metrics of this gateway for the charts of the dashboard, until cancelled."""
+        while True:
+            families = [metric for part in self._parts.values() for metric in part.metrics()]
+            self._series.note(self._clock.time(), [*families, *profile_metrics(self._answerer)])
+            await self._clock.sleep(SERIES_S)
 
     async def _note_devices(self, monitor: MonitorPeer) -> None:
         """Pass on which devices sent profiles, until cancelled."""

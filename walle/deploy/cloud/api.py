@@ -504,6 +504,18 @@ def watch_router(
     return router
 
 
+def profile_metrics(answerer: Answerer) -> list[Metric]:
+    """Return the metrics of a gateway's push answers."""
+    profiles = CounterMetricFamily("walle_profiles", "Profiles checked by this gateway", labels=["kind"])
+    for kind in ("repeated", "fresh", "broken", "foreign", "asked"):
+        profiles.add_metric([kind], getattr(answerer, kind))
+    answered = CounterMetricFamily("walle_profiles_answered", "Fresh profiles that were answered with directives")
+    answered.add_metric([], answerer.answered)
+    generation = GaugeMetricFamily("walle_table_generation", "Generation of this gateway's release table")
+    generation.add_metric([], answerer.table.generation)
+    return [profiles, answered, generation]
+
+
 class _PartMetrics(Collector):
     def __init__(self, part: WatchedPart) -> None:
         self._part = part
@@ -528,13 +540,6 @@ class _Metrics(Collector):
         self._answerer = answerer
 
     def collect(self) -> list[Metric]:
-        profiles = CounterMetricFamily("walle_profiles", "Profiles checked by this gateway", labels=["kind"])
-        for kind in ("repeated", "fresh", "broken", "foreign", "asked"):
-            profiles.add_metric([kind], getattr(self._answerer, kind))
-        answered = CounterMetricFamily("walle_profiles_answered", "Fresh profiles that were answered with directives")
-        answered.add_metric([], self._answerer.answered)
-        generation = GaugeMetricFamily("walle_table_generation", "Generation of this gateway's release table")
-        generation.add_metric([], self._answerer.table.generation)
         states = GaugeMetricFamily("walle_releases", "Releases by state", labels=["state"])
         for state in ReleaseState:
             states.add_metric([state.value], sum(release.state is state for release in self._known))
@@ -563,7 +568,7 @@ class _Metrics(Collector):
         )
         for kind, count in self._alarms.items():
             alarms.add_metric([kind], count)
-        return [profiles, answered, generation, states, devices, executions, hindered, alarms]
+        return [*profile_metrics(self._answerer), states, devices, executions, hindered, alarms]
 
 
 def install_error_handlers(app: FastAPI) -> None:

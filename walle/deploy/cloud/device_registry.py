@@ -35,6 +35,12 @@ MAX_PAGE = 1_000
 MAX_FAILURES_PAGE = 100
 _MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
 _FLUSH_S = 2.0
+MAX_VALUES = 30  # of an attribute that are counted
+_TEXT = "CASE a.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(a.value AS TEXT) END"
+_KEYS = (
+    "SELECT a.key, count(*) FROM (SELECT attributes FROM devices LIMIT 2000) AS d, json_each(d.attributes) AS a"
+    " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 40"
+)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS devices (
@@ -139,7 +145,7 @@ class DeviceQuery:
     `scenarios` are those that the caller may read, None for all: other devices and tasks are not shown. The rest
     narrows the choice where it is set: `search` is a part of the id, `task` is scenario/task, `version` an active
     version, `state` the latest outcome's kind, `failing` chooses devices with failed runs of a version they reported,
-    `seen_within_s` those that were seen in these last seconds.
+    `seen_within_s` those that were seen in these last seconds. `attribute` is a key and `value` its value as text.
     """
 
     scenarios: frozenset[str] | None = None
@@ -152,6 +158,16 @@ class DeviceQuery:
     state: str = ""
     failing: bool = False
     seen_within_s: float = 0.0
+    attribute: str = ""
+    value: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class AttributeCount:
+    """An attribute's value as text, and how many devices have it."""
+
+    value: str
+    devices: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -372,6 +388,32 @@ class DeviceRegistry:
         await self.flush()
         return await asyncio.to_thread(self._failures, device_id, scenarios, task, before, limit)
 
+    async def attribute_keys(self) -> list[str]:
+        """Return attributes that devices have, the most frequent first: of a sample of the devices."""
+        await self.flush()
+        return [str(key) for key, _ in await asyncio.to_thread(self._select, _KEYS, ())]
+
+    async def attribute_counts(self, query: DeviceQuery, key: str) -> list[AttributeCount]:
+        """Return how many devices of a query have each value of an attribute, at most MAX_VALUES, most devices first.
+
+        The key `app_version` is of the profile itself.
+        """
+        await self.flush()
+        where, values = _conditions(query, self._clock.time())
+        more: tuple[str, ...]
+        if key == "app_version":
+            sql, more = f"SELECT d.app_version, count(*) FROM devices AS d WHERE {where}", ()  # noqa: S608 - as `_page`
+        else:
+            of_key = "FROM devices AS d, json_each(d.attributes) AS a WHERE"
+            sql, more = f"SELECT {_TEXT}, count(*) {of_key} {where} AND a.key = ?", (key,)
+        sql += f" GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_VALUES}"
+        rows = await asyncio.to_thread(self._select, sql, (*values, *more))
+        return [AttributeCount(str(value), count) for value, count in rows]
+
+    def _select(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        with self._lock, journal_errors(self.path):
+            return self._opened().execute(sql, values).fetchall()
+
     async def versions(self, task: str) -> list[VersionHealth]:
         """Return the versions of a task that devices have or reported last, the one of most devices first."""
         await self.flush()
@@ -553,6 +595,10 @@ def _conditions(query: DeviceQuery, now_s: float) -> tuple[str, list[Any]]:
     if query.seen_within_s:
         parts.append("d.last_seen_s >= ?")
         values.append(now_s - query.seen_within_s)
+    if query.attribute:
+        has = f"SELECT 1 FROM json_each(d.attributes) AS a WHERE a.key = ? AND {_TEXT} = ?"  # noqa: S608 - our own text
+        parts.append(f"EXISTS ({has})")
+        values += [query.attribute, query.value]
     of_task: list[str] = []
     task_values: list[Any] = []
     for condition, value in (("task", query.task), ("active", query.version), ("state", query.state)):
