@@ -72,6 +72,15 @@ class Fleet:
             ]
             await self.send(device_id, *outcomes)
 
+    async def is_noted(self, release_id: str) -> None:
+        """Return once the course of the release has a point more."""
+        before = (await self.shop.cloud.monitor.course(release_id))["points"]
+
+        async def has_more() -> bool:
+            return (await self.shop.cloud.monitor.course(release_id))["points"][-1:] != before[-1:]
+
+        await until(has_more)
+
     async def refuse(self, release_id: str, version: str, count: int) -> None:
         """Let the first devices say that their disks are full."""
         for device_id in self.ids[:count]:
@@ -106,7 +115,9 @@ async def play(shop: ShopCloud, *, devices: int = 240) -> dict[str, str]:
     await shop.until(full, "full")
     bad = await shop.release("v2", beta=0, steps=[0.5, 1.0], gate=GATE)
     await shop.until(bad, "gray")
-    await fleet.report(bad, "v2", failing=0.4, part=0.5)
+    for part in (0.03, 0.5):
+        await fleet.report(bad, "v2", failing=0.4, part=part)
+        await fleet.is_noted(bad)
     await shop.until(bad, "rolled_back")
     paused = await shop.release("v3", beta=0, steps=[0.5, 1.0], gate=GATE, policy={"app_version": ">=10"})
     await shop.until(paused, "gray")
@@ -114,11 +125,7 @@ async def play(shop: ShopCloud, *, devices: int = 240) -> dict[str, str]:
     await shop.until(paused, "paused")
     running = await shop.release("v4", beta=0, steps=[0.5, 1.0], gate={**GATE, "hold_s": 3600})
     await shop.until(running, "gray")
-    await fleet.report(running, "v4", failing=0.03, part=0.25)
-
-    async def is_saved() -> bool:
-        course = await shop.cloud.monitor.course(running)
-        return bool(course["points"]) and course["points"][-1]["installed"] > 0
-
-    await until(is_saved)
+    for part in (0.05, 0.25):
+        await fleet.report(running, "v4", failing=0.03, part=part)
+        await fleet.is_noted(running)
     return {"full": full, "bad": bad, "paused": paused, "running": running}
