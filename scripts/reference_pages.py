@@ -168,7 +168,7 @@ def _api() -> FastAPI:
     api = FastAPI()
     for router in (
         release_router(nothing, nothing, nothing),
-        targeting_router(nothing, nothing, nothing, nothing),
+        targeting_router(nothing, nothing),
         device_router(nothing, nothing),
         cen_router(nothing, nothing, nothing, nothing, nothing, nothing),
         identity_router(nothing, nothing),

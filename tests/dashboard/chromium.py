@@ -156,7 +156,7 @@ class Page:
 
     async def press(self, *keys: str, shift: bool = False) -> None:
         for key in keys:
-            code, text = KEYS.get(key, (ord(key.upper()), key))
+            code, text = KEYS[key]
             more = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift, "code": key}
             await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **more)
             await self.call("Input.dispatchKeyEvent", type="keyUp", **more)

@@ -36,4 +36,4 @@ def test_charts_have_rates_where_there_were_runs() -> None:
     assert [one["y"] for one in json.loads(rate["data"])["limits"]] == [1.0, 50.0]
     assert json.loads(coverage["data"])["marks"] == [{"x": 1.5, "label": "gray"}]
     assert "25.00 %" in rate["summary"]
-    assert charts_of({"points": []}, [], {}) == []
+    assert charts_of({"points": points[:1]}, [], {}) == []

@@ -96,6 +96,8 @@ def request_of(rule: RouteRule, release_id: str) -> tuple[str, str, dict[str, An
     path = path.replace("{group}", "market")
     if path.startswith("/v1/groups/"):
         path = path.replace("shop.git", "shop")
+    if path.startswith("/dashboard/tasks/shop"):
+        path = "/dashboard/tasks/shop/count"
     if path.startswith("/v1/exclusive/"):
         path = path.replace("shop.git", "shop").replace("{task}", "count").replace("{name}", "a?device=d0")
     path = path.replace("{sha256}", "0" * 64)

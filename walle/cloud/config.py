@@ -32,8 +32,8 @@ class CloudConfig:
     number (`walle.deploy.cloud.pull_budget`). Devices take nothing new from an answer whose timestamp is older than
     `timestamp_life_s`. With `accel_redirect`, an internal location of the nginx in front, nginx sends the whole files
     (`walle.deploy.cloud.cdn`). Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0. The
-    share `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces` (an address, or
-    "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices and
+    share `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces` (an address,
+    or "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices and
     audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it.
     """
 

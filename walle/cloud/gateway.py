@@ -20,6 +20,7 @@ from walle.cloud.business_app import load_app
 from walle.cloud.config import CloudConfig
 from walle.cloud.disk_watch import DiskWatch
 from walle.cloud.feature_routes import feature_router
+from walle.cloud.feature_samples import FeatureSamples
 from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.https import CertificateFiles
@@ -50,7 +51,15 @@ from walle.deploy.cloud.api import (
 from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.audit_api import audit_router
 from walle.deploy.cloud.cdn import cdn_app
-from walle.deploy.cloud.dashboard import Pages, Shell, cookie_of, dashboard_router
+from walle.deploy.cloud.dashboard import (
+    SERIES_S,
+    DashboardSources,
+    MetricSeries,
+    Pages,
+    Shell,
+    cookie_of,
+    dashboard_router,
+)
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.disk_space import DiskSpace
 from walle.deploy.cloud.exclusive_api import DeviceKey, cen_router, exclusive_router
@@ -63,13 +72,15 @@ from walle.deploy.cloud.large_file_store import LargeFileLimits
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
 from walle.deploy.cloud.push import Answerer, WallePush
+from walle.deploy.cloud.release_metrics import push_metrics
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.request_audit import RequestAudit, RequestNotes
 from walle.deploy.cloud.routes import RouteGuard, RouteTable, check_routes
 from walle.deploy.cloud.sightings_api import Sightings, sightings_router
 from walle.deploy.cloud.signature_api import signature_router
 from walle.deploy.cloud.table_feed import TableFeed, feed_router
-from walle.deploy.cloud.targeting_api import targeting_router
+from walle.deploy.cloud.targeting_api import Targeting, targeting_router
+from walle.deploy.cloud.task_history import TaskHistory
 from walle.deploy.cloud.token_api import token_router
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
@@ -127,6 +138,8 @@ class GatewayNode:
         self._tables = TablePublisher(self._feed, self._clock)
         self._delays = UploadDelays()
         self._durations = HttpDurations()
+        self._parts: dict[str, WatchedPart] = {}
+        self._series = MetricSeries()
         self._undo = contextlib.AsyncExitStack()
         self._status: CloudStatus | None = None
 
@@ -194,6 +207,7 @@ class GatewayNode:
                 "watch of the audit log": audit_watch.run,
                 "list of devices": functools.partial(self._note_devices, monitor),
                 "sizes of versions": self._learn_sizes,
+                "history of metrics": self._note_series,
             }
             if rules:
                 works["retention of uploads"] = self._retention.run
@@ -207,7 +221,7 @@ class GatewayNode:
                 tunnel.health,
                 lambda: self._answerer.table.generation,
             )
-            parts: dict[str, WatchedPart] = {
+            parts = self._parts = {
                 "tunnel": tunnel,
                 "uploads": self._uploads_watch,
                 "losses": losses,
@@ -328,8 +342,6 @@ class GatewayNode:
         access, log, tracer = self._home.access, self._home.audit, self._tracer
         audit = RequestAudit(log)
         app.include_router(release_router(releases, monitor, access, audit))
-        shell = Shell(Pages(), self._sessions, self._clock)
-        app.include_router(dashboard_router(shell, releases, monitor, monitor, audit))
         app.include_router(signature_router(releases, access, audit))
         app.include_router(audit_router(log, access))
         app.include_router(identity_router(identities, access, audit))
@@ -339,9 +351,20 @@ class GatewayNode:
         app.include_router(feature_router(lambda: self._uploads, access))
         app.include_router(registry_router(monitor, access, identities.states))
         uploaded = self._home.uploaded
-        app.include_router(
-            targeting_router(releases, monitor, lambda: self._answerer.table, access, uploaded=lambda: uploaded.current)
+        targeting = Targeting(releases, monitor, lambda: self._answerer.table, uploaded=lambda: uploaded.current)
+        app.include_router(targeting_router(targeting, access))
+        sources = DashboardSources(
+            releases=releases,
+            outcomes=monitor,
+            devices=monitor,
+            key_states=identities.states,
+            targeting=targeting,
+            history=TaskHistory(self._home.repos),
+            features=FeatureSamples(lambda: self._uploads),
+            parts=lambda: self._parts,
+            series=lambda: self._series,
         )
+        app.include_router(dashboard_router(Shell(Pages(), self._sessions, self._clock), sources, audit))
         app.include_router(token_router(access, authority.ca_path.read_text(), self._clock, audit))
         app.include_router(group_router(self._home.repos, access, audit))
         app.include_router(trust_router(self._home.trust))
@@ -449,6 +472,13 @@ class GatewayNode:
         uploaded = self._home.uploaded
         if await asyncio.to_thread(uploaded.read):
             self._answerer.swap_uploaded(uploaded.current)
+
+    async def _note_series(self) -> None:
+        """Note the metrics of this gateway for the charts of the dashboard, until cancelled."""
+        while True:
+            families = [metric for part in self._parts.values() for metric in part.metrics()]
+            self._series.note(self._clock.time(), [*families, *push_metrics(self._answerer)])
+            await self._clock.sleep(SERIES_S)
 
     async def _note_devices(self, monitor: MonitorPeer) -> None:
         """Pass on which devices sent profiles, until cancelled."""

@@ -23,7 +23,7 @@ from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
-from walle.deploy.cloud.targeting_api import targeting_router
+from walle.deploy.cloud.targeting_api import Targeting, targeting_router
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Profile
 
@@ -51,11 +51,13 @@ class Cloud:
         app.include_router(release_router(self.world.service, self.world.monitor, access))
         app.include_router(
             targeting_router(
-                self.world.service,
-                self.devices,
-                lambda: self.world.answerer.table,
+                Targeting(
+                    self.world.service,
+                    self.devices,
+                    lambda: self.world.answerer.table,
+                    uploaded=lambda: self.uploaded.current,
+                ),
                 access,
-                uploaded=lambda: self.uploaded.current,
             )
         )
         space = DiskSpace(folder, reserve_bytes=0)

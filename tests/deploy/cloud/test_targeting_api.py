@@ -18,7 +18,7 @@ from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
-from walle.deploy.cloud.targeting_api import WEEK_S, targeting_router
+from walle.deploy.cloud.targeting_api import WEEK_S, Targeting, targeting_router
 from walle.protocol import Attribute, Profile
 
 
@@ -36,7 +36,9 @@ class Cloud:
         self.devices = MonitorService(world.journal, clock, devices=registry)
         app = FastAPI()
         app.include_router(release_router(world.service, world.monitor, access))
-        app.include_router(targeting_router(world.service, self.devices, lambda: world.answerer.table, access))
+        app.include_router(
+            targeting_router(Targeting(world.service, self.devices, lambda: world.answerer.table), access)
+        )
         install_error_handlers(app)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://cloud")
 

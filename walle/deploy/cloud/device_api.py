@@ -10,6 +10,7 @@ from walle.deploy.cloud.api import AccessError, identify
 from walle.deploy.cloud.device_registry import (
     MAX_FAILURES_PAGE,
     MAX_PAGE,
+    AttributeCount,
     DeviceFailure,
     DevicePage,
     DeviceQuery,
@@ -21,7 +22,7 @@ from walle.protocol import MAX_ID_CHARS, OutcomeKind
 type Scenarios = frozenset[str] | None
 type KeyStates = Callable[[list[str]], Awaitable[Mapping[str, Mapping[str, Any]]]]
 """`await key_states(ids)` returns `key` (enrolled, revoked) and `certificate_until_s` of those that have a key."""
-_NO_KEY: Mapping[str, Any] = {"key": "", "certificate_until_s": None}
+NO_KEY: Mapping[str, Any] = {"key": "", "certificate_until_s": None}
 
 
 class Devices(Protocol):
@@ -29,6 +30,8 @@ class Devices(Protocol):
 
     async def devices(self, query: DeviceQuery) -> DevicePage: ...
     async def device(self, device_id: str, scenarios: Scenarios) -> KnownDevice: ...
+    async def attribute_keys(self) -> list[str]: ...
+    async def attribute_counts(self, query: DeviceQuery, key: str) -> list[AttributeCount]: ...
     async def versions(self, task: str) -> list[VersionHealth]: ...
     async def device_failures(
         self, device_id: str, scenarios: Scenarios, task: str, before: int, limit: int
@@ -71,6 +74,8 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
         state: Annotated[OutcomeKind | None, Query(description="the latest outcome that a task reported")] = None,
         failing: Annotated[bool, Query(description="only with failed runs of a version that they have")] = False,
         seen_within_s: Annotated[float, Query(ge=0, le=1e9, description="0: at any time")] = 0.0,
+        attribute: Annotated[str, Query(max_length=MAX_ID_CHARS, description="an attribute, with `value`")] = "",
+        value: Annotated[str, Query(max_length=MAX_ID_CHARS, description="its value as text, such as android")] = "",
         authorization: Authorization = "",
     ) -> dict[str, Any]:
         """List devices that the cloud has heard of, by id. The next page is `after` of the answer, "" at the end."""
@@ -85,11 +90,13 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
             state=state.value if state is not None else "",
             failing=failing,
             seen_within_s=seen_within_s,
+            attribute=attribute,
+            value=value,
         )
         found = await devices.devices(query)
         states = await key_states([device.device_id for device in found.devices])
         return {
-            "devices": [{**device.to_plain(), **states.get(device.device_id, _NO_KEY)} for device in found.devices],
+            "devices": [{**device.to_plain(), **states.get(device.device_id, NO_KEY)} for device in found.devices],
             "after": found.after,
             "total": found.total,
             "unlisted": found.unlisted,
@@ -115,6 +122,6 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
     async def show_device(device_id: str, authorization: Authorization = "") -> dict[str, Any]:
         """Show one device: profile, state of its key, tasks with active version, latest outcome and counts of runs."""
         device = await devices.device(device_id, readable(authorization))
-        return {**device.to_plain(), **(await key_states([device_id])).get(device_id, _NO_KEY)}
+        return {**device.to_plain(), **(await key_states([device_id])).get(device_id, NO_KEY)}
 
     return router

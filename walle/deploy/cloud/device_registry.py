@@ -36,6 +36,7 @@ MAX_PAGE_TASKS = 100_000  # of the devices of one page, which ends after the dev
 MAX_FAILURES_PAGE = 100
 _MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
 _FLUSH_S = 2.0
+MAX_VALUES = 30  # of an attribute that are counted
 
 
 class UnknownDeviceError(DeployError):
@@ -127,7 +128,7 @@ class DeviceQuery:
     `scenarios` are those that the caller may read, None for all: other devices and tasks are not shown. The rest
     narrows the choice where it is set: `search` is a part of the id, `task` is scenario/task, `version` an active
     version, `state` the latest outcome's kind, `failing` chooses devices with failed runs of a version they reported,
-    `seen_within_s` those that were seen in these last seconds.
+    `seen_within_s` those that were seen in these last seconds. `attribute` is a key and `value` its value as text.
     """
 
     scenarios: frozenset[str] | None = None
@@ -140,6 +141,16 @@ class DeviceQuery:
     state: str = ""
     failing: bool = False
     seen_within_s: float = 0.0
+    attribute: str = ""
+    value: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class AttributeCount:
+    """An attribute's value as text, and how many devices have it."""
+
+    value: str
+    devices: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -333,6 +344,27 @@ class DeviceRegistry(abc.ABC):
     @abc.abstractmethod
     def _profile_part(self, after: str) -> list[tuple[str, str, str, float]]:
         """Return id, app version, attributes and time of the MAX_PAGE devices after an id; blocks, in any thread."""
+
+    async def attribute_keys(self) -> list[str]:
+        """Return attributes that devices have, the most frequent first: of a sample of the devices."""
+        await self.flush()
+        return await self._attribute_keys()
+
+    async def attribute_counts(self, query: DeviceQuery, key: str) -> list[AttributeCount]:
+        """Return how many devices of a query have each value of an attribute, at most MAX_VALUES, most devices first.
+
+        The key `app_version` is of the profile itself.
+        """
+        await self.flush()
+        return [AttributeCount(str(value), count) for value, count in await self._attribute_counts(query, key)]
+
+    @abc.abstractmethod
+    async def _attribute_keys(self) -> list[str]:
+        """Return keys as `attribute_keys`."""
+
+    @abc.abstractmethod
+    async def _attribute_counts(self, query: DeviceQuery, key: str) -> list[tuple[str, int]]:
+        """Return values and counts as `attribute_counts`."""
 
     async def versions(self, task: str) -> list[VersionHealth]:
         """Return the versions of a task that devices have or reported last, the one of most devices first."""

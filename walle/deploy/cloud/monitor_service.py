@@ -16,6 +16,7 @@ from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.device_count import DeviceCount
 from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.device_registry import (
+    AttributeCount,
     DeviceFailure,
     DevicePage,
     DeviceQuery,
@@ -451,6 +452,14 @@ class MonitorService:
         if self._devices is None:
             raise UnknownDeviceError(device_id)
         return await self._devices.failures(device_id, scenarios, task=task, before=before, limit=limit)
+
+    async def attribute_keys(self) -> list[str]:
+        """Return attributes that devices have, as `DeviceRegistry.attribute_keys`."""
+        return [] if self._devices is None else await self._devices.attribute_keys()
+
+    async def attribute_counts(self, query: DeviceQuery, key: str) -> list[AttributeCount]:
+        """Return how many devices have each value of an attribute, as `DeviceRegistry.attribute_counts`."""
+        return [] if self._devices is None else await self._devices.attribute_counts(query, key)
 
     async def versions(self, task: str) -> list[VersionHealth]:
         """Return the health of each version of a task, as `DeviceRegistry.versions`."""

@@ -17,6 +17,7 @@ from walle.deploy.cloud.device_changes import Change, Report, Sighting
 from walle.deploy.cloud.device_registry import (
     MAX_FAILURES,
     MAX_PAGE,
+    MAX_VALUES,
     TASK_FIELDS,
     DevicePage,
     DeviceQuery,
@@ -211,6 +212,24 @@ class PostgresDeviceRegistry(DeviceRegistry):
         )
         return [tuple(row) for row in rows]
 
+    async def _attribute_keys(self) -> list[str]:
+        rows = await self._database.read(
+            "SELECT a.key, count(*) FROM (SELECT attributes FROM walle.devices LIMIT 2000) AS d,"
+            " jsonb_each_text(d.attributes::jsonb) AS a GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 40"
+        )
+        return [str(key) for key, _ in rows]
+
+    async def _attribute_counts(self, query: DeviceQuery, key: str) -> list[tuple[str, int]]:
+        where, values = _conditions(query, self._clock.time())
+        if key == "app_version":
+            sql = f"SELECT d.app_version, count(*) FROM walle.devices AS d WHERE {where}"  # noqa: S608 - as `_page`
+        else:
+            of_key = "FROM walle.devices AS d, jsonb_each_text(d.attributes::jsonb) AS a WHERE"
+            values.append(storable_text(key))
+            sql = f"SELECT a.value, count(*) {of_key} {where} AND a.key = ${len(values)}"
+        rows = await self._database.read(f"{sql} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_VALUES}", *values)
+        return [(value, count) for value, count in rows]
+
     async def _versions(self, task: str) -> list[tuple[str, str, int, int, int, int]]:
         rows = await self._database.read(
             "SELECT active, version, count(*), count(*) FILTER (WHERE failed > 0), sum(ok)::int8, sum(failed)::int8"
@@ -291,6 +310,10 @@ def _conditions(query: DeviceQuery, now_s: float) -> tuple[str, list[Any]]:
         parts.append(bind("d.app_version = {}", storable_text(query.app_version)))
     if query.seen_within_s:
         parts.append(bind("d.last_seen_s >= {}", now_s - query.seen_within_s))
+    if query.attribute:
+        values += [storable_text(query.attribute), storable_text(query.value)]
+        has = "SELECT 1 FROM jsonb_each_text(d.attributes::jsonb) AS a WHERE"
+        parts.append(f"EXISTS ({has} a.key = ${len(values) - 1} AND a.value = ${len(values)})")
     of_task: list[str] = []
     for condition, value in (("task", query.task), ("active", query.version), ("state", query.state)):
         if value:

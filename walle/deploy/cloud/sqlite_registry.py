@@ -13,6 +13,7 @@ from walle.deploy.cloud.device_changes import Change
 from walle.deploy.cloud.device_registry import (
     MAX_FAILURES,
     MAX_PAGE,
+    MAX_VALUES,
     TASK_FIELDS,
     DevicePage,
     DeviceQuery,
@@ -24,6 +25,11 @@ from walle.deploy.cloud.device_registry import (
 from walle.deploy.cloud.journal import JournalError, journal_errors
 
 _LOG = logging.getLogger(__name__)
+_TEXT = "CASE a.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(a.value AS TEXT) END"
+_KEYS = (
+    "SELECT a.key, count(*) FROM (SELECT attributes FROM devices LIMIT 2000) AS d, json_each(d.attributes) AS a"
+    " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 40"
+)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS devices (
@@ -160,6 +166,24 @@ class SqliteDeviceRegistry(DeviceRegistry):
         query = f"SELECT {', '.join(TASK_FIELDS)} FROM tasks WHERE device_id = ? ORDER BY task"  # noqa: S608 - ours
         return known_device(row, db.execute(query, (row[0],)).fetchall(), scenarios)
 
+    async def _attribute_keys(self) -> list[str]:
+        return [str(key) for key, _ in await asyncio.to_thread(self._select, _KEYS, ())]
+
+    async def _attribute_counts(self, query: DeviceQuery, key: str) -> list[tuple[str, int]]:
+        where, values = _conditions(query, self._clock.time())
+        more: tuple[str, ...] = ()
+        if key == "app_version":
+            sql = f"SELECT d.app_version, count(*) FROM devices AS d WHERE {where}"  # noqa: S608 - as `_read_page`
+        else:
+            of_key = "FROM devices AS d, json_each(d.attributes) AS a WHERE"
+            sql, more = f"SELECT {_TEXT}, count(*) {of_key} {where} AND a.key = ?", (key,)
+        sql += f" GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MAX_VALUES}"
+        return await asyncio.to_thread(self._select, sql, (*values, *more))
+
+    def _select(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        with self._lock, journal_errors(self.path):
+            return self._opened().execute(sql, values).fetchall()
+
     async def _versions(self, task: str) -> list[tuple[str, str, int, int, int, int]]:
         return await asyncio.to_thread(self._read_versions, task)
 
@@ -214,6 +238,10 @@ def _conditions(query: DeviceQuery, now_s: float) -> tuple[str, list[Any]]:
     if query.seen_within_s:
         parts.append("d.last_seen_s >= ?")
         values.append(now_s - query.seen_within_s)
+    if query.attribute:
+        has = f"SELECT 1 FROM json_each(d.attributes) AS a WHERE a.key = ? AND {_TEXT} = ?"  # noqa: S608 - our own text
+        parts.append(f"EXISTS ({has})")
+        values += [query.attribute, query.value]
     of_task: list[str] = []
     task_values: list[Any] = []
     for condition, value in (("task", query.task), ("active", query.version), ("state", query.state)):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from walle.deploy.cloud.access import Identifier, Role
+from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.api import AccessError, Releases, check_role, identify
 from walle.deploy.cloud.device_api import Scenarios
 from walle.deploy.cloud.device_registry import KnownDevice, Reach
@@ -42,18 +42,74 @@ class PreviewBody(BaseModel):
     seen_within_s: float = Field(default=WEEK_S, gt=0, le=1e9, description="of devices seen in these last seconds")
 
 
-def targeting_router(
-    releases: Releases,
-    devices: TargetedDevices,
-    table: Callable[[], ReleaseTable],
-    access: Identifier,
-    *,
-    uploaded: Callable[[], UploadedTables] = UploadedTables,
-) -> APIRouter:
-    """Return /v1/explain and /v1/preview, which need the role `reader`.
+class Targeting:
+    """Explanations and previews for a caller: for the routes of the API and for the pages of the dashboard.
 
     `table` and `uploaded` return the release table and the uploaded attributes by which this gateway answers.
     """
+
+    def __init__(
+        self,
+        releases: Releases,
+        devices: TargetedDevices,
+        table: Callable[[], ReleaseTable],
+        *,
+        uploaded: Callable[[], UploadedTables] = UploadedTables,
+    ) -> None:
+        self._releases = releases
+        self._devices = devices
+        self._table = table
+        self._uploaded = uploaded
+
+    async def explain(self, identity: Identity, device_id: str, task: str = "") -> dict[str, Any]:
+        """Return why a device gets what it gets; see the route /v1/explain. Raises AccessError, UnknownDeviceError."""
+        scenarios = identity.readable_scenarios()
+        if scenarios is not None and not scenarios:
+            raise AccessError(403, f"{identity.name} does not have the role reader in any scenario")
+        device = await self._devices.device(device_id, scenarios)
+        has = {one.task: one.active for one in device.tasks if one.active}
+        profile = Profile(device.device_id, device.app_version, device.attributes, has)
+        joined = self._uploaded().explain(profile)
+        found = explain(self._table(), joined, await self._releases.all(), scenarios)
+        return {
+            "device_id": printable(device.device_id),
+            "app_version": printable(device.app_version),
+            "last_seen_s": device.last_seen_s,
+            "tasks": [one.to_plain() for one in found if task in ("", one.task)],
+        }
+
+    async def preview(self, identity: Identity, body: PreviewBody) -> dict[str, Any]:
+        """Return how many devices a policy reaches; see the route /v1/preview. Raises AccessError, RuleError."""
+        check_role(identity, body.scenario, Role.READER)
+        policy = await self._releases.typed_policy(Policy(body.app_version, body.rule))
+        terms = policy.compiled().terms[:MAX_TERMS] if policy.rule else ()
+        alone = [Policy(rule=unparse(term), columns=policy.columns) for term in terms]
+        met = [
+            release
+            for release in await self._releases.all()
+            if release.request.scenario == body.scenario
+            and body.task in ("", release.request.task)
+            and not release.state.terminal
+        ][:MAX_MET]
+        policies = [policy, *alone, *(release.request.policy for release in met)]
+        reach = await self._devices.reach(policies, body.seen_within_s)
+        shared = reach.shared[1 + len(alone) :]
+        return {
+            "policy": policy.to_plain(),
+            "kind": policy.tier.words,
+            "seen": reach.seen,
+            "reached": reach.taken[0],
+            "is_full": reach.is_full,
+            "terms": [
+                {"term": term.rule, "reached": count}
+                for term, count in zip(alone, reach.taken[1 : 1 + len(alone)], strict=True)
+            ],
+            "meets": [_met(release, policy, count) for release, count in zip(met, shared, strict=True) if count],
+        }
+
+
+def targeting_router(targeting: Targeting, access: Identifier) -> APIRouter:
+    """Return /v1/explain and /v1/preview, which need the role `reader`."""
     router = APIRouter(tags=["releases"])
 
     @router.get("/v1/explain/{device_id:path}")
@@ -68,20 +124,7 @@ def targeting_router(
         It is what the gateway answers to the latest profile that the cloud keeps of the device: of large profiles the
         first attributes. A device of which you may read no task is unknown.
         """
-        identity = identify(access, authorization)
-        scenarios = identity.readable_scenarios()
-        if scenarios is not None and not scenarios:
-            raise AccessError(403, f"{identity.name} does not have the role reader in any scenario")
-        device = await devices.device(device_id, scenarios)
-        has = {one.task: one.active for one in device.tasks if one.active}
-        profile = Profile(device.device_id, device.app_version, device.attributes, has)
-        found = explain(table(), uploaded().explain(profile), await releases.all(), scenarios)
-        return {
-            "device_id": printable(device.device_id),
-            "app_version": printable(device.app_version),
-            "last_seen_s": device.last_seen_s,
-            "tasks": [one.to_plain() for one in found if task in ("", one.task)],
-        }
+        return await targeting.explain(identify(access, authorization), device_id, task)
 
     @router.post("/v1/preview")
     async def preview(body: PreviewBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
@@ -90,32 +133,7 @@ def targeting_router(
         Counted are the devices that the cloud keeps, at most 50,000: `is_full` says that there are more. `goes_first`
         says of a release that it meets whether a new release of this policy would go before it.
         """
-        identity = identify(access, authorization)
-        check_role(identity, body.scenario, Role.READER)
-        policy = await releases.typed_policy(Policy(body.app_version, body.rule))
-        terms = policy.compiled().terms[:MAX_TERMS] if policy.rule else ()
-        alone = [Policy(rule=unparse(term), columns=policy.columns) for term in terms]
-        met = [
-            release
-            for release in await releases.all()
-            if release.request.scenario == body.scenario
-            and body.task in ("", release.request.task)
-            and not release.state.terminal
-        ][:MAX_MET]
-        reach = await devices.reach([policy, *alone, *(release.request.policy for release in met)], body.seen_within_s)
-        shared = reach.shared[1 + len(alone) :]
-        return {
-            "policy": policy.to_plain(),
-            "kind": policy.tier.words,
-            "seen": reach.seen,
-            "reached": reach.taken[0],
-            "is_full": reach.is_full,
-            "terms": [
-                {"term": term.rule, "reached": count}
-                for term, count in zip(alone, reach.taken[1 : 1 + len(alone)], strict=True)
-            ],
-            "meets": [_met(release, policy, count) for release, count in zip(met, shared, strict=True) if count],
-        }
+        return await targeting.preview(identify(access, authorization), body)
 
     return router
 

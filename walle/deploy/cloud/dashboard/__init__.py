@@ -1,8 +1,19 @@
 """Dashboard of a cloud: pages for people, rendered by the gateway (docs/how-to/dashboard.md)."""
 
+from walle.deploy.cloud.dashboard.metric_series import SERIES_S, MetricSeries
 from walle.deploy.cloud.dashboard.pages import Pages
 from walle.deploy.cloud.dashboard.router import dashboard_router
 from walle.deploy.cloud.dashboard.sessions import Sessions, cookie_of
 from walle.deploy.cloud.dashboard.shell import Shell
+from walle.deploy.cloud.dashboard.sources import DashboardSources
 
-__all__ = ["Pages", "Sessions", "Shell", "cookie_of", "dashboard_router"]
+__all__ = [
+    "SERIES_S",
+    "DashboardSources",
+    "MetricSeries",
+    "Pages",
+    "Sessions",
+    "Shell",
+    "cookie_of",
+    "dashboard_router",
+]

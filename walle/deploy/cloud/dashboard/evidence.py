@@ -49,7 +49,7 @@ def charts_of(
 ) -> list[dict[str, Any]]:
     """Return the charts of a release: its coverage, and its failure rate beside that of a good and of a bad version."""
     points = course.get("points", [])
-    if not points:
+    if len(points) < 2:
         return []
     x = [point["at_s"] for point in points]
     marks = [{"x": one["at_s"], "label": one["state"]} for one in history if x[0] <= one["at_s"] <= x[-1]]

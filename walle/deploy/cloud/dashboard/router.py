@@ -3,15 +3,19 @@
 from fastapi import APIRouter
 from fastapi.responses import RedirectResponse
 
-from walle.deploy.cloud.api import Outcomes, Releases
 from walle.deploy.cloud.audit import Audit
+from walle.deploy.cloud.dashboard.device_pages import device_page_router
+from walle.deploy.cloud.dashboard.feature_pages import feature_page_router
 from walle.deploy.cloud.dashboard.login_pages import login_router
+from walle.deploy.cloud.dashboard.metric_pages import metric_page_router
 from walle.deploy.cloud.dashboard.release_pages import ReleasePages, release_page_router
 from walle.deploy.cloud.dashboard.shell import Shell
-from walle.deploy.cloud.device_api import Devices
+from walle.deploy.cloud.dashboard.sources import DashboardSources
+from walle.deploy.cloud.dashboard.targeting_pages import targeting_page_router
+from walle.deploy.cloud.dashboard.task_pages import task_page_router
 
 
-def dashboard_router(shell: Shell, releases: Releases, outcomes: Outcomes, devices: Devices, log: Audit) -> APIRouter:
+def dashboard_router(shell: Shell, sources: DashboardSources, log: Audit) -> APIRouter:
     """Return the routes of the dashboard, and that of `/`, which leads to it."""
     router = APIRouter(include_in_schema=False)
 
@@ -19,7 +23,15 @@ def dashboard_router(shell: Shell, releases: Releases, outcomes: Outcomes, devic
     async def root() -> RedirectResponse:
         return RedirectResponse("/dashboard", 303)
 
-    pages = ReleasePages(shell, releases, outcomes, devices.versions, log)
+    pages = ReleasePages(shell, sources.releases, sources.outcomes, sources.devices.versions, log)
     router.include_router(login_router(shell, log))
     router.include_router(release_page_router(shell, pages))
+    for make in (
+        device_page_router,
+        targeting_page_router,
+        task_page_router,
+        feature_page_router,
+        metric_page_router,
+    ):
+        router.include_router(make(shell, sources))
     return router

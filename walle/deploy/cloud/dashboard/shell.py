@@ -19,7 +19,14 @@ from walle.deploy.cloud.dashboard.sessions import Session, Sessions
 from walle.errors import WalleError
 from walle.protocol import ProtocolError
 
-NAVIGATION = (("releases", "/dashboard", "Releases"),)
+NAVIGATION = (
+    ("releases", "/dashboard", "Releases"),
+    ("devices", "/dashboard/devices", "Devices"),
+    ("targeting", "/dashboard/targeting", "Targeting"),
+    ("tasks", "/dashboard/tasks", "Tasks"),
+    ("features", "/dashboard/features", "Features"),
+    ("metrics", "/dashboard/metrics", "Metrics"),
+)
 TICK_S = 1.0  # interval at which a live part is rendered again
 _SAME_SITE = ("", "same-origin", "none")  # of Sec-Fetch-Site; "" by a client that is not a browser
 _MAX_FIELDS = 50

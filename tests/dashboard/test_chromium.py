@@ -1,0 +1,227 @@
+"""The dashboard in a real browser: keyboard, names for screen readers, a phone, the dark, a cloud that goes away."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import pytest_asyncio
+
+from tests.dashboard.chromium import PHONE, Browser, Page, chromium, chromium_path
+from tests.dashboard.fleet import play
+from tests.sim.shop_cloud import ShopCloud, shop_cloud
+from walle.cloud import Cloud
+from walle.deploy.cloud.access import Role
+from walle.deploy.cloud.dashboard.sessions import COOKIE
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(chromium_path() is None, reason="there is no chromium on PATH"),
+]
+AXE = Path(__file__).with_name("axe-4.14.1.min.js")
+
+
+class World(NamedTuple):
+    shop: ShopCloud
+    browser: Browser
+    ids: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return self.shop.cloud.address.url
+
+    def token(self, name: str, role: Role = Role.RELEASER) -> str:
+        return self.shop.cloud.gateway._home.access.add(name, {"shop": role})
+
+    @contextlib.asynccontextmanager
+    async def person(
+        self, name: str, *, size: tuple[int, int] = (1280, 900), dark: bool = False
+    ) -> AsyncIterator[Page]:
+        """Open a page of a person who is logged in; at its end nothing was complained of."""
+        begun = self.shop.cloud.gateway._sessions.begin(self.token(name))
+        assert begun is not None
+        async with self.browser.page(size=size, dark=dark) as page:
+            await page.call(
+                "Network.setCookie", name=COOKIE, value=begun[1], url=f"{self.url}/dashboard", httpOnly=True
+            )
+            yield page
+            assert page.complaints == []
+            assert page.dialogs == []
+            assert {one.split("/")[2] for one in page.requested if one.startswith("http")} <= {self.url.split("/")[2]}
+
+    def release(self, kind: str) -> str:
+        return f"{self.url}/dashboard/releases/{self.ids[kind]}"
+
+    def pages(self) -> list[str]:
+        paths = [
+            "",
+            f"/releases/{self.ids['bad']}",
+            f"/releases/{self.ids['paused']}",
+            f"/releases/{self.ids['running']}/confirm/rollback",
+            "/devices?by=model",
+            "/device/phone-0001",
+            "/targeting?scenario=shop&rule=&app_version=%3E%3D10.1&device=phone-0001",
+            "/tasks/shop/count",
+            "/features",
+        ]
+        return [f"{self.url}/dashboard{path}" for path in paths]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    async with shop_cloud(tmp_path_factory.mktemp("world"), outlived=True) as shop, chromium() as browser:
+        yield World(shop, browser, await play(shop))
+
+
+async def test_a_release_is_rolled_back_by_keyboard_alone(world: World) -> None:
+    token = world.token("kim")
+    async with world.browser.page() as page:
+        await page.go(world.release("running"))
+        await page.until("document.activeElement.id === 'token'")
+        await page.type(token)
+        await page.press("Enter")
+        await page.until("document.querySelector('#live h1')")
+        assert await page.run("document.querySelector('#live h1').innerText") == "shop/count v4 gray"
+        await page.press("Tab")
+        assert await page.run("document.activeElement.innerText") == "Skip to the content"
+        await page.tab_to("Pause")
+        assert await page.run("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        await page.press("Enter")
+        await page.until("document.title.startsWith('Pause ')")
+        await page.tab_to("Cancel")
+        await page.press("Enter")
+        await page.until("document.querySelector('#live h1')")
+        await page.tab_to("Pause")
+        await page.press("Enter")
+        await page.until("document.title.startsWith('Pause ')")
+        await page.tab_to("Pause")
+        await page.press("Enter")
+        await page.until("document.body.innerText.includes('You paused the release.')")
+        await page.tab_to("Resume")
+        await page.press("Enter")
+        await page.until("document.title.startsWith('Resume ')")
+        await page.tab_to("Resume")
+        await page.press("Enter")
+        await page.until("document.body.innerText.includes('You resumed the release.')")
+        await page.go(world.release("bad"))
+        summary = "KeyError"
+        for _ in range(60):
+            await page.press("Tab")
+            if await page.run(f"document.activeElement.innerText.startsWith({summary!r})"):
+                break
+        await page.press("Enter")
+        await page.until("document.querySelector('details.failure[open] pre').innerText.includes('main.py')")
+        assert page.dialogs == []
+
+
+async def test_axe_finds_nothing_serious_in_light_dark_and_on_a_phone(world: World) -> None:
+    axe = AXE.read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for size, dark in (((1280, 900), False), (PHONE, True)):
+        async with world.person(f"axel-{dark}", size=size, dark=dark) as page:
+            for url in world.pages():
+                await page.go(url)
+                await page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+                await page.run(f"(() => {{ {axe}\n }})()")
+                answer = json.loads(
+                    await page.run("axe.run(document, {resultTypes: ['violations']}).then((r) => JSON.stringify(r))")
+                )
+                serious = [
+                    f"{one['id']}: {one['help']}: {[node['html'][:160] for node in one['nodes'][:3]]}"
+                    for one in answer["violations"]
+                    if one["impact"] in ("serious", "critical")
+                ]
+                if serious:
+                    found[f"{url} dark={dark}"] = serious
+                width = await page.run("document.documentElement.scrollWidth")
+                assert width <= size[0], (url, width)
+                background = await page.run("getComputedStyle(document.body).backgroundColor")
+                assert (background == "rgb(20, 24, 29)") is dark
+    assert not found, json.dumps(found, indent=1)
+
+
+async def test_a_hostile_author_and_device_script_no_page(world: World) -> None:
+    async with world.person("hal") as page:
+        for url in world.pages():
+            await page.go(url)
+            await page.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+            assert await page.run("document.querySelectorAll('main img').length") == 0
+        await page.go(world.release("bad"))
+        assert "onerror=alert(1)" in await page.run(
+            "document.querySelector('details.failure pre:last-of-type').textContent"
+        )
+    # And were it written as HTML, the policy would keep it from running.
+    async with world.browser.page() as page:
+        await page.go(f"{world.url}/dashboard/login")
+        await page.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"document.title = 1\">')")
+        await page.run(
+            "(() => { const s = document.createElement('script'); s.textContent = 'document.title = 2';"
+            " document.body.append(s); })()"
+        )
+        await page.until("document.images.length && document.images[0].complete")
+        assert await page.run("document.title") == "Log in – Walle"
+        assert any("Content Security Policy" in one for one in page.complaints)
+
+
+async def test_two_people_see_what_the_other_does_at_once(world: World) -> None:
+    async with world.person("anna") as anna, world.person("bert") as bert:
+        for page in (anna, bert):
+            await page.go(f"{world.release('running')}/confirm/pause")
+        await anna.run("document.querySelector('button.pause').click()")
+        await anna.until("document.body.innerText.includes('You paused the release.')")
+        await bert.run("document.querySelector('button.pause').click()")
+        await bert.until("document.querySelector('[role=alert]')?.innerText.includes('Nothing was done')")
+        assert "anna (pause)" in await bert.run("document.querySelector('[role=alert]').innerText")
+        bert.complaints.clear()  # of the status 409
+        await bert.run("document.querySelector('a.resume').click()")
+        await bert.until("document.querySelector('button.resume')")
+        # A part that a person has opened stays open, and the page follows without a reload.
+        await anna.run("document.querySelector('details.failure').open = true")
+        await anna.run("document.querySelector('details.failure').isTheSame = true")
+        await bert.run("document.querySelector('button.resume').click()")
+        await anna.until("document.querySelector('#live h1 .state').innerText === 'gray'")
+        assert await anna.run("document.querySelector('details.failure').isTheSame")
+        assert await anna.run("document.querySelector('details.failure').open")
+
+
+async def test_a_cloud_that_goes_away_and_comes_back_is_noticed(tmp_path: Path, world: World) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with contextlib.AsyncExitStack() as undo:
+        shop = await undo.enter_async_context(shop_cloud(tmp_path, outlived=True, http_port=port))
+        await shop.push("v1")
+        release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+        config = dataclasses.replace(shop.cloud.config)
+        token = shop.cloud.home.admin_token
+        page = await undo.enter_async_context(world.browser.page())
+        url = shop.cloud.address.url
+        await page.go(f"{url}/dashboard/releases/{release_id}")
+        await page.until("document.getElementById('token')")
+        await page.run(f"document.getElementById('token').value = {token!r}")
+        await page.run("document.querySelector('button').click()")
+        await page.until("document.querySelector('#live h1')")
+        await shop.cloud.gateway.close()
+        await page.until("!document.getElementById('connection').hidden")
+        await shop.releases.__aexit__(None, None, None)
+        await shop.cloud.__aexit__(None, None, None)
+        again = await undo.enter_async_context(Cloud(config))
+        await page.until("document.getElementById('connection').hidden")
+        await again.releases.rollback(release_id, "someone else", "while you looked")
+        await page.until("document.querySelector('#live h1 .state').innerText === 'rolled back'")
+
+
+async def test_a_link_from_elsewhere_finds_the_session_and_a_late_one_the_login(world: World) -> None:
+    async with world.person("lena") as page:
+        await page.go(f"{world.url}/dashboard/login?next=%2Fdashboard%2Fdevices")
+        await page.until("location.pathname === '/dashboard/devices'")
+        await page.go(world.release("running"))
+        world.shop.cloud.gateway._home.access.revoke("lena")
+        await page.until("location.pathname === '/dashboard/login'")
+        page.complaints.clear()  # of the status 401
+    await asyncio.sleep(0)

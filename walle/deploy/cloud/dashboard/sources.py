@@ -1,0 +1,39 @@
+"""Sources of what the dashboard shows: the gateway's parts and peers, as interfaces."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from walle.deploy.cloud.access import Identity
+from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
+from walle.deploy.cloud.dashboard.metric_series import MetricSeries
+from walle.deploy.cloud.device_api import Devices, KeyStates
+from walle.deploy.cloud.targeting_api import Targeting
+from walle.deploy.cloud.task_history import TaskHistory
+
+
+class Features(Protocol):
+    """Methods of `walle.cloud.feature_samples.FeatureSamples` that the pages call."""
+
+    async def latest(
+        self, identity: Identity, *, task: str, device: str, count: int
+    ) -> tuple[list[dict[str, Any]], int]: ...
+    async def since(
+        self, identity: Identity, *, task: str, device: str, after: int
+    ) -> tuple[list[dict[str, Any]], int]: ...
+    async def losses(self, device_id: str) -> list[dict[str, Any]]: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DashboardSources:
+    """All that pages read. `parts` are those that /healthz and /metrics show, `series` their numbers of an hour."""
+
+    releases: Releases
+    outcomes: Outcomes
+    devices: Devices
+    key_states: KeyStates
+    targeting: Targeting
+    history: TaskHistory
+    features: Features
+    parts: Callable[[], Mapping[str, WatchedPart]]
+    series: Callable[[], MetricSeries]
