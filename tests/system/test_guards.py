@@ -56,7 +56,4 @@ async def test_a_slow_version_is_rolled_back_and_the_reason_names_the_guard(
         as_admin = {"WALLE_TOKEN": shop.cloud.home.admin_token}
         text = (await asyncio.to_thread(CliRunner().invoke, app, command, env=as_admin)).stdout
         assert "guard latency_ms < 2x: bad; medians" in text
-        metrics = (await shop.http.get("/metrics")).text
-        labels = f'release="{second}",state="bad",task="shop/count"'
-        assert f'walle_release_guard_state{{guard="latency_ms < 2x",{labels}}} 1.0' in metrics
         await asyncio.gather(*(user.until(lambda user=user: user.has("v1")) for user in users))  # type: ignore[misc]
