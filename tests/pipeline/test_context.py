@@ -336,3 +336,43 @@ async def test_load_loads_the_parts_of_the_libraries_that_the_code_names(tmp_pat
         assert not {"np.reductions", "np.signals", "cv.warp"} & set(before)
         await run(vm)
         assert await vm.call("look") == before
+
+
+@pytest.mark.asyncio
+async def test_metrics_of_a_run_are_in_its_result_and_wrong_ones_name_what_is_wrong(make: Make) -> None:
+    vm = make("""
+        import walle.np as np
+
+        def execute(ctx, trigger):
+            ctx.metric("confidence", 1)
+            ctx.metric("confidence", np.float32(0.5))
+            ctx.metric("found", True)
+            errors = []
+            wrong = [("Bad", 1), ("", 1), ("_a", 1), ("a" * 65, 1), ("latency_ms", 1), (7, 1), ("x", "1"), ("x", None),
+                     ("x", float("nan")), ("x", 10**400), ("x", [1])]
+            for name, value in wrong:
+                try:
+                    ctx.metric(name, value)
+                except Exception as error:
+                    errors.append(str(error))
+            for number in range(20):
+                try:
+                    ctx.metric(f"m{number}", number)
+                except Exception as error:
+                    errors.append(str(error))
+                    break
+            return errors
+    """)
+    result = await run(vm)
+    assert result["metrics"] == {
+        "confidence": 0.5,
+        "found": 1.0,
+        **{f"m{number}": float(number) for number in range(14)},
+    }
+    errors = result["output"]
+    assert len(errors) == 12
+    assert "'Bad' is not a metric's name (lower-case letters" in errors[0]
+    assert "the device's own" in errors[4]
+    assert errors[6] == "the metric x must be a finite number, is '1'"
+    assert errors[-1] == "the metric m14 is one too many: a run may report 16"
+    assert "metrics" in await run(vm)  # nothing of a run stays for the next

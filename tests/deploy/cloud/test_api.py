@@ -350,3 +350,13 @@ async def test_the_evidence_of_the_gate_is_shown(gateway: Gateway) -> None:
     assert (after["stage"], after["new"]) == (shown["stage"], shown["new"])  # it stays for those who ask why
     assert (await gateway.get("/v1/releases/none/evidence")).status_code == 404
     assert (await gateway.client.get(f"/v1/releases/{release_id}/evidence")).status_code == 401
+
+
+@pytest.mark.asyncio
+async def test_a_release_has_guards_and_a_wrong_one_is_refused_by_name(gateway: Gateway) -> None:
+    gate = {"guards": ["latency_ms<1.2x", "confidence > 0.6"], "device_silence_s": 3600}
+    created = (await gateway.post("/v1/releases", {**BODY, "gate": gate})).json()
+    assert created["request"]["gate"]["guards"] == ["latency_ms < 1.2x", "confidence > 0.6"]
+    wrong = await gateway.post("/v1/releases", {**BODY, "version": "v2", "gate": {"guards": ["latency_ms < 1x"]}})
+    assert 400 <= wrong.status_code < 500
+    assert "guard 'latency_ms < 1x': 1x is not above 1x: an equal version would be outside of it" in wrong.text

@@ -9,10 +9,11 @@ import pytest_asyncio
 from walle.clock import ManualClock
 from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.monitor_service import MonitorService, Totals
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.step import Step
-from walle.protocol import Outcome, OutcomeBatch, OutcomeKind
+from walle.protocol import Metric, Outcome, OutcomeBatch, OutcomeKind
 
 TASK = "shop/ipv"
 
@@ -356,3 +357,67 @@ async def test_evidence_of_before_begins_its_step_again(journal: Journal) -> Non
     totals = await second.totals("r1")
     assert (totals.ok, totals.failed, totals.stage_devices) == (5, 1, 0)
     await second.close()
+
+
+@pytest.mark.asyncio
+async def test_an_error_on_one_release_stops_neither_the_others_nor_the_saving(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, recorder = ManualClock(), VerdictRecorder()
+    gate = Gate(settle_s=10.0, p_good=0.3, p_bad=0.9, alpha=0.4, beta=0.4)
+    async with MonitorService(journal, clock, flush_s=1.0) as service:
+        service.on_verdict = recorder
+        for release in ("r1", "r2"):
+            await service.watch(_step("gray 1.0", release, gate=gate))
+            await service.take(_batch(f"b {release}", OutcomeKind.RUN, 3, 0, release=release))
+        tick = Monitor.tick
+
+        def fail_for_the_first(monitor: Monitor, now_s: float) -> bool:
+            if monitor.step.release == "r1":
+                raise ZeroDivisionError("a fault of the monitor")
+            return tick(monitor, now_s)
+
+        monkeypatch.setattr(Monitor, "tick", fail_for_the_first)
+        while (await service.totals("r2")).stage_devices == 0:
+            await clock.advance(5.0)
+        assert "the evidence on release r1 could not be judged" in caplog.text
+        while "r2" not in await journal.evidence():
+            await clock.advance(5.0)
+
+
+@pytest.mark.asyncio
+async def test_profiles_and_reports_of_other_tasks_say_that_a_device_lives(journal: Journal) -> None:
+    service = _service(journal)
+    clock = ManualClock()
+    service._clock = clock
+    gate = Gate(device_silence_s=100.0, hold_s=10_000.0)
+    await service.watch(_step("gray 1.0", gate=gate))
+    for device in ("by profile", "by report", "silent"):
+        await service.take(_batch(f"b {device}", OutcomeKind.RUN, 10, 0, device=device))
+    await clock.advance(50.0)
+    await service.note_profiles({"by profile": b"{}"})
+    other = Outcome(task="shop/other", version="v1", release="", kind=OutcomeKind.RUN, ok=1)
+    await service.take(OutcomeBatch("by report", "b", (other,)))
+    await service.flush()
+    again = _service(journal)
+    await again.start()
+    for one in (service, again):
+        one._clock = clock
+    await clock.advance(60.0)
+    for one in (service, again):
+        await one._tick()
+        silent = (await one.evidence("r1"))["silent"]
+        assert (silent["alone"], silent["silent_alone"]) == (3, 1)
+    await again.close()
+
+
+@pytest.mark.asyncio
+async def test_totals_have_the_guards_also_after_the_release(journal: Journal) -> None:
+    service = _service(journal)
+    await service.watch(_step("gray 1.0", gate=Gate(guards=("latency_ms < 5",))))
+    ran = dataclasses.replace(_batch("b", OutcomeKind.RUN, 10).outcomes[1], metrics=(Metric("latency_ms", 10, 4.0),))
+    await service.take(OutcomeBatch("d1", "b1", (_batch("b", OutcomeKind.INSTALLED).outcomes[0], ran)))
+    for _ in range(2):
+        (guard,) = (await service.totals("r1")).guards
+        assert (guard["guard"], guard["state"], guard["new"], guard["devices"]) == ("latency_ms < 5", "open", 4.0, 1)
+        await service.unwatch("r1")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.device.outcomes import OutcomeReport, device_groups
-from walle.protocol import Alarm, Attribute, Failure, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
+from walle.protocol import Alarm, Attribute, Failure, Metric, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
 
 
 def _report(max_keys: int = 1000) -> OutcomeReport:
@@ -198,3 +198,56 @@ def test_a_report_names_the_groups_of_its_device_within_the_bounds_of_the_cloud(
     batch = report.take_batch()
     assert batch is not None
     assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()).encode())).groups == groups
+
+
+def test_the_metrics_of_runs_are_a_median_latency_and_means_and_begin_again_with_each_report() -> None:
+    report = OutcomeReport("d1")
+    for latency_ms, found in ((1.0, 2.0), (3.0, 4.0), (1_000.0, 9.0)):
+        report.count_run("shop/ipv", "v1", "r1", metrics={"latency_ms": latency_ms, "found": found})
+    report.count_run("shop/ipv", "v1", "r1", Failure(error_type="E", error="E: x"))
+    report.count_run("shop/ipv", "v2", "r2")
+    batch = report.take_batch()
+    assert batch is not None
+    assert OutcomeBatch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+    first, second = batch.outcomes
+    assert first.metrics == (Metric("latency_ms", 3, 3.0), Metric("found", 3, 5.0))
+    assert second.metrics == ()
+    report.confirm(batch.batch_id)
+    report.count_run("shop/ipv", "v1", "r1", metrics={"found": 1.0})
+    later = report.take_batch()
+    assert later is not None
+    assert later.outcomes[0].metrics == (Metric("found", 1, 1.0),)
+
+
+def test_metrics_are_bounded() -> None:
+    report = OutcomeReport("d1")
+    for number in range(200):
+        report.count_run("a/b", "v1", "r1", metrics={"latency_ms": float(number), f"m{number}": 1e308})
+    batch = report.take_batch()
+    assert batch is not None
+    (outcome,) = batch.outcomes
+    assert len(outcome.metrics) == Outcome.MAX_METRICS
+    assert outcome.metrics[0] == Metric("latency_ms", 200, 167.5)  # of the latest 64
+    assert outcome.metrics[1].value == 1e100
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "A", "count": 1, "value": 1},
+        {"name": "a", "count": 0, "value": 1},
+        {"name": "a", "count": 1, "value": float("nan")},
+        {"name": "a", "count": 1, "value": 10**400},
+        {"name": "a", "count": 1, "value": True},
+        {"name": "a", "count": 1},
+        7,
+    ],
+)
+def test_a_report_with_a_metric_that_is_none_is_refused_with_its_place(wrong: object) -> None:
+    outcome = Outcome(task="a/b", version="v1", release="r1", kind=OutcomeKind.RUN, ok=1)
+    plain = json.loads(json.dumps(OutcomeBatch("d", "b", (outcome,)).to_json()))
+    plain["outcomes"][0]["metrics"] = [wrong]
+    with pytest.raises(ProtocolError, match=r"batch\.outcomes\[0\]\.metrics\[0\]"):
+        OutcomeBatch.from_json(plain)
+    del plain["outcomes"][0]["metrics"]  # of a device of before
+    assert OutcomeBatch.from_json(json.loads(json.dumps(plain))).outcomes == (outcome,)
