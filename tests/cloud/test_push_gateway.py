@@ -160,8 +160,8 @@ async def test_a_gateway_reports_its_devices_and_its_metrics_and_keeps_to_its_by
             assert (await http.get(f"{url}/metrics")).status_code == 401
             wrong = {"Authorization": "Bearer for-prometheus"}
             assert (await http.get(f"{url}/metrics", headers=wrong)).status_code == 401
-            for good in (token, "for-prometheus-1234567890"):
-                page = await http.get(f"{url}/metrics", headers={"Authorization": f"Bearer {good}"})
+            for known in (token, "for-prometheus-1234567890"):
+                page = await http.get(f"{url}/metrics", headers={"Authorization": f"Bearer {known}"})
                 assert page.status_code == 200
             for line in ('walle_pulls_total{kind="admitted"} 1.0', 'walle_reported_devices_total{kind="reported"} 2.0'):
                 assert line in page.text

@@ -31,7 +31,7 @@ class SightingsAnswer(BaseModel):
 
 
 class Sightings:
-    """What other gateways saw, for one answerer. `identify` returns the device of a session, or raises DeployError."""
+    """Intake of what other gateways saw. `identify` returns the device of a session, or raises DeployError."""
 
     def __init__(self, answerer: Answerer, identify: Callable[[bytes], str]) -> None:
         self.taken = 0
