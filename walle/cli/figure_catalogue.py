@@ -69,7 +69,9 @@ def _read(path: Path, modules: Mapping[str, Path]) -> dict[str, Figure]:
     for name, table in tables.items():
         if name not in modules:
             raise ConfigError(f"{path}: [{name}] has no module benchmarks/{name}.py")
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in table.items()
+        }
         try:
             found[name] = Figure(name=name, path=modules[name], **values)
         except TypeError as error:

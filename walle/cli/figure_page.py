@@ -31,9 +31,11 @@ def page(rows: Sequence[tuple[Figure, FigureResult | None]], pictures: Path) -> 
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Figures of Walle</title>",
         f"<style>{_STYLE}</style><h1>Figures of Walle</h1>",
-        f"<p>{count['ok']} of {len(rows)} figures were measured in {seconds / 60:.1f} minutes;"
-        f" {count['failed'] + count['late']} failed, {len(rows) - len(results)} were not run. Written"
-        f" {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>",
+        (
+            f"<p>{count['ok']} of {len(rows)} figures were measured in {seconds / 60:.1f} minutes;"
+            f" {count['failed'] + count['late']} failed, {len(rows) - len(results)} were not run. Written"
+            f" {time.strftime('%Y-%m-%d %H:%M:%S %Z')}.</p>"
+        ),
     ]
     if is_quick:
         parts.append("<p><strong>Some are from --quick: few repetitions, and sizes far below the paper's.</strong></p>")
@@ -67,8 +69,10 @@ def _section(figure: Figure, result: FigureResult | None, pictures: Path) -> str
     parts += [
         f"<dt>Command</dt><dd><code>{escape(result.command)}</code>, {when}, {result.seconds:.1f} s</dd>",
         f"<dt>Machine</dt><dd>{_listed(result.machine.items())}</dd>",
-        f"<dt>Versions</dt><dd>{_listed(result.versions.items())};"
-        f" commit {escape(result.revision[:12] or 'unknown, or with changes')}</dd></dl>",
+        (
+            f"<dt>Versions</dt><dd>{_listed(result.versions.items())};"
+            f" commit {escape(result.revision[:12] or 'unknown, or with changes')}</dd></dl>"
+        ),
     ]
     if result.status != "ok":
         parts.append(f"<p class='{result.status}'>This figure {_WORDS[result.status]}. Its last lines:</p>")

@@ -9,15 +9,17 @@ import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from walle.cli.figure_catalogue import Figure
 
 _LAST_LINES = 40
-_MAX_OUTPUT_CHARS = 200_000
+_MAX_OUTPUT_BYTES = 200_000
+_GRACE_S = 10.0  # for a benchmark that is ended
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,27 +59,27 @@ def run_figure(figure: Figure, root: Path, *, quick: bool, revision: str, limit_
     """Measure a figure in a process of its own group, which is ended after `limit_s`; return what came of it."""
     arguments = list(figure.quick) if quick else []
     started_s, began_s = time.time(), time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, str(figure.path), *arguments],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    status = "ok"
-    try:
-        output, errors = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        status = "late"
-        _end(process)
-        output, errors = process.communicate()
-    except BaseException:
-        _end(process)
-        raise
+    # Files, since a pipe does not end before all processes that a benchmark has left behind.
+    with tempfile.TemporaryFile() as out_file, tempfile.TemporaryFile() as error_file:
+        process = subprocess.Popen(
+            [sys.executable, str(figure.path), *arguments],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))},
+            stdin=subprocess.DEVNULL,
+            stdout=out_file,
+            stderr=error_file,
+            start_new_session=True,
+        )
+        status = "ok"
+        try:
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            status = "late"
+            _end(process)
+        except BaseException:
+            _end(process)
+            raise
+        output, errors = _text(out_file), _text(error_file)
     if status == "ok" and process.returncode:
         status = "failed"
     last = errors.strip().splitlines()[-_LAST_LINES:]
@@ -88,7 +90,7 @@ def run_figure(figure: Figure, root: Path, *, quick: bool, revision: str, limit_
     return FigureResult(
         name=figure.name,
         status=status,
-        output=output[-_MAX_OUTPUT_CHARS:],
+        output=output,
         error="" if status == "ok" else "\n".join(last),
         seconds=round(time.monotonic() - began_s, 1),
         started_s=started_s,
@@ -100,9 +102,19 @@ def run_figure(figure: Figure, root: Path, *, quick: bool, revision: str, limit_
     )
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a benchmark as Ctrl-C does, so that it ends its own processes; after a while its whole group is killed."""
     with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_OUTPUT_BYTES))
+    return file.read().decode(errors="replace")
 
 
 def _shown(figure: Figure, *, quick: bool) -> str:

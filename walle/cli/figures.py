@@ -26,7 +26,7 @@ def figures(
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments, after --; see its module.")] = None,
     show: Annotated[bool, typer.Option("--list", help="Only list the figures.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Measure all with few repetitions and small sizes, in about ten minutes.")
+        bool, typer.Option("--quick", help="Measure all with few repetitions and small sizes, each for 120 s at most.")
     ] = False,
     only: Annotated[str, typer.Option(help="Of all figures, these alone; names separated by commas.")] = "",
     skip: Annotated[str, typer.Option(help="All figures but these; names separated by commas.")] = "",

@@ -1,0 +1,203 @@
+"""walle figures: the report of all figures, with benchmarks of a small checkout and with the catalogue of this one."""
+
+import json
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from walle.cli import app
+from walle.cli.figure_catalogue import Catalogue
+from walle.cli.figure_run import versions
+
+_HELPERS = {"apis_cv", "tunnel_authority"}  # modules without a figure: a writer of docs, and a part of tunnel
+_CATALOGUE = """\
+[good]
+title = "Runs & <calls>"
+section = "§4"
+paper = "52 % faster"
+peers = ["typer", "no-such-package"]
+quick = ["--rounds", "1"]
+pictures = ["good.png"]
+
+[bad]
+title = "Broken"
+section = "§5"
+
+[endless]
+title = "Endless"
+section = "§6"
+"""
+_GOOD = """\
+import argparse, base64, pathlib
+parser = argparse.ArgumentParser()
+parser.add_argument("--rounds", type=int, default=5)
+rounds = parser.parse_args().rounds
+pathlib.Path("out").mkdir(exist_ok=True)
+pathlib.Path("out/good.png").write_bytes(base64.b64decode("PICTURE"))
+with open("runs.txt", "a") as file:
+    file.write("good\\n")
+print(f"ours {rounds}, theirs <7>")
+"""
+
+
+def _png() -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    body = chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + body
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import base64
+
+    folder = tmp_path / "checkout"
+    (folder / "benchmarks").mkdir(parents=True)
+    (folder / "benchmarks/figures.toml").write_text(_CATALOGUE)
+    picture = base64.b64encode(_png()).decode()
+    programs = {
+        "good": _GOOD.replace("PICTURE", picture),
+        "bad": "import sys\nprint('half a table')\nsys.exit('no clips: put them into <folder>')\n",
+        "endless": "import time\nprint('begun', flush=True)\ntime.sleep(600)\n",
+    }
+    for name, text in programs.items():
+        (folder / f"benchmarks/{name}.py").write_text(text)
+    (folder / ".gitignore").write_text("out/\nruns.txt\n")
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+        subprocess.run(["git", "-C", str(folder), *command], check=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def _figures(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["figures", *arguments])
+
+
+def _statuses(result: Result) -> dict[str, str]:
+    return {one["name"]: one["status"] for one in json.loads(result.stdout)["figures"]}
+
+
+def test_the_report_has_each_figure_and_shows_those_that_failed(checkout: Path) -> None:
+    result = _figures("--json", "--limit-s", "5", "--skip", "endless")
+    assert result.exit_code == 1
+    assert _statuses(result) == {"good": "ok", "bad": "failed"}
+    page = (checkout / "out/report.html").read_text()
+    for expected in (
+        "Runs &amp; &lt;calls&gt;", "52 % faster", "ours 5, theirs &lt;7&gt;", "data:image/png;base64,",
+        "walle figures good", "no-such-package not installed", "half a table", "no clips: put them into &lt;folder&gt;",
+        "exit status 1", "Not run.", "1 of 3 figures were measured",
+    ):  # fmt: skip
+        assert expected in page, expected
+    assert "<calls>" not in page
+    assert "http" not in page.replace("</html>", "").replace("<html", "")  # nothing is fetched
+
+
+def test_a_figure_that_takes_too_long_is_ended_and_says_so(checkout: Path) -> None:
+    result = _figures("--json", "--limit-s", "1", "--only", "endless")
+    assert _statuses(result) == {"endless": "late"}
+    page = (checkout / "out/report.html").read_text()
+    assert "it was ended after 1 s (--limit-s)" in page
+    assert "begun" in page
+
+
+def test_what_was_measured_is_kept_until_it_changes(checkout: Path) -> None:
+    def runs() -> int:
+        return len((checkout / "runs.txt").read_text().splitlines())
+
+    assert _figures("--only", "good").exit_code == 0
+    assert _figures("--only", "good").exit_code == 0
+    assert runs() == 1
+    assert _figures("--only", "good", "--again").exit_code == 0
+    assert runs() == 2
+    assert _figures("--only", "good", "--quick").exit_code == 0  # other sizes
+    assert runs() == 3
+    page = (checkout / "out/report.html").read_text()
+    assert "ours 1," in page
+    assert "few repetitions" in page
+    with (checkout / "benchmarks/good.py").open("a") as file:
+        file.write("print('changed')\n")
+    assert _figures("--only", "good", "--quick").exit_code == 0  # a file differs from the commit
+    assert runs() == 4
+    (checkout / "out/figures/good.json").write_text("{")
+    assert _figures("--only", "good", "--quick").exit_code == 0
+    assert "ours 1," in (checkout / "out/report.html").read_text()
+
+
+def test_a_picture_of_an_earlier_run_is_not_shown(checkout: Path) -> None:
+    import os
+
+    program = checkout / "benchmarks/good.py"
+    program.write_text(program.read_text().replace('pathlib.Path("out/good.png").write', 'pathlib.Path("x.png").write'))
+    (checkout / "out").mkdir()
+    (checkout / "out/good.png").write_bytes(_png())
+    os.utime(checkout / "out/good.png", (1, 1))
+    assert _figures("--only", "good").exit_code == 0
+    assert "data:image" not in (checkout / "out/report.html").read_text()
+
+
+@pytest.mark.usefixtures("checkout")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "nothing"], "unknown figure 'nothing'"),
+        (["--skip", "good,nothing"], "unknown figure 'nothing'"),
+        (["nothing"], "unknown figure 'nothing'"),
+        (["good", "--quick"], "--quick, --only and --skip are for the report"),
+    ],
+)
+def test_wrong_names_and_options_are_refused(arguments: list[str], message: str) -> None:
+    result = _figures(*arguments)
+    assert result.exit_code != 0
+    assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text + "[gone]\ntitle = 'x'\n", "has no module"),
+        (lambda text: text.replace("section", "sektion", 1), "unexpected keyword argument 'sektion'"),
+        (lambda _: "[", "figures.toml"),
+    ],
+)
+def test_a_wrong_catalogue_is_refused(checkout: Path, change: Callable[[str], str], message: str) -> None:
+    path = checkout / "benchmarks/figures.toml"
+    path.write_text(change(path.read_text()))
+    result = _figures("--list")
+    assert result.exit_code != 0
+    assert message in str(result.exception)
+
+
+def test_every_benchmark_is_in_the_catalogue_and_takes_its_quick_arguments() -> None:
+    catalogue = Catalogue.find()
+    assert catalogue.modules.keys() - catalogue.figures.keys() == _HELPERS
+    for figure in catalogue.figures.values():
+        assert figure.title, figure.name
+        assert figure.section.startswith("§"), figure.name
+        text = figure.path.read_text()
+        for option in (one for one in figure.quick if one.startswith("--")):
+            assert f'"{option}"' in text, f"{figure.name} does not have {option}"
+        assert "not installed" not in versions(("walle",)).values()
+
+
+def test_one_figure_still_gets_its_own_arguments(checkout: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "from walle.cli import main; main()", "figures", "good", "--", "--rounds", "3"],
+        cwd=checkout, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "ours 3, theirs <7>" in result.stdout, result.stderr
+
+
+def test_the_list_names_titles(checkout: Path) -> None:
+    assert checkout.exists()
+    rows: list[dict[str, Any]] = json.loads(_figures("--list", "--json").stdout)
+    assert [row["figure"] for row in rows] == ["good", "bad", "endless"]
+    assert rows[0]["paper"] == "§4"
