@@ -75,7 +75,7 @@ async def paint_ms(browser: Browser, url: str, cookie: str, *, is_cold: bool) ->
             await page.go(url)
             await page.until("performance.getEntriesByName('first-contentful-paint').length")
             found.append(await page.run("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
-    return round(statistics.median(found), 1)
+    return float(round(statistics.median(found), 1))
 
 
 async def main() -> None:

@@ -73,13 +73,14 @@ class Fleet:
             await self.send(device_id, *outcomes)
 
     async def is_noted(self, release_id: str) -> None:
-        """Return once the course of the release has a point more."""
-        before = (await self.shop.cloud.monitor.course(release_id))["points"]
+        """Return once the course of the release has what was reported."""
 
-        async def has_more() -> bool:
-            return (await self.shop.cloud.monitor.course(release_id))["points"][-1:] != before[-1:]
+        async def is_there() -> bool:
+            points = (await self.shop.cloud.monitor.course(release_id))["points"]
+            totals = await self.shop.cloud.monitor.totals(release_id)
+            return bool(points and points[-1]["installed"] == totals.installed)
 
-        await until(has_more)
+        await until(is_there)
 
     async def refuse(self, release_id: str, version: str, count: int) -> None:
         """Let the first devices say that their disks are full."""
