@@ -12,7 +12,7 @@ from walle.cloud.inference import InferenceError
 from walle.deploy.cloud.attribute_schema import SchemaError
 from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.release import ReleaseRequestError, TransitionError
-from walle.deploy.cloud.release_service import TaskBusyError, TooManyGroupsError, UnknownReleaseError
+from walle.deploy.cloud.release_errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.rule import RuleError
 from walle.engine_ext.vm.loop_calls import DeadlineExceeded, TaskError, VMClosedError

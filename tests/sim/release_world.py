@@ -22,8 +22,9 @@ from walle.deploy.cloud.monitor_service import MonitorService
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseState
-from walle.deploy.cloud.release_service import ReleaseService, World
+from walle.deploy.cloud.release_service import ReleaseService
 from walle.deploy.cloud.release_table import ReleaseTable, plan_row
+from walle.deploy.cloud.release_world import World
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult

@@ -33,7 +33,7 @@ from walle.actors.wiring import ActorCloud, Fleet, close_ray, start_ray
 from walle.cloud import CloudConfig
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import ReleaseRequest, TransitionError
-from walle.deploy.cloud.release_service import UnknownReleaseError
+from walle.deploy.cloud.release_errors import UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud_client import CloudRefusedError
 from walle.deploy.release_client import ReleaseClient

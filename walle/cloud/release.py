@@ -30,7 +30,8 @@ from walle.deploy.cloud.large_file import LargeFile
 from walle.deploy.cloud.lease import RELEASES
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release
-from walle.deploy.cloud.release_service import ReleaseService, World
+from walle.deploy.cloud.release_service import ReleaseService
+from walle.deploy.cloud.release_world import World
 from walle.deploy.cloud.signatures import SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.targeting_api import WEEK_S

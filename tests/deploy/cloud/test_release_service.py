@@ -16,7 +16,7 @@ from walle.deploy.audience import share
 from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release import Release, ReleaseRequest, ReleaseRequestError, ReleaseState, TransitionError
-from walle.deploy.cloud.release_service import SignedAgainError, TaskBusyError, UnknownReleaseError
+from walle.deploy.cloud.release_errors import SignedAgainError, TaskBusyError, UnknownReleaseError
 from walle.deploy.cloud.repo import RepoError
 from walle.deploy.cloud.simulation_result import SimulationResult
 from walle.deploy.cloud.sqlite_journal import SqliteJournal

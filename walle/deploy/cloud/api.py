@@ -41,14 +41,10 @@ from walle.deploy.cloud.release import (
     ReleaseState,
     TransitionError,
 )
+from walle.deploy.cloud.release_errors import TaskBusyError, TooManyGroupsError, UnknownReleaseError
 from walle.deploy.cloud.release_metrics import alarm_metrics, push_metrics, release_metrics
 from walle.deploy.cloud.release_query import MAX_PAGE, ReleasePage, ReleaseQuery
-from walle.deploy.cloud.release_service import (
-    MIN_KEEP_VERSIONS,
-    TaskBusyError,
-    TooManyGroupsError,
-    UnknownReleaseError,
-)
+from walle.deploy.cloud.release_service import MIN_KEEP_VERSIONS
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.errors import ConfigError, DeployError, WalleError
 from walle.protocol import DEVICE_HEADER, MAX_ID_CHARS, PROFILE_HEADER, OutcomeBatch, ProtocolError, printable

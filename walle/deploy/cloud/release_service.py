@@ -10,11 +10,10 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Self
 
 from walle.clock import Clock
-from walle.deploy.cloud.attribute_schema import Schema
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.bundle import Bundle, TaskVersion
 from walle.deploy.cloud.exclusive_groups import GroupPart
@@ -48,123 +47,28 @@ from walle.deploy.cloud.release import (
     advance,
     allowed,
 )
+from walle.deploy.cloud.release_errors import (
+    MAX_GROUPS_OF_TASK,
+    MAX_UNDER_WAY,
+    SignedAgainError,
+    TaskBusyError,
+    TooManyGroupsError,
+    UnknownReleaseError,
+)
 from walle.deploy.cloud.release_query import ReleasePage, ReleaseQuery
-from walle.deploy.cloud.release_table import ReleaseTable, TaskRow, plan_row, superseded, versions_behind
+from walle.deploy.cloud.release_table import plan_row, superseded, versions_behind
+from walle.deploy.cloud.release_world import World
 from walle.deploy.cloud.signatures import SignatureAwaitedError, SigningState
-from walle.deploy.cloud.simulation_result import SimulationResult
-from walle.deploy.cloud.step import Step
-from walle.deploy.cloud.task_config import TaskConfig
+from walle.deploy.cloud.table_keeper import TableKeeper
 from walle.errors import DeployError
-from walle.protocol import Directive, Envelope
+from walle.protocol import Envelope
 
 _LOG = logging.getLogger(__name__)
 _WHO = "release service"  # in the audit log
 _VERSIONS_OF_DEVICES = 3  # of a task, to which differences are made
 _TELLING = frozenset({Effect.PUBLISH, Effect.SET_GATE})
-MAX_UNDER_WAY = 16  # releases of one task at once, each for other devices
-MAX_GROUPS_OF_TASK = 100  # different policies in its row
 MIN_KEEP_VERSIONS = 2  # the one in force, and one to go back to
 _RETRY_S = (0.1, 0.5, 2.0, 10.0)  # the last one is repeated
-
-
-class UnknownReleaseError(DeployError):
-    """A release id that is unknown."""
-
-    def __init__(self, release_id: str) -> None:
-        super().__init__(release_id)
-        self.release_id = release_id
-
-    def __str__(self) -> str:
-        return f"release {self.release_id[:100]!r} does not exist; list the releases with: walle release status"
-
-
-class TaskBusyError(DeployError):
-    """Another release of the task for the same devices is under way, or too many of them are."""
-
-    def __init__(self, task: str, release_id: str, state: str) -> None:
-        super().__init__(task, release_id, state)
-        self.task = task
-        self.release_id = release_id
-        self.state = state
-
-    def __str__(self) -> str:
-        return (
-            f"release {self.release_id} of {self.task} is under way ({self.state}) for the same devices, or is one of"
-            f" {MAX_UNDER_WAY}; wait until it is full, or roll it back, which is always possible"
-        )
-
-
-class SignedAgainError(DeployError):
-    """A release whose version cannot be signed again: another manifest would need another simulation."""
-
-    def __init__(self, release_id: str) -> None:
-        super().__init__(release_id)
-        self.release_id = release_id
-
-    def __str__(self) -> str:
-        return (
-            f"release {self.release_id} cannot go on with new signatures: the manifest is another one since walle or"
-            " Python of this cloud changed; release a new version"
-        )
-
-
-class TooManyGroupsError(DeployError):
-    """A task has versions for as many groups of devices as it can have."""
-
-    def __init__(self, task: str) -> None:
-        super().__init__(task)
-        self.task = task
-
-    def __str__(self) -> str:
-        return (
-            f"{self.task} has releases for {MAX_GROUPS_OF_TASK} groups of devices, which is the most;"
-            " roll back those of groups that need no version of their own any more"
-        )
-
-
-class Judge(Protocol):
-    """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the service calls."""
-
-    async def watch(self, step: Step) -> None: ...
-
-    async def unwatch(self, release_id: str) -> None: ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class World:
-    """External effects of the release service, as injected calls. Every call may be repeated.
-
-    `check_version`, `read_config` and `read_version` take scenario, task and version, and raise RepoError where it
-    does not exist; `read_schema` returns the declared attributes of devices; `simulate` takes the version's own events,
-    None without any, the files that they may name, and the policy whose groups of devices it is for; `put` stores one
-    blob or large file that devices fetch, `put_cloud_file` one that they do not; `code_files` makes smaller forms of a
-    bundle's files, for
-    devices that have the versions with these manifests (sha256); `publish` swaps the table in all gateways; `stamp`
-    returns the signed timestamp of a table; `build` raises SignatureAwaitedError while too few keys have signed a
-    version, `signing` and `add_signatures` as `Signatures.state` and `add` do; `recent_devices` returns at most a given
-    number of ids of recently seen devices of a policy that would get the task by it; `exclusive_files` returns the
-    signed list of a device's exclusive files. A call that raises is retried, except during a simulation, where it fails
-    the release.
-    """
-
-    check_version: Callable[[str, str, str], Awaitable[None]]
-    read_config: Callable[[str, str, str], Awaitable[TaskConfig]]
-    read_schema: Callable[[], Awaitable[Schema]]
-    read_version: Callable[[str, str, str], Awaitable[TaskVersion]]
-    build: Callable[[TaskVersion], Awaitable[Bundle]]
-    put: Callable[[bytes | LargeFile], Awaitable[str]]
-    put_cloud_file: Callable[[bytes | LargeFile], Awaitable[str]]
-    code_files: Callable[[Bundle, Sequence[str]], Awaitable[None]]
-    simulate: Callable[[Bundle, bytes | None, Mapping[str, bytes], Policy], Awaitable[SimulationResult]]
-    publish: Callable[[ReleaseTable], Awaitable[None]]
-    recent_devices: Callable[[int, Policy, str], Awaitable[tuple[str, ...]]]
-    sign: Callable[[Directive], Directive]
-    stamp: Callable[[ReleaseTable], Awaitable[str]]
-    read: Callable[[str], Awaitable[bytes]]  # a blob that `put` stored, by its sha256
-    signing: Callable[[TaskVersion], Awaitable[SigningState]]
-    add_signatures: Callable[[TaskVersion, Mapping[str, bytes]], Awaitable[SigningState]]
-    judge: Judge
-    exclusive_files: Callable[[str, int, GroupPart], Awaitable[bytes]]
 
 
 class ReleaseService:
@@ -185,19 +89,16 @@ class ReleaseService:
         restamp_s: float = 900.0,
         audit: Audit | None = None,
     ) -> None:
+        self._table = TableKeeper(journal, world, clock, self._of_task, cdn_url=cdn_url, lifetime_s=lifetime_s)
         self._journal = journal
         self._world = world
         self._clock = clock
-        self._cdn_url = cdn_url
         self._lifetime_s = lifetime_s
         self._audit: Audit = audit or NoAudit()
         self._restamp_s = restamp_s
-        self._generation = 0  # of the table that was published last
         self._signed = asyncio.Event()  # replaced when a version is signed, or may now be
         self._releases: dict[str, Release] = {}
-        self._rows: dict[str, TaskRow] = {}
         self._changing = asyncio.Lock()  # journal and memory change together
-        self._publishing = asyncio.Lock()
         self._changed = asyncio.Event()  # replaced at each transition
         self._tasks: dict[asyncio.Task[Any], bool] = {}  # running task → whether `settled` waits for it
         self._simulations: dict[str, asyncio.Task[ReleaseEvent]] = {}
@@ -207,9 +108,9 @@ class ReleaseService:
     async def __aenter__(self) -> Self:
         """Load the journal, publish the table, and run the effects that were left."""
         self._releases = {release.id: release for release in await self._journal.releases()}
-        self._rows = {row.task: row for row in await self._journal.rows()}
+        await self._table.load()
         pending = await self._journal.pending()
-        self._hold(self._retrying("publish the table", self._publish_all), settles=True)
+        self._hold(self._retrying("publish the table", self._table.publish_all), settles=True)
         for effect in pending:
             self._run_effect(effect)
         for release in self._releases.values():
@@ -681,53 +582,15 @@ class ReleaseService:
         if release.judged and release.state is not ReleaseState.PAUSED:
             await self._set_gate(release_id)  # a device's confirmation must find the gate of its step
         task = self._known(release_id).request.name
-        async with self._publishing:
-            await self._make_row(task)
-            await self._publish_table()
-
-    async def _publish_all(self) -> None:
-        async with self._publishing:
-            for task in list(self._rows):
-                await self._make_row(task)
-            await self._publish_table()
-
-    async def _make_row(self, task: str) -> None:
-        """Update the task's row from its releases; sign it again only if it has changed or is due."""
-        releases = (release for release in self._releases.values() if release.request.name == task)
-        plan = plan_row(task, releases, self._cdn_url())
-        row = self._rows.get(task)
-        if row is None and not plan.entries:
-            return  # no device has ever received a version of the task
-        kept = plan.keeps(row, self._world.sign) if row is not None and self._stands(row) else None
-        if kept is not None:
-            row = kept
-        else:
-            first_serial = await self._journal.draw("serial", plan.serials)
-            row = plan.sign(self._world.sign, first_serial, int(self._clock.time() + self._lifetime_s))
-        await self._journal.save_row(row)
-        self._rows[task] = row
-
-    def _stands(self, row: TaskRow) -> bool:
-        """Return whether a row's signatures are far from expiry and by the current key (signing is deterministic)."""
-        lasts_s = row.expires_s - self._clock.time()
-        return lasts_s > self._lifetime_s / 2 and self._world.sign(row.removal) == row.removal
-
-    async def _publish_table(self) -> None:
-        self._generation = await self._journal.draw("generation")
-        await self._stamp_and_publish()
-
-    async def _stamp_and_publish(self) -> None:
-        table = ReleaseTable(self._generation, list(self._rows.values()))
-        table.timestamp = await self._world.stamp(table)
-        await self._world.publish(table)
+        await self._table.publish(task)
 
     async def publish_again(self) -> None:
         """Give the gateways the table: one of them is new, and has none."""
-        await self._publish_all()
+        await self._table.publish_all()
 
     async def backlog(self) -> tuple[int, int]:
         """Return how many journalled effects have not run, and the generation of the table that was published last."""
-        return len(await self._journal.pending()), self._generation
+        return len(await self._journal.pending()), self._table.generation
 
     async def set_gates(self) -> None:
         """Set the gate of each release that is judged: the monitor was started again, and may lack the latest."""
@@ -737,10 +600,7 @@ class ReleaseService:
 
     async def restamp(self) -> None:
         """Give the gateways the table with a new timestamp: it nears expiry, or the metadata that it names changed."""
-        async with self._publishing:
-            if self._generation:  # else the first table is on its way
-                await self._journal.confirm()  # a service that was replaced tells devices nothing
-                await self._stamp_and_publish()
+        await self._table.restamp()
 
     async def _restamp_periodically(self) -> None:
         while True:
@@ -751,6 +611,4 @@ class ReleaseService:
         """Sign directives again before they expire, until cancelled."""
         while True:
             await self._clock.sleep(self._lifetime_s / 8)
-            now_s = self._clock.time()
-            if any(row.expires_s - now_s <= self._lifetime_s / 2 for row in self._rows.values()):
-                await self._retrying("refresh the table", self._publish_all)
+            await self._retrying("refresh the table", self._table.refresh)
