@@ -170,7 +170,7 @@ async def test_directives_of_an_earlier_address_are_signed_again_at_start(tmp_pa
     async with SqliteJournal(tmp_path / "journal.sqlite") as journal:
         for url in ("/cdn", "/cdn/permission", "/cdn/permission"):
             world = ReleaseWorld(tmp_path, clock, journal)
-            world.service._cdn_url = functools.partial(str, url)
+            world.service._table._cdn_url = functools.partial(str, url)
             async with world.service:
                 if not directives:
                     request = ReleaseRequest(scenario="shop", task="ipv", version="v1", beta=("d1",))
