@@ -80,12 +80,13 @@ async def measure(folder: Path, database: str, seconds: float) -> tuple[float, f
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--database", required=True, help="URL of an empty PostgreSQL database")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each of six measurements")
+    parser.add_argument("--database", default="", help="URL of an empty PostgreSQL database; none: files only")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     options = parser.parse_args()
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
     print(f"{'state in':12} {'transitions/s':>14} {f'by {WRITERS} at once':>14} {'devices/s':>10}")
-    for name, database in (("files", ""), ("PostgreSQL", options.database)):
+    places = {"files": ""} | ({"PostgreSQL": options.database} if options.database else {})
+    for name, database in places.items():
         with tempfile.TemporaryDirectory() as folder:
             one, several, devices = asyncio.run(measure(Path(folder), database, options.seconds))
         print(f"{name:12} {one:14.0f} {several:14.0f} {devices:10.0f}")

@@ -35,6 +35,7 @@ SECRETS = {
     "keys/release.pem",
     "keys/timestamp.pem",
     "offline-keys/root.pem",
+    "keys/dashboard.key",
     "keys/group-files.key",
     "offline-keys/scenarios.pem",
     "offline-keys/scenario-shop.pem",

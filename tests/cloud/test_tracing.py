@@ -186,6 +186,16 @@ def test_one_device_cannot_crowd_out_others() -> None:
     assert tracer.dropped >= 1400
 
 
+def test_a_device_whose_clock_is_before_1970_costs_no_other_its_spans() -> None:
+    with otlp_receiver() as spans:
+        tracer = Tracer(1.0, exporter(spans.url), SystemClock())
+        early = Received("nonsense", "e", 1, "shop/count", b"", -(1 << 63), 1_700_000_000_000)
+        tracer.stored([early, _upload("honest", 7)], 1_700_000_001.0)
+        tracer.close()
+    devices = [one.value.string_value for span in spans.all for one in span.attributes if one.key == "walle.device"]
+    assert sorted(devices) == ["honest", "honest", "nonsense", "nonsense"]
+
+
 def test_the_share_of_traces_is_kept() -> None:
     traces = [trace_id(TraceKind.RUN, "d", "shop/count", str(number)) for number in range(4000)]
     kept = sum(is_sampled(trace, 0.1) for trace in traces)

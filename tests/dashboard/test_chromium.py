@@ -168,6 +168,25 @@ async def test_a_hostile_author_and_device_script_no_page(world: World) -> None:
         assert any("Content Security Policy" in one for one in page.complaints)
 
 
+async def test_charts_and_texts_tell_the_same_time_wherever_the_reader_is(world: World) -> None:
+    async with world.person("kiri") as page:
+        await page.call("Emulation.setTimezoneOverride", timezoneId="Pacific/Kiritimati")
+        await page.call(
+            "Page.addScriptToEvaluateOnNewDocument",
+            source="window.texts = []; const fill = CanvasRenderingContext2D.prototype.fillText;"
+            "CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {"
+            " texts.push(text); return fill.call(this, text, ...at); };",
+        )
+        await page.go(world.release("bad"))
+        await page.until("texts.some((one) => /^\\d+:\\d+:\\d+$/.test(one))")
+        spoken = await page.run("document.querySelector('#live time').innerText")
+        hour = await page.run("new Date(document.querySelector('#live time').dateTime).toISOString().slice(11, 13)")
+        drawn = json.loads(await page.run("JSON.stringify(texts.filter((one) => one.includes(':')))"))
+        assert spoken.endswith(" UTC")
+        assert all((int(one[:2]) - int(hour)) % 24 in (0, 1, 23) for one in drawn), (spoken, drawn)
+        assert (await page.run("document.querySelector('.u-legend').innerText")).startswith("UTC")
+
+
 async def test_two_people_see_what_the_other_does_at_once(world: World) -> None:
     async with world.person("anna") as anna, world.person("bert") as bert:
         for page in (anna, bert):

@@ -2,6 +2,7 @@
 
 import json
 
+from walle.deploy.cloud.api import safe
 from walle.deploy.cloud.dashboard.evidence import charts_of, shown_tests
 
 EVIDENCE = {
@@ -37,3 +38,14 @@ def test_charts_have_rates_where_there_were_runs() -> None:
     assert json.loads(coverage["data"])["marks"] == [{"x": 1.5, "label": "gray"}]
     assert "25.00 %" in rate["summary"]
     assert charts_of({"points": points[:1]}, [], {}) == []
+
+
+def test_charts_of_a_release_that_was_paused_often_are_whole_in_the_page() -> None:
+    points = [
+        {"at_s": 1795467000.123456 + 7 * n, "installed": 100_000 + n, "left": 10_000 + n, "ok": 3 * n, "failed": n + 1}
+        for n in range(240)
+    ]
+    history = [{"at_s": 1795467000.123456 + n, "state": ("gray", "paused")[n % 2]} for n in range(1000)]
+    charts = charts_of({"points": points}, history, {"p_good": 0.01, "p_bad": 0.5})
+    assert [safe(one["data"]) for one in charts] == [one["data"] for one in charts]  # a page cuts longer texts
+    assert json.loads(charts[0]["data"])["marks"][-1]["x"] == history[999]["at_s"]

@@ -169,8 +169,9 @@ async def test_thousands_of_releases_come_in_pages_by_state_and_search(shop: Sho
     release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
     service = shop.cloud.releases
     first = await service.get(release_id)
+    over = (ReleaseState.ROLLED_BACK, ReleaseState.FAILED, ReleaseState.RETIRED)
     for number in range(2, 1500):
-        state = ReleaseState.ROLLED_BACK if number % 100 == 0 else ReleaseState.FULL
+        state = over[number // 100 % 3] if number % 100 == 0 else ReleaseState.FULL
         name = f"count-v1-{number}"
         service._releases[name] = dataclasses.replace(first, id=name, number=number, state=state, reason="why " + name)
     async with visitor(shop, "anna", READER) as anna:

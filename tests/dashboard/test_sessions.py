@@ -36,6 +36,14 @@ def test_a_session_is_its_tokens_owner_in_every_gateway_of_the_cloud() -> None:
     assert Sessions(b"j" * 32, world.access, world.clock).find(cookie) is None
 
 
+@pytest.mark.parametrize("other", ['seen={"a": 1}', "a b=c", "flag", "x@y=1", 'open="', "=", ""])
+def test_no_cookie_of_another_app_on_this_host_hides_a_session(other: str) -> None:
+    world = World()
+    cookie = world.cookie()
+    for header in (f"{other}; {cookie}", f"{cookie}; {other}"):
+        assert world.sessions.find(header) is not None
+
+
 @pytest.mark.asyncio
 async def test_a_session_ends_with_its_token_at_its_time_and_by_logout() -> None:
     world = World()

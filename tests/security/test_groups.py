@@ -278,11 +278,19 @@ def test_a_damaged_file_is_told_over_http_and_closes_the_group(tmp_path: Path, c
     token = admin.json("token", "add", "carl", "--group", "bank=reader")["token"]
     admin.json("group", "add", "bank", "loans")
     assert git(tmp_path, "ls-remote", address(url, token, "bank/loans"), check=False).returncode == 0
+    records = admin.run("audit", "show", "--json").stdout.count('"group.')
     (folder / "groups.toml").write_text("[groups\n")
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, trust_env=False) as http:
         end_s = time.monotonic() + 60
         while http.get("/v1/groups").status_code != 503:
             assert time.monotonic() < end_s
+        boss = {"Authorization": f"Bearer {(folder / 'admin.token').read_text().strip()}"}
+        for method in ("PUT", "DELETE"):
+            refused = http.request(method, "/v1/groups/bank/loans", headers=boss)
+            assert (refused.status_code, "file of groups cannot be read" in refused.text) == (503, True), refused.text
+        assert (
+            admin.run("audit", "show", "--json").stdout.count('"group.') == records
+        )  # what cannot be done leaves none
         assert not http.get("/healthz").json()["ok"]
     assert "needs the role reader" in git(tmp_path, "ls-remote", address(url, token, "loans"), check=False).stderr
     (folder / "groups.toml").unlink()

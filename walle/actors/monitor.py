@@ -11,7 +11,7 @@ class MonitorActor(ServiceActor):
         releases = self._place.peer("releases")
         owner = MonitorNode(self._config)
         self._undo.push_async_callback(owner.close)
-        node = await owner.start()
+        node = await owner.start(is_successor=self.is_successor())
         node.on_verdict = releases.verdict
         self._set_node(node)
         await self._end_when_lost(owner.lost)

@@ -17,6 +17,7 @@ from walle.actors.processes import note_process
 from walle.clock import SystemClock
 from walle.cloud import CloudConfig
 from walle.cloud.background import in_background
+from walle.deploy.cloud.lease import LeaseLostError
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,6 +35,11 @@ class Place:
     def peer(self, name: str) -> Remote:
         """Return the node of the actor with this name. Raises NodeLostError."""
         return Remote(find(name, self.namespace))
+
+    @property
+    def lost_file(self) -> Path:
+        """File that is there once another cloud has a lease of this one."""
+        return Path(self.sockets) / "lost"
 
 
 class ServiceActor(NodeActor):
@@ -94,7 +100,9 @@ class ServiceActor(NodeActor):
         while True:
             try:
                 await self._open()
-            except Exception:  # noqa: BLE001 - nobody else can tell; what is missing may come back
+            except Exception as error:  # noqa: BLE001 - nobody else can tell; what is missing may come back
+                if isinstance(error, LeaseLostError):
+                    await asyncio.to_thread(self._place.lost_file.touch)
                 _LOG.exception("%s cannot continue yet; trying again in %.1f s", type(self).__name__, retry_s)
                 self._has_node.clear()
                 with contextlib.suppress(Exception):

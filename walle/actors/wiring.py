@@ -30,6 +30,7 @@ from walle.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
+_LOOK_S = 1.0  # whether a lease is lost
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
 _PARENT_CHARS = 20  # a socket's path has at most 107
 _own_folders: list[str] = []  # of a Ray that runs in this process
@@ -122,7 +123,7 @@ def close_ray() -> None:
 class ActorCloud:
     """A cloud of actors: gateway, releases, monitor, identities, and one or more of fallback inference.
 
-    `start` makes it, `close` ends it. `sockets` is the folder of the replicas' sockets: its path is short, as a
+    `start` makes it, `close` ends it. The folder of `place` has the replicas' sockets: its path is short, as a
     socket's must be, and only this user may enter it.
     """
 
@@ -130,7 +131,7 @@ class ActorCloud:
     address: GatewayAddress
     nodes: dict[str, Any]
     replicas: Replicas
-    sockets: Path
+    place: Place
 
     @classmethod
     async def start(cls, config: CloudConfig) -> Self:
@@ -164,7 +165,7 @@ class ActorCloud:
             address = await ask(nodes["gateway"], "start")
             replicas_undo.pop_all()
             undo.pop_all()
-        return cls(home, address, nodes, replicas, sockets)
+        return cls(home, address, nodes, replicas, place)
 
     @property
     def actors(self) -> dict[str, Any]:
@@ -175,10 +176,15 @@ class ActorCloud:
     def gateway(self) -> Remote:
         return Remote(self.actors["gateway"])
 
+    async def lost(self) -> None:
+        """Return when another cloud has the lease of the release service or the monitor: it acts, or waits for both."""
+        while not await asyncio.to_thread(self.place.lost_file.exists):  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(_LOOK_S)
+
     async def close(self) -> None:
         """Close the nodes, the gateway first, and end their processes."""
         async with contextlib.AsyncExitStack() as undo:
-            undo.callback(shutil.rmtree, self.sockets, ignore_errors=True)
+            undo.callback(shutil.rmtree, self.place.sockets, ignore_errors=True)
             undo.push_async_callback(self.replicas.close)
             undo.push_async_callback(_end_in_turn, self.nodes.values())
 

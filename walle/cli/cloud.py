@@ -427,7 +427,7 @@ async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[_Runn
     try:
         cloud = await ActorCloud.start(config)
         try:
-            yield cloud.home, cloud.address, asyncio.Event().wait
+            yield cloud.home, cloud.address, cloud.lost
         finally:
             await cloud.close()
     finally:

@@ -24,6 +24,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "pulls_per_s": "pulls_per_s",
         "pull_mb_s": "pull_mb_s",
         "timestamp_life": "timestamp_life",
+        "accel_redirect": "accel_redirect",
     },
     "tunnel": {
         "port": "tunnel_port",
@@ -56,6 +57,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "python": "python",
         "untrusted_authors": "untrusted_authors",
         "join_devices": "join_devices",
+    },
+    "traces": {
+        "receiver": "traces",
+        "ratio": "trace_ratio",
     },
     "placement": {
         "ray": "ray",

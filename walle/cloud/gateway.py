@@ -93,6 +93,7 @@ from walle.protocol import DEVICE_HEADER, MAX_DICTIONARY_BYTES, Profile
 
 _LOG = logging.getLogger(__name__)
 
+_DRAWN = ("tunnel", "http")  # parts of which the dashboard draws metrics
 _NOTE_S = 2.0  # between two times that the devices that were seen are listed
 _RENEW_S = 86_400.0  # between two looks at the certificate
 
@@ -475,10 +476,11 @@ class GatewayNode:
 
     async def _note_series(self) -> None:
         """Note the metrics of this gateway for the charts of the dashboard, until cancelled."""
+        clock = SystemClock()  # charts are of real time, as the times of use of tokens are
         while True:
-            families = [metric for part in self._parts.values() for metric in part.metrics()]
-            self._series.note(self._clock.time(), [*families, *push_metrics(self._answerer)])
-            await self._clock.sleep(SERIES_S)
+            families = [metric for name in _DRAWN if name in self._parts for metric in self._parts[name].metrics()]
+            self._series.note(clock.time(), [*families, *push_metrics(self._answerer)])
+            await clock.sleep(SERIES_S)
 
     async def _note_devices(self, monitor: MonitorPeer) -> None:
         """Pass on which devices sent profiles, until cancelled."""

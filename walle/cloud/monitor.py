@@ -24,16 +24,19 @@ class MonitorNode:
         self._undo = contextlib.AsyncExitStack()
         self._stopping: StopWhenLost | None = None
 
-    async def start(self) -> MonitorService:
+    async def start(self, *, is_successor: bool = False) -> MonitorService:
         """Return the service with the evidence of its journal, once it has the lease. The caller sets `on_verdict`.
+
+        `is_successor`: a process that held the lease for the same cloud has ended.
 
         Raises:
             JournalError: the journal or the device registry cannot be opened.
+            LeaseLostError: another cloud than the predecessor's has the lease.
         """
         clock = SystemClock()
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self._home.close)
-            state = await undo.enter_async_context(node_state(self._home, MONITOR, clock))
+            state = await undo.enter_async_context(node_state(self._home, MONITOR, clock, is_successor=is_successor))
             uploaded = self._home.uploaded
             devices = await undo.enter_async_context(state.registry(clock, uploaded=uploaded))
             monitor = MonitorService(

@@ -54,13 +54,14 @@ class ReleaseNode:
         self._undo = contextlib.AsyncExitStack()
         self._stopping: StopWhenLost | None = None
 
-    async def start(self, gateway: GatewayPeer, monitor: MonitorPeer) -> ReleaseService:
+    async def start(self, gateway: GatewayPeer, monitor: MonitorPeer, *, is_successor: bool = False) -> ReleaseService:
         """Return the service, once it has the lease; it continues the releases that its journal has.
 
         Raises:
             ConfigError: one of the configured Pythons cannot compile, or the kernel lacks layers that the configuration
                 asks for.
             JournalError: the journal cannot be opened.
+            LeaseLostError: as `MonitorNode.start`.
         """
         home = self._home
         others = await asyncio.to_thread(other_pythons, self._config.pythons)
@@ -162,7 +163,7 @@ class ReleaseNode:
                 undo.push_async_callback(asyncio.to_thread, host.close)
             undo.push_async_callback(simulator.close)
             await check_layers(self._config, host)
-            state = await undo.enter_async_context(node_state(home, RELEASES, clock))
+            state = await undo.enter_async_context(node_state(home, RELEASES, clock, is_successor=is_successor))
             cdn_url, restamp_s = home.file_addresses.prefix, life_s / 4
             service = ReleaseService(
                 state.journal, world, clock, cdn_url=cdn_url, restamp_s=restamp_s, audit=home.audit

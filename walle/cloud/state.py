@@ -34,11 +34,14 @@ class NodeState:
 
 
 @contextlib.asynccontextmanager
-async def node_state(home: CloudHome, lease: str, clock: Clock) -> AsyncIterator[NodeState]:
-    """Give the state of the node that has `lease`, once it has it.
+async def node_state(
+    home: CloudHome, lease: str, clock: Clock, *, is_successor: bool = False
+) -> AsyncIterator[NodeState]:
+    """Give the state of the node that has `lease`, once it has it; see `LeaseKeeper`.
 
     Raises:
         JournalError: the journal cannot be opened.
+        LeaseLostError: as entering a `LeaseKeeper`.
     """
     if home.database_url:
         from walle.deploy.cloud.postgres_database import PostgresDatabase
@@ -48,7 +51,7 @@ async def node_state(home: CloudHome, lease: str, clock: Clock) -> AsyncIterator
 
         async with (
             PostgresDatabase(home.database_url) as database,
-            LeaseKeeper(PostgresLeases(database), lease, clock) as keeper,
+            LeaseKeeper(PostgresLeases(database), lease, clock, is_successor=is_successor) as keeper,
         ):
 
             def in_database(*args: Any, **options: Any) -> DeviceRegistry:
@@ -58,7 +61,7 @@ async def node_state(home: CloudHome, lease: str, clock: Clock) -> AsyncIterator
         return
     path = home.monitor_db if lease == MONITOR else home.releases_db
     async with (
-        LeaseKeeper(SqliteLeases(path), lease, clock) as keeper,
+        LeaseKeeper(SqliteLeases(path), lease, clock, is_successor=is_successor) as keeper,
         SqliteJournal(path, grant=keeper.grant) as journal,
     ):
 

@@ -114,7 +114,7 @@ class Tracer:
             received_ns = upload.received_ms * 1_000_000
             frame, store = _upload_spans(upload)
             named = {"walle.task": task, "walle.topic": upload.topic, "walle.upload": upload.seq}
-            sent_ns = min(upload.sent_ms * 1_000_000, received_ns)
+            sent_ns = max(0, min(upload.sent_ms * 1_000_000, received_ns))  # OTLP has no time before 1970
             self._add(upload.device_id, trace, frame, "device.trigger", sent_ns, received_ns, named)
             self._add(upload.device_id, trace, store, frame, received_ns, max(received_ns, int(at_s * 1e9)), named)
 

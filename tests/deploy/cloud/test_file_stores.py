@@ -1,6 +1,7 @@
 """Contract of file stores, held by each of them; what a single store adds is tested below it."""
 
 import contextlib
+import fcntl
 import hashlib
 import http.server
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from obstore.exceptions import GenericError
 
 from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from walle.clock import ManualClock
@@ -188,6 +190,30 @@ class TestLargeObjects(TestFolderStore):
         assert store.read(sha256) == DATA
         with pushed.open(store.put(other)) as found:
             assert found.read() == other
+
+
+def test_an_upload_that_another_request_kept_before_its_lock_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"whole"
+    sha256 = sha256_of(data)
+    store = LargeFileStore(tmp_path)
+    lock = fcntl.flock
+
+    def keep_and_lock(handle: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        with store.resuming(sha256, len(data), "anna") as first:  # which the caller has opened
+            first.write(data)
+            first.keep()
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", keep_and_lock)
+    with store.resuming(sha256, 2 * len(data), "anna") as second:
+        assert second.size_bytes == 0
+        second.read_back()
+        second.write(b" and more")
+    with store.open(sha256) as file:
+        assert file.read() == data
 
 
 @contextlib.contextmanager
@@ -370,6 +396,24 @@ class TestS3Store(FileStoreContract):
             names = [store.put(data) for data in (b"one", b"two")]
             assert [store.read(name) for name in names] == [b"one", b"two"]
             assert methods.index("PUT") == methods.count("PUT if none") + 1  # it is asked once, with the client's tries
+
+    def test_an_error_about_a_name_with_501_in_it_says_nothing_of_conditions(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Failing:
+            @staticmethod
+            def put(*_: object, **__: object) -> None:
+                path = f"http://127.0.0.1:5010/{BUCKET}/files/{'501' * 21}f in 2.501ms"
+                raise GenericError(f"Generic S3 error: Error performing PUT {path} - {status}")
+
+        store = S3Store(S3Place(BUCKET, "files", "http://127.0.0.1:1"), tmp_path, environment=KEYS)
+        monkeypatch.setattr(store, "_s3", Failing)
+        status = "Server returned non-2xx status code: 503 Service Unavailable: <Error/>"
+        assert not store._make("501" * 21 + "f", b"any")
+        assert store._takes_conditions
+        status = "Server returned non-2xx status code: 501 Not Implemented: "
+        assert not store._make("501" * 21 + "f", b"any")
+        assert not store._takes_conditions
 
     def test_a_repair_overwrites_what_the_server_believes_to_be_whole(self, store: FileStore) -> None:
         assert isinstance(store, S3Store)

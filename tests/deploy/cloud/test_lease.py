@@ -247,6 +247,19 @@ class LeaseContract:
             await standby.__aexit__()
 
     @pytest.mark.asyncio
+    async def test_a_successor_waits_for_its_predecessor_and_for_nobody_else(self, place: str) -> None:
+        async with self.opened(place) as store:
+            assert await store.acquire("releases", "predecessor", 0.2) is not None
+            clock = SystemClock()
+            async with LeaseKeeper(store.leases, "releases", clock, is_successor=True, standby_s=0.01) as keeper:
+                assert keeper.grant.fence == 2
+            assert await store.acquire("releases", "thief", 60) is not None
+            refused = LeaseKeeper(store.leases, "releases", clock, is_successor=True, life_s=0.2, standby_s=0.01)
+            with pytest.raises(LeaseLostError, match="thief has it"):
+                async with asyncio.timeout(60):
+                    await refused.__aenter__()
+
+    @pytest.mark.asyncio
     async def test_a_keeper_says_when_its_lease_is_lost(self, place: str, caplog: pytest.LogCaptureFixture) -> None:
         async with self.opened(place) as store:
             clock = ManualClock()

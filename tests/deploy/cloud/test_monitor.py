@@ -724,6 +724,21 @@ def test_a_guard_on_a_metric_that_the_version_before_lacks_is_not_judged() -> No
     assert guard["why"] == "devices with the version before do not report the metric"
 
 
+def test_a_few_hostile_devices_that_report_a_metric_which_the_version_before_lacks_stop_no_release() -> None:
+    monitor = Monitor(_step(Gate(guards=("confidence > 0.9x",)), share_to=0.25, control_versions=frozenset({"v1"})))
+    before = 0
+    for number in range(2_000):
+        device_id = f"device-{number}"
+        is_new = monitor.step.is_new(device_id)
+        before += not is_new
+        is_hostile = not is_new and before % 100 == 1  # from the first one of the control on
+        name = "confidence" if is_new or is_hostile else "latency_ms"
+        if _metric_report(monitor, device_id, 1.0, old=not is_new, name=name) is not Verdict.CONTINUE:
+            break
+    assert monitor.verdict is Verdict.ACCEPT
+    assert monitor.evidence()["guards"][0]["why"] == "devices with the version before do not report the metric"
+
+
 def test_a_guard_on_a_metric_that_nobody_reports_pauses_until_a_person_overrules() -> None:
     step = _step(Gate(guards=("confidnce > 0.9",)))
     monitor = Monitor(step)

@@ -10,6 +10,7 @@ from walle.deploy.cloud.access_file import AccessFile
 from walle.deploy.cloud.api import AccessError, check_role, identify
 from walle.deploy.cloud.audit import Audit, NoAudit
 from walle.deploy.cloud.repo import RepoError, TaskRepos
+from walle.deploy.cloud.scenario_groups import ScenarioGroups
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
 from walle.errors import ConfigError
 
@@ -26,12 +27,15 @@ def group_router(repos: TaskRepos, access: AccessFile, audit: Audit | None = Non
         check_role(identity, ANY_SCENARIO, Role.ADMIN)
         return identity.name
 
+    def check_known(groups: ScenarioGroups) -> None:
+        if not groups.is_known:
+            raise AccessError(503, "the cloud's file of groups cannot be read; its log and /healthz say why")
+
     @router.get("")
     async def list_scenarios(authorization: Authorization = "") -> list[dict[str, Any]]:
         """List the scenarios in which the token has the role `reader`, each with its group ("": none) and that role."""
         identity = identify(access, authorization)
-        if not identity.groups.is_known:
-            raise AccessError(503, "the cloud's file of groups cannot be read; its log and /healthz say why")
+        check_known(identity.groups)
         found = [
             {"group": identity.groups.group_of(one), "scenario": one, "role": str(identity.role(one))}
             for one in await asyncio.to_thread(repos.scenarios)
@@ -46,6 +50,7 @@ def group_router(repos: TaskRepos, access: AccessFile, audit: Audit | None = Non
         Roles for the groups follow in every gateway within a second. This needs the role `admin`.
         """
         who = admin(authorization)
+        check_known(access.groups.current())
         if not is_name(group):
             raise ConfigError(f"{group[:80]!r} cannot name a group; a name is {NAME_RULE}")
         if scenario not in await asyncio.to_thread(repos.scenarios):
@@ -58,7 +63,9 @@ def group_router(repos: TaskRepos, access: AccessFile, audit: Audit | None = Non
     async def remove_scenario(group: str, scenario: str, authorization: Authorization = "") -> None:
         """Take a scenario out of a group; it is in none then. This needs the role `admin`."""
         who = admin(authorization)
-        access.groups.current().check(scenario, group)  # what cannot be done leaves no record
+        groups = access.groups.current()
+        check_known(groups)
+        groups.check(scenario, group)  # what cannot be done leaves no record
         await log.record("group.remove", who=who, subject=f"{group}/{scenario}")
         await asyncio.to_thread(access.groups.remove, scenario, group)
 

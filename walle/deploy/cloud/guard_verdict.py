@@ -4,10 +4,11 @@ import dataclasses
 from typing import Any
 
 from walle.deploy.cloud.evidence import TestValue
-from walle.deploy.cloud.guard_test import GuardTest, GuardTests
+from walle.deploy.cloud.guard_test import HOSTILE, GuardTest, GuardTests
 from walle.deploy.cloud.step import Step
 
 _ENOUGH = 30  # devices with the version before: if none of them reports a metric, it has none
+_FEW = 2 * HOSTILE  # share of these that may report a metric which the version before does not have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ class GuardVerdict:
             return ""
         if not step.has_control:
             return "there is no version before"
-        if not test.reported_before and self.control_devices >= _ENOUGH:
+        if self.control_devices >= _ENOUGH and test.reported_before <= _FEW * self.control_devices:
             return "devices with the version before do not report the metric"
         are_left = step.share_to < 1 or self.tests.has_waiting_partners
         return "" if are_left and not step.bakes else "no devices with the version before are left"

@@ -304,7 +304,10 @@ class IncomingFile:
 
 
 def _locked_partial(path: Path, sha256: str) -> int:
-    """Return a descriptor of the upload at `path` with its lock; a sweep may remove it before it has its lock."""
+    """Return a descriptor of the upload at `path` with its lock.
+
+    Before it has its lock, a sweep may remove the file, and another request may have kept it as a whole one.
+    """
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -312,8 +315,9 @@ def _locked_partial(path: Path, sha256: str) -> int:
         except BlockingIOError:
             os.close(handle)
             raise LargeFileBusyError(sha256) from None
-        if os.fstat(handle).st_nlink:
-            return handle
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
         os.close(handle)
 
 

@@ -111,12 +111,21 @@ class LeaseKeeper:
     """Holder of one lease within `async with`: entering waits until it has the lease, leaving releases it.
 
     `lost` is set when another one has it, or when it could not be renewed for its whole life, so that another one may.
+    One that `is_successor` of a holder that has ended waits for that one's lease only, never as a standby.
     """
 
     def __init__(
-        self, leases: Leases, name: str, clock: Clock, *, life_s: float = LIFE_S, standby_s: float = _STANDBY_S
+        self,
+        leases: Leases,
+        name: str,
+        clock: Clock,
+        *,
+        is_successor: bool = False,
+        life_s: float = LIFE_S,
+        standby_s: float = _STANDBY_S,
     ) -> None:
         self.lost = asyncio.Event()
+        self._is_successor = is_successor
         self._leases = leases
         self._name = name
         self._clock = clock
@@ -136,8 +145,10 @@ class LeaseKeeper:
 
         Raises:
             JournalError: the database cannot be read or written.
+            LeaseLostError: another one than the predecessor of this successor has it.
         """
         holder, other = holder_name(), ""
+        began_s = self._clock.monotonic()
         while True:
             asked_s = self._clock.monotonic()
             acquiring = asyncio.ensure_future(self._leases.acquire(self._name, holder, self._life_s))
@@ -150,6 +161,8 @@ class LeaseKeeper:
             if self._grant is not None:
                 break
             found = await self._leases.state(self._name)
+            if self._is_successor and asked_s - began_s > self._life_s + self._standby_s:  # somebody renews it
+                raise LeaseLostError(self._name, found.holder if found is not None else "")
             if found is not None and found.holder != other:
                 other = found.holder
                 _LOG.warning("standby: %s has the lease %r; this node waits for it", found.holder, self._name)

@@ -181,7 +181,8 @@ class S3Store(FileStore):
         except AlreadyExistsError:  # another gateway was faster
             return _is_same(self._found(sha256), data)
         except (BaseError, NotImplementedError) as error:  # of another kind: the put without the condition tells it
-            self._takes_conditions = "501" not in str(error) and "NotImplemented" not in str(error)
+            # With its words: the message has addresses, names and times, in which there may be a 501 too.
+            self._takes_conditions = "status code: 501" not in str(error) and "NotImplemented" not in str(error)
             return False
         return True
 

@@ -204,7 +204,8 @@ class TaskState:
     def to_bytes(self) -> bytes:
         body = dataclasses.asdict(self)
         if self.outcome is not None:
-            del body["outcome"]["failures"]  # of a report only: the state of before can be read by older programs too
+            for name in ("failures", "metrics"):  # of reports only: older programs can read the state too
+                del body["outcome"][name]
             body["failure_class"] = body["outcome"].pop("failure_class")  # which take no other fields of an outcome
         digest = hashlib.sha256(canonical_json(body)).hexdigest()
         return canonical_json({"format": _FORMAT, "state": body, "sha256": digest})

@@ -6,6 +6,7 @@ from typing import Any
 
 from walle.deploy.cloud.dashboard.pages import chart
 
+_MARKS = 40  # of a chart, the latest
 _PURPOSES = {"rejects": "rolls back", "accepts": "accepts", "groups": "pauses", "hindered": "pauses"}
 
 
@@ -52,7 +53,7 @@ def charts_of(
     if len(points) < 2:
         return []
     x = [point["at_s"] for point in points]
-    marks = [{"x": one["at_s"], "label": one["state"]} for one in history if x[0] <= one["at_s"] <= x[-1]]
+    marks = [{"x": one["at_s"], "label": one["state"]} for one in history if x[0] <= one["at_s"] <= x[-1]][-_MARKS:]
     rates = [100 * p["failed"] / (p["ok"] + p["failed"]) if p["ok"] + p["failed"] else None for p in points]
     has, left = [point["installed"] for point in points], [point["left"] for point in points]
     coverage = [

@@ -74,7 +74,7 @@ class Pages:
         )
         self._templates.globals["static"] = self._static_address
         self._templates.filters |= {
-            "number": lambda value: f"{value:,}",
+            "number": _number,
             "percent": _percent,
             "when": _when,
             "path": lambda text: urllib.parse.quote(str(text), safe=""),
@@ -101,6 +101,10 @@ def _static_files() -> Iterator[tuple[str, StaticFile]]:
         yield path.name, StaticFile(data, kind, hashlib.sha256(data).hexdigest())
 
 
+def _number(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")  # runs that count in part have a fraction
+
+
 def _percent(value: float) -> str:
     return f"{100 * value:.2f} %" if value < 0.1 else f"{100 * value:.1f} %"
 
@@ -117,7 +121,7 @@ def _when(at_s: float | None) -> Markup:
         time = datetime.fromtimestamp(at_s, UTC)
     except (ValueError, OverflowError, OSError):
         return Markup("–")
-    text = time.strftime("%d %b %H:%M:%S")
+    text = time.strftime("%d %b %H:%M:%S UTC")
     return _TIME.format(time.isoformat(timespec="seconds"), text, int(at_s))
 
 

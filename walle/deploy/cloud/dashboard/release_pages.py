@@ -30,7 +30,7 @@ _STATES = {
     "active": [ReleaseState.CREATED, ReleaseState.SIMULATING, ReleaseState.BETA, ReleaseState.GRAY],
     "paused": [ReleaseState.PAUSED],
     "full": [ReleaseState.FULL],
-    "over": [ReleaseState.ROLLED_BACK, ReleaseState.FAILED],
+    "over": [ReleaseState.ROLLED_BACK, ReleaseState.FAILED, ReleaseState.RETIRED],
 }
 
 
@@ -291,7 +291,7 @@ def _covered(release: Release) -> float:
 def _tabs(page: ReleasePage) -> list[tuple[str, str, int]]:
     """Return name, words and count of each choice of states."""
     count = {name: sum(page.by_state.get(one.value, 0) for one in states) for name, states in _STATES.items()}
-    words = {"active": "Under way", "paused": "Paused", "full": "Full", "over": "Rolled back or failed"}
+    words = {"active": "Under way", "paused": "Paused", "full": "Full", "over": "Over"}
     return [("", "All", sum(page.by_state.values())), *((name, words[name], count[name]) for name in _STATES)]
 
 

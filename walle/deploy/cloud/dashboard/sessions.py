@@ -8,7 +8,6 @@ time, or at this gateway when the person logs out.
 import collections
 import dataclasses
 import hmac
-import http.cookies
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -113,8 +112,6 @@ def cookie_of(headers: Mapping[bytes, bytes]) -> str:
 
 
 def _cookie(header: str) -> str:
-    try:
-        morsel = http.cookies.SimpleCookie(header).get(COOKIE)
-    except http.cookies.CookieError:
-        return ""
-    return morsel.value if morsel is not None else ""
+    """Return the session's cookie. Others are of other apps of this host; SimpleCookie ends at one that has JSON."""
+    pairs = (pair.strip().partition("=") for pair in header.split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")

@@ -24,8 +24,8 @@ PYBIND11_MODULE(_core, module, pybind11::multiple_interpreters::per_interpreter_
   // Set once, before any VM: PyMem_Raw counts what a VM's thread allocates.
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) walle::stream::memory_functions() = {PyMem_RawMalloc, PyMem_RawFree};
   if (walle::add_event_columns(module.ptr()) < 0) throw pybind11::error_already_set();
-  // Events are matched, outputs stored, uploads received and profiles answered outside VMs; task code gets no types that protect_types.h does not
-  // cover.
+  // Events are matched, outputs stored, uploads received and profiles answered outside VMs; task code gets no types that
+  // protect_types.h does not cover.
   if (PyInterpreterState_Get() == PyInterpreterState_Main() &&
       (walle::add_stream_types(module.ptr()) < 0 || walle::add_store_types(module.ptr()) < 0 ||
        walle::add_tunnel_functions(module.ptr()) < 0 || walle::add_upload_queue_types(module.ptr()) < 0 ||

@@ -16,6 +16,8 @@
     }
   }
 
+  const utc = (seconds) => new Date(1000 * seconds).toISOString().slice(11, 19);  // as the times in the text
+
   // Charts: data as JSON in an attribute, drawn again when it is another one.
   const drawn = new WeakMap();
   function draw(place) {
@@ -34,12 +36,12 @@
     const axis = { stroke: style("dim"), grid: { stroke: style("line"), width: 1 }, ticks: { stroke: style("line") } };
     const options = {
       width: Math.max(place.clientWidth, 200), height: 160, cursor: { drag: { x: false, y: false } },
-      axes: [{ ...axis, space: 60 }, { ...axis, size: 55 }],
+      axes: [{ ...axis, space: 60, values: (_, times) => times.map(utc) }, { ...axis, size: 55 }],
       scales: { y: { range: (_, low, high) => {
         const tops = [high || 0, ...(state.data.limits || []).map((one) => one.y)];
         return [0, Math.max(...tops, 1e-9) * 1.08];
       } } },
-      series: [{}, ...data.series.map((one) => ({
+      series: [{ label: "UTC", value: (_, at) => at == null ? "–" : utc(at) }, ...data.series.map((one) => ({
         label: one.label, stroke: style(one.color || "busy"), width: 2, points: { show: values[0].length < 30 },
       }))],
       hooks: { draw: [(plot) => lines(plot, state.data)] },
@@ -63,7 +65,7 @@
       const y = plot.valToPos(one.y, "y", true);
       rule(bbox.left, y, bbox.left + bbox.width, y, one.color, one.label, bbox.left + 4 * ratio, y - 3 * ratio);
     }
-    for (const one of (data.marks || []).slice(0, 40)) {
+    for (const one of data.marks || []) {
       const x = plot.valToPos(one.x, "x", true);
       rule(x, bbox.top, x, bbox.top + bbox.height, "dim", one.label, x + 3 * ratio, bbox.top + 11 * ratio);
     }

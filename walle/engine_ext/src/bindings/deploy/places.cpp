@@ -131,8 +131,8 @@ PyType_Slot places_slots[] = {{Py_tp_new, reinterpret_cast<void*>(places_new)},
                               {Py_tp_methods, places_methods},
                               {Py_sq_length, reinterpret_cast<void*>(places_length)},
                               {0, nullptr}};
-PyType_Spec places_spec = {"walle.engine_ext._core.Places", sizeof(PlacesObject), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-                           places_slots};
+PyType_Spec places_spec = {"walle.engine_ext._core.Places", sizeof(PlacesObject), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, places_slots};
 
 }  // namespace
 
