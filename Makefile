@@ -23,14 +23,14 @@ demo: $(STAMP)  ## ship the IPV task to a fleet of devices on this machine and w
 	@$(BIN)/walle demo $(DEMO_ARGS)
 
 # Two lanes of about the same length. The Python tests wait for much of their time: meanwhile the C++ tests are built, at
-# a lower priority, and then the tests of the pipeline, the apps, security and of devices' agents run.
+# a lower priority, and then the tests of the pipeline, the apps, security, whole systems and devices' agents run.
 test: $(STAMP)  ## pass every test, C++ ones under ASan and UBSan
 	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-most test-rest
 
 # Compiling the tests takes half of the time of collecting them: the bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set.
 PYTEST := MAKEFLAGS= env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 
-REST := tests/pipeline tests/apps tests/security tests/deploy/device tests/loadtest
+REST := tests/pipeline tests/apps tests/security tests/system tests/deploy/device tests/loadtest
 
 test-python: $(STAMP)  ## pass the Python tests, or those of TEST_ARGS
 	@$(PYTEST) $(TEST_ARGS)
