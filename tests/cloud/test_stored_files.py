@@ -161,7 +161,7 @@ async def test_large_files_that_no_commit_names_are_collected(tmp_path: Path) ->
     for place, what in (("a.bin", "earlier"), ("deep/er/b.bin", "tagged"), ("a.bin", "branch")):
         (work / place).parent.mkdir(parents=True, exist_ok=True)
         (work / place).write_bytes(LargeFile(sha256s[what], len(blobs[what])).pointer)
-        (work / "long.txt").write_bytes(LargeFile(sha256s["abandoned"], 1).pointer + b"x" * 2000)  # is no pointer
+        (work / "long.txt").write_bytes(LargeFile(sha256s["abandoned"], 1).pointer + b"x" * 2000)  # not a pointer
         git(work, "add", "-A")
         git(work, "commit", "-q", "-m", what)
         if what == "tagged":

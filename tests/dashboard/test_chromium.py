@@ -21,7 +21,7 @@ from walle.deploy.cloud.dashboard.sessions import COOKIE
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.skipif(chromium_path() is None, reason="there is no chromium on PATH"),
+    pytest.mark.skipif(chromium_path() is None, reason="chromium is not on PATH"),
 ]
 AXE = Path(__file__).with_name("axe-4.14.1.min.js")
 
