@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from tests.sim.shop_cloud import User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
+from walle.deploy.cloud.gate_course import GateTest
 from walle.deploy.cloud.metrics import FURTHER_GATEWAYS, MAX_RELEASES, METRICS, MetricType, counter, gauge
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.release import Release, ReleaseOverview, ReleaseRequest, ReleaseState
@@ -118,6 +119,7 @@ def test_a_release_that_is_judged_shows_its_evidence() -> None:
     totals = Totals(
         installed=9, stage_devices=8, stage_broken=2, control_devices=40, verdict="pause",
         cause="silence at gray 0.25", heard_s=1234.5, hindered={"network": 3}, ok=70, failed=5,
+        tests=(GateTest("failed runs", "rolls back", 1.25, 7.5), GateTest("guards hold", "accepts", -2.0, 3.0)),
     )  # fmt: skip
     lines = _text([release], {"r7": totals}).splitlines()
     of_release = '{release="r7",task="shop/count"'
@@ -128,10 +130,29 @@ def test_a_release_that_is_judged_shows_its_evidence() -> None:
         f"walle_release_heard_timestamp_seconds{of_release}}} 1234.5",
         f"walle_release_failing_ratio{of_release}}} 0.25",
         f'walle_release_verdict{{cause="silence",{of_release[1:]},verdict="pause"}} 1.0',
+        f'walle_release_test_evidence{of_release},test="failed runs",does="rolls back"}} 1.25',
+        f'walle_release_test_boundary{of_release},test="failed runs",does="rolls back"}} 7.5',
+        f'walle_release_test_evidence{of_release},test="guards hold",does="accepts"}} -2.0',
         f'walle_release_stage_devices{{kind="sound",{of_release[1:]}}} 6.0',
         f'walle_release_executions_total{of_release},result="failed"}} 5.0',
     ):
         assert expected in lines or _reordered(expected) in map(_reordered, lines), expected
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("", "none"),
+        ("group model=P30", "group"),
+        ("unreported guard latency_ms < 1.2x", "guard"),
+        ("silent devices at gray 0.5", "silent"),
+        ("device at beta", "device"),
+        ("<script>", "test"),
+    ],
+)
+def test_the_cause_of_a_verdict_is_one_of_a_few_words(cause: str, kind: str) -> None:
+    text = _text([_release(7, ReleaseState.GRAY)], {"r7": Totals(verdict="pause", cause=cause)})
+    assert f'cause="{kind}"' in text
 
 
 def _reordered(line: str) -> str:

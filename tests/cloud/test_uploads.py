@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from walle.pipeline.ingest.feature_view import FeatureViewError
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.topics import TopicError
 from walle.pipeline.tunnel.processes import TunnelProcesses
+from walle.pipeline.tunnel.service import DeviceConnection
 from walle.protocol import Manifest, TriggerCondition
 
 MAIN = """\
@@ -58,6 +60,10 @@ async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_pa
                 await asyncio.sleep(0.05)
         assert health["ok"]
         assert health["tunnel"]["connections"] == 1
+        connection = await tunnel.connection("d0")
+        assert connection.since_s is not None
+        assert (abs(connection.since_s - time.time()) < LIMIT_S * 3, connection.silent) == (True, 0)
+        assert await tunnel.connection("d1") == DeviceConnection(None)
         assert health["tunnel"]["processes"] == {"running": 2, "wanted": 2, "restarts": 0, "hangs": 0}
         found = await _metrics(shop.http)
         assert (found["walle_tunnel_processes"], found["walle_tunnel_requests_total"]) == (2, answered)

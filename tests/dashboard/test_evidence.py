@@ -4,6 +4,7 @@ import json
 
 from walle.deploy.cloud.api import safe
 from walle.deploy.cloud.dashboard.evidence import charts_of, shown_tests
+from walle.deploy.cloud.gate_course import MAX_TEST_POINTS, TEST_NAMES
 
 EVIDENCE = {
     "gate": {"p_good": 0.01},
@@ -49,3 +50,42 @@ def test_charts_of_a_release_that_was_paused_often_are_whole_in_the_page() -> No
     charts = charts_of({"points": points}, history, {"p_good": 0.01, "p_bad": 0.5})
     assert [safe(one["data"]) for one in charts] == [one["data"] for one in charts]  # a page cuts longer texts
     assert json.loads(charts[0]["data"])["marks"][-1]["x"] == history[999]["at_s"]
+
+
+def test_tests_over_time_are_drawn_by_how_far_they_are_on_the_way_to_their_boundary() -> None:
+    steps = [
+        {
+            "stage": stage,
+            "tests": [
+                {"test": "failed runs", "does": "rolls back", "boundary": 5.0},
+                {"test": "runs are good", "does": "accepts", "boundary": 4.0},
+            ],
+            "points": [
+                {"at_s": at_s, "devices": 3, "values": {"failed runs": value, "runs are good": 2.0}},
+                {"at_s": at_s + 1, "devices": 4, "values": {"failed runs": 10 * value}},
+            ],
+        }
+        for stage, at_s, value in (("beta", 1.0, -1.0), ("gray 0.5", 5.0, 0.5))
+    ]
+    against, good = charts_of({"points": [], "tests": steps}, [{"at_s": 5.0, "state": "gray"}], {})
+    data = json.loads(against["data"])
+    assert data["x"] == [1.0, 2.0, 5.0, 6.0]
+    assert [(one["label"], one["values"]) for one in data["series"]] == [("failed runs %", [0.0, 0.0, 10.0, 100.0])]
+    assert [(one["label"], one["y"]) for one in data["limits"]] == [("decides", 100)]
+    assert data["marks"] == [{"x": 5.0, "label": "gray"}]
+    assert against["summary"] == "at gray 0.5, failed runs is at 5.00, and rolls back at 5.00"
+    assert json.loads(good["data"])["series"][0]["values"] == [50.0, None, 50.0, None]
+    assert good["summary"] == "none is at work at gray 0.5"
+    assert charts_of({"points": []}, [], {}) == []
+
+
+def test_charts_of_all_tests_are_whole_in_the_page() -> None:
+    tests = [{"test": name, "does": "rolls back", "boundary": 7.378} for name in TEST_NAMES]
+    points = [
+        {"at_s": 1795467000.123 + n, "devices": n, "values": dict.fromkeys(TEST_NAMES, n / 33)}
+        for n in range(MAX_TEST_POINTS + 20)
+    ]
+    steps = [{"stage": "gray 0.5", "tests": tests, "points": points}]
+    history = [{"at_s": 1795467000.123456 + n / 3, "state": "rolled_back"} for n in range(600)]
+    (chart,) = charts_of({"points": [], "tests": steps}, history, {})
+    assert safe(chart["data"]) == chart["data"]

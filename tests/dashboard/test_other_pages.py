@@ -100,8 +100,17 @@ async def test_devices_are_found_by_attribute_task_and_failure_and_one_tells_its
     story = await world.reader.get("/dashboard/device/0")
     assert "<img" not in story
     text = words_of(story)
-    for part in ("shop/count v2", "ValueError", "main.py:3", world.release_id, "Latest upload", "android"):
+    for part in (
+        "shop/count v2",
+        "ValueError",
+        "main.py:3",
+        world.release_id,
+        "Latest upload",
+        "android",
+        "Connected since",
+    ):
         assert part in text, part
+    assert "Not connected to this gateway" in words_of(await world.admin.get("/dashboard/device/fleet/001"))
     assert "is unknown" in await world.reader.get("/dashboard/device/fleet/001", 404)
     assert "is unknown" in await world.admin.get("/dashboard/device/none", 404)
 

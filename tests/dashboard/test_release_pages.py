@@ -1,11 +1,12 @@
 """The dashboard's releases on a real cloud: login, roles, actions with a name, what is refused, what is shown."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import re
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,7 @@ import pytest_asyncio
 
 from tests.dashboard.visitor import forms, visitor, words_of
 from tests.sim.shop_cloud import ShopCloud, User, shop_cloud, until
-from walle.deploy.cloud.access import ANY_SCENARIO, Role
+from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.release import ReleaseState
 
 HOSTILE = "\"'><img src=x onerror=alert(1)>\x1b[2J\u202e"
@@ -259,3 +260,75 @@ async def test_a_live_page_follows_the_release_and_ends_with_its_token(shop: Sho
             async for _ in lines:
                 pass
         assert (await anna.http.get("/dashboard")).status_code == 303
+
+
+@pytest.mark.asyncio
+async def test_live_parts_end_with_the_session_and_when_a_role_changes(shop: ShopCloud) -> None:
+    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    page = f"/dashboard/releases/{release_id}"
+    access = shop.cloud.gateway._home.access
+    others = ["/dashboard/features/live"]
+
+    def set_roles(roles: dict[str, Role]) -> None:
+        def change(known: Access) -> None:
+            (anna,) = (one for one in known.identities if one.name == "anna")
+            known._by_hash[anna.sha256] = dataclasses.replace(anna, roles=roles)
+
+        access._change(change)
+
+    async def until_ended(addresses: Sequence[str], end: Callable[[], Awaitable[None]]) -> None:
+        """Open streams, `end` them once the first has sent something, and return when all have ended."""
+        async with asyncio.timeout(60), contextlib.AsyncExitStack() as undo:
+            opened = [await undo.enter_async_context(anna.http.stream("GET", one)) for one in addresses]
+            assert {one.status_code for one in opened} == {200}
+            lines = [one.aiter_lines() for one in opened]
+            await anext(lines[0])
+            await end()
+            for one in lines:
+                async for _ in one:
+                    pass
+
+    async def become_reader() -> None:
+        set_roles({"shop": Role.READER})
+
+    async def log_out() -> None:
+        assert (await anna.press("/dashboard/logout", "/dashboard")).status_code == 303
+
+    async def become_nobody() -> None:
+        set_roles({"shop": Role.NONE})
+
+    async with visitor(shop, "anna", {ANY_SCENARIO: Role.ADMIN}) as anna:
+        form = await anna.press(f"/dashboard/links/{release_id}", page, hours="1")
+        (link,) = re.findall(r'value="(/dashboard/shared/[^"]+)"', form.text)
+        await until_ended([f"{page}/live", "/dashboard/live", *others, "/dashboard/metrics/live"], become_reader)
+        assert "confirm/" not in await anna.get(page)
+        await until_ended([f"{page}/live", "/dashboard/live", *others], log_out)
+        await until_ended([f"{link}/live"], become_nobody)
+
+
+@pytest.mark.asyncio
+async def test_a_form_after_the_sessions_end_leads_to_the_login_and_does_nothing(shop: ShopCloud) -> None:
+    release_id = (await shop.releases.create("shop", "count", "v1"))["id"]
+    page = f"/dashboard/releases/{release_id}/confirm/rollback"
+    action = f"/dashboard/releases/{release_id}/rollback"
+    url = shop.cloud.address.url
+    async with visitor(shop, "anna", RELEASER) as anna:
+        form = forms(await anna.get(page))[action]
+        anna.http.cookies.clear()
+        browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Referer": f"{url}{page}"}
+        answer = await anna.http.post(action, data=form, headers=browser)
+        assert answer.status_code == 303
+        login = await anna.http.get(answer.headers["location"])
+        assert "Your session has ended, and nothing was done." in words_of(login.text)
+        assert forms(login.text)["/dashboard/login"]["next"] == page
+        data = {**forms(login.text)["/dashboard/login"], "token": anna.token}
+        assert (await anna.http.post("/dashboard/login", data=data)).headers["location"] == page
+        assert (await shop.releases.get(release_id))["state"] == "created"
+        assert audited(shop, "release.rollback") == []
+        anna.http.cookies.clear()
+        for referer in ("https://evil.example/dashboard/x", f"{url}/dashboard/logout", "", "http://[", "\\x"):
+            answer = await anna.http.post(action, data=form, headers={**browser, "Referer": referer})
+            login = await anna.http.get(answer.headers["location"])
+            assert forms(login.text)["/dashboard/login"]["next"] == "/dashboard", referer
+        assert (await anna.http.post(action, data=form)).status_code == 401  # a program
+        assert (await anna.http.post(action, data=form, headers={**browser, "HX-Request": "true"})).status_code == 401

@@ -88,7 +88,7 @@ from walle.pipeline.ingest.retention import Retention, parse_rule
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
-from walle.pipeline.tunnel.service import DrainTarget, TunnelService
+from walle.pipeline.tunnel.service import DeviceConnection, DrainTarget, TunnelService
 from walle.protocol import DEVICE_HEADER, MAX_DICTIONARY_BYTES, Profile
 
 _LOG = logging.getLogger(__name__)
@@ -309,6 +309,9 @@ class GatewayNode:
             on_traced=None if self._tracer is None else self._tracer.stored,
         )
 
+    async def _connection_of(self, device_id: str) -> DeviceConnection:
+        return await self._tunnel.connection(device_id)
+
     def _watch(self, tunnel: TunnelService | TunnelProcesses) -> TunnelWatch:
         if isinstance(tunnel, TunnelService):
             return TunnelWatch(lambda: [tunnel.state()])
@@ -362,6 +365,7 @@ class GatewayNode:
             targeting=targeting,
             history=TaskHistory(self._home.repos),
             features=FeatureSamples(lambda: self._uploads),
+            connection=self._connection_of,
             parts=lambda: self._parts,
             series=lambda: self._series,
         )

@@ -294,6 +294,9 @@ class HttpFront:
         unknown = self._why_unknown(headers) if has_body and rule.known_only else ""
         if unknown:
             self.refused["unknown"] += 1
+            if path.startswith("/dashboard/"):  # a session that has ended: the guard leads to the login
+                await self._app(scope, _no_body, send)
+                return
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
             await _refuse(send, 401, unknown, challenge)
             return
@@ -567,6 +570,10 @@ def _closing(send: Send) -> Send:
         await send(message)
 
     return send_and_close
+
+
+async def _no_body() -> Message:
+    return {"type": "http.disconnect"}
 
 
 async def _refuse(send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None) -> None:

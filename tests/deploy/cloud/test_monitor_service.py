@@ -236,6 +236,40 @@ async def test_what_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_course_of_the_tests_outlives_a_restart_and_has_what_is_now(journal: Journal) -> None:
+    clock = ManualClock()
+    first = MonitorService(journal, clock)
+    step = _step("gray 0.5", "r1", gate=Gate())
+    await first.watch(step)
+    for number in range(3):
+        for device in range(5):
+            await first.take(_batch(f"b{number}", OutcomeKind.RUN, 200, 0, device=f"d{number}-{device}"))
+        await first.flush()
+        await clock.advance(10.0)
+    (shown,) = (await first.course("r1"))["tests"]
+    assert [point["devices"] for point in shown["points"]] == [5, 10, 15]
+    limits = {one["test"]: (one["does"], one["boundary"]) for one in shown["tests"]}
+    values = {one["test"]: one for key in ("rejects", "accepts") for one in (await first.evidence("r1"))[key]}
+    assert {name: values[name]["value"] for name in values} == {
+        name: shown["points"][-1]["values"][name] for name in values
+    }
+    assert limits["failed runs"] == ("rolls back", values["failed runs"]["boundary"])
+    assert limits["runs are good"] == ("accepts", values["runs are good"]["boundary"])
+    assert [one.name for one in (await first.totals("r1")).tests] == list(limits)
+    async with MonitorService(journal, clock) as second:
+        assert await second.course("r1") == await first.course("r1")
+        # What was too early to be noted is noted later, also where no further report comes.
+        await second.take(_batch("x", OutcomeKind.RUN, 200, 0, device="last"))
+        await second.flush()
+        async with asyncio.timeout(20):
+            while (await second.course("r1"))["tests"][0]["points"][-1]["devices"] != 16:
+                await clock.advance(1.0)
+                await asyncio.sleep(0)
+        await second.unwatch("r1")
+        assert (await second.totals("r1")).tests == ()
+
+
+@pytest.mark.asyncio
 async def test_evidence_is_saved_from_time_to_time(journal: Journal) -> None:
     clock = ManualClock()
     service = MonitorService(journal, clock, flush_s=2.0)

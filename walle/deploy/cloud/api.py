@@ -386,7 +386,9 @@ def release_router(releases: Releases, outcomes: Outcomes, access: Identifier, a
     async def course(release_id: str, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Show its course: `points` are counts over time, at most 240, `verdicts` the evidence that ended each step.
 
-        This needs the role `reader` in its scenario.
+        `tests` has for each of the latest 20 steps its tests, with what each does at its boundary, and their values
+        over time, at most 160 times in all. Values and boundaries are logarithms; of groups, hindering and guards, it
+        is the one that is nearest to its boundary. This needs the role `reader` in its scenario.
         """
         await allowed(release_id, authorization, Role.READER)
         return safe_map(await outcomes.course(release_id))

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+from walle.deploy.cloud.gate_course import TEST_NAMES
+
 UNITS = ("seconds", "bytes", "ratio", "uploads", "devices", "requests")
 FURTHER_GATEWAYS = "Further gateways"  # the part that `walle cloud gateway` alone has
 MAX_RELEASES = 500  # releases with series of their own
@@ -51,6 +53,7 @@ def _part(part: str, *rows: _Row) -> list[MetricInfo]:
 _COUNTER, _GAUGE, _HISTOGRAM = MetricType
 _OF_RELEASE = {"release": f"ids of releases, at most {MAX_RELEASES}", "task": "scenario/task"}
 _GUARD = {"guard": "guards of the release, as it was started with them"}
+_TEST = {"test": ", ".join(TEST_NAMES), "does": "rolls back, pauses, accepts"}
 _TOPIC = {"topic": "the 500 largest topics, `*` for all others"}
 _VERSION = {"version": "task and version, the 200 that were asked for last"}
 
@@ -98,8 +101,21 @@ _ALL = [
             {
                 **_OF_RELEASE,
                 "verdict": "continue, accept, reject, pause",
-                "cause": "none, test, silence, inconclusive, or the class of failure: device, network, cloud",
+                "cause": "none, test, group, guard, silent (devices), silence, inconclusive, or the class of failure: "
+                "device, network, cloud",
             },
+        ),
+        (
+            _GAUGE,
+            "release_test_evidence",
+            "Value of each test of the step that is judged, a logarithm: it decides at its boundary; at most 10 s old",
+            {**_OF_RELEASE, **_TEST},
+        ),
+        (
+            _GAUGE,
+            "release_test_boundary",
+            "Value at which each test of the step that is judged decides, a logarithm",
+            {**_OF_RELEASE, **_TEST},
         ),
         (
             _GAUGE,

@@ -28,6 +28,7 @@ from walle.deploy.cloud.device_registry import (
 )
 from walle.deploy.cloud.failure_groups import FailureGroup, FailureGroups
 from walle.deploy.cloud.gate import Verdict
+from walle.deploy.cloud.gate_course import GateCourse, GateTest
 from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.lease import LeaseLostError
 from walle.deploy.cloud.monitor import Monitor
@@ -52,7 +53,8 @@ class Totals:
     executions. `hindered` are devices that could not install it or had to leave it, by what was at fault: `device`,
     `network`, `cloud`; they are not among the others. `stage`, `stage_devices`, `stage_broken`, `control_devices` and
     `verdict` are the evidence of the step that is being judged: devices that count, those of them that are broken, and
-    devices with the version before. `guards` are those of the release, as in `Monitor.guards`.
+    devices with the version before. `guards` are those of the release, as in `Monitor.guards`; `tests` are those of the
+    step that is judged, as they were noted last.
     """
 
     installed: int = 0
@@ -72,6 +74,7 @@ class Totals:
     verdict: str = ""
     guards: tuple[Mapping[str, Any], ...] = ()
     cause: str = ""  # of a pause by the gate, as a key
+    tests: tuple[GateTest, ...] = ()
     heard_s: float = 0.0  # time at which a further device last counted at the step; 0 where none is judged
 
     @property
@@ -98,6 +101,8 @@ class _Evidence:
         self.delivered: Verdict = Verdict.CONTINUE  # the last verdict that was delivered
         self.ended: dict[str, Any] = {}  # evidence of the last step, once none is judged
         self.course = Course()
+        self.gate_course = GateCourse()
+        self._has_unnoted = False  # tests have changed since they were noted
 
     def take(self, device_id: str, outcome: Outcome, now_s: float) -> None:
         at_fault = outcome.failure_class
@@ -119,6 +124,20 @@ class _Evidence:
         devices = self.devices
         left = len(devices[OutcomeKind.REVERTED]) + len(devices[OutcomeKind.REMOVED])
         self.course.note(Point(now_s, len(devices[OutcomeKind.INSTALLED]), left, self.ok, self.failed))
+        if self.monitor is not None:
+            self._has_unnoted = True
+            if self.gate_course.is_due(self.stage, now_s):
+                self.note_tests(now_s, self.monitor.evidence())
+
+    def note_tests(self, now_s: float, numbers: Mapping[str, Any]) -> None:
+        """Note the tests of the step that is judged, as they are in its evidence."""
+        assert self.monitor is not None
+        self.gate_course.note(self.stage, now_s, self.monitor.devices, numbers)
+        self._has_unnoted = False
+
+    def has_due_tests(self, now_s: float) -> bool:
+        """Return whether the tests have changed, and were noted long enough ago."""
+        return self._has_unnoted and self.monitor is not None and self.gate_course.is_due(self.stage, now_s)
 
     def totals(self) -> Totals:
         monitor = self.monitor
@@ -140,6 +159,7 @@ class _Evidence:
             verdict=monitor.verdict.value if monitor else "",
             guards=tuple(monitor.guards() if monitor else self.ended.get("guards", ())),
             cause=monitor.cause if monitor else "",
+            tests=self.gate_course.latest if monitor else (),
             heard_s=monitor.heard_s if monitor else 0.0,
         )
 
@@ -165,6 +185,7 @@ class _Evidence:
             "monitor": self.monitor.to_plain() if self.monitor else None,
             "ended": self.ended,
             "course": self.course.to_plain(),
+            "gate_course": self.gate_course.to_plain(),
         }
 
     @classmethod
@@ -181,6 +202,8 @@ class _Evidence:
         evidence.ended = plain.get("ended", {})
         if "course" in plain:  # not in evidence of before
             evidence.course = Course.from_plain(plain["course"])
+        if "gate_course" in plain:  # likewise
+            evidence.gate_course = GateCourse.from_plain(plain["gate_course"])
         evidence.monitor = Monitor.from_plain(plain["monitor"]) if plain["monitor"] else None
         if evidence.monitor is None:
             evidence.stage = ""
@@ -301,6 +324,8 @@ class MonitorService:
                 if evidence.monitor is not None and evidence.monitor.tick(now_s):
                     self._unsaved.add(release_id)
                     await self._deliver(release_id, evidence)
+                elif evidence.has_due_tests(now_s):
+                    self._unsaved.add(release_id)
             except Exception:  # noqa: BLE001 - of one release: the others are judged, and all evidence is saved
                 _LOG.exception("the evidence on release %s could not be judged; trying again", release_id)
 
@@ -398,12 +423,19 @@ class MonitorService:
         return {release_id: await self.totals(release_id) for release_id in release_ids}
 
     async def course(self, release_id: str) -> dict[str, Any]:
-        """Return the course of a release: `points` in time, and `verdicts`, the evidence on which each step ended."""
+        """Return the course of a release.
+
+        It has `points` in time, `verdicts`, the evidence on which each step ended, and `tests`, as `GateCourse.shown`.
+        """
         evidence = self._evidence.get(release_id)
         if evidence is None:
-            return {"points": [], "verdicts": []}
+            return {"points": [], "verdicts": [], "tests": []}
         course = evidence.course
-        return {"points": [point.to_plain() for point in course.points], "verdicts": course.verdicts}
+        return {
+            "points": [point.to_plain() for point in course.points],
+            "verdicts": course.verdicts,
+            "tests": evidence.gate_course.shown(),
+        }
 
     async def evidence(self, release_id: str) -> dict[str, Any]:
         """Return the evidence of the step that is or was judged last, as `Monitor.evidence`; empty where none was."""
@@ -504,6 +536,7 @@ class MonitorService:
                     must=verdict is Verdict.ACCEPT,
                 )
                 evidence.course.end_step(stage, verdict.value, reason, self._clock.time(), numbers)
+                evidence.note_tests(self._clock.time(), numbers)
                 self._unsaved.add(release_id)
             await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason, monitor.cause)
         except Exception:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one

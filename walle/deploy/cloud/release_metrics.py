@@ -10,7 +10,7 @@ from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.release import Release, ReleaseOverview, ReleaseState
 from walle.protocol import ProtocolError, Timestamp
 
-_CAUSES = ("silence", "inconclusive", "device", "network", "cloud")
+_CAUSES = ("silence", "silent", "inconclusive", "group", "guard", "device", "network", "cloud")
 
 
 def release_metrics(overview: ReleaseOverview, totals: Mapping[str, Totals]) -> list[Metric]:
@@ -58,6 +58,8 @@ def _evidence(shown: list[tuple[Release, Totals]]) -> Iterator[Metric]:
     devices = gauge("walle_release_stage_devices")
     failing = gauge("walle_release_failing_ratio")
     verdict = gauge("walle_release_verdict")
+    evidence = gauge("walle_release_test_evidence")
+    boundary = gauge("walle_release_test_boundary")
     for release, totals in shown:
         if not totals.verdict:
             continue
@@ -70,14 +72,17 @@ def _evidence(shown: list[tuple[Release, Totals]]) -> Iterator[Metric]:
         if totals.stage_devices:
             failing.add_metric(labels, totals.stage_broken / totals.stage_devices)
         verdict.add_metric([*labels, totals.verdict, _cause(release.cause or totals.cause, totals.verdict)], 1)
-    yield from (heard, devices, failing, verdict)
+        for test in totals.tests:
+            evidence.add_metric([*labels, test.name, test.does], test.value)
+            boundary.add_metric([*labels, test.name, test.does], test.limit)
+    yield from (heard, devices, failing, verdict, evidence, boundary)
 
 
 def _cause(cause: str, verdict: str) -> str:
     """Return the kind of a verdict's cause, without the names of stages and groups in it."""
     if not cause:
         return "test" if verdict == "reject" else "none"
-    kind = cause.partition(" ")[0]
+    kind = cause.removeprefix("unreported ").partition(" ")[0]
     return kind if kind in _CAUSES else "test"
 
 

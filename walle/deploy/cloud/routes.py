@@ -329,15 +329,39 @@ def _authorization(scope: Scope) -> str:
 
 
 async def _send_to_login(scope: Scope, send: Send) -> None:
-    """Lead a browser to the login, from where it comes back; answer a script's request, or a form, with 401."""
+    """Lead a browser to the login, from where it comes back; answer a script's request with 401.
+
+    A form is not sent again: the login leads back to the page that had it, and says that nothing was done.
+    """
     headers = {name.lower(): value for name, value in scope["headers"]}
-    if scope["method"] != "GET" or b"hx-request" in headers or headers.get(b"accept") == b"text/event-stream":
+    accept = headers.get(b"accept", b"")
+    is_form = scope["method"] == "POST" and b"text/html" in accept
+    is_script = b"hx-request" in headers or accept == b"text/event-stream"
+    if is_script or not (is_form or scope["method"] == "GET"):
         what = "this needs a session, which begins with a login at /dashboard/login"
         return await _refuse(send, 401, what, [(b"hx-refresh", b"true")], is_page=True)
+    if is_form:
+        host = headers.get(b"host", b"").decode("latin-1")
+        came_from = urllib.parse.quote(_own_page(headers.get(b"referer", b"").decode("latin-1"), host), safe="")
+        location = f"/dashboard/login?ended=1&next={came_from}".encode("latin-1")
+        return await _refuse(
+            send, 303, "the session has ended; nothing was done", [(b"location", location)], is_page=True
+        )
     query = f"?{scope['query_string'].decode('latin-1')}" if scope.get("query_string") else ""
     came_from = urllib.parse.quote(urllib.parse.quote(scope["path"]) + query, safe="")
     location = f"/dashboard/login?next={came_from}".encode("latin-1")
     return await _refuse(send, 303, "log in first", [(b"location", location)], is_page=True)
+
+
+def _own_page(referer: str, host: str) -> str:
+    """Return path and query of the page of this host that sent a form, "" for any other."""
+    try:
+        page = urllib.parse.urlsplit(referer)
+    except ValueError:
+        return ""
+    if page.netloc != host:
+        return ""
+    return f"{page.path}?{page.query}" if page.query else page.path
 
 
 async def _refuse(send: Send, status: int, what: str, headers: Sequence[tuple[bytes, bytes]], *, is_page: bool) -> None:

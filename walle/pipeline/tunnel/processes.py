@@ -8,6 +8,7 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import itertools
 import logging
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from walle.pipeline.tunnel.dictionaries import DictionaryLookup
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
 from walle.pipeline.tunnel.reserved_port import ReservedPort, reserve
 from walle.pipeline.tunnel.server import RequestHandler
-from walle.pipeline.tunnel.service import DrainTarget, TunnelState, TunnelStateError
+from walle.pipeline.tunnel.service import DeviceConnection, DrainTarget, TunnelState, TunnelStateError
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ _STOP_S = 15.0
 _BACKOFF_S = 0.25  # before a process is started again; doubled with each that ended soon after its start
 _BACKOFF_MAX_S = 30.0
 _STEADY_S = 10.0  # that a process runs before its end does not count as soon
+_ANSWER_S = 2.0  # for a process to answer a question
 _SILENT_S = 10.0  # without a report: /healthz says so
 _HUNG_S = 30.0  # without a report: the process is killed. A busy process reports late, but not so late
 _TERM_S = 3.0  # from SIGTERM to SIGKILL, which ends a stopped process too
@@ -117,6 +119,8 @@ class TunnelProcesses:
         self._keeping: list[asyncio.Task[None]] = []
         self._reserved: ReservedPort | None = None
         self._is_closing = False
+        self._numbers = itertools.count()
+        self._questions: dict[int, asyncio.Future[float | None]] = {}  # to processes, by number
         self._revocations = Revocations()
 
     @property
@@ -200,6 +204,27 @@ class TunnelProcesses:
         """Refuse keys of devices in all processes, and those that start later: see `TunnelServer.revoke`."""
         self._revocations.update(version, lowest)
         await self._tell("revoked", version, dict(lowest))
+
+    async def connection(self, device_id: str) -> DeviceConnection:
+        """Return the device's connection to any of the processes, each of which is asked."""
+        asked = [slot.channel for slot in self._slots if slot.channel is not None and slot.ready.is_set()]
+        answers = await asyncio.gather(*(self._since(channel, device_id) for channel in asked))
+        opened = [one for one in answers if isinstance(one, float)]
+        return DeviceConnection(max(opened, default=None), sum(isinstance(one, TimeoutError) for one in answers))
+
+    async def _since(self, channel: Channel, device_id: str) -> float | TimeoutError | None:
+        """Return what a process says of a device's connection, a TimeoutError where it does not answer."""
+        number = next(self._numbers)
+        answer: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await channel.send("connection", number, device_id)
+                return await answer
+        except TimeoutError as error:
+            return error
+        finally:
+            del self._questions[number]
 
     async def _tell(self, *message: Any) -> None:
         """Send a message to every process; one that hangs is not waited for."""
@@ -323,6 +348,9 @@ class TunnelProcesses:
                 for device_id, epoch, seq, topic, sent_ms, received_ms, stored_s in rows:
                     if self._on_traced is not None:
                         self._on_traced([Received(device_id, epoch, seq, topic, b"", sent_ms, received_ms)], stored_s)
+            case ["connection", int(number), None | float() as since_s]:
+                if (asked := self._questions.get(number)) is not None and not asked.done():
+                    asked.set_result(since_s)
             case ["ready"]:
                 slot.error = ""
                 if slot.state is not None:

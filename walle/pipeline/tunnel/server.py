@@ -189,6 +189,7 @@ class TunnelServer:
         self._closed = False
         self._connections: set[Connection] = set()
         self._by_device: dict[str, Connection] = {}
+        self._open_since_s: dict[str, float] = {}  # by device, in seconds since the epoch
         self._tasks: set[asyncio.Task[None]] = set()
         self._paused: dict[Connection, None] = {}  # until there is room for uploads; in order
         self._heavy: dict[Connection, None] = {}  # until enough of their own uploads are stored
@@ -458,10 +459,15 @@ class TunnelServer:
         elif len(self._connections) > self.limits.connections:
             connection.refuse("busy", f"more than {self.limits.connections} devices are connected", 30.0)
 
+    def open_since_s(self, device_id: str) -> float | None:
+        """Return when the device's connection was opened, in seconds since the epoch; None where it has none."""
+        return self._open_since_s.get(device_id)
+
     def admit(self, connection: Connection) -> None:
         """Make `connection` the current one of its device."""
         older = self._by_device.get(connection.device_id)
         self._by_device[connection.device_id] = connection
+        self._open_since_s[connection.device_id] = self.clock.time()
         if older is not None:
             older.refuse("replaced", f"device {connection.device_id!r} has connected again", -1.0)
 
@@ -473,6 +479,7 @@ class TunnelServer:
         self.counts.open = len(self._connections)
         if self._by_device.get(connection.device_id) is connection:
             del self._by_device[connection.device_id]
+            del self._open_since_s[connection.device_id]
         if not self._connections:
             self._emptied.set()
 

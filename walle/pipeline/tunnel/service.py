@@ -107,6 +107,17 @@ class TunnelState:
         return cls(**fields)
 
 
+@dataclasses.dataclass(frozen=True)
+class DeviceConnection:
+    """The connection of a device. `since_s` is when it was opened, in seconds since the epoch; None: it has none.
+
+    `silent` tunnel processes did not answer in time, so that one of them may have it.
+    """
+
+    since_s: float | None
+    silent: int = 0
+
+
 class TunnelService:
     """A tunnel server whose uploads go to a store, within `async with`. The store is the caller's, and open.
 
@@ -171,6 +182,10 @@ class TunnelService:
     async def revoke(self, version: int, lowest: Mapping[str, int]) -> None:
         """Refuse keys of devices: see `TunnelServer.revoke`."""
         self.server.revoke(version, lowest)
+
+    async def connection(self, device_id: str) -> DeviceConnection:
+        """Return the device's connection."""
+        return DeviceConnection(self.server.open_since_s(device_id))
 
     def state(self) -> TunnelState:
         server, status = self.server, self.pump.status

@@ -133,6 +133,8 @@ class Worker:
                     context.load_cert_chain(server_pem)
                 case ["revoked", int(version), dict(lowest)]:
                     await service.revoke(version, lowest)
+                case ["connection", int(number), str(device_id)]:
+                    await self._channel.send("connection", number, service.server.open_since_s(device_id))
                 case ["stop"]:
                     self._stopping.set()
 

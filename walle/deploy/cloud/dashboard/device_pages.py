@@ -93,6 +93,7 @@ def device_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
             "device": safe_map({**device.to_plain(), **states.get(device_id, NO_KEY)}),
             "failures": [one.to_plain() for one in failures],
             "before": failures[-1].number if len(failures) == _FAILURES else 0,
+            "connection": await sources.connection(device_id),
             **await _uploads(session.identity, device_id),
             "here": "devices",
         }

@@ -7,6 +7,7 @@ from typing import Any
 from walle.deploy.cloud.dashboard.pages import chart
 
 _MARKS = 40  # of a chart, the latest
+_COLORS = ("bad", "warn", "busy", "dim", "fg", "good")
 _PURPOSES = {"rejects": "rolls back", "accepts": "accepts", "groups": "pauses", "hindered": "pauses"}
 
 
@@ -48,12 +49,13 @@ def _is_number(value: Any) -> bool:
 def charts_of(
     course: Mapping[str, Any], history: Sequence[Mapping[str, Any]], gate: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the charts of a release: its coverage, and its failure rate beside that of a good and of a bad version."""
+    """Return the charts of a release: coverage, failure rate beside that of a good and of a bad version, and tests."""
     points = course.get("points", [])
+    tests = list(_test_charts(course.get("tests", []), history))
     if len(points) < 2:
-        return []
+        return tests
     x = [point["at_s"] for point in points]
-    marks = [{"x": one["at_s"], "label": one["state"]} for one in history if x[0] <= one["at_s"] <= x[-1]][-_MARKS:]
+    marks = _marks(history, x)
     rates = [100 * p["failed"] / (p["ok"] + p["failed"]) if p["ok"] + p["failed"] else None for p in points]
     has, left = [point["installed"] for point in points], [point["left"] for point in points]
     coverage = [
@@ -76,4 +78,62 @@ def charts_of(
             "summary": "no runs yet" if rates[-1] is None else f"{rates[-1]:.2f} % of all runs failed so far",
             "data": chart(x, [{"label": "failed %", "values": rates, "color": "bad"}], marks=marks, limits=limits),
         },
+        *tests,
     ]
+
+
+def _marks(history: Sequence[Mapping[str, Any]], x: Sequence[float]) -> list[dict[str, Any]]:
+    return [{"x": one["at_s"], "label": one["state"]} for one in history if x[0] <= one["at_s"] <= x[-1]][-_MARKS:]
+
+
+def _test_charts(steps: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the charts of the tests: how far each is on the way to its boundary, at which it decides."""
+    points = [(step, point) for step in steps for point in step["points"]]
+    if len(points) < 2:
+        return
+    x = [round(point["at_s"], 1) for _, point in points]
+    boundary = {(step["stage"], one["test"]): one["boundary"] for step in steps for one in step["tests"]}
+    does = {one["test"]: one["does"] for step in steps for one in step["tests"]}
+    for title, accepts in (("Tests against the version over time", False), ("Tests for it over time", True)):
+        names = [name for name, what in does.items() if (what == "accepts") is accepts]
+        values = {
+            name: [_way(point["values"].get(name), boundary.get((step["stage"], name))) for step, point in points]
+            for name in names
+        }
+        shown = [name for name in names if any(value is not None for value in values[name])]
+        if not shown:
+            continue
+        lines = [
+            {"label": f"{name} %", "values": values[name], "color": _COLORS[number % len(_COLORS)]}
+            for number, name in enumerate(shown)
+        ]
+        limit = {"label": "decides" if not accepts else "accepts", "y": 100, "color": "good" if accepts else "bad"}
+        marks = _marks(history, x)
+        yield {
+            "title": title,
+            "summary": _nearest(*points[-1], boundary, does, shown),
+            "data": chart(x, lines, marks=marks, limits=[limit]),
+        }
+
+
+def _way(value: float | None, boundary: float | None) -> float | None:
+    """Return which part of the way to its boundary a test has gone, in percent from 0 to 120."""
+    if value is None or boundary is None:
+        return None
+    return round(100 * max(0.0, min(1.2, value / boundary)), 1) if boundary > 0 else 100.0 * (value >= boundary)
+
+
+def _nearest(
+    step: Mapping[str, Any],
+    point: Mapping[str, Any],
+    boundary: Mapping[tuple[str, str], float],
+    does: Mapping[str, str],
+    names: Sequence[str],
+) -> str:
+    """Return a sentence on the test that is nearest to its boundary at the last point."""
+    known = {name: point["values"][name] for name in names if name in point["values"]}
+    if not known:
+        return f"none is at work at {step['stage']}"
+    name = max(known, key=lambda one: known[one] / boundary[step["stage"], one])
+    limit = boundary[step["stage"], name]
+    return f"at {step['stage']}, {name} is at {known[name]:.2f}, and {does[name]} at {limit:.2f}"

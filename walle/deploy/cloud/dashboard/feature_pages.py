@@ -41,7 +41,7 @@ def feature_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
         session = shell.session(request)
         last = request.headers.get("last-event-id", "")
         start = int(last) if last.isdecimal() and len(last) < 17 else after
-        may_go_on = shell.may_go_on(request)
+        may_go_on = shell.may_go_on(request, session)
 
         async def events() -> AsyncIterator[ServerSentEvent]:
             position = start

@@ -12,6 +12,7 @@ from walle.deploy.cloud.dashboard.sessions import COOKIE, SESSION_S
 from walle.deploy.cloud.dashboard.shell import Shell, read_form
 
 _HOME = "/dashboard"
+_ENDED = "Your session has ended, and nothing was done. Log in to go back to the page, and do it there again."
 
 
 def login_router(shell: Shell, log: Audit) -> APIRouter:
@@ -27,11 +28,12 @@ def login_router(shell: Shell, log: Audit) -> APIRouter:
 
     @router.get("/login")
     async def login_page(
-        request: Request, came_from: Annotated[str, Query(alias="next", max_length=2000)] = ""
+        request: Request, came_from: Annotated[str, Query(alias="next", max_length=2000)] = "", *, ended: bool = False
     ) -> Response:
         if shell.sessions.find(request.headers.get("cookie", "")) is not None:
             return _lead(came_from)
-        return shell.page("login.html", None, {"came_from": _inside(came_from), "text": "", "here": ""})
+        text = _ENDED if ended else ""
+        return shell.page("login.html", None, {"came_from": _inside(came_from), "text": text, "here": ""})
 
     @router.post("/login")
     async def login(request: Request) -> Response:

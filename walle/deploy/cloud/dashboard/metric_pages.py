@@ -31,7 +31,7 @@ def metric_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
         async def render() -> str:
             return shell.fragment("metric_parts.html", session, values())
 
-        return shell.live(render, may_go_on=shell.may_go_on(request))
+        return shell.live(render, may_go_on=shell.may_go_on(request, session))
 
     return router
 

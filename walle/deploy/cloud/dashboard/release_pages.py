@@ -217,7 +217,7 @@ def release_page_router(shell: Shell, pages: ReleasePages) -> APIRouter:
         async def render() -> str:
             return shell.fragment("release_rows.html", session, await pages.list_values(session, query))
 
-        return shell.live(render, may_go_on=shell.may_go_on(request))
+        return shell.live(render, may_go_on=shell.may_go_on(request, session))
 
     @router.get("/releases/{release_id}")
     async def release_page(
@@ -231,7 +231,7 @@ def release_page_router(shell: Shell, pages: ReleasePages) -> APIRouter:
     async def release_live(request: Request, release_id: str) -> Response:
         session = shell.session(request)
         release = await pages.allowed(release_id, session, Role.READER)
-        return pages.live(release, session, shell.may_go_on(request))
+        return pages.live(release, session, shell.may_go_on(request, session))
 
     @router.get("/releases/{release_id}/confirm/{verb}")
     async def confirm(request: Request, release_id: str, verb: Verb) -> Response:
@@ -263,7 +263,13 @@ def release_page_router(shell: Shell, pages: ReleasePages) -> APIRouter:
     @router.get("/shared/{link}/live")
     async def shared_live(link: str) -> Response:
         release = await _shared(link)
-        return pages.live(release, None, lambda: shell.sessions.shared(link) is not None)
+        scenario = release.request.scenario
+
+        def may_go_on() -> bool:
+            found = shell.sessions.shared(link)
+            return found is not None and found.identity.role(scenario) >= Role.READER
+
+        return pages.live(release, None, may_go_on)
 
     async def _shared(link: str) -> Release:
         found = shell.sessions.shared(link)

@@ -97,9 +97,20 @@ class Shell:
 
         return EventSourceResponse(events(), headers=HEADERS)
 
-    def may_go_on(self, request: Request) -> Callable[[], bool]:
-        """Return a check of whether the session of a request is valid still."""
-        return lambda: self.sessions.find(request.headers.get("cookie", "")) is not None
+    def may_go_on(self, request: Request, session: Session) -> Callable[[], bool]:
+        """Return a check of whether a request's session is valid still, with the roles that it had.
+
+        Where a role has changed, the stream ends; the browser opens another one, which shows what it may show now.
+        """
+        scenarios = session.identity.readable_scenarios()
+
+        def check() -> bool:
+            now = self.sessions.find(request.headers.get("cookie", ""))
+            if now is None or now.identity != session.identity:
+                return False
+            return now.identity.readable_scenarios() == scenarios  # groups of scenarios may have changed
+
+        return check
 
     def router(self) -> APIRouter:
         """Return a router of pages under /dashboard, whose errors are pages too."""

@@ -1,7 +1,7 @@
 """Sources of what the dashboard shows: the gateway's parts and peers, as interfaces."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from walle.deploy.cloud.access import Identity
@@ -24,6 +24,15 @@ class Features(Protocol):
     async def losses(self, device_id: str) -> list[dict[str, Any]]: ...
 
 
+class Connection(Protocol):
+    """A device's connection to this gateway's tunnel: `walle.pipeline.tunnel.service.DeviceConnection`."""
+
+    @property
+    def since_s(self) -> float | None: ...
+    @property
+    def silent(self) -> int: ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DashboardSources:
     """All that pages read. `parts` are those that /healthz and /metrics show, `series` their numbers of an hour."""
@@ -35,5 +44,6 @@ class DashboardSources:
     targeting: Targeting
     history: TaskHistory
     features: Features
+    connection: Callable[[str], Awaitable[Connection]]
     parts: Callable[[], Mapping[str, WatchedPart]]
     series: Callable[[], MetricSeries]
