@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,20 @@ _LOG = logging.getLogger(__name__)
 _START_S = 30.0
 
 
+def replica(
+    config: CloudConfig, number: int, sockets: Path, scheduler_node: str, *, avoid: Iterable[str] = ()
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments and options of one InferenceActor, on none of the nodes to `avoid`.
+
+    Raises:
+        ConfigError: as `of_replicas`.
+    """
+    options, cloud = of_replicas(config, scheduler_node, avoid=avoid), cloud_name(config)
+    if not config.features:  # then another node need not know how to reach the uploads
+        config = dataclasses.replace(config, uploads="")
+    return (config, number, sockets / f"{number}", scheduler_node, cloud), options
+
+
 class Replicas:
     """Actors by name, `inference-0` and so on, between `start` and `close`; Ray starts one that ends again.
 
@@ -34,22 +48,12 @@ class Replicas:
     def __init__(
         self, config: CloudConfig, sockets: Path, scheduler_node: str, names: Mapping[str, Any] | None = None
     ) -> None:
-        options, cloud = of_replicas(config, scheduler_node), cloud_name(config)
-        if not config.features:  # then another node need not know how to reach the uploads
-            config = dataclasses.replace(config, uploads="")
-        self.actors = {
-            f"inference-{number}": spawn(
-                InferenceActor,
-                config,
-                number,
-                sockets / f"{number}",
-                scheduler_node,
-                cloud,
-                **options,
-                **({"name": f"inference-{number}", **names} if names else {}),
-            )
-            for number in range(config.inference_processes)
-        }
+        self.actors = {}
+        for number in range(config.inference_processes):
+            name = f"inference-{number}"
+            arguments, options = replica(config, number, sockets, scheduler_node)
+            named = {"name": name, **names} if names else {}
+            self.actors[name] = spawn(InferenceActor, *arguments, **options, **named)
         self._wanted = ", ".join(config.inference_resources) or "what they need"
         self._starting: dict[str, asyncio.Task[Any]] = {}
 
