@@ -45,7 +45,7 @@ def test_each_node_gets_the_processes_that_it_lacks_and_those_of_a_dead_node_go(
     assert urgent(Plan(), [A], [EDGE], EDGES_OF_A) == []
 
 
-def test_labels_and_drained_nodes_are_heeded() -> None:
+def test_only_nodes_with_the_labels_that_are_not_drained_get_processes() -> None:
     kind = NodeKind("edge", 1, {"zone": "x"})
     assert urgent(Plan(), [A, B], [kind], []) == [Start("edge", A.id, "edge-aaaaaaaa-0")]
     assert urgent(Plan({A.id: Drained("one", 5)}), [A, B], [kind], []) == []

@@ -40,7 +40,7 @@ def actor_names(namespace: str) -> set[str]:
 
 
 async def spawn_in_place(kind: type, *arguments: Any, **options: Any) -> Any:
-    """Return an actor with the name of one that was ended just now, once Ray has let go of the name.
+    """Return an actor with the name of one that was ended just now, once the name is free.
 
     Raises:
         NodeLostError: another actor has the name.

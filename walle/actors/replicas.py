@@ -1,6 +1,7 @@
 """Replica processes of fallback inference: some may get a node later than their cloud starts, or never."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -11,9 +12,9 @@ from typing import Any
 import ray
 
 from walle.actors.inference import InferenceActor
-from walle.actors.node import ask
+from walle.actors.node import NodeLostError, ask
 from walle.actors.placement import cloud_name, of_replicas
-from walle.actors.process import end_together, spawn
+from walle.actors.process import end_together, find, spawn
 from walle.cloud import CloudConfig
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Replicas:
     def __init__(
         self, config: CloudConfig, sockets: Path, scheduler_node: str, names: Mapping[str, Any] | None = None
     ) -> None:
+        self._namespace = names["namespace"] if names else ""
         self.actors = {}
         for number in range(config.inference_processes):
             name = f"inference-{number}"
@@ -79,7 +81,8 @@ class Replicas:
     async def close(self) -> None:
         """End them; one that never started has nothing to close."""
         placed = []
-        for name, actor in self.actors.items():
+        for name, first in self.actors.items():
+            actor = self._present(name, first)
             one = self._starting.get(name)
             if one is None or one.done():
                 placed.append(actor)
@@ -87,6 +90,13 @@ class Replicas:
                 one.cancel()
                 ray.kill(actor)
         await end_together(placed)
+
+    def _present(self, name: str, actor: Any) -> Any:
+        """Return the actor with this name, which may have been moved; the one that was started where there is none."""
+        if self._namespace:
+            with contextlib.suppress(NodeLostError):
+                return find(name, self._namespace)
+        return actor
 
 
 def _note_end(name: str, starting: asyncio.Task[Any]) -> None:

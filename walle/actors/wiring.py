@@ -273,18 +273,8 @@ def _place(config: CloudConfig) -> Place:
     return Place(f"walle-{cloud_name(config)}", tempfile.mkdtemp(prefix="walle-"))
 
 
-async def end_cloud(namespace: str) -> list[str]:
-    """End every actor of a cloud that outlived who started it; return their names, none where no cloud runs."""
-    names = await asyncio.to_thread(actor_names, namespace)
-    order = {name: turn for turn, name in enumerate((KEEPER, *SERVICES))}
-    for name in sorted(names, key=lambda one: (parse_member(one) is None and one != KEEPER, order.get(one, 99), one)):
-        with contextlib.suppress(NodeLostError):
-            await end(await asyncio.to_thread(find, name, namespace))
-    return sorted(names)
-
-
 async def _end_members(place: Place) -> None:
-    """End the actors that the nodes have, once nobody looks after the nodes any more."""
+    """End the actors that the nodes have, after the keeper of nodes, who would start others."""
     with contextlib.suppress(NodeLostError):
         await end(find(KEEPER, place.namespace))
     names = await asyncio.to_thread(actor_names, place.namespace)

@@ -80,7 +80,7 @@ class Drained:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What an operator asked for. `restarting` are processes, as they were then: done when another is in its place."""
+    """Order of an operator. `restarting` are processes, as they were then: done when another is in its place."""
 
     drained: Mapping[str, Drained] = dataclasses.field(default_factory=dict)
     restarting: tuple[Process, ...] = ()
@@ -119,7 +119,7 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Forget:
-    """End what is left of a process whose node is gone, or whose kind is wanted no more."""
+    """End what is left of a process whose node is gone, or whose kind the node should not have."""
 
     name: str
 

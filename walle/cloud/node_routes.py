@@ -15,7 +15,7 @@ type Authorization = Annotated[str, Header()]
 
 
 class NoKeeperError(DeployError):
-    """A cloud whose nodes nobody looks after. HTTP answers 409."""
+    """A cloud without a keeper of nodes. HTTP answers 409."""
 
     status = 409
 
@@ -56,7 +56,7 @@ def node_router(keeper: KeeperPeer | None, access: Identifier, audit: Audit) -> 
 
     def present() -> KeeperPeer:
         if keeper is None:
-            raise NoKeeperError("nobody looks after this cloud's nodes: it was not started with --ray and --address")
+            raise NoKeeperError("this cloud has no keeper of nodes: it was not started with --ray and --address")
         return keeper
 
     @router.get("")
