@@ -34,12 +34,17 @@ class CloudConfig:
     (`walle.deploy.cloud.cdn`). Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0. The
     share `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces` (an address,
     or "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices and
-    audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it.
+    audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it. With Ray,
+    `gateways` edge gateways on each node that has the `gateway_labels` share the port of HTTP, and the gateway behind
+    them listens at `gateway_port`; 0 gateways for none, and the gateway has the port of HTTP.
     """
 
     folder: Path
     host: str = "127.0.0.1"
     http_port: int = 0
+    gateways: int = 0
+    gateway_port: int = 0
+    gateway_labels: tuple[str, ...] = ()
     https: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
