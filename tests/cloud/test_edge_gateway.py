@@ -4,8 +4,12 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import multiprocessing
+import signal
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,10 +17,11 @@ import pytest
 from tests.sim.device_session import session_headers
 from tests.sim.git_host import address, git
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, shop_cloud, until
+from walle.cloud import CloudConfig
 from walle.cloud.edge_gateway import EdgeGateway, edge_gateway
 from walle.cloud.edge_mark import EdgeMark
-from walle.cloud.http_server import shared_listener
 from walle.cloud.reverse_proxy import GatewayAwayError
+from walle.cloud.shared_listener import free_port
 from walle.deploy.cloud.access import ANY_SCENARIO
 from walle.deploy.cloud.routes import REPEATABLE_POSTS, ROUTES, RouteTable, may_repeat
 from walle.protocol import (
@@ -35,7 +40,7 @@ async def _edge_of(shop: ShopCloud) -> AsyncIterator[EdgeGateway]:
     async def find() -> str:
         return shop.cloud.address.url
 
-    async with edge_gateway(shop.cloud.config, find, shared_listener("127.0.0.1", 0)) as edge:
+    async with edge_gateway(shop.cloud.config, find, shop.cloud.home.folder.parent) as edge:
         yield edge
 
 
@@ -197,15 +202,17 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
             assert (await around.get("/app/x", headers={"X-Walle-Edge": mark})).json()["client"] == "10.0.0.9"
 
 
+_END = b"Connection: close\r\n\r\n"
 _SMUGGLED = {
     "two lengths": b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
-    "length and chunks": b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "length and chunks": b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0"
+    + b"\r\n\r\n",
     "two encodings": b"POST /app/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "a hidden encoding": b"POST /app/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
-    "an absolute target": b"GET http://other/v1/releases HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
-    "a folded header": b"GET /app/x HTTP/1.1\r\nHost: a\r\nX-A: 1\r\n X-Walle-Edge: 2\r\nConnection: close\r\n\r\n",
-    "two hosts": b"GET /app/x HTTP/1.1\r\nHost: a\r\nHost: b\r\nConnection: close\r\n\r\n",
-    "a bare line feed": b"GET /app/x HTTP/1.1\r\nHost: a\r\nX: 1\nX-Walle-Edge: 2\r\nConnection: close\r\n\r\n",
+    "an absolute target": b"GET http://other/v1/releases HTTP/1.1\r\nHost: a\r\n" + _END,
+    "a folded header": b"GET /app/x HTTP/1.1\r\nHost: a\r\nX-A: 1\r\n X-Walle-Edge: 2\r\n" + _END,
+    "two hosts": b"GET /app/x HTTP/1.1\r\nHost: a\r\nHost: b\r\n" + _END,
+    "a bare line feed": b"GET /app/x HTTP/1.1\r\nHost: a\r\nX: 1\nX-Walle-Edge: 2\r\n" + _END,
 }
 
 
@@ -238,7 +245,7 @@ async def test_requests_wait_while_the_gateway_is_started_again(tmp_path: Path) 
                 raise GatewayAwayError("it is being started")
             return url
 
-        edge = await undo.enter_async_context(edge_gateway(shop.cloud.config, find, shared_listener("127.0.0.1", 0)))
+        edge = await undo.enter_async_context(edge_gateway(shop.cloud.config, find, shop.cloud.home.folder.parent))
         http = await undo.enter_async_context(httpx.AsyncClient(base_url=edge.address.url, timeout=LIMIT_S))
         person = {"Authorization": f"Bearer {shop.cloud.home.admin_token}"}
         device = {**session_headers(shop.cloud.home, "d0"), PROFILE_HEADER: _PROFILE}
@@ -276,11 +283,12 @@ async def test_health_and_metrics_are_of_one_edge_and_say_that_it_drains(tmp_pat
         text = (await http.get(f"{edge.address.watch_url}/metrics", headers=person)).text
         assert 'walle_edge_passed_total{status="2xx"} 1.0' in text
         assert "walle_edge_passed_total" not in (await http.get("/metrics", headers=person)).text  # the cloud's
-        draining = asyncio.ensure_future(edge.drain(LIMIT_S, is_replaced=True))
+        draining = asyncio.ensure_future(edge.drain(LIMIT_S))
         await until(lambda: edge.health()["draining"])
-        answer = await http.get("/healthz")  # on the connection that it had
-        assert (answer.status_code, answer.headers["connection"]) == (503, "close")
-        await draining
+        for _ in range(2):  # on the connection that it had, and on another: no other edge would take it
+            answer = await http.get("/healthz")
+            assert (answer.status_code, answer.headers["connection"]) == (503, "close")
+        draining.cancel()
 
 
 def test_each_repeatable_post_is_a_route() -> None:
@@ -308,3 +316,85 @@ async def test_the_token_of_edges_is_made_again_when_it_was_revoked(tmp_path: Pa
         identity = home.access.identify(home.edge_token)
         assert identity is not None
         assert identity.role(ANY_SCENARIO).name == "READER"
+
+
+def _run_edge(folder: str, port: int, url: str, sockets: str, ready: Any) -> None:
+    """Run an edge in this process until SIGTERM, then drain it."""
+
+    async def find() -> str:
+        return url
+
+    async def run() -> None:
+        stopping = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+        config = CloudConfig(folder=Path(folder), http_port=port, gateways=1)
+        async with edge_gateway(config, find, Path(sockets)) as edge:
+            ready.set()
+            await stopping.wait()
+            await edge.drain(10.0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(120)
+async def test_no_check_in_fails_while_edges_are_replaced_ten_times_and_one_is_killed(tmp_path: Path) -> None:
+    """By real processes: on new connections and on kept ones."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.cloud.test_edge_gateway"])
+    sockets = tmp_path / "sockets"
+    sockets.mkdir(mode=0o700)
+    async with contextlib.AsyncExitStack() as undo:
+        shop = await undo.enter_async_context(shop_cloud(tmp_path, gateways=1, outlived=True))
+        port = free_port("127.0.0.1", 0)
+        edges: list[tuple[Any, Any]] = []
+
+        def start() -> None:
+            ready = context.Event()
+            url = shop.cloud.address.url
+            edge = context.Process(target=_run_edge, args=(str(shop.cloud.home.folder), port, url, str(sockets), ready))
+            edge.start()
+            undo.callback(edge.kill)
+            edges.append((edge, ready))
+
+        async def until_ready() -> None:
+            edge, ready = edges[-1]
+            await until(lambda: ready.is_set() or not edge.is_alive())
+            assert edge.is_alive()
+
+        for _ in range(2):
+            start()
+        for _, ready in edges:
+            await until(ready.is_set)
+        headers = {**session_headers(shop.cloud.home, "d0"), PROFILE_HEADER: _PROFILE}
+        answered = Counter[str]()
+        is_over = False
+        url = f"http://127.0.0.1:{port}/v1/checkin"
+
+        async def check_in(*, is_kept: bool) -> None:
+            limits = httpx.Limits(max_keepalive_connections=1 if is_kept else 0)
+            async with httpx.AsyncClient(limits=limits, timeout=LIMIT_S) as http:
+                while not is_over:
+                    answer = await http.post(url, headers=headers)
+                    assert answer.status_code == 204, answer.text
+                    answered["kept" if is_kept else "new"] += 1
+
+        async with asyncio.TaskGroup() as clients:
+            for number in range(4):
+                clients.create_task(check_in(is_kept=number % 2 == 0))
+            for _ in range(10):
+                start()
+                await until_ready()
+                edge, _ready = edges.pop(0)
+                edge.terminate()
+                await until(lambda edge=edge: not edge.is_alive())
+                assert edge.exitcode == 0
+            is_over = True
+        assert min(answered.values()) > 10, answered
+        # One that is killed takes its own connections with it, and no other
+        edge, _ready = edges.pop(0)
+        edge.kill()
+        await until(lambda: not edge.is_alive())
+        async with httpx.AsyncClient() as http:
+            for _ in range(20):
+                assert (await http.post(url, headers={**headers, "Connection": "close"})).status_code == 204

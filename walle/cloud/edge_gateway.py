@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,6 +24,7 @@ from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving, serving_on, url_of
 from walle.cloud.https import CertificateFiles
 from walle.cloud.reverse_proxy import GatewayAwayError, ReverseProxy
+from walle.cloud.shared_listener import SharedListener, shared_listener
 from walle.cloud.table_follower import TableFeedError
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
@@ -66,18 +67,19 @@ class EdgeGateway:
         tls = _tls_to_gateway(self._home) if config.https else None
         self._proxy = ReverseProxy(find_gateway, self._home.edge_key, self._clock, tls=tls)
         self._tls = tls
+        self._listener: SharedListener
         self.address: EdgeAddress
 
-    async def start(self, listener: socket.socket) -> EdgeAddress:
-        """Serve on a socket that listens, which is closed at the end.
+    async def start(self, folder: Path) -> EdgeAddress:
+        """Serve on the port of HTTP, together with the other edges of this node, whose sockets are in `folder`.
 
         Raises:
-            ConfigError: a file of the folder or the certificate cannot be read.
+            ConfigError: a file of the cloud's folder or the certificate cannot be read.
             TableFeedError: the gateway refuses its table, or does not answer within 20 s.
+            OSError: the port is taken.
         """
         config = self._config
         async with contextlib.AsyncExitStack() as undo:
-            undo.callback(listener.close)
             undo.callback(self._home.close)
             await undo.enter_async_context(self._proxy)
             http = await undo.enter_async_context(httpx.AsyncClient(verify=self._tls or True, trust_env=False))
@@ -110,10 +112,13 @@ class EdgeGateway:
             context = await self._certificate(undo)
             watch_url = await undo.enter_async_context(serving(watch, config.host, 0, tls=context))
             await undo.enter_async_context(self._serving)
-            await self._serving.enter_async_context(serving_on(front, listener, tls=context))
+            self._listener = await self._serving.enter_async_context(
+                shared_listener(folder, config.host, config.http_port)
+            )
+            port = self._listener.socket.getsockname()[1]
+            await self._serving.enter_async_context(serving_on(front, self._listener.socket, tls=context))
             self._front = front
             self._undo = undo.pop_all()
-        port = listener.getsockname()[1]
         self.address = EdgeAddress(url_of(config.host, port, is_tls=context is not None), watch_url)
         return self.address
 
@@ -141,24 +146,20 @@ class EdgeGateway:
         await undo.enter_async_context(in_background("renewal of HTTP's certificate", follow, self._clock))
         return files.context
 
-    def stop_accepting(self) -> None:
-        """Accept no connection any more; those that wait in the socket are of another process that has it."""
-        if self._front is not None:
-            self._front.stop_accepting()
-
-    async def drain(self, over_s: float, *, is_replaced: bool = False) -> None:
+    async def drain(self, over_s: float) -> None:
         """Return once no client depends on this edge, or after `over_s`.
 
         /healthz says 503 at once, so that load balancers leave, and each connection is closed after its next answer.
-        New connections are taken until the end, unless the edge `is_replaced`: then another has its socket.
+        New connections are taken until the end, unless another edge of this node takes them.
         """
         front = self._front
-        if front is None:
+        if front is None or front.is_draining:
             return
+        began_s = self._clock.monotonic()
+        is_replaced = await self._listener.leave()
         front.is_draining = True
         if is_replaced:
             front.stop_accepting()
-        began_s = self._clock.monotonic()
         while (left_s := over_s - (self._clock.monotonic() - began_s)) > 0 and (front.count or not is_replaced):
             await self._clock.sleep(min(_LOOK_S, left_s))
         await self._serving.aclose()
@@ -245,15 +246,11 @@ def _tls_to_gateway(home: CloudHome) -> ssl.SSLContext:
 
 @contextlib.asynccontextmanager
 async def edge_gateway(
-    config: CloudConfig,
-    find_gateway: Callable[[], Awaitable[str]],
-    listener: socket.socket,
-    *,
-    clock: Clock | None = None,
+    config: CloudConfig, find_gateway: Callable[[], Awaitable[str]], folder: Path, *, clock: Clock | None = None
 ) -> AsyncIterator[EdgeGateway]:
     """Serve an edge gateway within the block. Raises as `EdgeGateway.start`."""
     edge = EdgeGateway(config, find_gateway, clock=clock)
-    await edge.start(listener)
+    await edge.start(folder)
     try:
         yield edge
     finally:

@@ -532,16 +532,6 @@ def url_of(host: str, port: int, *, is_tls: bool) -> str:
     return f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def shared_listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens beside those of other processes on the same port (SO_REUSEPORT).
-
-    Raises:
-        OSError: the port is taken by a server that does not share it.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=True)
-
-
 @contextlib.asynccontextmanager
 async def serving_on(
     front: HttpFront, listener: socket.socket, *, tls: ssl.SSLContext | None = None

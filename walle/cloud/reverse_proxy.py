@@ -71,8 +71,8 @@ class ClientGoneError(Exception):
 class ReverseProxy:
     """ASGI app in front of the gateway.
 
-    `find` returns the gateway's base URL, or raises GatewayAwayError; it is asked at first, and after a connection failed.
-    `tls` is for an https address. `key` marks requests (`walle.cloud.edge_mark`).
+    `find` returns the gateway's base URL, or raises GatewayAwayError; it is asked at first, and after a connection
+    failed. `tls` is for an https address. `key` marks requests (`walle.cloud.edge_mark`).
     """
 
     def __init__(
