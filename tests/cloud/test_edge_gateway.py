@@ -206,7 +206,7 @@ _END = b"Connection: close\r\n\r\n"
 _SMUGGLED = {
     "two lengths": b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
     "length and chunks": b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0"
-    + b"\r\n\r\n",
+    b"\r\n\r\n",
     "two encodings": b"POST /app/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "a hidden encoding": b"POST /app/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
     "an absolute target": b"GET http://other/v1/releases HTTP/1.1\r\nHost: a\r\n" + _END,
