@@ -18,8 +18,9 @@ from tests.sim.release_world import table_of
 from tests.sim.shop_cloud import LIMIT_S, shop_cloud, until
 from walle.clock import ManualClock
 from walle.cloud.https import CertificateFiles
-from walle.cloud.push_gateway import LATE_S, PushGatewayConfig, TableFeedError, TableFollower, push_gateway
+from walle.cloud.push_gateway import PushGatewayConfig, push_gateway
 from walle.cloud.sighting_report import REPORT_AGAIN_S, SightingReport
+from walle.cloud.table_follower import LATE_S, TableFeedError, TableFollower
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.attribute_schema import parse_schema
 from walle.deploy.cloud.policy import Policy

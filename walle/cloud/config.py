@@ -36,12 +36,16 @@ class CloudConfig:
     or "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices and
     audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it. With
     `shared_folder` every node of Ray sees the folder, and the cloud's services may run on each that has the
-    `service_labels`.
+    `service_labels`. With Ray, `gateways` edge gateways on each node that has the `gateway_labels` share the port of
+    HTTP, and the gateway behind them listens at `gateway_port`; 0 gateways for none, and the gateway has the port of HTTP.
     """
 
     folder: Path
     host: str = "127.0.0.1"
     http_port: int = 0
+    gateways: int = 0
+    gateway_port: int = 0
+    gateway_labels: tuple[str, ...] = ()
     https: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -22,6 +22,7 @@ from walle.cloud.disk_watch import DiskWatch
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.feature_samples import FeatureSamples
 from walle.cloud.home import CloudHome
+from walle.cloud.http_limits import behind_edges
 from walle.cloud.http_server import HttpFront, serving
 from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.routes import identity_router
@@ -257,14 +258,22 @@ class GatewayNode:
                 find_session=self._session_owner,
                 durations=self._durations,
             )
-            front = HttpFront(guarded, config.http_limits, self._knows, config.trusted_proxies, self._space)
+            front = HttpFront(
+                guarded,
+                behind_edges(config.http_limits) if config.gateways else config.http_limits,
+                self._knows,
+                config.trusted_proxies,
+                self._space,
+                edge_key=self._home.edge_key if config.gateways else b"",
+            )
             parts["http"] = front
             app.include_router(watch_router(releases, monitor, self._answerer, access, parts))
             undo.push_async_callback(self._tables.close)
             await self._tables.start(inference)
             check_routes(app.routes, table)
             context = await self._http_context(authority, undo)
-            url = await undo.enter_async_context(serving(front, config.host, config.http_port, tls=context))
+            port = config.gateway_port if config.gateways else config.http_port
+            url = await undo.enter_async_context(serving(front, config.host, port, tls=context))
             undo.callback(self._feed.close)
             self._undo = undo.pop_all()
         return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
@@ -274,7 +283,7 @@ class GatewayNode:
         config = self._config
         if not config.https:
             return None
-        if config.tls_cert is None or config.tls_key is None:
+        if config.gateways or config.tls_cert is None or config.tls_key is None:  # edge gateways know the authority
             return authority.server_context()
         files = CertificateFiles(config.tls_cert, config.tls_key)
         follow = functools.partial(files.follow, self._clock)

@@ -1,5 +1,6 @@
 """The cloud's folder: keys, tokens, authority, repositories, files and databases, made at first start."""
 
+import contextlib
 import functools
 import json
 import logging
@@ -13,7 +14,7 @@ from walle.cloud.file_places import open_store
 from walle.cloud.identity.store import IdentityStore
 from walle.cloud.state_place import read_database
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
-from walle.deploy.cloud.access_file import AccessFile
+from walle.deploy.cloud.access_file import AccessFile, UnknownTokenError
 from walle.deploy.cloud.audit import AuditLog, AuditStore
 from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.dashboard import Sessions
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
+EDGES = "edges"  # the name of the token of edge gateways
+
+
 class CloudHome:
     """Layout of a cloud's folder:
 
@@ -46,6 +50,7 @@ class CloudHome:
         keys/audit.pem      signs heads of the log  audit/              who did what, hash-chained
         keys/files.json     signs addresses of files
         keys/group-files.key  encrypts exclusive files of groups
+        keys/edge.key       marks requests of edge gateways  keys/edge.token  with which they follow the releases
         keys/dashboard.key  seals sessions of the dashboard and read-only links
         access.toml         tokens' hashes          admin.token         the first of them, for its owner to take away
         groups.toml         groups of scenarios     authority/          the servers' certificate authority
@@ -167,6 +172,36 @@ class CloudHome:
     def _dashboard_key(self) -> Path:
         return self.folder / "keys" / "dashboard.key"
 
+    def prepare_edges(self) -> None:
+        """Make the key and the token of edge gateways. Call it once, before any of them starts.
+
+        The token is that of the name `edges`; one that was revoked is made again.
+        """
+        if not self._edge_key.exists():
+            write_file(self._edge_key, f"{secrets.token_hex(32)}\n", mode=0o600)
+        if not self._edge_token.exists() or self.access.identify(self.edge_token) is None:
+            with contextlib.suppress(UnknownTokenError):
+                self.access.revoke(EDGES)
+            write_file(self._edge_token, f"{self.access.add(EDGES, {ANY_SCENARIO: Role.READER})}\n", mode=0o600)
+
+    @property
+    def _edge_key(self) -> Path:
+        return self.folder / "keys" / "edge.key"
+
+    @property
+    def _edge_token(self) -> Path:
+        return self.folder / "keys" / "edge.token"
+
+    @property
+    def edge_key(self) -> bytes:
+        """What marks requests of edge gateways. Raises ConfigError."""
+        return _read_secret(self._edge_key, "remove it and start the cloud again").encode()
+
+    @property
+    def edge_token(self) -> str:
+        """The token with which edge gateways follow the releases. Raises ConfigError."""
+        return _read_secret(self._edge_token, "remove it and start the cloud again")
+
     def sessions(self, clock: Clock) -> Sessions:
         """Return the sessions of the dashboard. Those of one gateway are of all.
 
@@ -235,3 +270,13 @@ class CloudHome:
     def cloud_files(self) -> FileStore:
         """Files of versions that no device gets: nothing serves them."""
         return open_store(self.folder, "cloud-files")
+
+
+def _read_secret(path: Path, remedy: str) -> str:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); {remedy}") from error
+    if len(text) < 32:
+        raise ConfigError(f"{path}: is too short; {remedy}")
+    return text

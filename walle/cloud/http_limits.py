@@ -19,6 +19,7 @@ from walle.deploy.cloud.lfs_http import MAX_BATCH_BYTES
 from walle.protocol import MAX_EXCLUSIVE_BYTES
 
 RETRY_AFTER_S = 5
+_UNBOUNDED = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,11 @@ def body_rule(path: str, limits: HttpLimits) -> BodyRule:
         if rule.paths.fullmatch(path):
             return rule
     return BodyRule(re.compile(""), limits.business_body_bytes, known_only=False)
+
+
+def behind_edges(limits: HttpLimits) -> HttpLimits:
+    """Return the limits of a gateway behind edge gateways, whose few addresses have all of its connections."""
+    return dataclasses.replace(limits, unfinished_each=limits.connections, requests_each=_UNBOUNDED)
 
 
 def is_new_work(method: str, path: str) -> bool:

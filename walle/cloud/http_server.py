@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
+from walle.cloud.edge_mark import FromEdges
 from walle.cloud.http_connection import DECRYPTED_BYTES, READ_BYTES, HttpConnection, Phase, first_record_mark, refusal
 from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_new_work, is_stream
 from walle.cloud.newcomers import Newcomers
@@ -72,7 +73,7 @@ class HttpFront:
 
     `knows` is asked before the body of a request is read, where the path is not for everybody. Connections of
     `proxies` are not limited by address; their X-Forwarded-For names the client. While `space` is low, no release
-    begins.
+    begins. Requests with the mark of `edge_key` are those of an edge gateway's clients.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class HttpFront:
         knows: Knows,
         proxies: tuple[str, ...] = (),
         space: DiskSpace | None = None,
+        *,
+        edge_key: bytes = b"",
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
@@ -90,6 +93,7 @@ class HttpFront:
         self.buffer = memoryview(bytearray(DECRYPTED_BYTES))
         self.refused = Counter[str]()
         self.sends_files = False  # by the kernel; not with TLS
+        self.stop_accepting: Callable[[], None] = _nothing  # connections under way go on
         self.config: uvicorn.Config
         self.state: ServerState
         self._app = app
@@ -101,10 +105,13 @@ class HttpFront:
             if proxies
             else self._guard
         )
+        if edge_key:
+            self._chain = FromEdges(self._guard, self._chain, edge_key)
         self._connections: dict[HttpConnection, None] = {}
         self._unfinished: dict[str, dict[HttpConnection, None]] = {}  # by address; the oldest first
         self._known: dict[str, float] = {}  # addresses, until when; the one that was known first is the first
         self._streams = Counter[str]()
+        self.is_draining = False  # each answer is the last one of its connection
         self.max_connections = limits.connections
         self.max_newcomers = _NEWCOMERS
         self._ended = 0  # connections, by a shutdown, since the last collection
@@ -311,7 +318,7 @@ class HttpFront:
                 self.refused["disk"] += 1
                 await _refuse(send, 507, str(error), _RETRY)
                 return
-        if connection.requests >= self.limits.requests_each:
+        if self.is_draining or connection.requests >= self.limits.requests_each:
             send = _closing(send)
         if scope["method"] == "GET" and is_stream(path):
             await self._stream(scope, receive, send)
@@ -434,6 +441,12 @@ class _Acceptor:
         self._newcomers.close()
         self._front.close_unused()
 
+    def stop(self) -> None:
+        """Accept nothing more; who was accepted is served."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._front.loop.remove_reader(self._listener)
+
     async def wait_closed(self) -> None:
         """Return at once: connections under way are the server's."""
 
@@ -499,6 +512,10 @@ class _Server(uvicorn.Server):
         self.servers = [_Acceptor(self._front, one, self._context) for one in sockets]  # type: ignore[misc]
         self.started = True
 
+    def stop_accepting(self) -> None:
+        for one in self.servers:
+            one.stop()  # type: ignore[attr-defined]
+
 
 @contextlib.asynccontextmanager
 async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
@@ -507,11 +524,25 @@ async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext
     Raises:
         OSError: the port is taken.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    async with serving_on(front, listener, tls=tls):
+        yield url_of(host, listener.getsockname()[1], is_tls=tls is not None)
+
+
+def url_of(host: str, port: int, *, is_tls: bool) -> str:
+    """Return the base URL of a server."""
+    return f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+@contextlib.asynccontextmanager
+async def serving_on(
+    front: HttpFront, listener: socket.socket, *, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
+    """Serve within the block on a socket that listens, which is closed at its end."""
     front.sends_files = tls is None
     front.max_connections = _connections_that_fit(front.limits.connections)
     front.max_newcomers = min(_NEWCOMERS, front.max_connections)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     send_at_once(listener)
     config = uvicorn.Config(
         front.app_of,  # each connection has an app of its own
@@ -534,14 +565,18 @@ async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext
             await asyncio.sleep(0.005)
         if running.done():
             await running
-        scheme = "http" if tls is None else "https"
-        yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        front.stop_accepting = server.stop_accepting
+        yield
     finally:
         server.should_exit = True
         await running
         sweeping.cancel()
         await asyncio.wait([sweeping])
         listener.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _connections_that_fit(wanted: int) -> int:

@@ -32,6 +32,8 @@ class Cloud:
 
     async def __aenter__(self) -> Self:
         self.home.prepare(self.config.scenarios)
+        if self.config.gateways:
+            self.home.prepare_edges()
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self.home.close)
             for node in (self._identity_node, self._monitor_node, self._release_node, self.inference, self.gateway):

@@ -15,6 +15,7 @@ from walle.deploy.cloud.gate_course import TEST_NAMES
 
 UNITS = ("seconds", "bytes", "ratio", "uploads", "devices", "requests")
 FURTHER_GATEWAYS = "Further gateways"  # the part that `walle cloud gateway` alone has
+EDGE_GATEWAYS = "Edge gateways"  # the part that edge gateways alone have
 MAX_RELEASES = 500  # releases with series of their own
 
 
@@ -182,6 +183,18 @@ _ALL = [
         FURTHER_GATEWAYS,
         (_GAUGE, "table_late_seconds", "Time since the cloud has answered about its table"),
         (_COUNTER, "reported_devices", "Devices that were seen", {"kind": "reported, refused, lost (never reported)"}),
+    ),
+    *_part(
+        EDGE_GATEWAYS,
+        (_COUNTER, "edge_passed", "Answers of the gateway that were passed back", {"status": "2xx and so on"}),
+        (_COUNTER, "edge_held", "Requests that waited for the gateway"),
+        (_GAUGE, "edge_waiting_requests", "Requests that wait for the gateway now"),
+        (
+            _COUNTER,
+            "edge_refused",
+            "Requests that were not passed on, or not to their end",
+            {"reason": "away (the gateway), cut (within its answer), gone (the client), invalid"},
+        ),
     ),
     *_part(
         "HTTP",

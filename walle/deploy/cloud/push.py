@@ -40,6 +40,7 @@ from walle.protocol import (
 from walle.protocol.traces import TRACE_HEADER
 
 ERROR_HEADER = "X-Walle-Error"
+ANSWERED = "walle.answered"  # in a scope: the profile of this request was answered before
 
 type Headers = tuple[tuple[bytes, bytes], ...]
 type IdentifyDevice = Callable[[bytes | None], str]
@@ -510,7 +511,8 @@ class WallePush:
 
     It only adds headers to the start of a response: bodies still stream, websockets and lifespan pass through, and an
     invalid profile, or one without the session of its device, does not change the app's answer. Paths that begin with
-    `except_under` get none: who asks there sends a profile for another purpose.
+    `except_under` get none: who asks there sends a profile for another purpose. Nor do requests that have it already
+    (ANSWERED in the scope).
     """
 
     def __init__(
@@ -522,7 +524,7 @@ class WallePush:
         self._except_under = except_under
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        extra = self._extra(scope) if scope["type"] == "http" else ()
+        extra = self._extra(scope) if scope["type"] == "http" and not scope.get(ANSWERED) else ()
         if not extra:
             await self.app(scope, receive, send)
             return

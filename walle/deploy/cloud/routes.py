@@ -184,6 +184,16 @@ ROUTES: tuple[RouteRule, ...] = (
     _person("GET", "/docs/oauth2-redirect", Role.READER, Where.SOME, is_page=True),
     _person("GET HEAD", "/docs/assets/{path:path}", Role.READER, Where.SOME, is_page=True),
 )
+# A POST that changes nothing, or the same thing at most once: an edge gateway may send it again (docs/adr/0189).
+REPEATABLE_POSTS = frozenset(
+    {
+        *("/v1/outcomes", "/v1/checkin", "/v1/preview", "/v1/push-sightings", "/v1/identity/challenge"),
+        *("/v1/identity/revoke", "/git/{scenario}/git-upload-pack", "/git/{group}/{scenario}/git-upload-pack"),
+        *("/git/{scenario}/info/lfs/objects/batch", "/git/{group}/{scenario}/info/lfs/objects/batch"),
+    }
+)
+_REPEATABLE_POSTS = [compile_path(path)[0] for path in sorted(REPEATABLE_POSTS)]
+_REPEATABLE = frozenset({"GET", "HEAD", "PUT"})
 BUSINESS = RouteRule("any", "/{path:path}", Caller.BUSINESS, note="where a cloud has one: every other path")
 
 
@@ -215,6 +225,16 @@ class RouteTable:
     def methods(self, path: str) -> tuple[str, ...]:
         """Return the methods that the path has."""
         return tuple(sorted({one for pattern, methods, _ in self._rules if pattern.match(path) for one in methods}))
+
+
+def may_repeat(method: str, path: str) -> bool:
+    """Return whether a request may be sent again when its answer was lost: it changes nothing, or only once.
+
+    Of paths that are not Walle's, GET and HEAD alone.
+    """
+    if method == "POST":
+        return any(pattern.match(path) for pattern in _REPEATABLE_POSTS)
+    return method in _REPEATABLE and (method != "PUT" or path.startswith(("/v1/", "/git/")))
 
 
 def check_routes(routes: Iterable[BaseRoute], table: RouteTable) -> None:

@@ -1,0 +1,304 @@
+"""Reverse proxy: passes requests on to the cloud's gateway and its answers back, both streamed.
+
+While the gateway is started again, a request waits for up to HOLD_S, if it was not sent yet or may be sent twice
+(`walle.deploy.cloud.routes.may_repeat`); others are answered 503 with Retry-After.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Self
+
+import httpcore
+from prometheus_client.core import Metric
+
+from walle.clock import Clock
+from walle.cloud.edge_mark import EDGE_HEADER, EdgeMark
+from walle.cloud.followed_answers import send_json
+from walle.cloud.http_limits import is_stream
+from walle.deploy.cloud.asgi import Receive, Scope, Send
+from walle.deploy.cloud.metrics import counter, gauge_of
+from walle.deploy.cloud.routes import may_repeat
+from walle.errors import WalleError
+
+_LOG = logging.getLogger(__name__)
+
+HOLD_S = 20.0
+KEPT_BYTES = 1 << 20  # of a request's body, to send it again
+MAX_HELD = 512  # requests that wait at once, each with its body
+_CONNECTIONS = 1024
+_IDLE_CONNECTIONS = 64
+_IDLE_S = 2.0  # less than after what the gateway ends an idle connection
+_TIMEOUTS = {"connect": 3.0, "read": None, "write": None, "pool": 10.0}
+_FIRST_PAUSE_S = 0.05
+_MAX_PAUSE_S = 0.5
+_RETRY = ((b"retry-after", b"2"),)
+_HOP_BY_HOP = frozenset(  # RFC 9110 §7.6.1
+    {
+        *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization"),
+        *(b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+    }
+)
+_NOT_PASSED_ON = frozenset({EDGE_HEADER, b"expect", b"x-forwarded-for", b"x-forwarded-proto"})
+_NEVER_BY_NAME = frozenset({b"host", b"content-length"})  # whatever the header Connection names
+# A gateway whose machine is gone says nothing: the kernel ends such a connection after half a minute.
+_SOCKET_OPTIONS: list[tuple[int, int, int]] = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+]
+_NOT_SENT = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout)
+_LOST = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.RemoteProtocolError)
+
+type Field = tuple[bytes, bytes]
+
+
+class GatewayAwayError(WalleError):
+    """The gateway's address is not known now. The message says why."""
+
+
+class ClientGoneError(Exception):
+    """The client has disconnected before the end of its request."""
+
+
+class ReverseProxy:
+    """ASGI app in front of the gateway.
+
+    `find` returns the gateway's base URL, or raises GatewayAwayError; it is asked at first, and after a connection
+    failed. `tls` is for an https address. `key` marks requests (`walle.cloud.edge_mark`).
+    """
+
+    def __init__(
+        self, find: Callable[[], Awaitable[str]], key: bytes, clock: Clock, *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.url = ""
+        self.passed = Counter[str]()  # answers by class of status
+        self.held = 0  # requests that waited, ever
+        self.refused = Counter[str]()
+        self._find = find
+        self._key = key
+        self._clock = clock
+        self._tls = tls
+        self._waiting = 0
+        self._pool: httpcore.AsyncConnectionPool
+
+    async def __aenter__(self) -> Self:
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=self._tls,
+            max_connections=_CONNECTIONS,
+            max_keepalive_connections=_IDLE_CONNECTIONS,
+            keepalive_expiry=_IDLE_S,
+            socket_options=_SOCKET_OPTIONS,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.aclose()
+
+    async def find(self) -> str:
+        """Return the gateway's base URL, asked for again. Raises GatewayAwayError."""
+        self.url = await self._find()
+        return self.url
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not scope["raw_path"].startswith(b"/"):
+            self.refused["invalid"] += 1
+            await send_json(send, 400, {"error": "the target of a request is a path, which begins with /"})
+            return
+        body = _Body(scope, receive)
+        passing = asyncio.ensure_future(self._pass_on(scope, body, send))
+        leaving = asyncio.ensure_future(body.until_gone())
+        try:
+            await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not passing.done():
+                self.refused["gone"] += 1
+        finally:
+            passing.cancel()
+            leaving.cancel()
+            results = await asyncio.gather(passing, leaving, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, ClientGoneError):
+                raise result
+
+    async def _pass_on(self, scope: Scope, body: "_Body", send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        headers = _onward_headers(scope, self._key)
+        is_repeatable = may_repeat(method, path)
+        began_s = self._clock.monotonic()
+        pause_s = _FIRST_PAUSE_S
+        is_held = False
+        try:
+            while True:
+                why = ""
+                can_wait = body.is_kept
+                try:
+                    async with self._answer(scope, headers, body) as answer:
+                        is_away = answer.status == 503 and _has(answer.headers, b"retry-after")
+                        may_wait = is_repeatable and body.is_kept and not is_stream(path)
+                        if not (is_away and may_wait and self._may_wait(began_s, is_held=is_held)):
+                            self.passed[f"{answer.status // 100}xx"] += 1
+                            await _send_back(answer, send)
+                            return
+                        why = "it is not ready"
+                except httpcore.LocalProtocolError as error:
+                    self.refused["invalid"] += 1
+                    await send_json(send, 400, {"error": f"this is not a request that can be passed on: {error}"})
+                    return
+                except (*_NOT_SENT, GatewayAwayError) as error:
+                    why = str(error) or type(error).__name__
+                    can_wait = body.is_kept
+                except _LOST as error:
+                    if body.has_answered:
+                        _LOG.warning("the gateway's connection ended within an answer: %r", error)
+                        self.refused["cut"] += 1
+                        return  # the server ends the client's connection, whose answer is not whole
+                    why = str(error) or type(error).__name__
+                    can_wait = is_repeatable and body.is_kept
+                if not can_wait or not self._may_wait(began_s, is_held=is_held):
+                    self.refused["away"] += 1
+                    what = f"the cloud's gateway does not answer now ({why}); ask again"
+                    await send_json(send, 503, {"error": what, "type": "GatewayAwayError"}, _RETRY)
+                    return
+                if not is_held:
+                    is_held = True
+                    self.held += 1
+                    self._waiting += 1
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+                body.rewind()
+                with contextlib.suppress(GatewayAwayError):
+                    await self.find()
+        finally:
+            self._waiting -= is_held
+
+    def _may_wait(self, began_s: float, *, is_held: bool) -> bool:
+        return self._clock.monotonic() - began_s < HOLD_S and (is_held or self._waiting < MAX_HELD)
+
+    @contextlib.asynccontextmanager
+    async def _answer(self, scope: Scope, headers: list[Field], body: "_Body") -> AsyncIterator[httpcore.Response]:
+        url = self.url or await self.find()
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        request = httpcore.Request(
+            scope["method"],
+            url,
+            headers=headers,
+            content=body if body.is_there else None,
+            extensions={"timeout": _TIMEOUTS, "target": target},
+        )
+        answer = await self._pool.handle_async_request(request)
+        try:
+            body.has_answered = answer.status != 503
+            yield answer
+        finally:
+            await answer.aclose()
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def health(self) -> dict[str, Any]:
+        refused = dict(self.refused)
+        return {"ok": True, "passed": self.passed.total(), "held": self.held, "waiting": self._waiting, **refused}
+
+    def metrics(self) -> list[Metric]:
+        passed, refused = counter("walle_edge_passed_total"), counter("walle_edge_refused_total")
+        for kind, count in self.passed.items():
+            passed.add_metric([kind], count)
+        for kind, count in self.refused.items():
+            refused.add_metric([kind], count)
+        held = counter("walle_edge_held_total")
+        held.add_metric([], self.held)
+        return [passed, refused, held, gauge_of("walle_edge_waiting_requests", self._waiting)]
+
+
+class _Body:
+    """The body of a request: an asynchronous iterable of its parts, again from the beginning after `rewind`.
+
+    `is_kept` is whether that is possible still.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        names = {name for name, _ in scope["headers"]}
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        self.is_there = b"transfer-encoding" in names or length != b"0"
+        self.is_kept = True
+        self.has_answered = False
+        self._receive = receive
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._position = 0
+        self._read = asyncio.Event()  # all of it
+        if not self.is_there:
+            self._read.set()
+
+    def rewind(self) -> None:
+        self._position = 0
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._parts()
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        while self._position < len(self._kept):
+            self._position += 1
+            yield self._kept[self._position - 1]
+        while not self._read.is_set():
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientGoneError
+            part = message.get("body", b"")
+            if not message.get("more_body"):
+                self._read.set()
+            if self.is_kept and self._kept_bytes + len(part) <= KEPT_BYTES:
+                self._kept.append(part)
+                self._kept_bytes += len(part)
+                self._position += 1
+            else:
+                self.is_kept = False
+                self._kept.clear()
+            if part:
+                yield part
+
+    async def until_gone(self) -> None:
+        """Return when the client disconnects after its whole request."""
+        await self._read.wait()
+        if not self.is_there:
+            await self._receive()  # the empty body
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _onward_headers(scope: Scope, key: bytes) -> list[Field]:
+    """Return the headers with which a request is passed on."""
+    fields: list[Field] = scope["headers"]
+    named = {one.strip().lower() for name, value in fields if name == b"connection" for one in value.split(b",")}
+    left_out = (named - _NEVER_BY_NAME) | _HOP_BY_HOP | _NOT_PASSED_ON
+    headers = [field for field in fields if field[0] not in left_out]
+    if any(name == b"transfer-encoding" for name, _ in fields):
+        headers.append((b"transfer-encoding", b"chunked"))
+    mark = EdgeMark.of(scope, is_answered=not scope["path"].startswith("/cen/"))
+    forwarded = [value for name, value in fields if name == b"x-forwarded-for"]
+    headers.append((b"x-forwarded-for", b", ".join((*forwarded, (mark.host or "unknown").encode("latin-1")))))
+    headers.append((b"x-forwarded-proto", mark.scheme.encode()))
+    headers.append((EDGE_HEADER, mark.value(key)))
+    return headers
+
+
+def _has(headers: list[Field], name: bytes) -> bool:
+    return any(one.lower() == name for one, _ in headers)
+
+
+async def _send_back(answer: httpcore.Response, send: Send) -> None:
+    fields = [(name.lower(), value) for name, value in answer.headers]
+    named = {one.strip().lower() for name, value in fields if name == b"connection" for one in value.split(b",")}
+    left_out = (named - _NEVER_BY_NAME) | _HOP_BY_HOP | {b"date"}  # which the server adds
+    headers = [field for field in fields if field[0] not in left_out]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    async for part in answer.aiter_stream():
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
