@@ -1,6 +1,8 @@
 """walle figures: the report of all figures, with benchmarks of a small checkout and with the catalogue of this one."""
 
 import json
+import math
+import re
 import struct
 import subprocess
 import sys
@@ -13,7 +15,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from walle.cli import app
-from walle.cli.figure_catalogue import Catalogue
+from walle.cli.figure_budget import Budget
+from walle.cli.figure_catalogue import Catalogue, Figure
 from walle.cli.figure_run import versions
 
 _HELPERS = {"apis_cv", "tunnel_authority"}  # modules without a figure: a writer of docs, and a part of tunnel
@@ -105,8 +108,36 @@ def test_a_figure_that_takes_too_long_is_ended_and_says_so(checkout: Path) -> No
     result = _figures("--json", "--limit-s", "1", "--only", "endless")
     assert _statuses(result) == {"endless": "late"}
     page = (checkout / "out/report.html").read_text()
-    assert "it was ended after 1 s (--limit-s)" in page
+    assert "it was ended after 1 s, the limit of each (--limit-s)" in page
     assert "begun" in page
+
+
+def test_figures_that_do_not_fit_into_the_time_of_all_are_in_the_report(checkout: Path) -> None:
+    # 13 s for each of three by the catalogue: the endless one gets what the others left over.
+    result = _figures("--json", "--quick", "--budget-s", "4")
+    assert _statuses(result) == {"good": "ok", "bad": "failed", "endless": "late"}
+    page = (checkout / "out/report.html").read_text()
+    assert re.search(r"it was ended after \d s, its share of 4 s \(--budget-s\)", page)
+    assert "begun" in page
+
+
+def test_the_shares_of_a_budget_are_in_proportion_and_what_is_left_over_is_for_the_others() -> None:
+    now_s = 0.0
+    first, second = (Figure(name=name, path=Path(name), title=name, quick_s=27.0) for name in ("a", "b"))
+    third = Figure(name="c", path=Path("c"), title="c", quick_s=57.0)
+    budget = Budget(600.0, lambda: now_s)
+    assert budget.share_s(first, [second, third]) == 150.0
+    now_s = 30.0
+    assert budget.share_s(second, [third]) == 190.0
+    now_s = 220.0
+    assert budget.share_s(third, []) == 380.0
+    now_s = 601.0
+    assert budget.share_s(third, []) == 0.0
+    assert Budget(math.inf).share_s(first, [second]) == math.inf
+
+
+def test_the_catalogue_fits_into_ten_minutes_also_on_a_machine_of_two_thirds_of_the_speed() -> None:
+    assert sum(one.quick_s for one in Catalogue.find().figures.values()) <= 400
 
 
 def test_what_was_measured_is_kept_until_it_changes(checkout: Path) -> None:
@@ -151,7 +182,7 @@ def test_a_picture_of_an_earlier_run_is_not_shown(checkout: Path) -> None:
         (["--only", "nothing"], "unknown figure 'nothing'"),
         (["--skip", "good,nothing"], "unknown figure 'nothing'"),
         (["nothing"], "unknown figure 'nothing'"),
-        (["good", "--quick"], "--quick, --only and --skip are for the report"),
+        (["good", "--quick"], "--quick, --only, --skip and --budget-s are for the report"),
     ],
 )
 def test_wrong_names_and_options_are_refused(arguments: list[str], message: str) -> None:
@@ -182,6 +213,7 @@ def test_every_benchmark_is_in_the_catalogue_and_takes_its_quick_arguments() -> 
     for figure in catalogue.figures.values():
         assert figure.title, figure.name
         assert figure.section.startswith("§"), figure.name
+        assert figure.quick_s != Figure.quick_s, f"{figure.name} has no quick_s"
         text = figure.path.read_text()
         for option in (one for one in figure.quick if one.startswith("--")):
             assert f'"{option}"' in text, f"{figure.name} does not have {option}"
