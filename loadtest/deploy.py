@@ -34,12 +34,12 @@ from loadtest.cloud_process import SCENARIO, CloudError, CloudProcess
 from loadtest.deploy_check import BAD, ROLLBACK_S, WEIGHTS, Played, shares_of, wrong_results
 from loadtest.device_process import DeviceProcess, call_rows, call_table
 
-_MODULE = "loadtest.deploy_devices"
-_TASK = "ipv"
+MODULE = "loadtest.deploy_devices"
+TASK = "ipv"
 _WEIGHTS_BYTES = 300_000
 _STEPS = [0.25, 0.5, 1.0]
 _TRIAL = {"trial_runs": 200}  # by runs: there are too few devices for a gate by devices
-_TOML = f'[task]\nname = "{_TASK}"\n[trigger]\nsequence = ["page_exit"]\n[files]\n"{WEIGHTS}" = "shared"\n'
+_TOML = f'[task]\nname = "{TASK}"\n[trigger]\nsequence = ["page_exit"]\n[files]\n"{WEIGHTS}" = "shared"\n'
 
 
 class DeployUser(User):
@@ -49,7 +49,7 @@ class DeployUser(User):
     _numbers = itertools.count()
 
     def on_start(self) -> None:
-        self.device_id = f"load-{next(self._numbers)}"
+        self.device_id = f"deploy-{next(self._numbers)}"
         self._call("join")
 
     @task(8)
@@ -65,7 +65,7 @@ class DeployUser(User):
         self._call("drop")
 
     def _call(self, call: str) -> None:
-        answer = self.environment.devices.call(call, self.device_id)
+        answer = self.environment.deploy_devices.call(call, self.device_id)
         self.environment.events.request.fire(
             request_type="device",
             name=call,
@@ -92,8 +92,8 @@ class Engineer:
         weights = (BAD if is_bad else b"good") + self._rng.randbytes(_WEIGHTS_BYTES)
         code = f"def execute(ctx, x):\n    return {version!r}\n"
         files = {"task.toml": _TOML.encode(), "main.py": code.encode(), WEIGHTS: weights}
-        self.push_s.append(self._cloud.push(_TASK, version, files))
-        release_id = self._cloud.start_release(_TASK, version, beta=0, steps=_STEPS, gate=_TRIAL)
+        self.push_s.append(self._cloud.push(TASK, version, files))
+        release_id = self._cloud.start_release(TASK, version, beta=0, steps=_STEPS, gate=_TRIAL)
         return release_id, version, hashlib.sha256(weights).hexdigest()
 
     def finish(self, started: tuple[str, str, str], stage: str) -> None:
@@ -128,9 +128,9 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with CloudProcess.start(folder / "cloud") as cloud:
         engineer = Engineer(cloud, options.seed)
         first = engineer.start()
-        with DeviceProcess.start(_MODULE, cloud.join_file, folder / "devices") as devices:
+        with DeviceProcess.start(MODULE, cloud.join_file, folder / "devices") as devices:
             environment = Environment(user_classes=[DeployUser], stop_timeout=60)  # calls under way end first
-            environment.devices = devices
+            environment.deploy_devices = devices
             runner = environment.create_local_runner()
             runner.start(options.users, spawn_rate=options.spawn_rate)
             try:
@@ -163,7 +163,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "cloud_peak_mib": round(peak_mib),
         "cloud_cpu_s": round(cpu_s, 1),
         "calls": call_rows(environment),
-        "wrong": [*failed, *wrong_results(f"{SCENARIO}/{_TASK}", engineer.played, records)],
+        "wrong": [*failed, *wrong_results(f"{SCENARIO}/{TASK}", engineer.played, records)],
     }
 
 
