@@ -30,7 +30,8 @@ from locust.env import Environment  # locust is checked first
 
 from loadtest import deploy, report, tunnel
 from loadtest.cloud_process import SCENARIO, CloudError, CloudProcess
-from loadtest.cluster_costs import Costs, cost_lines
+from loadtest.cluster_costs import Costs
+from loadtest.cost_table import cost_lines
 from loadtest.cpu_times import CpuTimes
 from loadtest.deploy_check import wrong_results
 from loadtest.device_process import DeviceProcess, call_rows, call_table

@@ -1,6 +1,6 @@
 """Load test of the tunnel: locust users that are devices, against a real `walle cloud` process.
 
-    python -m loadtest.tunnel [--users 100] [--spawn-rate 10] [--seconds 60] [--json]
+    python -m loadtest.tunnel [--users 100] [--spawn-rate 10] [--seconds 60] [--out FOLDER] [--json]
 
 Each user is a device with its own outbox, credential and TLS connection. It uploads features, one or a burst at a time,
 lets a released task compute in the cloud, and reconnects. Users join at the spawn rate. At the end each device drains
@@ -25,6 +25,7 @@ import gevent  # locust is checked first
 from locust import User, between, task
 from locust.env import Environment
 
+from loadtest import report
 from loadtest.cloud_process import CloudError, CloudProcess
 from loadtest.device_process import DeviceProcess, call_rows, call_table
 
@@ -183,6 +184,7 @@ def parse() -> argparse.Namespace:
         "--spawn-rate", type=float, default=10, help="devices that join a second (default: %(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=60, help="of load (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=report.FOLDER, help="where the page goes (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
@@ -194,6 +196,15 @@ def main() -> None:
             found = run(options, Path(folder))
         except CloudError as error:
             sys.exit(f"load test: {error}")
+    report.write_report(
+        options.out,
+        "tunnel",
+        title="Load test of the tunnel",
+        command=f"python -m loadtest.tunnel --users {options.users} --seconds {options.seconds:g}",
+        text=table(found),
+        summary=f"{found['devices']} devices, {found['uploads']} uploads, {found['answers']} answers",
+        wrong=found["wrong"],
+    )
     sys.stdout.write((json.dumps(found) if options.json else table(found)) + "\n")
     if found["wrong"] or not found["uploads"] or not found["answers"]:
         sys.exit(1)

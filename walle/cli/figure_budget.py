@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from walle.cli.figure_catalogue import Figure
 
-_START_S = 3.0  # of each figure, beside `quick_s`: Python and imports, on a busy machine
+_START_S = 2.0  # of each figure, beside `quick_s`: Python and imports, on a busy machine
 
 
 class Budget:
@@ -17,10 +17,12 @@ class Budget:
         self._ends_s = clock_s() + all_s
 
     def share_s(self, figure: Figure, later: Sequence[Figure]) -> float:
-        """Return the seconds that a figure may take, so that those `later` keep their shares; 0 if none are left.
+        """Return the seconds that a figure may take, so that those `later` keep theirs; 0 if none are left.
 
-        Shares are in proportion to `quick_s`: on a machine that is half as fast, each takes twice its seconds.
+        That is its `quick_s` and half of what no figure needs: a slow one may take it, and the next ones have a part.
+        Where all need more than there is, each has its part of it.
         """
         left_s = max(0.0, self._ends_s - self._clock_s())
-        own = figure.quick_s + _START_S
-        return left_s * own / (own + sum(one.quick_s + _START_S for one in later))
+        own_s = figure.quick_s + _START_S
+        all_s = own_s + sum(one.quick_s + _START_S for one in later)
+        return own_s + (left_s - all_s) / 2 if later and left_s > all_s else left_s * own_s / all_s

@@ -15,6 +15,7 @@ from walle.cli.figure_budget import Budget
 from walle.cli.figure_catalogue import Catalogue, Figure
 from walle.cli.figure_page import page
 from walle.cli.figure_run import FigureResult, revision_of, run_figure
+from walle.cli.load_tests import read_load_tests
 from walle.cli.output import JsonFlag, emit, emit_rows, progress_console
 from walle.durable_file import write_file
 from walle.errors import ConfigError
@@ -55,8 +56,8 @@ def figures(
 
     Without a name all are measured, one after the other, and out/report.html has each of them: what the paper reports,
     ours, the peers', command, time, machine and versions. One that fails is shown with its last lines, and the others
-    continue; exit status 1 says so. A call that was interrupted goes on where it was: what the same command has
-    measured at the same commit, without changes to its files, is not measured again.
+    continue; exit status 1 says so. Load tests that were run are linked to. A call that was interrupted goes on where
+    it was: what the same command has measured at the same commit, without changes to its files, is not measured again.
     """
     catalogue = Catalogue.find()
     if show:
@@ -85,7 +86,9 @@ def figures(
     kept = {one: FigureResult.load(_record(out, one)) for one in catalogue.figures}
     report = out / "report.html"
     rows_of_page = [(figure, kept[figure.name]) for figure in catalogue.figures.values()]
-    write_file(report, page(rows_of_page, catalogue.root / "out"))
+    write_file(
+        report, page(rows_of_page, catalogue.root / "out", read_load_tests(catalogue.root / "out/loadtest", report))
+    )
     bad = [one for one in results if one.status != "ok"]
     plain = {"report": str(report), "figures": [one.to_plain() for one in results]}
     text = f"{len(results) - len(bad)} of {len(results)} figures measured; report: {report}"
