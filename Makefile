@@ -115,9 +115,10 @@ soak-faults: $(STAMP)  ## 2,000 kills, cut links, rollbacks, cut logs, full disk
 soak-livestream: $(STAMP)  ## two hours of a livestream as fast as possible (about 25 minutes); fails if memory grows or a second is missing
 	@$(BIN)/python -m tests.sim.long_stream $(STREAM_ARGS)
 
-loadtest: $(STAMP)  ## locust users that are devices, against a real cloud: uploads, then releases, a minute each; fails on any wrong result
+loadtest: $(STAMP)  ## locust users that are devices, against a real cloud: uploads, releases, then both on a cluster, a minute each; fails on any wrong result
 	@$(BIN)/python -m loadtest.tunnel $(LOADTEST_ARGS)
-	@$(BIN)/python -m loadtest.deploy --html out/deploy.html $(LOADTEST_ARGS)
+	@$(BIN)/python -m loadtest.deploy $(LOADTEST_ARGS)
+	@$(BIN)/python -m loadtest.cluster --nodes 2 $(LOADTEST_ARGS)
 
 figures: $(STAMP)  ## measure every figure that exists so far, on this machine, into out/
 	@$(BIN)/walle figures

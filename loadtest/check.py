@@ -1,8 +1,9 @@
 """Check of what a load test left in the cloud: every upload once, in order, and counts that agree.
 
-    python -m loadtest.check UPLOADS_DB < EXPECTED_JSON
+    python -m loadtest.check UPLOADS < EXPECTED_JSON
 
-EXPECTED_JSON maps each device to its number of uploads. Prints one line for each wrong result.
+UPLOADS is a file of the cloud's, or the postgresql:// URL of its uploads. EXPECTED_JSON maps each device to its number
+of uploads. Prints one line for each wrong result.
 """
 
 import asyncio
@@ -14,14 +15,14 @@ from pathlib import Path
 
 from loadtest.devices import TOPIC
 from walle import plain
-from walle.pipeline.tunnel.ingest import Ingest
+from walle.pipeline.ingest.upload_store import open_uploads
 
 
-async def wrong_results(uploads_db: Path, made: Mapping[str, int]) -> list[str]:
+async def wrong_results(uploads: str | Path, made: Mapping[str, int]) -> list[str]:
     """Return what differs from each device's uploads 0, 1, 2, ... in that order, each once."""
     arrived = collections.defaultdict[str, list[int]](list)
     wrong: list[str] = []
-    async with Ingest(uploads_db) as ingest:
+    async with open_uploads(uploads) as ingest:
         after = 0
         while rows := await ingest.query(after=after, limit=5_000):
             after = rows[-1][0]
@@ -47,5 +48,5 @@ async def wrong_results(uploads_db: Path, made: Mapping[str, int]) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = asyncio.run(wrong_results(Path(sys.argv[1]), json.load(sys.stdin)))
+    found = asyncio.run(wrong_results(sys.argv[1], json.load(sys.stdin)))
     sys.stdout.write("".join(f"{line}\n" for line in found))

@@ -150,6 +150,15 @@ class CloudProcess:
                 found[name.partition("{")[0]] = float(value)
         return found
 
+    def status(self) -> dict[str, Any]:
+        """Return nodes and processes as the API gives them."""
+        found: dict[str, Any] = self._http("GET", "/v1/cloud").json()
+        return found
+
+    def roles(self) -> dict[int, str]:
+        """Return the name of each of the cloud's processes that run, by its id."""
+        return {one["pid"]: one["name"] for one in self.status()["processes"] if one["pid"]}
+
     def peak_mib(self) -> float:
         """Return the process's peak of resident memory."""
         return self._status("VmHWM")

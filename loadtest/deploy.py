@@ -1,6 +1,6 @@
 """Load test of releases: locust users that are devices, while an engineer releases good and bad versions to them.
 
-    python -m loadtest.deploy [--users 80] [--spawn-rate 20] [--seconds 60] [--html FILE] [--json]
+    python -m loadtest.deploy [--users 80] [--spawn-rate 20] [--seconds 60] [--out FOLDER] [--json]
 
 Each user is a device with the real agent: it enrols, checks in, pulls and verifies, reports its runs, loses its process
 in the middle of a pull and returns. Meanwhile versions are pushed and released in steps to a real `walle cloud`
@@ -12,7 +12,6 @@ each left a bad version at its first request after the rollback, and what it run
 
 import argparse
 import hashlib
-import html
 import importlib.util
 import itertools
 import json
@@ -30,16 +29,17 @@ import gevent  # locust is checked first
 from locust import User, between, task
 from locust.env import Environment
 
+from loadtest import report
 from loadtest.cloud_process import SCENARIO, CloudError, CloudProcess
 from loadtest.deploy_check import BAD, ROLLBACK_S, WEIGHTS, Played, shares_of, wrong_results
 from loadtest.device_process import DeviceProcess, call_rows, call_table
 
-_MODULE = "loadtest.deploy_devices"
-_TASK = "ipv"
+MODULE = "loadtest.deploy_devices"
+TASK = "ipv"
 _WEIGHTS_BYTES = 300_000
 _STEPS = [0.25, 0.5, 1.0]
 _TRIAL = {"trial_runs": 200}  # by runs: there are too few devices for a gate by devices
-_TOML = f'[task]\nname = "{_TASK}"\n[trigger]\nsequence = ["page_exit"]\n[files]\n"{WEIGHTS}" = "shared"\n'
+_TOML = f'[task]\nname = "{TASK}"\n[trigger]\nsequence = ["page_exit"]\n[files]\n"{WEIGHTS}" = "shared"\n'
 
 
 class DeployUser(User):
@@ -49,7 +49,7 @@ class DeployUser(User):
     _numbers = itertools.count()
 
     def on_start(self) -> None:
-        self.device_id = f"load-{next(self._numbers)}"
+        self.device_id = f"deploy-{next(self._numbers)}"
         self._call("join")
 
     @task(8)
@@ -65,7 +65,7 @@ class DeployUser(User):
         self._call("drop")
 
     def _call(self, call: str) -> None:
-        answer = self.environment.devices.call(call, self.device_id)
+        answer = self.environment.deploy_devices.call(call, self.device_id)
         self.environment.events.request.fire(
             request_type="device",
             name=call,
@@ -92,8 +92,8 @@ class Engineer:
         weights = (BAD if is_bad else b"good") + self._rng.randbytes(_WEIGHTS_BYTES)
         code = f"def execute(ctx, x):\n    return {version!r}\n"
         files = {"task.toml": _TOML.encode(), "main.py": code.encode(), WEIGHTS: weights}
-        self.push_s.append(self._cloud.push(_TASK, version, files))
-        release_id = self._cloud.start_release(_TASK, version, beta=0, steps=_STEPS, gate=_TRIAL)
+        self.push_s.append(self._cloud.push(TASK, version, files))
+        release_id = self._cloud.start_release(TASK, version, beta=0, steps=_STEPS, gate=_TRIAL)
         return release_id, version, hashlib.sha256(weights).hexdigest()
 
     def finish(self, started: tuple[str, str, str], stage: str) -> None:
@@ -128,9 +128,9 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     with CloudProcess.start(folder / "cloud") as cloud:
         engineer = Engineer(cloud, options.seed)
         first = engineer.start()
-        with DeviceProcess.start(_MODULE, cloud.join_file, folder / "devices") as devices:
+        with DeviceProcess.start(MODULE, cloud.join_file, folder / "devices") as devices:
             environment = Environment(user_classes=[DeployUser], stop_timeout=60)  # calls under way end first
-            environment.devices = devices
+            environment.deploy_devices = devices
             runner = environment.create_local_runner()
             runner.start(options.users, spawn_rate=options.spawn_rate)
             try:
@@ -163,7 +163,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "cloud_peak_mib": round(peak_mib),
         "cloud_cpu_s": round(cpu_s, 1),
         "calls": call_rows(environment),
-        "wrong": [*failed, *wrong_results(f"{SCENARIO}/{_TASK}", engineer.played, records)],
+        "wrong": [*failed, *wrong_results(f"{SCENARIO}/{TASK}", engineer.played, records)],
     }
 
 
@@ -179,17 +179,6 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"WRONG: {line}" for line in wrong), f"{len(wrong)} wrong results"])
 
 
-def write_page(found: dict[str, Any], path: Path) -> None:
-    """Write an HTML page of the table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "<!doctype html><meta charset=utf-8><title>Load test of releases</title>"
-        "<style>body{font:15px/1.45 system-ui,sans-serif;margin:2rem}pre{overflow-x:auto}</style>"
-        f"<h1>Load test of releases</h1><pre>{html.escape(table(found))}</pre>\n",
-        encoding="utf-8",
-    )
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=80, help="devices (default: %(default)s)")
@@ -198,7 +187,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=60, help="of load at least (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the versions' bytes")
-    parser.add_argument("--html", type=Path, help="write a page here")
+    parser.add_argument("--out", type=Path, default=report.FOLDER, help="where the page goes (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
@@ -210,8 +199,15 @@ def main() -> None:
             found = run(options, Path(folder))
         except CloudError as error:
             sys.exit(f"load test: {error}")
-    if options.html:
-        write_page(found, options.html)
+    report.write_report(
+        options.out,
+        "deploy",
+        title="Load test of releases",
+        command=f"python -m loadtest.deploy --users {options.users} --seconds {options.seconds:g}",
+        text=table(found),
+        summary=f"{found['devices']} devices, {found['releases']} releases, {found['activations']} activations",
+        wrong=found["wrong"],
+    )
     sys.stdout.write((json.dumps(found) if options.json else table(found)) + "\n")
     if found["wrong"] or not found["activations"] or not found["rolled_back"]:
         sys.exit(1)

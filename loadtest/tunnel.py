@@ -1,6 +1,6 @@
 """Load test of the tunnel: locust users that are devices, against a real `walle cloud` process.
 
-    python -m loadtest.tunnel [--users 100] [--spawn-rate 10] [--seconds 60] [--json]
+    python -m loadtest.tunnel [--users 100] [--spawn-rate 10] [--seconds 60] [--out FOLDER] [--json]
 
 Each user is a device with its own outbox, credential and TLS connection. It uploads features, one or a burst at a time,
 lets a released task compute in the cloud, and reconnects. Users join at the spawn rate. At the end each device drains
@@ -25,11 +25,12 @@ import gevent  # locust is checked first
 from locust import User, between, task
 from locust.env import Environment
 
+from loadtest import report
 from loadtest.cloud_process import CloudError, CloudProcess
 from loadtest.device_process import DeviceProcess, call_rows, call_table
 
 _ROOT = Path(__file__).parents[1]
-_MODULE = "loadtest.devices"
+MODULE = "loadtest.devices"
 
 
 class TunnelUser(User):
@@ -39,7 +40,7 @@ class TunnelUser(User):
     _numbers = itertools.count()
 
     def on_start(self) -> None:
-        self.device_id = f"load-{next(self._numbers)}"
+        self.device_id = f"tunnel-{next(self._numbers)}"
         self._call("join")
 
     @task(8)
@@ -63,7 +64,7 @@ class TunnelUser(User):
         self._call("reconnect")
 
     def _call(self, call: str, **arguments: int) -> None:
-        answer = self.environment.devices.call(call, self.device_id, **arguments)
+        answer = self.environment.tunnel_devices.call(call, self.device_id, **arguments)
         self.environment.events.request.fire(
             request_type="tunnel",
             name=" ".join([call, *(f"{key}={value}" for key, value in arguments.items())]),
@@ -77,7 +78,7 @@ class TunnelUser(User):
 def play(devices: DeviceProcess, options: argparse.Namespace) -> Environment:
     """Let the users play, and return locust's statistics in their environment."""
     environment = Environment(user_classes=[TunnelUser], stop_timeout=60)  # calls that are under way end first
-    environment.devices = devices
+    environment.tunnel_devices = devices
     runner = environment.create_local_runner()
     runner.start(options.users, spawn_rate=options.spawn_rate)
     gevent.sleep(options.seconds)
@@ -101,6 +102,19 @@ def wrong_counts(metrics: dict[str, float], made: dict[str, dict[str, int]]) -> 
     ]
 
 
+def wrong_uploads(uploads: str | Path, made: dict[str, dict[str, int]]) -> list[str]:
+    """Return which uploads in a file or database are not those that the devices made. asyncio needs its own process."""
+    checking = subprocess.run(
+        [sys.executable, "-m", "loadtest.check", str(uploads)],
+        input=json.dumps({device_id: one["made"] for device_id, one in made.items()}),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=_ROOT,
+    )
+    return checking.stdout.splitlines()
+
+
 def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Return calls, totals, and everything that went wrong."""
     (folder / "devices").mkdir()
@@ -108,7 +122,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         cloud.release_task()
         wait_until_released(cloud, folder)
         before = cloud.metrics()
-        with DeviceProcess.start(_MODULE, cloud.join_file, folder / "devices") as devices:
+        with DeviceProcess.start(MODULE, cloud.join_file, folder / "devices") as devices:
             environment = play(devices, options)
             finished = devices.call("finish")
         if finished["error"]:
@@ -118,14 +132,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         peak_mib = cloud.peak_mib()
         cloud.stop()
         metrics = {key: value - before.get(key, 0) for key, value in after.items()}
-        checking = subprocess.run(
-            [sys.executable, "-m", "loadtest.check", str(cloud.uploads_db)],
-            input=json.dumps({device_id: one["made"] for device_id, one in made.items()}),
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=_ROOT,
-        )
+        wrong = wrong_uploads(cloud.uploads_db, made)
     failed = [f"{error.name}: {error.error} ({error.occurrences} times)" for error in environment.stats.errors.values()]
     return {
         "users": options.users,
@@ -136,7 +143,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "duplicates": metrics["walle_tunnel_duplicates_total"],
         "cloud_peak_mib": round(peak_mib),
         "calls": call_rows(environment),
-        "wrong": [*failed, *wrong_counts(metrics, made), *checking.stdout.splitlines()],
+        "wrong": [*failed, *wrong_counts(metrics, made), *wrong],
     }
 
 
@@ -148,7 +155,7 @@ def wait_until_released(cloud: CloudProcess, folder: Path) -> None:
     """
     probe = folder / "probe"
     probe.mkdir()
-    with DeviceProcess.start(_MODULE, cloud.join_file, probe) as devices:
+    with DeviceProcess.start(MODULE, cloud.join_file, probe) as devices:
         answer = devices.call("join", "probe")
         for _ in range(300):
             if not answer["error"]:
@@ -177,6 +184,7 @@ def parse() -> argparse.Namespace:
         "--spawn-rate", type=float, default=10, help="devices that join a second (default: %(default)s)"
     )
     parser.add_argument("--seconds", type=float, default=60, help="of load (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=report.FOLDER, help="where the page goes (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
@@ -188,6 +196,15 @@ def main() -> None:
             found = run(options, Path(folder))
         except CloudError as error:
             sys.exit(f"load test: {error}")
+    report.write_report(
+        options.out,
+        "tunnel",
+        title="Load test of the tunnel",
+        command=f"python -m loadtest.tunnel --users {options.users} --seconds {options.seconds:g}",
+        text=table(found),
+        summary=f"{found['devices']} devices, {found['uploads']} uploads, {found['answers']} answers",
+        wrong=found["wrong"],
+    )
     sys.stdout.write((json.dumps(found) if options.json else table(found)) + "\n")
     if found["wrong"] or not found["uploads"] or not found["answers"]:
         sys.exit(1)

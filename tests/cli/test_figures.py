@@ -1,6 +1,8 @@
 """walle figures: the report of all figures, with benchmarks of a small checkout and with the catalogue of this one."""
 
 import json
+import math
+import re
 import struct
 import subprocess
 import sys
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from loadtest.report import write_report
 from walle.cli import app
-from walle.cli.figure_catalogue import Catalogue
+from walle.cli.figure_budget import Budget
+from walle.cli.figure_catalogue import Catalogue, Figure
 from walle.cli.figure_run import versions
 
 _HELPERS = {"apis_cv", "tunnel_authority"}  # modules without a figure: a writer of docs, and a part of tunnel
@@ -105,8 +109,42 @@ def test_a_figure_that_takes_too_long_is_ended_and_says_so(checkout: Path) -> No
     result = _figures("--json", "--limit-s", "1", "--only", "endless")
     assert _statuses(result) == {"endless": "late"}
     page = (checkout / "out/report.html").read_text()
-    assert "it was ended after 1 s (--limit-s)" in page
+    assert "it was ended after 1 s, the limit of each (--limit-s)" in page
     assert "begun" in page
+
+
+def test_figures_that_do_not_fit_into_the_time_of_all_are_in_the_report(checkout: Path) -> None:
+    # The catalogue says 10 s for each of three: each has its part, and the endless one what the others left over.
+    result = _figures("--json", "--quick", "--budget-s", "4")
+    assert _statuses(result) == {"good": "ok", "bad": "failed", "endless": "late"}
+    page = (checkout / "out/report.html").read_text()
+    assert re.search(r"it was ended after \d s, its share of 4 s \(--budget-s\)", page)
+    assert "begun" in page
+
+
+def test_a_figure_may_take_half_of_what_none_needs_and_the_last_one_all_of_it() -> None:
+    now_s = 0.0
+    first, second, third = (Figure(name=name, path=Path(name), title=name, quick_s=98.0) for name in "abc")
+    budget = Budget(600.0, lambda: now_s)
+    assert budget.share_s(first, [second, third]) == 250.0
+    now_s = 200.0  # the first one took twice its time
+    assert budget.share_s(second, [third]) == 200.0
+    now_s = 400.0
+    assert budget.share_s(third, []) == 200.0
+    assert Budget(math.inf).share_s(first, [second]) == math.inf
+
+
+def test_where_all_need_more_than_there_is_each_has_its_part() -> None:
+    now_s = 0.0
+    first, second = (Figure(name=name, path=Path(name), title=name, quick_s=98.0) for name in "ab")
+    budget = Budget(50.0, lambda: now_s)
+    assert budget.share_s(first, [second]) == 25.0
+    now_s = 51.0
+    assert budget.share_s(second, []) == 0.0
+
+
+def test_the_catalogue_fits_into_ten_minutes_also_on_a_machine_of_two_thirds_of_the_speed() -> None:
+    assert sum(one.quick_s for one in Catalogue.find().figures.values()) <= 400
 
 
 def test_what_was_measured_is_kept_until_it_changes(checkout: Path) -> None:
@@ -151,7 +189,7 @@ def test_a_picture_of_an_earlier_run_is_not_shown(checkout: Path) -> None:
         (["--only", "nothing"], "unknown figure 'nothing'"),
         (["--skip", "good,nothing"], "unknown figure 'nothing'"),
         (["nothing"], "unknown figure 'nothing'"),
-        (["good", "--quick"], "--quick, --only and --skip are for the report"),
+        (["good", "--quick"], "--quick, --only, --skip and --budget-s are for the report"),
     ],
 )
 def test_wrong_names_and_options_are_refused(arguments: list[str], message: str) -> None:
@@ -182,10 +220,27 @@ def test_every_benchmark_is_in_the_catalogue_and_takes_its_quick_arguments() -> 
     for figure in catalogue.figures.values():
         assert figure.title, figure.name
         assert figure.section.startswith("§"), figure.name
+        assert figure.quick_s != Figure.quick_s, f"{figure.name} has no quick_s"
         text = figure.path.read_text()
         for option in (one for one in figure.quick if one.startswith("--")):
             assert f'"{option}"' in text, f"{figure.name} does not have {option}"
         assert "not installed" not in versions(("walle",)).values()
+
+
+def test_load_tests_that_were_run_are_linked_to(checkout: Path) -> None:
+    folder = checkout / "out/loadtest"
+    for name, wrong in (("cluster-2", []), ("tunnel", ["lost <1>"])):
+        write_report(
+            folder, name, title=f"Load of {name}", command="python -m x", text="7 calls", summary="a < b", wrong=wrong
+        )
+    (folder / "torn.json").write_text("{")
+    (folder / "later.json").write_text('{"page": "x.html", "else": 1}')
+    assert _figures("--only", "good", "--out", "out/other").exit_code == 0
+    page = (checkout / "out/other/report.html").read_text()
+    assert "<a href='../loadtest/cluster-2.html'>Load of cluster-2</a>: <span class='ok'>no wrong result" in page
+    assert "<a href='../loadtest/tunnel.html'>Load of tunnel</a>: <span class='failed'>1 wrong results" in page
+    assert "a &lt; b" in page
+    assert "7 calls" in (folder / "tunnel.html").read_text()
 
 
 def test_one_figure_still_gets_its_own_arguments(checkout: Path) -> None:

@@ -21,8 +21,9 @@ _ROOT = Path(__file__).parents[2]
 
 @pytest.mark.system
 @pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust is not installed; it is in walle[dev]")
-def test_a_few_seconds_of_load_leave_no_wrong_result() -> None:
+def test_a_few_seconds_of_load_leave_no_wrong_result(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest.tunnel", "--users=8", "--spawn-rate=8", "--seconds=3", "--json"]
+    command.append(f"--out={tmp_path}")
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)

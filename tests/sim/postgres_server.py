@@ -56,10 +56,13 @@ class PostgresServer:
     def stop(self, mode: str = "fast") -> None:
         self._run("pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
 
+    def pid(self) -> int:
+        """Return the id of the server's first process."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
     def kill(self) -> None:
         """Kill the server; its other processes end when they notice."""
-        pid = int((self._data / "postmaster.pid").read_text().split()[0])
-        os.kill(pid, signal.SIGKILL)
+        os.kill(self.pid(), signal.SIGKILL)
 
     def start_again(self) -> None:
         """Start a server whose main process was killed; its children hold its memory until they have noticed."""

@@ -11,7 +11,10 @@ from walle.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A benchmark. `paper` is what the paper reports, `peers` are packages that it measures beside walle."""
+    """A benchmark. `paper` is what the paper reports, `peers` are packages that it measures beside walle.
+
+    `quick_s` is about how long it takes with the arguments `quick`, on two idle cores.
+    """
 
     name: str
     path: Path
@@ -20,6 +23,7 @@ class Figure:
     paper: str = ""
     peers: tuple[str, ...] = ()
     quick: tuple[str, ...] = ()
+    quick_s: float = 10.0
     pictures: tuple[str, ...] = ()
 
     def command(self, *, quick: bool) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from walle.cli.figure_catalogue import Figure
 from walle.cli.figure_run import FigureResult
+from walle.cli.load_tests import LoadTest
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 62em; padding: 0 1em; color: #222; }
@@ -19,10 +20,13 @@ section { border-top: 1px solid #ccc; margin-top: 2em; } dt { font-weight: 600; 
 _WORDS = {"ok": "measured", "failed": "failed", "late": "took too long"}
 
 
-def page(rows: Sequence[tuple[Figure, FigureResult | None]], pictures: Path) -> str:
+def page(
+    rows: Sequence[tuple[Figure, FigureResult | None]], pictures: Path, load_tests: Sequence[LoadTest] = ()
+) -> str:
     """Return the page of figures and their results, None for one that was not measured.
 
-    `pictures` is the folder to which benchmarks write; a picture from before its figure's run is left out.
+    `pictures` is the folder to which benchmarks write; a picture from before its figure's run is left out. The pages of
+    `load_tests` are linked to.
     """
     results = [result for _, result in rows if result is not None]
     count = {status: sum(one.status == status for one in results) for status in _WORDS}
@@ -43,6 +47,7 @@ def page(rows: Sequence[tuple[Figure, FigureResult | None]], pictures: Path) -> 
     parts.append("<table><tr><th>figure</th><th>paper</th><th>result</th><th>seconds</th></tr>")
     parts += [_row(figure, result) for figure, result in rows]
     parts.append("</table>")
+    parts += [_load_tests(load_tests)]
     parts += [_section(figure, result, pictures) for figure, result in rows]
     return "\n".join(parts) + "\n</html>\n"
 
@@ -55,6 +60,21 @@ def _row(figure: Figure, result: FigureResult | None) -> str:
     return (
         f"<tr><td>{link}</td><td>{escape(figure.section)}</td><td class='{status}'>{word}</td><td>{seconds}</td></tr>"
     )
+
+
+def _load_tests(found: Sequence[LoadTest]) -> str:
+    parts = ["<h2 id='load-tests'>Load tests</h2>"]
+    if not found:
+        parts.append("<p class='missing'>None was run. <code>make loadtest</code> runs them, one by one.</p>")
+    for one in found:
+        when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one.ended_s))
+        status, word = ("failed", f"{one.wrong} wrong results") if one.wrong else ("ok", "no wrong result")
+        link = f"<a href='{escape(one.link, quote=True)}'>{escape(one.title)}</a>"
+        parts.append(
+            f"<p>{link}: <span class='{status}'>{word}</span>. {escape(one.summary)}"
+            f" (<code>{escape(one.command)}</code>, {when})</p>"
+        )
+    return "\n".join(parts)
 
 
 def _section(figure: Figure, result: FigureResult | None, pictures: Path) -> str:

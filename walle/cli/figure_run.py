@@ -55,8 +55,19 @@ class FigureResult:
         return self.status == "ok" and same and bool(revision)
 
 
-def run_figure(figure: Figure, root: Path, *, quick: bool, revision: str, limit_s: float) -> FigureResult:
-    """Measure a figure in a process of its own group, which is ended after `limit_s`; return what came of it."""
+def run_figure(
+    figure: Figure,
+    root: Path,
+    *,
+    quick: bool,
+    revision: str,
+    limit_s: float,
+    why: str = "the limit of each (--limit-s)",
+) -> FigureResult:
+    """Measure a figure in a process of its own group, which is ended after `limit_s`; return what came of it.
+
+    `why` says where the limit comes from, for the result of one that takes too long.
+    """
     arguments = list(figure.quick) if quick else []
     started_s, began_s = time.time(), time.monotonic()
     # Files, since a pipe does not end before all processes that a benchmark has left behind.
@@ -84,7 +95,7 @@ def run_figure(figure: Figure, root: Path, *, quick: bool, revision: str, limit_
         status = "failed"
     last = errors.strip().splitlines()[-_LAST_LINES:]
     if status == "late":
-        last.append(f"it was ended after {limit_s:.0f} s (--limit-s)")
+        last.append(f"it was ended after {limit_s:.0f} s, {why}")
     elif status == "failed":
         last.append(f"exit status {process.returncode}")
     return FigureResult(

@@ -1,0 +1,34 @@
+"""Load tests that were run in a checkout, as they recorded themselves."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadTest:
+    """A load test that has ended. `link` leads from the report of figures to its page."""
+
+    title: str
+    command: str
+    summary: str
+    wrong: int  # results that must not be
+    ended_s: float
+    link: str
+
+
+def read_load_tests(folder: Path, report: Path) -> list[LoadTest]:
+    """Return the load tests whose records are in a folder, by title; those that this version cannot read are left out.
+
+    Links are relative to the folder of `report`.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            link = os.path.relpath(folder / Path(str(record.pop("page"))).name, report.parent)
+            found.append(LoadTest(**record, link=link))
+        except (OSError, ValueError, TypeError, AttributeError, KeyError):
+            continue
+    return sorted(found, key=lambda one: one.title)
