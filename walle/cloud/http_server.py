@@ -18,7 +18,7 @@ import logging
 import resource
 import socket
 import ssl
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
@@ -103,7 +103,9 @@ class HttpFront:
         )
         self._connections: dict[HttpConnection, None] = {}
         self._unfinished: dict[str, dict[HttpConnection, None]] = {}  # by address; the oldest first
-        self._known: dict[str, float] = {}  # addresses, until when; the one that was known first is the first
+        self._known: OrderedDict[str, float] = (
+            OrderedDict()
+        )  # addresses, until when; the one that was known first is the first
         self._streams = Counter[str]()
         self.max_connections = limits.connections
         self.max_newcomers = _NEWCOMERS
@@ -181,7 +183,7 @@ class HttpFront:
     def _remember(self, address: str) -> None:
         self._known.pop(address, None)
         if len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+            self._known.popitem(last=False)  # a `dict` would scan all that went before
         self._known[address] = self.loop.time() + _KNOWN_S
 
     def _end_unfinished(self, *, are_known: bool) -> bool:
