@@ -35,6 +35,7 @@ SHARES = (0.25, 0.5, 1.0)
 RUNS = 10
 GUARDS = ("latency_ms < 1.2x", "confidence > 0.95x")
 SILENCE_S = 80.0  # of the simulated clock, by which a device reports each second
+_POPULAR = {"model": "model-0"}
 MOST_DEVICES = 3_000  # that have the new version; a release that lasts longer counts as undecided
 
 
@@ -57,6 +58,9 @@ class Case:
     silent: float = 0.0  # share of devices that are silent with the new version
     quiet: float = 0.0  # share of devices that are silent with any version
     hold_s: float = 0.0
+    attributes: int = 0  # of each device, beside model, system and app version
+    imposters: float = 0.0  # share that states what most devices have, and metrics that make the new version look bad
+    shares: tuple[float, ...] = SHARES
 
 
 CASES = {
@@ -81,6 +85,10 @@ CASES = {
     "silent: 3 %, steps held for 1,000 devices": Case(new=0.005, silent=0.03, hold_s=1_000),
     "silent: 20 %, steps held for 200 devices": Case(new=0.005, silent=0.2, hold_s=200),
     "half of the devices are silent, with both versions": Case(new=0.005, quiet=0.5, hold_s=200),
+    "healthy, 12 attributes, 5 % first": Case(new=0.005, attributes=12, shares=(0.05, *SHARES)),
+    "healthy, 12 attributes, 5 % first, 1 % in popular groups": Case(
+        new=0.005, attributes=12, shares=(0.05, *SHARES), imposters=0.01
+    ),
     "healthy, 1 % hostile are silent": Case(new=0.005, silent=0.01, hold_s=200),
 }
 
@@ -92,6 +100,7 @@ class Device:
     is_failing: bool
     is_bad_model: bool
     is_hostile: bool
+    is_imposter: bool = False
 
 
 def devices(case: Case, rng: random.Random) -> Iterator[Device]:
@@ -100,12 +109,19 @@ def devices(case: Case, rng: random.Random) -> Iterator[Device]:
         is_bad = rng.random() < case.bad_model
         model = "model-x" if is_bad else f"model-{int(20 * rng.random() ** 2)}"
         groups = {"model": model, "os": f"os-{rng.randrange(4)}", "app_version": f"10.{rng.randrange(3)}"}
+        groups.update({f"attribute-{at}": str(int(6 * rng.random() ** 3)) for at in range(case.attributes)})
+        is_imposter = case.imposters > 0 and rng.random() < case.imposters
+        if is_imposter:
+            groups = {
+                key: one if key in ("os", "app_version") else _POPULAR.get(key, "0") for key, one in groups.items()
+            }
         yield Device(
             f"{rng.getrandbits(64):016x}",
             groups,
             rng.random() < case.always_failing,
             is_bad,
             rng.random() < case.hostile,
+            is_imposter,
         )
 
 
@@ -129,6 +145,9 @@ def metrics(case: Case, device: Device, *, is_new: bool, rng: random.Random) -> 
     """Return what a device reports of its runs: their median latency, and a mean confidence."""
     if not case.guards:
         return ()
+    if device.is_imposter:
+        worst = 1e308 if is_new else 0.0
+        return (Metric(LATENCY_MS, 1, worst), Metric("confidence", 1, -worst if is_new else 1e308))
     if rng.random() < case.nonsense:
         return (Metric(LATENCY_MS, 1, rng.choice((0.0, 1e308))), Metric("confidence", 1, rng.choice((-1e308, 1e308))))
     own_ms = (
@@ -226,7 +245,7 @@ def release(case: Case, judge: Judge, seed: int) -> tuple[str, int]:
     beta = [next(fleet), next(fleet)]
     used = 0
     name = f"r{seed}"
-    steps = [(0.0, 0.0), *zip((0.0, *SHARES), SHARES, strict=False)]
+    steps = [(0.0, 0.0), *zip((0.0, *case.shares), case.shares, strict=False)]
     for number, (low, high) in enumerate(steps):
         ids = frozenset(device.id for device in beta)
         step = Step(

@@ -18,7 +18,7 @@ import logging
 import resource
 import socket
 import ssl
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
@@ -109,7 +109,9 @@ class HttpFront:
             self._chain = FromEdges(self._guard, self._chain, edge_key)
         self._connections: dict[HttpConnection, None] = {}
         self._unfinished: dict[str, dict[HttpConnection, None]] = {}  # by address; the oldest first
-        self._known: dict[str, float] = {}  # addresses, until when; the one that was known first is the first
+        self._known: OrderedDict[str, float] = (
+            OrderedDict()
+        )  # addresses, until when; the one that was known first is the first
         self._streams = Counter[str]()
         self.is_draining = False  # each answer is the last one of its connection
         self.max_connections = limits.connections
@@ -188,7 +190,7 @@ class HttpFront:
     def _remember(self, address: str) -> None:
         self._known.pop(address, None)
         if len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+            self._known.popitem(last=False)  # a `dict` would scan all that went before
         self._known[address] = self.loop.time() + _KNOWN_S
 
     def _end_unfinished(self, *, are_known: bool) -> bool:

@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import http.server
 import os
+import random
 import socket
 import socketserver
 import threading
@@ -21,7 +22,7 @@ from tests.sim.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server
 from walle.clock import ManualClock
 from walle.deploy.cloud.files import CHUNK_BYTES, FileStore, FileStoreError, FileStoreUnavailableError, StoredFile
 from walle.deploy.cloud.folder_store import FolderStore
-from walle.deploy.cloud.large_file_store import LargeFileStore
+from walle.deploy.cloud.large_file_store import LargeFileError, LargeFileStore
 from walle.deploy.cloud.retention import SKEW_S
 from walle.deploy.cloud.s3_store import MULTIPART_BYTES, S3Place, S3Store
 from walle.durable_file import UNFINISHED
@@ -210,10 +211,41 @@ def test_an_upload_that_another_request_kept_before_its_lock_is_not_written_to(
     monkeypatch.setattr(fcntl, "flock", keep_and_lock)
     with store.resuming(sha256, 2 * len(data), "anna") as second:
         assert second.size_bytes == 0
-        second.read_back()
         second.write(b" and more")
     with store.open(sha256) as file:
         assert file.read() == data
+
+
+def test_an_upload_in_many_pieces_is_read_once(tmp_path: Path) -> None:
+    def read_bytes() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    data = random.Random(1).randbytes(4 << 20)
+    sha256, store, piece = sha256_of(data), LargeFileStore(tmp_path), len(data) // 64
+    before = read_bytes()
+    for start in range(0, len(data), piece):
+        with store.resuming(sha256, len(data), "anna") as file:
+            assert file.size_bytes == start
+            file.write(data[start : start + piece])
+            if file.size_bytes == len(data):
+                file.keep()
+    assert read_bytes() - before < 2 * len(data)  # each piece read all before it: 32 times as much
+    with store.open(sha256) as kept:
+        assert kept.read() == data
+
+
+def test_a_piece_that_the_disk_lost_is_found_at_the_end_of_an_upload(tmp_path: Path) -> None:
+    data = b"one two three"
+    sha256, store = sha256_of(data), LargeFileStore(tmp_path)
+    with store.resuming(sha256, len(data), "anna") as file:
+        file.write(data[:8])
+    (part,) = (tmp_path / "incoming").iterdir()
+    part.write_bytes(data[:4] + bytes(4))  # as after a power cut
+    with store.resuming(sha256, len(data), "anna") as file:
+        file.write(data[8:])
+        with pytest.raises(LargeFileError, match="another sha256"):
+            file.keep()
+    assert store.partial_bytes(sha256, "anna") == 0
 
 
 @contextlib.contextmanager

@@ -750,6 +750,28 @@ def test_a_guard_on_a_metric_that_nobody_reports_pauses_until_a_person_overrules
     assert monitor.evidence()["guards"][0]["state"] == "not judged"
 
 
+@pytest.mark.parametrize("value", [1.0, -1e308])
+def test_a_few_hostile_devices_that_report_a_misspelt_metric_neither_pass_nor_reject(value: float) -> None:
+    monitor = Monitor(_step(Gate(guards=("confidnce > 0.9",))))
+    for number in range(400):
+        name = "confidnce" if number % 20 == 0 else "confidence"
+        _metric_report(monitor, f"device-{number}", value, name=name)
+        if number == 150:
+            assert monitor.verdict is Verdict.PAUSE
+    assert (monitor.verdict, monitor.cause) == (Verdict.PAUSE, "unreported guard confidnce > 0.9")
+    assert " devices have reported confidnce" in monitor.reason
+
+
+def test_a_guard_is_judged_where_one_in_five_devices_reports_its_metric() -> None:
+    monitor = Monitor(_step(Gate(guards=("clicks > 0.9",))))
+    for number in range(600):
+        if _metric_report(monitor, f"device-{number}", 1.0, name="clicks" if number % 5 == 0 else "others"):
+            pass
+        if monitor.verdict is not Verdict.CONTINUE:
+            break
+    assert monitor.verdict is Verdict.ACCEPT
+
+
 def test_the_last_step_waits_for_no_guard_that_has_no_version_before_left() -> None:
     monitor = Monitor(_step(GUARDED, share_to=1.0, control_versions=frozenset({"v1"})))
     assert _guarded(monitor, times=1.1) is Verdict.ACCEPT

@@ -9,11 +9,15 @@ from walle.deploy.cloud.step import Step
 
 _ENOUGH = 30  # devices with the version before: if none of them reports a metric, it has none
 _FEW = 2 * HOSTILE  # share of these that may report a metric which the version before does not have
+_OF_DEVICES = 10  # with the new version that count, at least one must report a metric, or else nobody does
 
 
 @dataclasses.dataclass(frozen=True)
 class GuardVerdict:
-    """The guards of `tests` at a step, of whose control `control_devices` count.
+    """The guards of `tests` at a step, of whose control `control_devices` count, and `new_devices` of the version.
+
+    A guard is judged where a tenth of the latter report its metric: what a few hostile ones alone report, under a name
+    that the version does not have, neither passes nor rejects. In a beta of fewer than ten, one is enough.
 
     A guard rejects at `reject_at`, and a step may be accepted at `accept_at`; both are logarithms of a wealth.
     """
@@ -21,13 +25,16 @@ class GuardVerdict:
     tests: GuardTests
     step: Step
     control_devices: int
+    new_devices: int
     reject_at: float
     accept_at: float
 
     @property
     def bad(self) -> GuardTest | None:
         """The first guard for which the version is to be rejected."""
-        return next((one for one in self.tests.tests if one.is_bad(self.reject_at)), None)
+        return next(
+            (one for one in self.tests.tests if one.is_bad(self.reject_at) and not self.is_unreported(one)), None
+        )
 
     @property
     def open(self) -> GuardTest | None:
@@ -37,8 +44,18 @@ class GuardVerdict:
 
     @property
     def unreported(self) -> GuardTest | None:
-        """The first guard whose metric no device with the new version has reported."""
-        return next((one for one in self.tests.tests if not one.reported), None)
+        """The first guard whose metric too few devices with the new version have reported."""
+        return next((one for one in self.tests.tests if self.is_unreported(one)), None)
+
+    def is_unreported(self, test: GuardTest) -> bool:
+        """Return whether too few devices with the new version report a guard's metric."""
+        return test.reported == 0 or _OF_DEVICES * test.reported < self.new_devices
+
+    def unreported_reason(self, test: GuardTest) -> str:
+        """Return why the step is paused where too few devices report a guard's metric, as a sentence."""
+        count = f"{test.reported} of {self.new_devices} devices have" if test.reported else "no device has"
+        text = f"{count} reported {test.guard.metric}, so that the guard {test.guard} cannot be judged"
+        return f"{text}: does the version call ctx.metric, and do its runs end well?"
 
     def _is_good(self, test: GuardTest) -> bool:
         return test.accept_log >= self.accept_at
@@ -48,8 +65,8 @@ class GuardVerdict:
         step = self.step
         if step.gate.trial_runs:
             return "a trial has too few devices"
-        if not test.reported and unreported_cause(test) in step.overruled:
-            return "no device has reported the metric"
+        if self.is_unreported(test) and unreported_cause(test) in step.overruled:
+            return "too few devices report the metric" if test.reported else "no device has reported the metric"
         if not test.guard.is_relative or self._is_good(test) or test.is_bad(self.reject_at):
             return ""
         if not step.has_control:
@@ -75,7 +92,8 @@ class GuardVerdict:
 
     def _one_to_plain(self, test: GuardTest) -> dict[str, Any]:
         why = self.why_not_judged(test)
-        state = "bad" if test.is_bad(self.reject_at) else "good" if self._is_good(test) else "open"
+        is_bad = test.is_bad(self.reject_at) and not self.is_unreported(test)
+        state = "bad" if is_bad else "good" if self._is_good(test) else "open"
         new, old = self.tests.medians(test.guard.metric)
         return {
             "guard": str(test.guard),
@@ -93,5 +111,5 @@ class GuardVerdict:
 
 
 def unreported_cause(test: GuardTest) -> str:
-    """Return the cause of a pause because no device reports the guard's metric."""
+    """Return the cause of a pause because too few devices report the guard's metric."""
     return f"unreported guard {test.guard}"

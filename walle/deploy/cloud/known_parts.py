@@ -6,6 +6,7 @@ only: a device that makes up parts removes no other's.
 """
 
 import sys
+from collections import OrderedDict
 
 from walle.protocol import TaskPart, part_digest
 
@@ -29,8 +30,8 @@ class KnownParts:
 
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max_bytes = max_bytes // 2
-        self._of_one: dict[str, _Known] = {}  # parts that one device has named
-        self._of_many: dict[str, _Known] = {}
+        self._of_one: OrderedDict[str, _Known] = OrderedDict()  # parts that one device has named
+        self._of_many: OrderedDict[str, _Known] = OrderedDict()
         self._sizes = {id(self._of_one): 0, id(self._of_many): 0}
 
     def __len__(self) -> int:
@@ -59,9 +60,9 @@ class KnownParts:
 
     def get(self, digest: str, sender: str) -> TaskPart | None:
         """Return the part of this digest, None where it is not known."""
-        known = self._of_many.pop(digest, None)
+        known = self._of_many.get(digest)
         if known is not None:
-            self._of_many[digest] = known
+            self._of_many.move_to_end(digest)
             return known.part
         known = self._of_one.get(digest)
         if known is None:
@@ -72,8 +73,8 @@ class KnownParts:
             self._put(self._of_many, digest, known)
         return known.part
 
-    def _put(self, kind: dict[str, _Known], digest: str, known: _Known) -> None:
+    def _put(self, kind: OrderedDict[str, _Known], digest: str, known: _Known) -> None:
         kind[digest] = known
         self._sizes[id(kind)] += known.size_bytes
         while self._sizes[id(kind)] > self._max_bytes and len(kind) > 1:
-            self._sizes[id(kind)] -= kind.pop(next(iter(kind))).size_bytes
+            self._sizes[id(kind)] -= kind.popitem(last=False)[1].size_bytes  # `dict` would scan all that went

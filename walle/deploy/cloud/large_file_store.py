@@ -171,7 +171,8 @@ class LargeFileStore:
         target, path = self._path(sha256), self._partial(sha256, owner)
         make_folders(path.parent)
         handle = _locked_partial(path, sha256)
-        file = IncomingFile(path, handle, target, sha256, size_bytes, held_bytes=os.fstat(handle).st_size)
+        held_bytes = os.lseek(handle, 0, os.SEEK_END)
+        file = IncomingFile(path, handle, target, sha256, size_bytes, held_bytes=held_bytes)
         try:
             yield file
         finally:
@@ -228,7 +229,8 @@ class LargeObjects(FolderStore):
 class IncomingFile:
     """A file on its way. Its methods may be called from any thread; `close` waits for a `write`.
 
-    `held_bytes` came earlier: `read_back` must hash them before more are written.
+    Where `held_bytes` came earlier, the file is hashed once, by `keep`: it is read once, whatever the number of requests
+    that it came in.
     """
 
     def __init__(
@@ -241,6 +243,7 @@ class IncomingFile:
         self._size_bytes = size_bytes
         self._digest = hashlib.sha256()
         self._written_bytes = held_bytes
+        self._is_hashed = held_bytes == 0  # on its way
         self._lock = threading.Lock()
         self.is_wrong = False
 
@@ -248,16 +251,6 @@ class IncomingFile:
     def size_bytes(self) -> int:
         """The bytes that came so far."""
         return self._written_bytes
-
-    def read_back(self) -> None:
-        """Hash the bytes that came earlier. Raises OSError: they cannot be read."""
-        with self._lock, os.fdopen(os.dup(self._handle), "rb") as file:
-            file.seek(0)
-            left_bytes = self._written_bytes
-            while left_bytes and (chunk := file.read(min(_CHUNK_BYTES, left_bytes))):
-                self._digest.update(chunk)
-                left_bytes -= len(chunk)
-            os.lseek(self._handle, self._written_bytes, os.SEEK_SET)
 
     def write(self, data: bytes) -> None:
         """Add `data` to the file.
@@ -271,7 +264,8 @@ class IncomingFile:
             if self._written_bytes > self._size_bytes:
                 raise LargeFileError(self._sha256, f"more came than its {self._size_bytes} bytes")
             write_all(self._handle, data)
-            self._digest.update(data)
+            if self._is_hashed:
+                self._digest.update(data)
 
     def keep(self) -> None:
         """Put the file into the store, durably.
@@ -285,6 +279,8 @@ class IncomingFile:
             if self._written_bytes != self._size_bytes:
                 why = f"{self._written_bytes} bytes came of {self._size_bytes}; push it again"
                 raise LargeFileError(self._sha256, why)
+            if not self._is_hashed:
+                self._hash_all()
             if self._digest.hexdigest() != self._sha256:
                 raise LargeFileError(self._sha256, "what came has another sha256; push it again")
             self.is_wrong = False
@@ -295,6 +291,12 @@ class IncomingFile:
                 os.utime(self._handle)
                 self._path.replace(self._target)
                 sync_folder(self._target.parent)
+
+    def _hash_all(self) -> None:
+        with os.fdopen(os.dup(self._handle), "rb", buffering=0) as file:
+            file.seek(0)
+            while chunk := file.read(_CHUNK_BYTES):
+                self._digest.update(chunk)
 
     def close(self) -> None:
         with self._lock:

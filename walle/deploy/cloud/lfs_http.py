@@ -295,7 +295,6 @@ async def _extend_file(
     with store.resuming(sha256, size_bytes, owner) as file:
         if file.size_bytes != start:
             raise LfsError(409, f"{file.size_bytes} bytes of the file are here, and these begin at {start}; ask again")
-        await asyncio.to_thread(file.read_back)
         await _write_body(file, receive, place)
         if file.size_bytes == size_bytes:
             await _keep(file)

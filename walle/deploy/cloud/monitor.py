@@ -102,7 +102,7 @@ class Monitor:
         self._now_s = 0.0
         self._is_held = False  # accepted, but for the time that the step lasts
         self._hindrances: dict[str, str] = {}  # class of failure → the last error of a device
-        self._guards = GuardTests(step.gate.parsed_guards)
+        self._guards = GuardTests(step.gate.parsed_guards, step.release)
         self._silent = SilentDevices()
         self._set_tests()
 
@@ -143,7 +143,7 @@ class Monitor:
         if step.is_paused != before.is_paused:
             self._heard_s = None
         if step.gate.guards != before.gate.guards:
-            self._guards = GuardTests(step.gate.parsed_guards)
+            self._guards = GuardTests(step.gate.parsed_guards, step.release)
         if not same:
             earlier = self._new[-1].end()
             self._began_s = None
@@ -357,9 +357,7 @@ class Monitor:
                 return
             missing = guards.unreported
             if missing is not None and unreported_cause(missing) not in self.step.overruled:
-                text = f"no device has reported {missing.guard.metric}, so that the guard {missing.guard} cannot be"
-                text = f"{text} judged: does the version call ctx.metric, and do its runs end well?"
-                self._pause(unreported_cause(missing), text)
+                self._pause(unreported_cause(missing), guards.unreported_reason(missing))
                 return
         cause = f"inconclusive {self.step.stage}"
         full = self._new[-1].members >= MAX_DEVICES
@@ -532,7 +530,8 @@ class Monitor:
 
     @property
     def _guard_verdict(self) -> GuardVerdict:
-        return GuardVerdict(self._guards, self.step, self._old.devices, self._pause_once_at, self._accept_at)
+        new = sum(one.members for one in self._new)
+        return GuardVerdict(self._guards, self.step, self._old.devices, new, self._pause_once_at, self._accept_at)
 
     def evidence(self) -> dict[str, Any]:
         """Return the numbers behind the verdict: devices of the step and of the control, and each test's value."""

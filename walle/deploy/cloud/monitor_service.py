@@ -8,6 +8,7 @@ that it counts; a crash loses the reports since then, or none with `group_s`, wh
 import asyncio
 import dataclasses
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -248,7 +249,7 @@ class MonitorService:
         self._evidence: dict[str, _Evidence] = {}
         self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
-        self._batch_ids: dict[tuple[str, str], None] = {}
+        self._batch_ids: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._unsaved_batches: list[tuple[str, str]] = []
         self._saving: asyncio.Task[None] | None = None
         self._counting = asyncio.Lock()  # of devices, which takes a core for a while
@@ -262,7 +263,7 @@ class MonitorService:
             if evidence.monitor is not None:
                 evidence.monitor.join = self._join
                 self._judged.add(release_id)
-        self._batch_ids = dict.fromkeys(await self._journal.batches())
+        self._batch_ids = OrderedDict.fromkeys(await self._journal.batches())
         self._saving = asyncio.create_task(self._save_periodically(), name="monitor evidence")
         return self
 
@@ -364,7 +365,7 @@ class MonitorService:
             return
         self._batch_ids[key] = None
         if len(self._batch_ids) > self.MAX_BATCH_IDS:
-            del self._batch_ids[next(iter(self._batch_ids))]
+            self._batch_ids.popitem(last=False)  # a `dict` would scan all that went before
         if self._devices is not None:
             self._devices.take(batch)
         for alarm in batch.alarms:
