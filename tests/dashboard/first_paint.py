@@ -39,7 +39,6 @@ async def fill(shop: ShopCloud) -> None:
         made = dataclasses.replace(first, id=name, number=number, state=state, reason=f"reason of {name}")
         shop.cloud.releases._releases[name] = made
     registry: Any = shop.cloud.monitor._devices
-    registry._max_devices = DEVICES
     now_s = time.time()
     rows = [
         (

@@ -55,7 +55,7 @@ def list_devices(
 ) -> None:
     """List devices that the cloud has heard of, by id: app version, key, when they were seen, tasks.
 
-    The cloud keeps 50,000 devices; it forgets those first that never reported an outcome, then those seen longest ago.
+    The cloud keeps 100,000 devices; it forgets those first that never reported an outcome, then those seen longest ago.
     `--enrolled` lists, from the file of identities, each device that has or had a key: its state, the end of its
     certificate, and when it last proved its key. So does `--cloud`, on the machine of the cloud.
     """
@@ -86,6 +86,8 @@ def list_devices(
     if page["after"]:
         more = f"{len(page['devices'])} of {page['total']} devices; the next: --after {page['after']}"
         emit(page, as_json=False, text=escape(more))
+    if page.get("is_full"):
+        emit(page, as_json=False, text="the registry of devices is full: others were forgotten, or will be")
     if page["unlisted"]:
         emit(page, as_json=False, text=f"{page['unlisted']} messages of devices came too fast to be listed")
 

@@ -1,7 +1,7 @@
 """HTTP client of the devices that a cloud has heard of (`/v1/devices`, `/v1/device-log`)."""
 
 import urllib.parse
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from walle.deploy.cloud_client import CloudClient
 
@@ -40,12 +40,16 @@ class DeviceJson(TypedDict):
 
 
 class DevicePageJson(TypedDict):
-    """A page of devices: `after` is for the next one, "" at the end; `total` counts those of all pages."""
+    """A page of devices: `after` is for the next one, "" at the end; `total` counts those of all pages.
+
+    Where `is_full`, the cloud had to forget devices: there are more than it lists.
+    """
 
     devices: list[DeviceJson]
     after: str
     total: int
     unlisted: int
+    is_full: NotRequired[bool]  # a cloud of before does not say
 
 
 class DeviceFailureJson(TypedDict):

@@ -147,7 +147,7 @@ class DeviceRegistryContract:
         for number in range(1_000):
             registry.note(header(f"forged-{number:04}"))
         page = await registry.page(DeviceQuery(limit=1_000))
-        assert page.total == 50
+        assert (page.total, page.is_full) == (50, True)
         assert sum(device.device_id.startswith("real-") for device in page.devices) == 40
         registry.note(header("real-1", {"shop/ipv": "v3"}))  # a device that was removed, or is known, is listed again
         assert (await registry.get("real-1")).tasks[0].active == "v3"
@@ -304,7 +304,7 @@ async def test_it_is_kept_over_a_restart_and_a_damaged_file_is_set_aside(tmp_pat
 
 def test_the_clients_types_have_the_fields_of_the_registrys() -> None:
     """A client imports nothing of the cloud, so that both sides write the fields down."""
-    page = {"devices", "after", "total", "unlisted"}
+    page = {"devices", "after", "total", "unlisted", "is_full"}
     failure = {field.name for one in (DeviceFailure, Failure) for field in dataclasses.fields(one)} - {"failure"}
     assert set(DeviceTaskJson.__annotations__) == {field.name for field in dataclasses.fields(DeviceTask)}
     key = {"key", "certificate_until_s"}  # which are of the identities

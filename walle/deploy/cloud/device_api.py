@@ -100,6 +100,7 @@ def registry_router(devices: Devices, access: Identifier, key_states: KeyStates)
             "after": found.after,
             "total": found.total,
             "unlisted": found.unlisted,
+            "is_full": found.is_full,
         }
 
     @router.get("/v1/device-log/{device_id:path}")

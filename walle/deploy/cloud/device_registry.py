@@ -29,7 +29,7 @@ from walle.protocol import Failure, OutcomeBatch, Profile
 
 _LOG = logging.getLogger(__name__)
 
-MAX_DEVICES = 50_000
+MAX_DEVICES = 100_000
 MAX_FAILURES = 20_000
 MAX_PAGE = 1_000
 MAX_PAGE_TASKS = 100_000  # of the devices of one page, which ends after the device that reaches it
@@ -158,13 +158,14 @@ class DevicePage:
     """Devices of a query. `after` is the query's for the next page, "" at the end; `total` counts all of the query.
 
     `unlisted` counts sightings and reports since the start that were dropped, because they came faster than they are
-    written.
+    written. Where `is_full`, the registry had to forget devices, or will: there are more than it has.
     """
 
     devices: tuple[KnownDevice, ...]
     after: str
     total: int
     unlisted: int
+    is_full: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,6 +231,10 @@ class DeviceRegistry(abc.ABC):
         """Open the store; it is made where it is missing."""
 
     @abc.abstractmethod
+    async def _count(self) -> int:
+        """Return how many devices the store has."""
+
+    @abc.abstractmethod
     async def _close(self) -> None:
         """Close the store."""
 
@@ -291,7 +296,8 @@ class DeviceRegistry(abc.ABC):
     async def page(self, query: DeviceQuery) -> DevicePage:
         """Return the devices of a query."""
         await self.flush()
-        return await self._page(query)
+        page = await self._page(query)
+        return dataclasses.replace(page, is_full=await self._count() >= self._max_devices)
 
     async def get(self, device_id: str, scenarios: Collection[str] | None = None) -> KnownDevice:
         """Return a device with its tasks of these scenarios, None for all.

@@ -159,6 +159,9 @@ class PostgresDeviceRegistry(DeviceRegistry):
 
     # --- reads ---
 
+    async def _count(self) -> int:
+        return int((await self._database.read("SELECT count(*) FROM walle.devices"))[0][0])
+
     async def _page(self, query: DeviceQuery) -> DevicePage:
         where, values = _conditions(query, self._clock.time())
         limit = max(1, min(query.limit, MAX_PAGE))

@@ -124,6 +124,10 @@ class SqliteDeviceRegistry(DeviceRegistry):
             (MAX_FAILURES,),
         )
 
+    async def _count(self) -> int:
+        ((count,),) = await asyncio.to_thread(self._select, "SELECT count(*) FROM devices", ())
+        return int(count)
+
     async def _page(self, query: DeviceQuery) -> DevicePage:
         return await asyncio.to_thread(self._read_page, query)
 

@@ -130,7 +130,7 @@ def targeting_router(targeting: Targeting, access: Identifier) -> APIRouter:
     async def preview(body: PreviewBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Say how many devices a policy reaches, and which releases it meets, before a release is made.
 
-        Counted are the devices that the cloud keeps, at most 50,000: `is_full` says that there are more. `goes_first`
+        Counted are the devices that the cloud keeps, at most 100,000: `is_full` says that there are more. `goes_first`
         says of a release that it meets whether a new release of this policy would go before it.
         """
         return await targeting.preview(identify(access, authorization), body)
