@@ -15,6 +15,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "gateways": {
         "host": "host",
         "port": "http_port",
+        "on_each_node": "gateways",
+        "inner_port": "gateway_port",
+        "labels": "gateway_label",
         "plain_http": "plain_http",
         "tls_cert": "tls_cert",
         "tls_key": "tls_key",
@@ -61,6 +64,11 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "traces": {
         "receiver": "traces",
         "ratio": "trace_ratio",
+    },
+    "cluster": {
+        "shared_folder": "shared_folder",
+        "service_labels": "service_label",
+        "detach": "detach",
     },
     "placement": {
         "ray": "ray",

@@ -23,13 +23,14 @@ from walle.cloud.feature_routes import feature_router
 from walle.cloud.feature_samples import FeatureSamples
 from walle.cloud.home import CloudHome
 from walle.cloud.http_limits import behind_edges
-from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.http_server import HttpFront, serving, url_of
 from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.routes import identity_router
 from walle.cloud.identity.watch import IdentityWatch
 from walle.cloud.isolation import compiler
 from walle.cloud.losses_watch import LossesWatch
-from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
+from walle.cloud.node_routes import node_router
+from walle.cloud.peers import IdentityPeer, InferencePeer, KeeperPeer, MonitorPeer, ReleasesPeer
 from walle.cloud.pull_sizes import PullSizes
 from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.status import CloudStatus, OneProcess, Processes, status_router
@@ -101,12 +102,16 @@ _RENEW_S = 86_400.0  # between two looks at the certificate
 
 @dataclasses.dataclass(frozen=True)
 class GatewayAddress:
-    """Address of a gateway, and the certificate with which a device trusts its tunnel."""
+    """Address of a gateway, and the certificate with which a device trusts its tunnel.
+
+    `url` is that of the edge gateways before it, where there are any, and `inner_url` its own.
+    """
 
     url: str
     tunnel_host: str
     tunnel_port: int
     ca_pem: str
+    inner_url: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +149,7 @@ class GatewayNode:
         self._series = MetricSeries()
         self._undo = contextlib.AsyncExitStack()
         self._status: CloudStatus | None = None
+        self._keeper: KeeperPeer | None = None
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
@@ -155,8 +161,11 @@ class GatewayNode:
         identities: IdentityPeer,
         *,
         processes: Processes | None = None,
+        keeper: KeeperPeer | None = None,
     ) -> GatewayAddress:
         """Serve, and return where. `processes` are those that /v1/cloud shows, this one if it is None.
+
+        `keeper` looks after the nodes of the cloud, None where nobody does.
 
         Raises:
             ConfigError: the exporter of traces cannot be made, the business app or HTTP's certificate cannot be loaded,
@@ -178,6 +187,7 @@ class GatewayNode:
         access = self._home.access
         self._sessions = self._home.sessions(self._clock)
         authority = self._home.authority(config.tunnel_names, clock=self._clock)
+        self._keeper = keeper
         app = self._app(releases, monitor, identities, authority)
         business = load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
@@ -270,7 +280,8 @@ class GatewayNode:
             url = await undo.enter_async_context(serving(front, config.host, port, tls=context))
             undo.callback(self._feed.close)
             self._undo = undo.pop_all()
-        return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
+        public_url = url_of(config.host, config.http_port, is_tls=config.https) if config.gateways else url
+        return GatewayAddress(public_url, config.host, self._tunnel.port, authority.ca_path.read_text(), url)
 
     async def _http_context(self, authority: Authority, undo: contextlib.AsyncExitStack) -> ssl.SSLContext | None:
         """Return the TLS context of HTTP, None without TLS. Its certificate is renewed while the gateway runs."""
@@ -385,6 +396,7 @@ class GatewayNode:
         app.include_router(feed_router(self._feed, may_follow))
         app.include_router(sightings_router(self._sightings, may_follow))
         app.include_router(status_router(lambda: self._status, access))
+        app.include_router(node_router(self._keeper, access, audit))
         exclusive = self._home.exclusive
 
         async def key_of(device_id: str) -> DeviceKey:
