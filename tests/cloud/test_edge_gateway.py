@@ -38,7 +38,7 @@ _PROFILE = Profile("d0", "10.1", {}, {}).to_header()
 @contextlib.asynccontextmanager
 async def _edge_of(shop: ShopCloud) -> AsyncIterator[EdgeGateway]:
     async def find() -> str:
-        return shop.cloud.address.url
+        return shop.cloud.address.inner_url
 
     async with edge_gateway(shop.cloud.config, find, shop.cloud.home.folder.parent) as edge:
         yield edge
@@ -193,7 +193,7 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
         assert (shown["client"], shown["scheme"]) == ("127.0.0.1", "http")
         named = (await http.get("/app/x", headers={"Connection": "x-walle-edge, x-forwarded-for, host"})).json()
         assert named["client"] == "127.0.0.1"
-        async with httpx.AsyncClient(base_url=shop.cloud.address.url) as around:
+        async with httpx.AsyncClient(base_url=shop.cloud.address.inner_url) as around:
             shown = (await around.get("/app/x", headers=forged)).json()
             assert (shown["client"], shown["scheme"]) == ("127.0.0.1", "http")
             assert "x-walle-edge" not in dict(shown["headers"])
@@ -238,7 +238,7 @@ async def test_requests_wait_while_the_gateway_is_started_again(tmp_path: Path) 
     async with contextlib.AsyncExitStack() as undo:
         first = await undo.enter_async_context(contextlib.AsyncExitStack())
         shop = await first.enter_async_context(shop_cloud(tmp_path, gateways=1, outlived=True))
-        url = shop.cloud.address.url
+        url = shop.cloud.address.inner_url
 
         async def find() -> str:
             if not url:
@@ -260,7 +260,7 @@ async def test_requests_wait_while_the_gateway_is_started_again(tmp_path: Path) 
         await until(lambda: edge.health()["edge"]["waiting"] == 2)
         assert (await http.post("/v1/checkin", headers=device)).status_code == 204  # by itself
         again = await undo.enter_async_context(shop_cloud(tmp_path, gateways=1, outlived=True))
-        url = again.cloud.address.url
+        url = again.cloud.address.inner_url
         answers = await asyncio.gather(*waiting)
         assert [answer.status_code for answer in answers] in ([200, 200], [200, 201]), [one.text for one in answers]
         assert edge.health()["edge"]["held"] == 2
@@ -351,7 +351,7 @@ async def test_no_check_in_fails_while_edges_are_replaced_ten_times_and_one_is_k
 
         def start() -> None:
             ready = context.Event()
-            url = shop.cloud.address.url
+            url = shop.cloud.address.inner_url
             edge = context.Process(target=_run_edge, args=(str(shop.cloud.home.folder), port, url, str(sockets), ready))
             edge.start()
             undo.callback(edge.kill)
@@ -387,7 +387,7 @@ async def test_no_check_in_fails_while_edges_are_replaced_ten_times_and_one_is_k
                 await until_ready()
                 edge, _ready = edges.pop(0)
                 edge.terminate()
-                await until(lambda edge=edge: not edge.is_alive())
+                await asyncio.to_thread(edge.join, LIMIT_S)
                 assert edge.exitcode == 0
             is_over = True
         assert min(answered.values()) > 10, answered

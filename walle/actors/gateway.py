@@ -61,7 +61,8 @@ class GatewayActor(ServiceActor):
             keeper=self._place.peer(KEEPER) if has_keeper else None,
         )
         self._address = address
-        ports = {"http_port": int(address.url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
+        http = "gateway_port" if config.gateways else "http_port"
+        ports = {http: int(address.inner_url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
         await asyncio.to_thread(write_file, self._ports, json.dumps(ports))
         keep_what_is_loaded()
         return address

@@ -6,9 +6,11 @@ from typing import Any
 
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from walle.actors.edge import EdgeActor
 from walle.actors.process import spawn_in_place
 from walle.actors.service import Place, ServiceActor
 from walle.cloud import CloudConfig
+from walle.cloud.config import parse_labels
 from walle.cloud.node_plan import NodeKind
 
 
@@ -50,5 +52,7 @@ class MemberKind:
 
 def member_kinds(config: CloudConfig) -> tuple[MemberKind, ...]:
     """Return the kinds that a cloud has on its nodes."""
-    del config  # those that it asks for are added here
-    return ()
+    kinds = []
+    if config.gateways:
+        kinds.append(MemberKind("edge", EdgeActor, config.gateways, labels=parse_labels(config.gateway_labels)))
+    return tuple(kinds)

@@ -13,6 +13,7 @@ import ray
 from walle.actors.node import NodeLostError
 from walle.actors.process import actor_names, find
 from walle.cloud.status import NodeState, ProcessState
+from walle.durable_file import write_file
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,6 +25,12 @@ def note_process(folder: Path, name: str) -> None:
     """Note in the cloud's folder of sockets that this process has the actor from now on."""
     with contextlib.suppress(OSError), (folder / f"{name}.pids").open("a") as file:
         file.write(f"{os.getpid()}\n")
+
+
+def note_address(folder: Path, address: str) -> None:
+    """Note in the same folder where the actor of this process serves, for the list of processes."""
+    with contextlib.suppress(OSError):
+        write_file(folder / f"{ray.get_runtime_context().get_actor_name()}.address", address)
 
 
 class ClusterProcesses:
@@ -69,8 +76,15 @@ class ClusterProcesses:
             pid=pid,
             up_s=max(0.0, time.time() - record["Timestamp"] / 1000) if is_running else 0.0,
             restarts=int(record["NumRestarts"]),
+            address=self._noted(f"{name}.address") if is_running else "",
             last_end=next((ends[one] for one in reversed(self._pids(name)) if one != pid and one in ends), ""),
         )
+
+    def _noted(self, name: str) -> str:
+        try:
+            return (self._sockets / name).read_text()
+        except OSError:
+            return ""
 
     def _pids(self, name: str) -> list[int]:
         try:

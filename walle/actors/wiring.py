@@ -26,6 +26,7 @@ from walle.actors.service import Place
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
 from walle.cloud.node_plan import parse_member
 from walle.cloud.shared_folder import NOTES, make_cloud_id
+from walle.cloud.shared_listener import free_port
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
 
@@ -146,6 +147,9 @@ class ActorCloud:
         """
         home = CloudHome(config.folder, database=config.database)
         await asyncio.to_thread(home.prepare, config.scenarios)
+        if config.gateways:
+            await asyncio.to_thread(home.prepare_edges)
+            config = dataclasses.replace(config, http_port=free_port(config.host, config.http_port))
         async with contextlib.AsyncExitStack() as undo:
             place = await asyncio.to_thread(_place, config)
             if not config.shared_folder:

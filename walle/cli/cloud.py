@@ -57,6 +57,24 @@ def up(
     http_port: Annotated[
         int, typer.Option(help="Port of HTTP; 0: chosen by the system.", min=0, max=65535)
     ] = DEFAULT_HTTP_PORT,
+    gateways: Annotated[
+        int,
+        typer.Option(
+            help="With --ray: edge gateways on each node, which share the port of HTTP; 0: the gateway alone.",
+            min=0,
+            max=64,
+        ),
+    ] = 0,
+    gateway_port: Annotated[
+        int,
+        typer.Option(
+            help="With --gateways: port of the gateway behind them; 0: chosen by the system.", min=0, max=65535
+        ),
+    ] = 0,
+    gateway_label: Annotated[
+        list[str] | None,
+        typer.Option(help="With --gateways: label of the nodes that have them, NAME=VALUE; once for each."),
+    ] = None,
     plain_http: Annotated[
         bool, typer.Option("--plain-http", help="HTTP without TLS: on this machine only, or behind a proxy.")
     ] = False,
@@ -236,6 +254,11 @@ def up(
         raise typer.BadParameter("places Ray actors; add --ray", param_hint="--inference-label")
     if inference_processes > 1 and not ray:
         raise typer.BadParameter("more than one are Ray actors; add --ray", param_hint="--inference-processes")
+    if gateways and not ray:
+        raise typer.BadParameter("are Ray actors; add --ray", param_hint="--gateways")
+    if (gateway_label or gateway_port) and not gateways:
+        what = "is about edge gateways; add --gateways 1 or more"
+        raise typer.BadParameter(what, param_hint="--gateway-label" if gateway_label else "--gateway-port")
     for flag, given in (("--shared-folder", shared_folder), ("--detach", detach)):
         if given and not address:
             raise typer.BadParameter("is for a Ray cluster; add --ray --address", param_hint=flag)
@@ -294,6 +317,7 @@ def up(
             what = "needs --database, which has state and features: files of SQLite are for one node"
             raise typer.BadParameter(what, param_hint="--shared-folder")
         parse_labels(service_label or ())
+        parse_labels(gateway_label or ())
         if not files and (s3_endpoint or s3_region or s3_public):
             raise typer.BadParameter("name the bucket too: --files s3://BUCKET/PREFIX", param_hint="--s3-...")
         if files:
@@ -303,6 +327,9 @@ def up(
             folder=folder.resolve(),
             host=host,
             http_port=http_port,
+            gateways=gateways,
+            gateway_port=gateway_port,
+            gateway_labels=tuple(gateway_label or ()),
             https=not plain_http,
             tls_cert=tls_cert.resolve() if tls_cert else None,
             tls_key=tls_key.resolve() if tls_key else None,

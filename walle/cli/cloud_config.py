@@ -15,6 +15,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "gateways": {
         "host": "host",
         "port": "http_port",
+        "on_each_node": "gateways",
+        "inner_port": "gateway_port",
+        "labels": "gateway_label",
         "plain_http": "plain_http",
         "tls_cert": "tls_cert",
         "tls_key": "tls_key",

@@ -33,6 +33,7 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
             "pid": one["pid"] or "",
             "up": _duration(one["up_s"]),
             "restarts": "" if one["restarts"] is None else one["restarts"],
+            "address": one.get("address", ""),
             "the last ended": one["last_end"],
         }
         for one in found["processes"]

@@ -37,7 +37,7 @@ class CloudConfig:
     audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it. With
     `shared_folder` every node of Ray sees the folder, and the cloud's services may run on each that has the
     `service_labels`. With Ray, `gateways` edge gateways on each node that has the `gateway_labels` share the port of
-    HTTP, and the gateway behind them listens at `gateway_port`; 0 gateways for none, and the gateway has the port of HTTP.
+    HTTP, and the gateway behind them listens at `gateway_port`; with 0 of them the gateway has the port of HTTP.
     """
 
     folder: Path

@@ -23,7 +23,7 @@ from walle.cloud.feature_routes import feature_router
 from walle.cloud.feature_samples import FeatureSamples
 from walle.cloud.home import CloudHome
 from walle.cloud.http_limits import behind_edges
-from walle.cloud.http_server import HttpFront, serving
+from walle.cloud.http_server import HttpFront, serving, url_of
 from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.routes import identity_router
 from walle.cloud.identity.watch import IdentityWatch
@@ -102,12 +102,16 @@ _RENEW_S = 86_400.0  # between two looks at the certificate
 
 @dataclasses.dataclass(frozen=True)
 class GatewayAddress:
-    """Address of a gateway, and the certificate with which a device trusts its tunnel."""
+    """Address of a gateway, and the certificate with which a device trusts its tunnel.
+
+    `url` is that of the edge gateways before it, where there are any, and `inner_url` its own.
+    """
 
     url: str
     tunnel_host: str
     tunnel_port: int
     ca_pem: str
+    inner_url: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,7 +280,8 @@ class GatewayNode:
             url = await undo.enter_async_context(serving(front, config.host, port, tls=context))
             undo.callback(self._feed.close)
             self._undo = undo.pop_all()
-        return GatewayAddress(url, config.host, self._tunnel.port, authority.ca_path.read_text())
+        public_url = url_of(config.host, config.http_port, is_tls=config.https) if config.gateways else url
+        return GatewayAddress(public_url, config.host, self._tunnel.port, authority.ca_path.read_text(), url)
 
     async def _http_context(self, authority: Authority, undo: contextlib.AsyncExitStack) -> ssl.SSLContext | None:
         """Return the TLS context of HTTP, None without TLS. Its certificate is renewed while the gateway runs."""

@@ -35,7 +35,8 @@ class NodeState:
 class ProcessState:
     """A process of the cloud. `state` is `running`, `starting` or `gone`; `last_end` says why the one before it ended.
 
-    `restarts` is None where nobody counts them; a process without a node has `node` and `pid` empty and 0.
+    `restarts` is None where nobody counts them; `address` is where an edge gateway has its own
+    /metrics; a process without a node has `node` and `pid` empty and 0.
     """
 
     name: str
@@ -45,6 +46,7 @@ class ProcessState:
     up_s: float = 0.0
     restarts: int | None = None
     last_end: str = ""
+    address: str = ""
 
 
 class Processes(Protocol):
