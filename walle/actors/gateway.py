@@ -5,8 +5,10 @@ import dataclasses
 import json
 from pathlib import Path
 
-from walle.actors.node import ask
-from walle.actors.process import find
+import ray
+
+from walle.actors.node import ask, returns_errors
+from walle.actors.process import KEEPER, actor_names, end, find
 from walle.actors.processes import ClusterProcesses
 from walle.actors.service import Place, ServiceActor
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress, GatewayNode
@@ -24,6 +26,8 @@ class GatewayActor(ServiceActor):
     def __init__(self, config: CloudConfig, place: Place) -> None:
         map_tls_buffers()
         super().__init__(config, place)
+        self._address: GatewayAddress
+        self._moving: asyncio.Task[None] | None = None
         self._ports = Path(place.sockets) / "ports.json"
 
     async def _open(self) -> GatewayAddress:
@@ -46,6 +50,7 @@ class GatewayActor(ServiceActor):
         await inference.start(releases)
         self._undo.push_async_callback(node.close)
         names = ["gateway", "releases", "monitor", "identities"]
+        has_keeper = KEEPER in await asyncio.to_thread(actor_names, self._place.namespace)
         names += [f"inference-{number}" for number in range(config.inference_processes)]
         address = await node.start(
             releases,
@@ -53,11 +58,30 @@ class GatewayActor(ServiceActor):
             inference,
             self._place.peer("identities"),
             processes=ClusterProcesses(names, self._place.namespace, Path(self._place.sockets)),
+            keeper=self._place.peer(KEEPER) if has_keeper else None,
         )
+        self._address = address
         ports = {"http_port": int(address.url.rpartition(":")[2]), "tunnel_port": address.tunnel_port}
         await asyncio.to_thread(write_file, self._ports, json.dumps(ports))
         keep_what_is_loaded()
         return address
+
+    @returns_errors
+    async def address(self) -> tuple[GatewayAddress, str]:
+        """Return where the gateway serves, once it does, and the IP address of its node."""
+        await self._until(self._is_open, "address")
+        return self._address, str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+    @returns_errors
+    async def move_keeper(self, avoid: list[str]) -> None:
+        """Move the keeper of nodes, which cannot move itself, from where it is to none of the nodes to avoid."""
+        from walle.actors.layout import spawn_again  # the layout has this class
+
+        async def move() -> None:
+            await end(find(KEEPER, self._place.namespace))
+            await spawn_again(self._config, self._place, KEEPER, avoid=avoid)
+
+        self._moving = asyncio.create_task(move())
 
     def _same_ports(self) -> CloudConfig:
         """Return the configuration with the ports that the process before this one had, where the system chose them."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import ray
 
 from walle.actors.node import NodeActor, returns_errors
+from walle.actors.process import end_with_cloud
 from walle.actors.processes import note_process
 from walle.cloud import CloudConfig
 from walle.cloud.inference.node_cache import default_folder
@@ -27,6 +28,8 @@ class InferenceActor(NodeActor):
         self._socket = socket if ray.get_runtime_context().get_node_id() == scheduler_node else None
         if self._socket is not None:
             note_process(socket.parent, f"inference-{number}")
+        if ray.get_runtime_context().namespace.startswith("walle-"):  # it may outlive who started it
+            self._watching = asyncio.get_running_loop().create_task(end_with_cloud(ray.get_runtime_context().namespace))
         self._cloud = cloud
         self._server: ReplicaServer | None = None
         self._starting = asyncio.Lock()

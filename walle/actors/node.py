@@ -28,6 +28,7 @@ _REPEATABLE = frozenset(
         *("take", "totals", "failures", "evidence", "alarms", "watch", "unwatch", "groups", "note_profiles", "reach"),
         *("devices", "device", "device_failures"),
         *("keys", "revocations", "states", "current_key", "challenge", "revoke"),
+        *("drain", "undrain", "progress"),
     }
 )
 
@@ -93,8 +94,12 @@ async def ask(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
     return _opened(answer)
 
 
-async def ask_again(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
+async def ask_again(
+    actor: ActorHandle[Any], method: str, *args: Any, find: Callable[[], ActorHandle[Any]] | None = None
+) -> Any:
     """Return what `ask` returns; where the process is gone, ask the one that comes in its place, for WAIT_S.
+
+    Where the actor itself was ended, `find` gives the one that is called so now: it may have been moved.
 
     Raises:
         NodeLostError: none came, or the actor was ended permanently.
@@ -108,6 +113,9 @@ async def ask_again(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
             is_dead = isinstance(error, ray.exceptions.ActorDiedError)  # also for a moment before it is started again
             if loop.time() - began_s >= (_DEAD_S if is_dead else WAIT_S):
                 raise _lost(method, args, error) from error
+            if is_dead and find is not None:
+                with contextlib.suppress(NodeLostError):
+                    actor = await asyncio.to_thread(find)
         else:
             return _opened(answer)
         await asyncio.sleep(_ASK_AGAIN_S)
@@ -150,14 +158,35 @@ class Remote:
     """A node in another process: any method is awaited there, and its errors are raised here.
 
     A call during which the process ends is repeated where that is harmless, for WAIT_S; others raise NodeLostError.
+    `find` gives the actor that is called so now, for one that may be moved.
     """
 
-    def __init__(self, actor: ActorHandle[Any]) -> None:
+    def __init__(self, actor: ActorHandle[Any], find: Callable[[], ActorHandle[Any]] | None = None) -> None:
         self._actor = actor
+        self._find = find
 
     def __getattr__(self, method: str) -> Any:
         if method.startswith("_"):
             raise AttributeError(method)  # looked up by pickle and copy
         if method in _REPEATABLE:
-            return functools.partial(ask_again, self._actor, "call", method)
-        return functools.partial(ask, self._actor, "call", method)
+            return functools.partial(self._ask_again, method)
+        return functools.partial(self._ask, method)
+
+    async def _ask(self, method: str, *args: Any) -> Any:
+        try:
+            return await ask(self._actor, "call", method, *args)
+        except NodeLostError:
+            await self._find_again()
+            raise
+
+    async def _ask_again(self, method: str, *args: Any) -> Any:
+        try:
+            return await ask(self._actor, "call", method, *args)
+        except NodeLostError:
+            await self._find_again()
+        return await ask_again(self._actor, "call", method, *args, find=self._find)
+
+    async def _find_again(self) -> None:
+        if self._find is not None:
+            with contextlib.suppress(NodeLostError):  # it is being moved: the next call looks again
+                self._actor = await asyncio.to_thread(self._find)

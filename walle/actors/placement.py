@@ -2,6 +2,7 @@
 
 import hashlib
 import socket
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ray
@@ -9,6 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from walle.cloud import CloudConfig
 from walle.cloud.config import parse_labels, parse_resources
+from walle.cloud.shared_folder import read_cloud_id
 
 _LEAST_CPU = 0.001  # reserves no core: Ray places by turns what needs something, and anywhere what needs nothing
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
@@ -20,7 +22,16 @@ def beside_driver() -> dict[str, Any]:
     return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=False)}
 
 
-def of_replicas(config: CloudConfig, scheduler_node: str) -> dict[str, Any]:
+def of_services(config: CloudConfig, avoid: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options of actors that may run on any node with their labels, but on none of those to `avoid`.
+
+    Raises:
+        ConfigError: as `parse_labels`.
+    """
+    return {"num_cpus": 0, **_selector(parse_labels(config.service_labels), avoid)}
+
+
+def of_replicas(config: CloudConfig, scheduler_node: str, *, avoid: Iterable[str] = ()) -> dict[str, Any]:
     """Return the options of replica processes: spread over the nodes that have the resources and labels of each.
 
     Where tasks read features that are in the cloud's folder, on the scheduler's node.
@@ -32,13 +43,22 @@ def of_replicas(config: CloudConfig, scheduler_node: str) -> dict[str, Any]:
     options: dict[str, Any] = {"num_cpus": _LEAST_CPU, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
     options |= {option: resources.pop(name) for name, option in _OPTIONS.items() if name in resources}
     options["resources"] = resources
-    if labels := parse_labels(config.inference_labels):
-        options["label_selector"] = labels
+    options |= _selector(parse_labels(config.inference_labels), avoid)
     if config.features and not config.uploads:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=scheduler_node, soft=False)
     return options
 
 
+def _selector(labels: Mapping[str, str], avoid: Iterable[str]) -> dict[str, Any]:
+    """Return the option of Ray that says which nodes are suitable."""
+    found = dict(labels)
+    if nodes := ",".join(sorted(avoid)):
+        found["ray.io/node-id"] = f"!in({nodes})"
+    return {"label_selector": found} if found else {}
+
+
 def cloud_name(config: CloudConfig) -> str:
-    """Return a name that tells this cloud from others on a node: of its host and folder."""
+    """Return a name that tells this cloud from others on a node: of its id, or else of its host and folder."""
+    if config.shared_folder:
+        return read_cloud_id(config.folder)
     return hashlib.sha256(f"{socket.gethostname()}:{config.folder}".encode()).hexdigest()[:16]

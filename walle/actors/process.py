@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,10 @@ from walle.actors.node import NodeLostError, ask
 _LOG = logging.getLogger(__name__)
 
 _STOP_S = 15.0
+_NAME_S = 10.0  # after an actor's end until another may have its name
+_ALONE_S = 30.0  # that a cloud may be without its keeper
+_LOOK_S = 5.0
+KEEPER = "nodes"
 
 
 def spawn(kind: type, *arguments: Any, **options: Any) -> Any:
@@ -28,8 +33,55 @@ def find(name: str, namespace: str) -> Any:
         raise NodeLostError(name, str(error)) from error
 
 
-async def end(actor: Any) -> None:
-    """Close what an actor holds, then end its process; one that does not answer is ended all the same."""
+def actor_names(namespace: str) -> set[str]:
+    """Return the names of the actors that a namespace has now."""
+    found: list[Any] = ray.util.list_named_actors(all_namespaces=True)
+    return {one["name"] for one in found if one["namespace"] == namespace}
+
+
+async def spawn_in_place(kind: type, *arguments: Any, **options: Any) -> Any:
+    """Return an actor with the name of one that was ended just now, once the name is free.
+
+    Raises:
+        NodeLostError: another actor has the name.
+    """
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    while True:
+        try:
+            return await asyncio.to_thread(spawn, kind, *arguments, **options)
+        except ValueError as error:
+            if loop.time() - began_s > _NAME_S:
+                raise NodeLostError(str(options.get("name")), str(error)) from error
+        await asyncio.sleep(0.05)
+
+
+async def end_with_cloud(namespace: str) -> None:
+    """End this process once its cloud has gone, for an actor that outlives who started it; else never return.
+
+    Without a keeper of nodes there are no such actors.
+    """
+    seen = False
+    alone_s = 0.0
+    while alone_s < _ALONE_S:
+        await asyncio.sleep(_LOOK_S)
+        try:
+            await asyncio.to_thread(find, KEEPER, namespace)
+        except NodeLostError:
+            alone_s += _LOOK_S if seen else 0.0
+        except Exception:  # noqa: BLE001 - Ray's head does not answer now
+            _LOG.debug("whether the cloud still runs cannot be asked", exc_info=True)
+        else:
+            seen, alone_s = True, 0.0
+    _LOG.error("the cloud of this process has gone; it ends")
+    os._exit(1)
+
+
+async def end(actor: Any, *, is_again: bool = False) -> None:
+    """Close what an actor holds, then end its process; one that does not answer is ended all the same.
+
+    `is_again`: Ray starts another process for it.
+    """
     try:
         async with asyncio.timeout(_STOP_S):
             await ask(actor, "close")
@@ -38,7 +90,7 @@ async def end(actor: Any) -> None:
     except Exception as error:  # noqa: BLE001 - it ends, whatever it says
         _LOG.warning("an actor did not close well: %r", error)
     finally:
-        ray.kill(actor)
+        ray.kill(actor, no_restart=not is_again)
 
 
 async def end_together(actors: Iterable[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from walle.actors.node import NodeLostError
-from walle.actors.process import find
+from walle.actors.process import actor_names, find
 from walle.cloud.status import NodeState, ProcessState
 
 _LOG = logging.getLogger(__name__)
@@ -49,14 +49,15 @@ class ClusterProcesses:
             for one in ray.nodes()  # type: ignore[no-untyped-call]
         ]
         ends = _ends()
-        return nodes, [self._process(name, ends) for name in self._names]
+        others = sorted(actor_names(self._namespace) - set(self._names))
+        return nodes, [self._process(name, ends) for name in (*self._names, *others)]
 
     def _process(self, name: str, ends: dict[int, str]) -> ProcessState:
         try:
             actor = find(name, self._namespace)
         except NodeLostError as error:
             return ProcessState(name=name, state="gone", last_end=error.why[:_DETAIL_CHARS])
-        record = _record(actor)
+        record = record_of(actor)
         if not record:
             return ProcessState(name=name)
         is_running = record["State"] == "ALIVE"
@@ -81,7 +82,7 @@ class ClusterProcesses:
 # Ray has no public call for these two without its dashboard. What changes there is shown as unknown here.
 
 
-def _record(actor: Any) -> dict[str, Any]:
+def record_of(actor: Any) -> dict[str, Any]:
     try:
         from ray._private import state
 

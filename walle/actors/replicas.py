@@ -1,24 +1,39 @@
 """Replica processes of fallback inference: some may get a node later than their cloud starts, or never."""
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from walle.actors.inference import InferenceActor
-from walle.actors.node import ask
+from walle.actors.node import NodeLostError, ask
 from walle.actors.placement import cloud_name, of_replicas
-from walle.actors.process import end_together, spawn
+from walle.actors.process import end_together, find, spawn
 from walle.cloud import CloudConfig
 
 _LOG = logging.getLogger(__name__)
 
 _START_S = 30.0
+
+
+def replica(
+    config: CloudConfig, number: int, sockets: Path, scheduler_node: str, *, avoid: Iterable[str] = ()
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments and options of one InferenceActor, on none of the nodes to `avoid`.
+
+    Raises:
+        ConfigError: as `of_replicas`.
+    """
+    options, cloud = of_replicas(config, scheduler_node, avoid=avoid), cloud_name(config)
+    if not config.features:  # then another node need not know how to reach the uploads
+        config = dataclasses.replace(config, uploads="")
+    return (config, number, sockets / f"{number}", scheduler_node, cloud), options
 
 
 class Replicas:
@@ -34,22 +49,13 @@ class Replicas:
     def __init__(
         self, config: CloudConfig, sockets: Path, scheduler_node: str, names: Mapping[str, Any] | None = None
     ) -> None:
-        options, cloud = of_replicas(config, scheduler_node), cloud_name(config)
-        if not config.features:  # then another node need not know how to reach the uploads
-            config = dataclasses.replace(config, uploads="")
-        self.actors = {
-            f"inference-{number}": spawn(
-                InferenceActor,
-                config,
-                number,
-                sockets / f"{number}",
-                scheduler_node,
-                cloud,
-                **options,
-                **({"name": f"inference-{number}", **names} if names else {}),
-            )
-            for number in range(config.inference_processes)
-        }
+        self._namespace = names["namespace"] if names else ""
+        self.actors = {}
+        for number in range(config.inference_processes):
+            name = f"inference-{number}"
+            arguments, options = replica(config, number, sockets, scheduler_node)
+            named = {"name": name, **names} if names else {}
+            self.actors[name] = spawn(InferenceActor, *arguments, **options, **named)
         self._wanted = ", ".join(config.inference_resources) or "what they need"
         self._starting: dict[str, asyncio.Task[Any]] = {}
 
@@ -75,7 +81,8 @@ class Replicas:
     async def close(self) -> None:
         """End them; one that never started has nothing to close."""
         placed = []
-        for name, actor in self.actors.items():
+        for name, first in self.actors.items():
+            actor = self._present(name, first)
             one = self._starting.get(name)
             if one is None or one.done():
                 placed.append(actor)
@@ -83,6 +90,13 @@ class Replicas:
                 one.cancel()
                 ray.kill(actor)
         await end_together(placed)
+
+    def _present(self, name: str, actor: Any) -> Any:
+        """Return the actor with this name, which may have been moved; the one that was started where there is none."""
+        if self._namespace:
+            with contextlib.suppress(NodeLostError):
+                return find(name, self._namespace)
+        return actor
 
 
 def _note_end(name: str, starting: asyncio.Task[Any]) -> None:

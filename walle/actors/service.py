@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,29 +14,50 @@ from typing import Any
 import ray
 
 from walle.actors.node import WAIT_S, NodeActor, NodeLostError, Remote, returns_errors
-from walle.actors.process import find
+from walle.actors.process import end_with_cloud, find
 from walle.actors.processes import note_process
 from walle.clock import SystemClock
 from walle.cloud import CloudConfig
 from walle.cloud.background import in_background
+from walle.cloud.shared_folder import check_cloud_id
 from walle.deploy.cloud.lease import LeaseLostError
+from walle.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _MAX_RETRY_S = 5.0
+_PARENT_CHARS = 20  # a socket's path has at most 107
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Namespace of Ray in which a cloud's actors find each other, and their folder of sockets."""
+    """Namespace of Ray in which a cloud's actors find each other, and their folder of sockets and notes.
+
+    With a `cloud_id` that folder is in the cloud's, which every node sees: no sockets are in it, and an actor may run
+    on any node where the folder has this id. `is_successor`: another process had this actor before, on another node.
+    """
 
     namespace: str
     sockets: str
+    cloud_id: str = ""
+    is_successor: bool = False
 
     def peer(self, name: str) -> Remote:
         """Return the node of the actor with this name. Raises NodeLostError."""
-        return Remote(find(name, self.namespace))
+        found = functools.partial(find, name, self.namespace)
+        return Remote(found(), found)
+
+    @property
+    def node_folder(self) -> Path:
+        """Folder on this node alone, for this user's sockets; its path is short. Made where it is missing."""
+        parent = tempfile.gettempdir()
+        parent = parent if len(parent) < _PARENT_CHARS else "/tmp"  # noqa: S108
+        folder = Path(parent) / f"{self.namespace}-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid() or folder.is_symlink():
+            raise ConfigError(f"{folder} belongs to another user; remove it")
+        return folder
 
     @property
     def lost_file(self) -> Path:
@@ -53,18 +76,21 @@ class ServiceActor(NodeActor):
 
     def __init__(self, config: CloudConfig, place: Place) -> None:
         super().__init__(config)
+        check_cloud_id(config.folder, place.cloud_id)
         self._place = place
         self._has_node = asyncio.Event()
         self._is_open = asyncio.Event()
         self._opening: asyncio.Task[Any] | None = None
         if ray.is_initialized():
             note_process(Path(place.sockets), ray.get_runtime_context().get_actor_name() or "")
+            self._watching = asyncio.get_running_loop().create_task(end_with_cloud(place.namespace))
         if self.is_successor():
             self._opening = asyncio.get_running_loop().create_task(self._open_again())
 
-    @staticmethod
-    def is_successor() -> bool:
+    def is_successor(self) -> bool:
         """Return whether another process had this actor before."""
+        if self._place.is_successor:
+            return True
         if not ray.is_initialized():
             return False
         with warnings.catch_warnings(action="ignore"):  # Ray warns of its own use of what it deprecates
@@ -116,13 +142,20 @@ class ServiceActor(NodeActor):
     @returns_errors
     async def call(self, method: str, *args: Any) -> Any:
         """Return what `method` of the node gives, once it is open. Raises NodeLostError if it is not in WAIT_S."""
-        event = self._has_node if method in self.early else self._is_open
+        await self._until(self._has_node if method in self.early else self._is_open, method)
+        return await getattr(self._node, method)(*args)
+
+    @returns_errors
+    async def ready(self) -> None:
+        """Return once the node is open. Raises NodeLostError if it is not in WAIT_S."""
+        await self._until(self._is_open, "ready")
+
+    async def _until(self, event: asyncio.Event, method: str) -> None:
         try:
             async with asyncio.timeout(WAIT_S):
                 await event.wait()
         except TimeoutError:
             raise NodeLostError(method, "it has been started again, and cannot continue yet") from None
-        return await getattr(self._node, method)(*args)
 
     @returns_errors
     async def close(self) -> None:

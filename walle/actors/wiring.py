@@ -8,23 +8,24 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import ray
 
 from walle.actors.device import DeviceActor
-from walle.actors.gateway import GatewayActor
-from walle.actors.identity import IdentityActor
-from walle.actors.monitor import MonitorActor
+from walle.actors.layout import SERVICES, service_options
+from walle.actors.members import member_kinds
 from walle.actors.node import NodeLostError, Remote, ask
-from walle.actors.placement import beside_driver, cloud_name
-from walle.actors.process import end, end_together, spawn
-from walle.actors.release import ReleaseActor
+from walle.actors.nodes import NodesActor
+from walle.actors.placement import cloud_name
+from walle.actors.process import KEEPER, actor_names, end, end_together, find, spawn
 from walle.actors.replicas import Replicas
 from walle.actors.service import Place
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
+from walle.cloud.node_plan import parse_member
+from walle.cloud.shared_folder import NOTES, make_cloud_id
 from walle.device import DeviceConfig, DeviceSummary
 from walle.errors import ConfigError
 
@@ -134,35 +135,42 @@ class ActorCloud:
     place: Place
 
     @classmethod
-    async def start(cls, config: CloudConfig) -> Self:
+    async def start(cls, config: CloudConfig, *, keeps_nodes: bool = False, is_detached: bool = False) -> Self:
         """Make the actors and start their nodes; where one cannot, none is left.
+
+        `keeps_nodes`: with a keeper of nodes, which there is anyway where each node has actors. With `is_detached` the
+        actors outlive this process.
 
         Raises:
             ConfigError, OSError: as `GatewayNode.start`.
         """
         home = CloudHome(config.folder, database=config.database)
         await asyncio.to_thread(home.prepare, config.scenarios)
-        kinds = {
-            "gateway": GatewayActor,
-            "releases": ReleaseActor,
-            "monitor": MonitorActor,
-            "identities": IdentityActor,
-        }
-        sockets = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="walle-"))
-        place = Place(f"walle-{cloud_name(config)}", str(sockets))
-        options = {**beside_driver(), "max_restarts": -1, "namespace": place.namespace}
         async with contextlib.AsyncExitStack() as undo:
-            undo.callback(shutil.rmtree, sockets, ignore_errors=True)
-            nodes = {name: spawn(kind, config, place, name=name, **options) for name, kind in kinds.items()}
+            place = await asyncio.to_thread(_place, config)
+            if not config.shared_folder:
+                undo.callback(shutil.rmtree, place.sockets, ignore_errors=True)
+            lifetime = {"lifetime": "detached"} if is_detached else {}
+            options = {**service_options(config, place), **lifetime}
+            nodes = {name: spawn(kind, config, place, name=name, **options) for name, kind in SERVICES.items()}
+            keeps_nodes = keeps_nodes or is_detached or bool(member_kinds(config))
+            if keeps_nodes:
+                home_node = "" if is_detached and config.shared_folder else ray.get_runtime_context().get_node_id()
+                keeper = spawn(NodesActor, config, place, home_node, name=KEEPER, **options)
+                nodes = {**nodes, KEEPER: keeper}
             replicas_undo = await undo.enter_async_context(contextlib.AsyncExitStack())
-            undo.push_async_callback(_end_in_turn, nodes.values())
+            undo.push_async_callback(_end_in_turn, place, nodes)
             for name in ("identities", "monitor", "releases"):
                 await ask(nodes[name], "start")
-            scheduler_node = await ask(nodes["gateway"], "ray_node")
-            replicas = Replicas(config, sockets, scheduler_node, {"namespace": place.namespace})
+            scheduler_node = "" if config.shared_folder else await ask(nodes["gateway"], "ray_node")
+            names = {"namespace": place.namespace, **lifetime}
+            replicas = Replicas(config, Path(place.sockets), scheduler_node, names)
             replicas_undo.push_async_callback(replicas.close)  # after the gateway, which asks them
             await replicas.start()
             address = await ask(nodes["gateway"], "start")
+            if keeps_nodes:
+                undo.push_async_callback(_end_members, place)
+                await ask(nodes[KEEPER], "start")
             replicas_undo.pop_all()
             undo.pop_all()
         return cls(home, address, nodes, replicas, place)
@@ -184,9 +192,12 @@ class ActorCloud:
     async def close(self) -> None:
         """Close the nodes, the gateway first, and end their processes."""
         async with contextlib.AsyncExitStack() as undo:
-            undo.callback(shutil.rmtree, self.place.sockets, ignore_errors=True)
+            if not self.place.cloud_id:
+                undo.callback(shutil.rmtree, self.place.sockets, ignore_errors=True)
             undo.push_async_callback(self.replicas.close)
-            undo.push_async_callback(_end_in_turn, self.nodes.values())
+            undo.push_async_callback(_end_in_turn, self.place, self.nodes)
+            if KEEPER in self.nodes:
+                undo.push_async_callback(_end_members, self.place)
 
 
 class Fleet:
@@ -253,8 +264,35 @@ class Fleet:
         self.replaced += 1
 
 
-async def _end_in_turn(actors: Iterable[Any]) -> None:
+def _place(config: CloudConfig) -> Place:
+    """Return where the actors of a cloud find each other, and make their folder."""
+    if config.shared_folder:
+        cloud_id = make_cloud_id(config.folder)
+        (config.folder / NOTES / "lost").unlink(missing_ok=True)
+        return Place(f"walle-{cloud_name(config)}", str(config.folder / NOTES), cloud_id)
+    return Place(f"walle-{cloud_name(config)}", tempfile.mkdtemp(prefix="walle-"))
+
+
+async def _end_members(place: Place) -> None:
+    """End the actors that the nodes have, after the keeper of nodes, who would start others."""
+    with contextlib.suppress(NodeLostError):
+        await end(find(KEEPER, place.namespace))
+    names = await asyncio.to_thread(actor_names, place.namespace)
+    for name in sorted(name for name in names if parse_member(name)):
+        with contextlib.suppress(NodeLostError):
+            await end(find(name, place.namespace))
+
+
+async def _end_in_turn(place: Place, actors: Mapping[str, Any]) -> None:
     """End one actor after the other; where this is cancelled, it ends the others' processes all the same."""
     async with contextlib.AsyncExitStack() as undo:
-        for actor in reversed(list(actors)):
-            undo.push_async_callback(end, actor)
+        for name, actor in reversed(list(actors.items())):
+            undo.push_async_callback(end, _present(place, name, actor))
+
+
+def _present(place: Place, name: str, actor: Any) -> Any:
+    """Return the actor with this name, which may have been moved; the one that was there where there is none."""
+    try:
+        return find(name, place.namespace)
+    except NodeLostError:
+        return actor

@@ -17,6 +17,7 @@ import typer
 from rich.markup import escape
 
 from walle.cli import backup, cloud_config, event_loop
+from walle.cli.cloud_nodes import down, drain, restart
 from walle.cli.cloud_status import status
 from walle.cli.credentials import is_loopback, is_network
 from walle.cli.join import JOIN_FILE, Join
@@ -171,6 +172,23 @@ def up(
     address: Annotated[
         str, typer.Option(help="With --ray: the cluster to join; a local Ray is started if empty.")
     ] = "",
+    shared_folder: Annotated[
+        bool,
+        typer.Option(
+            "--shared-folder",
+            help="With --address: every node sees FOLDER, so that the services may run on any; needs --database.",
+        ),
+    ] = False,
+    service_label: Annotated[
+        list[str] | None,
+        typer.Option(help="With --shared-folder: label that a node must have for services, NAME=VALUE; once for each."),
+    ] = None,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", help="With --address: end once the cloud is up; it goes on until `walle cloud down FOLDER`."
+        ),
+    ] = False,
     timestamp_life: Annotated[
         int,
         typer.Option(min=60, max=604_800, help="Seconds after which devices install nothing new from a frozen answer."),
@@ -218,6 +236,11 @@ def up(
         raise typer.BadParameter("places Ray actors; add --ray", param_hint="--inference-label")
     if inference_processes > 1 and not ray:
         raise typer.BadParameter("more than one are Ray actors; add --ray", param_hint="--inference-processes")
+    for flag, given in (("--shared-folder", shared_folder), ("--detach", detach)):
+        if given and not address:
+            raise typer.BadParameter("is for a Ray cluster; add --ray --address", param_hint=flag)
+    if service_label and not shared_folder:
+        raise typer.BadParameter("places services on other nodes; add --shared-folder", param_hint="--service-label")
     if (tls_cert is None) != (tls_key is None) or (plain_http and tls_cert is not None):
         raise typer.BadParameter("go together, and not with --plain-http", param_hint="--tls-cert, --tls-key")
     for proxy in trust_proxy or ():
@@ -267,6 +290,10 @@ def up(
             )
             raise typer.BadParameter(what, param_hint="--uploads")
         uploads = "" if uploads == _IN_FILE else uploads or database
+        if shared_folder and not (database and uploads):
+            what = "needs --database, which has state and features: files of SQLite are for one node"
+            raise typer.BadParameter(what, param_hint="--shared-folder")
+        parse_labels(service_label or ())
         if not files and (s3_endpoint or s3_region or s3_public):
             raise typer.BadParameter("name the bucket too: --files s3://BUCKET/PREFIX", param_hint="--s3-...")
         if files:
@@ -308,9 +335,14 @@ def up(
             pulls_s=pulls_per_s,
             pull_mb_s=pull_mb_s,
             accel_redirect=accel_redirect,
+            shared_folder=shared_folder,
+            service_labels=tuple(service_label or ()),
         )
         try:
-            event_loop.run(_serve(cloud_of, ray=ray, ray_address=address, as_json=as_json))
+            if detach:
+                event_loop.run(_detach(cloud_of, address, as_json=as_json))
+            else:
+                event_loop.run(_serve(cloud_of, ray=ray, ray_address=address, as_json=as_json))
         except asyncio.CancelledError:  # a signal before it was up, or a second one
             raise typer.Exit(130) from None
 
@@ -359,6 +391,32 @@ async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json:
             progress_console.print("[yellow]standby[/]: another cloud acts for this one, until it ends")
     if as_json:
         emit_line({"stopped": True})
+
+
+async def _detach(config: "CloudConfig", ray_address: str, *, as_json: bool) -> None:
+    """Start the cloud, unless it runs, and leave it running."""
+    from walle.actors.detached import running
+    from walle.actors.wiring import ActorCloud, close_ray, start_ray
+    from walle.cloud import CloudHome
+    from walle.cloud.isolation import probe_layers
+
+    starting = asyncio.current_task()
+    assert starting is not None
+    await asyncio.to_thread(start_ray, ray_address, import_root=Path.cwd())
+    try:
+        _on_signals(starting.cancel)
+        if found := await running(config):
+            said = {"running": True, "url": found.url, "tunnel": f"{found.tunnel_host}:{found.tunnel_port}"}
+            emit(said, as_json=as_json, text=f"the cloud of this folder runs already: {found.url}")
+            return
+        with working("starting the cloud", as_json=as_json):
+            cloud = await ActorCloud.start(config, is_detached=True)
+        layers = await asyncio.to_thread(probe_layers)
+        home = CloudHome(config.folder, database=config.database)
+        end_with = f"walle cloud down {config.folder} --address {ray_address}"
+        _announce(config, home, cloud.address, layers, as_json=as_json, end_with=end_with)
+    finally:
+        close_ray()
 
 
 async def _serve_once(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> bool:
@@ -425,7 +483,7 @@ async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[_Runn
 
     await asyncio.to_thread(start_ray, address, import_root=Path.cwd())
     try:
-        cloud = await ActorCloud.start(config)
+        cloud = await ActorCloud.start(config, keeps_nodes=bool(address))
         try:
             yield cloud.home, cloud.address, cloud.lost
         finally:
@@ -435,7 +493,13 @@ async def _ray_cloud(config: "CloudConfig", address: str) -> AsyncIterator[_Runn
 
 
 def _announce(
-    config: "CloudConfig", home: "CloudHome", address: "GatewayAddress", layers: Mapping[str, int], *, as_json: bool
+    config: "CloudConfig",
+    home: "CloudHome",
+    address: "GatewayAddress",
+    layers: Mapping[str, int],
+    *,
+    as_json: bool,
+    end_with: str = "Ctrl-C",
 ) -> None:
     """Write join.json, and say where everything is, and which of the kernel's layers are around task code."""
     from walle.cloud.isolation import missing_layers
@@ -487,7 +551,7 @@ def _announce(
         else f"task code runs in VM hosts behind {', '.join(layers)}",
         f"join.json admits {config.join_devices} new devices, for a day; others: walle device enrol",
         f"fingerprint of the certificate authority: {join.fingerprint}",
-        "Ctrl-C stops it",
+        f"{escape(end_with)} stops it",
     ]
     for line in lines:
         emit(said, as_json=False, text=line)
@@ -512,5 +576,8 @@ def register(app: typer.Typer) -> None:
     group.command(epilog="Example: walle cloud gateway --url https://cloud.example --http-port 8480")(gateway)
     group.command("config", epilog="Example: walle cloud config walle.toml")(cloud_config.config)
     group.command(epilog="Example: walle cloud status --url https://cloud.example:8470")(status)
+    group.command(epilog="Example: walle cloud drain node-3 --url https://cloud.example:8470")(drain)
+    group.command(epilog="Example: walle cloud restart --url https://cloud.example:8470")(restart)
+    group.command(epilog="Example: walle cloud down /srv/shop-cloud --address auto")(down)
     backup.register(group)
     app.add_typer(group, name="cloud")

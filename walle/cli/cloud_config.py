@@ -62,6 +62,11 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "receiver": "traces",
         "ratio": "trace_ratio",
     },
+    "cluster": {
+        "shared_folder": "shared_folder",
+        "service_labels": "service_label",
+        "detach": "detach",
+    },
     "placement": {
         "ray": "ray",
         "address": "address",

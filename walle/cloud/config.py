@@ -34,7 +34,9 @@ class CloudConfig:
     (`walle.deploy.cloud.cdn`). Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0. The
     share `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces` (an address,
     or "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices and
-    audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it.
+    audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it. With
+    `shared_folder` every node of Ray sees the folder, and the cloud's services may run on each that has the
+    `service_labels`.
     """
 
     folder: Path
@@ -75,6 +77,8 @@ class CloudConfig:
     traces: str = ""
     trace_ratio: float = 0.01
     accel_redirect: str = ""
+    shared_folder: bool = False
+    service_labels: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 
 

@@ -28,7 +28,8 @@ from walle.cloud.identity.routes import identity_router
 from walle.cloud.identity.watch import IdentityWatch
 from walle.cloud.isolation import compiler
 from walle.cloud.losses_watch import LossesWatch
-from walle.cloud.peers import IdentityPeer, InferencePeer, MonitorPeer, ReleasesPeer
+from walle.cloud.node_routes import node_router
+from walle.cloud.peers import IdentityPeer, InferencePeer, KeeperPeer, MonitorPeer, ReleasesPeer
 from walle.cloud.pull_sizes import PullSizes
 from walle.cloud.scrubbing import ScrubWatch
 from walle.cloud.status import CloudStatus, OneProcess, Processes, status_router
@@ -143,6 +144,7 @@ class GatewayNode:
         self._series = MetricSeries()
         self._undo = contextlib.AsyncExitStack()
         self._status: CloudStatus | None = None
+        self._keeper: KeeperPeer | None = None
 
     # --- lifetime -----------------------------------------------------------------------------------------------------
 
@@ -154,8 +156,11 @@ class GatewayNode:
         identities: IdentityPeer,
         *,
         processes: Processes | None = None,
+        keeper: KeeperPeer | None = None,
     ) -> GatewayAddress:
         """Serve, and return where. `processes` are those that /v1/cloud shows, this one if it is None.
+
+        `keeper` looks after the nodes of the cloud, None where nobody does.
 
         Raises:
             ConfigError: the exporter of traces cannot be made, the business app or HTTP's certificate cannot be loaded,
@@ -177,6 +182,7 @@ class GatewayNode:
         access = self._home.access
         self._sessions = self._home.sessions(self._clock)
         authority = self._home.authority(config.tunnel_names, clock=self._clock)
+        self._keeper = keeper
         app = self._app(releases, monitor, identities, authority)
         business = load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:
@@ -376,6 +382,7 @@ class GatewayNode:
         app.include_router(feed_router(self._feed, may_follow))
         app.include_router(sightings_router(self._sightings, may_follow))
         app.include_router(status_router(lambda: self._status, access))
+        app.include_router(node_router(self._keeper, access, audit))
         exclusive = self._home.exclusive
 
         async def key_of(device_id: str) -> DeviceKey:

@@ -1,0 +1,276 @@
+"""Keeper of a cloud's nodes: gives each the processes that belong on it, drains nodes, and starts processes again."""
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from walle.actors.layout import SERVICES, spawn_again
+from walle.actors.members import MemberKind
+from walle.actors.node import NodeLostError, ask
+from walle.actors.process import KEEPER, actor_names, end, find
+from walle.actors.processes import record_of
+from walle.actors.service import Place
+from walle.cloud import CloudConfig
+from walle.cloud.node_plan import (
+    ID_CHARS,
+    Action,
+    Drained,
+    DrainRefusedError,
+    Forget,
+    Leave,
+    Move,
+    Node,
+    Plan,
+    Process,
+    Replace,
+    Restart,
+    Start,
+    find_node,
+    in_turn,
+    parse_member,
+    progress,
+    urgent,
+)
+from walle.errors import WalleError
+
+_LOG = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_READY_S = 60.0  # until a process that was started again continues
+_LEAVE_MORE_S = 15.0  # beyond the seconds over which the devices leave
+_RESTART_OVER_S = 1.0
+
+
+class NodeKeeper:
+    """Looks at the nodes of Ray each second between `start` and `close`, and does what `node_plan` says is next.
+
+    `home_node` is the node that cannot be drained, because the folder or the command that runs the cloud is there;
+    empty where there is none.
+    """
+
+    def __init__(self, config: CloudConfig, place: Place, kinds: Sequence[MemberKind], home_node: str) -> None:
+        self._config = config
+        self._place = place
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._rules = [kind.rule for kind in kinds]
+        self._home_node = home_node
+        self._plan = Plan()
+        self._doing = ""
+        self._fault = ""
+        self._changing = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._undo = contextlib.AsyncExitStack()
+
+    async def start(self) -> None:
+        """Give each node what belongs on it, and look after them from then on.
+
+        Raises:
+            ConfigError: the plan is damaged; and what a process raised that cannot start.
+        """
+        self._plan = await asyncio.to_thread(Plan.load, self._config.folder)
+        await self._supply()
+        for name, work in (("supply", self._keep_supplied), ("plan", self._follow_plan)):
+            task = asyncio.create_task(work(), name=f"keeper of nodes: {name}")
+            self._undo.push_async_callback(functools.partial(_cancel, task))
+
+    async def close(self) -> None:
+        """Look after the nodes no more."""
+        await self._undo.aclose()
+
+    async def drain(self, node: str, over_s: float) -> dict[str, Any]:
+        """Have everything leave a node, its devices over `over_s` seconds; return the progress.
+
+        Raises:
+            UnknownNodeError: as `find_node`.
+            DrainRefusedError: no other node can do its work.
+        """
+        nodes = await asyncio.to_thread(_nodes)
+        found = find_node(nodes, node)
+        if found.id == self._home_node:
+            what = "has the cloud's folder, or the command that runs the cloud"
+            raise DrainRefusedError(f"node {found.host or found.id} {what}; see --shared-folder and --detach")
+        others = [one for one in nodes if one.id != found.id and one.id not in self._plan.drained]
+        if not others:
+            raise DrainRefusedError(f"node {found.host or found.id} is the last one that is not drained; add another")
+        drained = {**self._plan.drained, found.id: Drained(found.host, over_s)}
+        await self._change(dataclasses.replace(self._plan, drained=drained))
+        return await self.progress()
+
+    async def undrain(self, node: str) -> dict[str, Any]:
+        """Let a node have processes again; return the progress.
+
+        Raises:
+            UnknownNodeError: as `find_node`.
+        """
+        drained = self._plan.drained
+        found = find_node([Node(node_id, one.host) for node_id, one in drained.items()], node)
+        left = {node_id: one for node_id, one in drained.items() if node_id != found.id}
+        await self._change(dataclasses.replace(self._plan, drained=left))
+        return await self.progress()
+
+    async def restart(self, node: str) -> dict[str, Any]:
+        """Start every process again that runs now, in turn; with a `node` those of that node. Return the progress.
+
+        Raises:
+            UnknownNodeError: as `find_node`.
+        """
+        nodes, processes = await asyncio.to_thread(self._read)
+        meant = {find_node(nodes, node).id} if node else {one.id for one in nodes}
+        chosen = tuple(one for one in processes if one.node in meant)
+        await self._change(dataclasses.replace(self._plan, restarting=chosen))
+        return await self.progress()
+
+    async def progress(self) -> dict[str, Any]:
+        """Return what is left of the plan; see `walle.cloud.node_plan.progress`."""
+        _, processes = await asyncio.to_thread(self._read)
+        return progress(self._plan, self._rules, processes, self._doing, self._fault)
+
+    async def _change(self, plan: Plan) -> None:
+        async with self._changing:
+            await asyncio.to_thread(plan.save, self._config.folder)
+            self._plan = plan
+        self._changed.set()
+
+    async def _keep_supplied(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self._supply()
+            except Exception as error:  # noqa: BLE001 - Ray's, or of a process; the next look may go well
+                self._note_fault("the nodes are not supplied", error)
+
+    async def _follow_plan(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._changed.wait()
+            self._changed.clear()
+            try:
+                while await self._step():
+                    pass
+            except Exception as error:  # noqa: BLE001 - Ray's, or of a process; it is tried again
+                self._note_fault("the plan cannot go on", error)
+            finally:
+                self._doing = ""
+
+    def _note_fault(self, what: str, error: Exception) -> None:
+        self._fault = f"{what}: {error}"
+        _LOG.warning("%s; trying again", self._fault, exc_info=not isinstance(error, WalleError))
+
+    async def _supply(self) -> None:
+        nodes, processes = await asyncio.to_thread(self._read)
+        for action in urgent(self._plan, nodes, self._rules, processes):
+            await self._do(action)
+
+    async def _step(self) -> bool:
+        """Do what the plan says is next; return whether there was anything."""
+        _, processes = await asyncio.to_thread(self._read)
+        actions = in_turn(self._plan, self._rules, processes)
+        if not actions:
+            if self._plan.restarting and not self._plan.left(processes):
+                await self._change(dataclasses.replace(self._plan, restarting=()))
+            return False
+        leaving = [one for one in actions if isinstance(one, Leave)]
+        self._doing = f"{type(actions[0]).__name__.lower()} {actions[0].name}"
+        if leaving:  # of one or more drained nodes, at the same time
+            await asyncio.gather(*(self._do(one) for one in leaving))
+        else:
+            await self._do(actions[0])
+        self._fault = ""
+        return True
+
+    async def _do(self, action: Action) -> None:
+        _LOG.info("%s", action)
+        match action:
+            case Start(kind, node, name):
+                await self._start_member(kind, node, name)
+            case Forget(name):
+                await self._kill(name)
+            case Leave(name, over_s):
+                await self._leave(name, over_s)
+            case Replace(kind, node, name, successor):
+                await self._start_member(kind, node, successor)
+                await self._leave(name, _RESTART_OVER_S)
+            case Move(name) if name == KEEPER:
+                await ask(find("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
+                await asyncio.Event().wait()  # this process is ended from there
+            case Move(name):
+                await end(find(name, self._place.namespace))
+                actor = await spawn_again(self._config, self._place, name, avoid=self._plan.drained)
+                await self._until_ready(name, actor)
+            case Restart(name):
+                await self._restart(name)
+
+    async def _start_member(self, kind: str, node: str, name: str) -> None:
+        actor = await self._kinds[kind].spawn(self._config, self._place, node, name)
+        try:
+            async with asyncio.timeout(_READY_S):
+                await ask(actor, "start")
+        except BaseException:
+            ray.kill(actor)
+            raise
+
+    async def _leave(self, name: str, over_s: float) -> None:
+        with contextlib.suppress(NodeLostError):
+            actor = find(name, self._place.namespace)
+            try:
+                async with asyncio.timeout(over_s + _LEAVE_MORE_S):
+                    await ask(actor, "drain", over_s)
+            except TimeoutError:
+                _LOG.warning("%s has not been left in %.0f s; it ends all the same", name, over_s + _LEAVE_MORE_S)
+            await end(actor)
+
+    async def _kill(self, name: str) -> None:
+        with contextlib.suppress(NodeLostError):
+            ray.kill(await asyncio.to_thread(find, name, self._place.namespace))
+
+    async def _restart(self, name: str) -> None:
+        actor = find(name, self._place.namespace)
+        if name == KEEPER:  # its successor continues with the plan, in which it is done then
+            ray.kill(actor, no_restart=False)
+            await asyncio.Event().wait()
+        await end(actor, is_again=True)
+        await self._until_ready(name, actor)
+
+    async def _until_ready(self, name: str, actor: Any) -> Any:
+        """Wait until a process continues."""
+        method = "ready" if name in SERVICES else "start"
+        async with asyncio.timeout(_READY_S):
+            while True:
+                with contextlib.suppress(NodeLostError):
+                    return await ask(actor, method)
+                await asyncio.sleep(_LOOK_S / 10)
+
+    def _read(self) -> tuple[list[Node], list[Process]]:
+        nodes, found = _nodes(), []
+        by_start = {one.id[:ID_CHARS]: one.id for one in nodes}
+        for name in sorted(actor_names(self._place.namespace)):
+            with contextlib.suppress(NodeLostError):
+                if not (record := record_of(find(name, self._place.namespace))):
+                    continue
+                kind, node, pid = "", record["Address"]["NodeID"], int(record["Pid"])
+                if member := parse_member(name):
+                    kind, start = member
+                    node = by_start.get(start, start)  # also of one that Ray cannot start again: its node has gone
+                found.append(Process(name, node, pid, kind))
+        return nodes, found
+
+
+def _nodes() -> list[Node]:
+    """Return the live nodes of Ray."""
+    return [
+        Node(one["NodeID"], one["NodeManagerHostname"], one["Labels"])
+        for one in ray.nodes()  # type: ignore[no-untyped-call]
+        if one["Alive"]
+    ]
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
