@@ -211,12 +211,13 @@ class TunnelClient:
                 except TunnelRefusedError as error:
                     self.last_error = error
                     retry_s = self._after_refusal(error)
+                    is_moving = error.code == "elsewhere"
                     _LOG.info("tunnel of %s: %s", self._device_id, error)
                 # A Welcome alone does not reset the backoff: it would make a storm on a cloud that closes at once.
                 worked = self._acked > acked or self._clock.monotonic() - began_s > self._backoff_max_s
                 failures = 0 if worked else failures + 1
                 if is_moving and failures <= 1:
-                    continue  # it has waited already
+                    continue  # it has waited already, or comes to the right server now
                 self._reconnects.begin(failures, retry_s)
                 await self._pause()
         finally:

@@ -428,11 +428,12 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
                 self.refuse("identity", "the certificate is not a device's; enrol this device", -1.0)
             elif self._certified.identity.device_id != hello.device_id:
                 self.refuse("identity", f"the certificate is not that of device {hello.device_id!r}", -1.0)
-            elif self.check_identity():
+            elif self.check_identity() and not self._is_sent_on(hello.device_id):
                 digests = protocol.digests_from_text(hello.dictionaries)
                 found = {number: await server.dictionaries.get(digest) for number, digest in enumerate(digests, 1)}
                 point = await server.resume(hello)
-                if self._state is _ConnectionState.CHECKING and self.check_identity():
+                is_here = self._state is _ConnectionState.CHECKING and self.check_identity()
+                if is_here and not self._is_sent_on(hello.device_id):  # the ring may have changed meanwhile
                     server.revocations.supersede(self._certified.identity)
                     known = {number: dictionary for number, dictionary in found.items() if dictionary is not None}
                     self._open(hello, point, known)
@@ -441,6 +442,16 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: device %r could not be looked up", hello.device_id)
             self.refuse("unavailable", "the cloud cannot look this device up now", 5.0)
+
+    def _is_sent_on(self, device_id: str) -> bool:
+        """Refuse a device that belongs to another server of the ring, with that one's address; return whether it does.
+
+        Devices of protocol 2 stay where they are: they do not read the address.
+        """
+        owner = self._server.ring.send_on(device_id) if self._version >= 3 else None
+        if owner is not None:
+            self.refuse("elsewhere", "another tunnel server has this device", 0.0, owner.host, owner.port)
+        return owner is not None
 
     def _open(self, hello: protocol.Hello, point: ResumePoint, dictionaries: dict[int, Dictionary]) -> None:
         server = self._server

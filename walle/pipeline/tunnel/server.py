@@ -36,6 +36,7 @@ from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
 from walle.pipeline.tunnel.listener import RECORDS_BYTES, Listener, listen
+from walle.pipeline.tunnel.ring import Ring, RingPlace
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
 
@@ -123,7 +124,7 @@ class TunnelServer:
     is none.
     `port` 0 picks a free port, which is `.port`. With `reuse_port`, several processes listen at one address, and the
     kernel divides new connections among them. A bound socket `sock` takes the place of `host` and `port`; the server
-    closes it. `fast_transports` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is
+    closes it. `name` is the server's in a ring (`take_ring`). `fast_transports` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is
     installed.
 
     Iteration ends after `close`, when the queue is empty.
@@ -144,6 +145,7 @@ class TunnelServer:
         dictionaries: DictionaryLookup | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        name: str = "",
     ) -> None:
         if ssl_context.minimum_version < ssl.TLSVersion.TLSv1_3:
             raise TunnelServerError("the tunnel speaks TLS 1.3 only: set ssl_context.minimum_version to TLSv1_3")
@@ -174,7 +176,8 @@ class TunnelServer:
         self.is_draining = False
         self.revocations = Revocations()
         self._rng = rng or random.Random()
-        self._redirect = ("", 0)  # of devices that come while it drains
+        self._redirect = ("", 0)  # of devices that come while it drains, and that no other server of the ring has
+        self.ring = RingPlace(name, self.clock)
         self.resume = resume
         self.on_request = on_request
         # Both are stateless between frames; one of each serves every connection of this loop.
@@ -234,6 +237,8 @@ class TunnelServer:
     async def drain(self, *, host: str = "", port: int = 0, over_s: float = 10.0, grace_s: float = 10.0) -> None:
         """Send every device to `host` and `port`, or to the same address again if it is empty; then close.
 
+        A device that another server of the ring has is sent to that one.
+
         New connections are not accepted. The devices move at random times within `over_s`, each once what it has in
         flight is acknowledged and answered; so the consumer must go on meanwhile. Those that are left `grace_s` later
         are disconnected. Devices of protocol 2 are disconnected one after the other, and connect to the same address.
@@ -244,8 +249,11 @@ class TunnelServer:
         self._listener.close()
         self.is_draining = True
         self._redirect = (host, port)
-        drain = protocol.Drain(0.0, over_s, host, port)
-        older = [connection for connection in self._connections if not connection.ask_to_move(drain)]
+        older = [
+            connection
+            for connection in self._connections
+            if not connection.ask_to_move(protocol.Drain(0.0, over_s, *self._target(connection)))
+        ]
         self._rng.shuffle(older)
         moving = self.spawn(self._redirect_all(older, over_s))
         waiting = asyncio.create_task(self.clock.sleep(over_s + grace_s))
@@ -267,7 +275,27 @@ class TunnelServer:
 
     def redirect(self, connection: Connection) -> None:
         """Disconnect a device and tell it where to connect."""
-        connection.refuse("draining", "the cloud is about to stop this tunnel", 0.0, *self._redirect)
+        connection.refuse("draining", "the cloud is about to stop this tunnel", 0.0, *self._target(connection))
+
+    def _target(self, connection: Connection) -> tuple[str, int]:
+        """Return the address to which a device is sent while this server drains."""
+        owner = self.ring.other(connection.device_id)
+        return self._redirect if owner is None else (owner.host, owner.port)
+
+    def take_ring(self, ring: Ring, *, over_s: float) -> int:
+        """Follow a ring of tunnel servers from now on, if it is later than the present one; return how many devices move.
+
+        Connected devices that belong to another server by it move there at random times within `over_s`, each once what
+        it has in flight is acknowledged and answered. Those that come later are sent on at their Hello.
+        """
+        if not self.ring.take(ring) or self.is_draining:
+            return 0
+        moved = 0
+        for connection in self._connections:
+            owner = self.ring.other(connection.device_id) if connection.is_open else None
+            if owner is not None and connection.ask_to_move(protocol.Drain(0.0, over_s, owner.host, owner.port)):
+                moved += 1
+        return moved
 
     def revoke(self, version: int, lowest: Mapping[str, int]) -> None:
         """Refuse keys of lower generations than these from now on, by device, and disconnect those that are here."""

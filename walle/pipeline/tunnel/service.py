@@ -121,7 +121,7 @@ class DeviceConnection:
 class TunnelService:
     """A tunnel server whose uploads go to a store, within `async with`. The store is the caller's, and open.
 
-    At the end devices are sent to `drain_to`.
+    At the end devices are sent to `drain_to`. `name` is the server's in a ring.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class TunnelService:
         reuse_port: bool = False,
         on_stored: Callable[[list[Received]], Awaitable[None]] | None = None,
         drain_to: DrainTarget | None = None,
+        name: str = "",
         clock: Clock | None = None,
     ) -> None:
         self._drain_to = drain_to or DrainTarget()
@@ -148,6 +149,7 @@ class TunnelService:
             host=host,
             port=port,
             reuse_port=reuse_port,
+            name=name,
         )
         self.pump = PumpSupervisor(self.server, store, consumer=on_stored, clock=self._clock)
         self._pumping: asyncio.Task[None] | None = None
