@@ -229,8 +229,7 @@ class LargeObjects(FolderStore):
 class IncomingFile:
     """A file on its way. Its methods may be called from any thread; `close` waits for a `write`.
 
-    Where `held_bytes` came earlier, the file is hashed once, by `keep`: it is read once, whatever the number of requests
-    that it came in.
+    Where `held_bytes` came earlier, `keep` hashes the file: it is read once, whatever the number of requests.
     """
 
     def __init__(
