@@ -73,7 +73,7 @@ def test_tests_over_time_are_drawn_by_how_far_they_are_on_the_way_to_their_bound
     assert [(one["label"], one["values"]) for one in data["series"]] == [("failed runs %", [0.0, 0.0, 10.0, 100.0])]
     assert [(one["label"], one["y"]) for one in data["limits"]] == [("decides", 100)]
     assert data["marks"] == [{"x": 5.0, "label": "gray"}]
-    assert against["summary"] == "at gray 0.5, failed runs is at 5.00, and rolls back at 5.00"
+    assert against["summary"] == "at gray 0.5, failed runs: 5.00 of 5.00, at which it rolls back"
     assert json.loads(good["data"])["series"][0]["values"] == [50.0, None, 50.0, None]
     assert good["summary"] == "none is at work at gray 0.5"
     assert charts_of({"points": []}, [], {}) == []

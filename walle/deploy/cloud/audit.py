@@ -53,9 +53,9 @@ type SignHead = Callable[[bytes], tuple[bytes, bytes]]
 
 
 class AuditError(DeployError):
-    """The audit log cannot be written or read. `path` names the file or folder; `is_full`: the disk has no room."""
+    """The audit log cannot be written or read. `path` is a file, folder or database; `is_full`: the disk is full."""
 
-    def __init__(self, path: Path, why: str, *, is_full: bool = False) -> None:
+    def __init__(self, path: Path | str, why: str, *, is_full: bool = False) -> None:
         super().__init__(f"audit log {path}: {why}")
         self.path = path
         self.is_full = is_full

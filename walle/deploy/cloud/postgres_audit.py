@@ -77,7 +77,7 @@ class PostgresAuditLog(OwingLog):
         try:
             line = self._database.write(write)
         except JournalError as error:
-            raise AuditError(Path(self.place), error.why, is_full=error.is_full) from error
+            raise AuditError(self.place, error.why, is_full=error.is_full) from error
         self._settle(owed)
         return AuditRecord.from_line(line.encode())
 
@@ -104,7 +104,7 @@ class PostgresAuditLog(OwingLog):
             record = AuditRecord.from_line(line)
         except ValueError as error:
             what = f"its last line is not a record ({error}); see: walle audit verify"
-            raise AuditError(Path(self.place), what) from error
+            raise AuditError(self.place, what) from error
         return record.number, record.hash
 
     async def _count(self, connection: Connection) -> int:
@@ -137,7 +137,7 @@ class PostgresAuditLog(OwingLog):
         try:
             return AuditHead(**json.loads(self._database.write(write)))
         except JournalError as error:
-            raise AuditError(Path(self.place), error.why, is_full=error.is_full) from error
+            raise AuditError(self.place, error.why, is_full=error.is_full) from error
 
     def last_head(self) -> AuditHead | None:
         found = self._read("SELECT head FROM walle.audit_heads")
@@ -151,7 +151,7 @@ class PostgresAuditLog(OwingLog):
                 found.append(AuditRecord.from_line(line))
             except ValueError as error:
                 what = f"row {number} is not a record ({error}); see: walle audit verify"
-                raise AuditError(Path(self.place), what) from error
+                raise AuditError(self.place, what) from error
         return found
 
     def verified(self, *, heads: tuple[AuditHead, ...] = (), public_key: bytes | None = None) -> Verification:
@@ -175,4 +175,4 @@ class PostgresAuditLog(OwingLog):
         try:
             return self._database.read(query, *values)
         except JournalError as error:
-            raise AuditError(Path(self.place), error.why, is_full=error.is_full) from error
+            raise AuditError(self.place, error.why, is_full=error.is_full) from error

@@ -130,10 +130,11 @@ def _nearest(
     does: Mapping[str, str],
     names: Sequence[str],
 ) -> str:
-    """Return a sentence on the test that is nearest to its boundary at the last point."""
+    """Return a sentence on the test that decides first at the last point; all that accept have to."""
     known = {name: point["values"][name] for name in names if name in point["values"]}
     if not known:
         return f"none is at work at {step['stage']}"
-    name = max(known, key=lambda one: known[one] / boundary[step["stage"], one])
+    choose = min if all(does[one] == "accepts" for one in known) else max
+    name = choose(known, key=lambda one: known[one] / boundary[step["stage"], one])
     limit = boundary[step["stage"], name]
-    return f"at {step['stage']}, {name} is at {known[name]:.2f}, and {does[name]} at {limit:.2f}"
+    return f"at {step['stage']}, {name}: {known[name]:.2f} of {limit:.2f}, at which it {does[name]}"
