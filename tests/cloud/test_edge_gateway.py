@@ -234,7 +234,7 @@ async def test_requests_whose_end_or_target_is_not_clear_are_refused_at_the_edge
 @pytest.mark.asyncio
 @pytest.mark.timeout(90)
 async def test_requests_wait_while_the_gateway_is_started_again(tmp_path: Path) -> None:
-    """What was not sent waits, whatever it is; nothing is done twice."""
+    """Also one that creates: it was not sent yet, so that nothing is done twice."""
     async with contextlib.AsyncExitStack() as undo:
         first = await undo.enter_async_context(contextlib.AsyncExitStack())
         shop = await first.enter_async_context(shop_cloud(tmp_path, gateways=1, outlived=True))

@@ -42,7 +42,7 @@ _RETRY_S = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class EdgeAddress:
-    """Where an edge serves clients, and where it alone answers /healthz and /metrics."""
+    """Addresses of an edge: for clients, and that at which it alone answers /healthz and /metrics."""
 
     url: str
     watch_url: str

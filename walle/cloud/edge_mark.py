@@ -15,7 +15,7 @@ _FIELDS = 5
 
 
 class EdgeMark(NamedTuple):
-    """What an edge says of a request. `scheme` is how the client came, `is_answered` whether it has its push answer."""
+    """Word of an edge about a request: `scheme` is how the client came, `is_answered` that it has its push answer."""
 
     host: str
     port: int

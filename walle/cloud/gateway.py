@@ -280,7 +280,9 @@ class GatewayNode:
             url = await undo.enter_async_context(serving(front, config.host, port, tls=context))
             undo.callback(self._feed.close)
             self._undo = undo.pop_all()
-        public_url = url_of(config.host, config.http_port, is_tls=config.https) if config.gateways else url
+        public_url = (
+            url_of(config.host, config.http_port, is_tls=config.https) if config.gateways and config.http_port else url
+        )
         return GatewayAddress(public_url, config.host, self._tunnel.port, authority.ca_path.read_text(), url)
 
     async def _http_context(self, authority: Authority, undo: contextlib.AsyncExitStack) -> ssl.SSLContext | None:

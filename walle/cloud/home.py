@@ -194,7 +194,7 @@ class CloudHome:
 
     @property
     def edge_key(self) -> bytes:
-        """What marks requests of edge gateways. Raises ConfigError."""
+        """The key that marks requests of edge gateways. Raises ConfigError."""
         return _read_secret(self._edge_key, "remove it and start the cloud again").encode()
 
     @property
