@@ -8,7 +8,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from walle.actors.process import spawn_in_place
 from walle.actors.service import Place, ServiceActor
+from walle.actors.tunnel import TunnelActor
 from walle.cloud import CloudConfig
+from walle.cloud.config import parse_labels
 from walle.cloud.node_plan import NodeKind
 
 
@@ -50,5 +52,8 @@ class MemberKind:
 
 def member_kinds(config: CloudConfig) -> tuple[MemberKind, ...]:
     """Return the kinds that a cloud has on its nodes."""
-    del config  # those that it asks for are added here
-    return ()
+    kinds = []
+    if config.tunnel_servers:
+        labels = parse_labels(config.tunnel_server_labels)
+        kinds.append(MemberKind("tunnel", TunnelActor, config.tunnel_servers, labels=labels))
+    return tuple(kinds)
