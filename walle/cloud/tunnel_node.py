@@ -176,6 +176,7 @@ class TunnelNode:
             node=self._node,
             is_leaving=self._is_leaving,
             state=self._service.state(),
+            generation=self.ring.generation,
             sent_on=self._service.server.ring.sent_on,
             delays_ms=delays_ms,
             traced=traced,

@@ -1,7 +1,7 @@
 """The tunnel servers of a cloud, as its gateway knows them by their reports: the ring, their state, and how many ended.
 
 A server that has not reported for `GONE_S` leaves the ring; its devices go to the others. A gateway that was started
-again says nothing about the ring for `_SETTLE_S`, until all servers have reported: they go on by the last one.
+again hears from servers that follow a ring; it makes one of its own `_SETTLE_S` later, when all have reported.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ _SETTLE_S = 3.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TunnelReport:
-    """Report of a tunnel server. `node` is where it runs; `sent_on` counts hellos that it sent to other servers.
+    """Report of a tunnel server. `node` is where it runs; `sent_on` counts hellos that it sent to other servers,
+    and `generation` is that of the ring that it follows, 0 if none.
 
     `delays_ms` and `traced` are of the uploads since the report before: see `StoredNotes.take`.
     """
@@ -31,6 +32,7 @@ class TunnelReport:
     node: str
     is_leaving: bool
     state: TunnelState
+    generation: int
     sent_on: int
     delays_ms: list[float]
     traced: list[list[Any]]
@@ -49,7 +51,7 @@ class TunnelServers:
         self.ring = Ring()
         self.lost = 0  # servers that did not report any more, without leaving
         self._clock = clock
-        self._began_s = clock.monotonic()
+        self._settles_s = clock.monotonic()  # when a ring may be made
         self._servers: dict[str, _Server] = {}
         self._ended: list[TunnelState] = []
         self._ended_sent_on = 0
@@ -57,6 +59,8 @@ class TunnelServers:
     def take(self, report: TunnelReport) -> Ring | None:
         """Take note of a report; return the ring that its server is to follow, None if none is known yet."""
         name = report.member.name
+        if not self.ring.generation and not self._servers and report.generation:  # of the gateway before this one
+            self._settles_s = self._clock.monotonic() + _SETTLE_S
         known = self._servers.get(name)
         if known is not None and known.report.state.pid != report.state.pid:  # a further process
             self._forget(name)
@@ -70,7 +74,7 @@ class TunnelServers:
         for name in [name for name, one in self._servers.items() if now_s - one.heard_s > GONE_S]:
             self.lost += not self._servers[name].report.is_leaving
             self._forget(name)
-        if now_s - self._began_s < _SETTLE_S:
+        if now_s < self._settles_s or not (self._servers or self.ring.generation):
             return False
         members = tuple(sorted(one.report.member for one in self._servers.values() if not one.report.is_leaving))
         if members == self.ring.members and self.ring.generation:
