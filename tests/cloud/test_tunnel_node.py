@@ -233,7 +233,7 @@ async def test_uploads_are_stored_while_the_gateway_does_not_answer(
             asked += 1
             raise PipelineError("gone")
 
-        node._gateway.report_tunnel = gone  # type: ignore[method-assign]
+        node._gateway.report_tunnel = gone  # type: ignore[method-assign, assignment]
         await until(lambda: asked >= 2)
         outbox = KeepingOutbox()
         client = client_of(shop, outbox, 0)
