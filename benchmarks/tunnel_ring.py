@@ -16,7 +16,17 @@ import os
 import statistics
 from typing import Any
 
-from benchmarks.tunnel import BATCH, RING, RING_NAME, WINDOW, ServerProcess, cpu_us, ipv_payloads, upload_frames
+from benchmarks.tunnel import (
+    BATCH,
+    RING,
+    RING_NAME,
+    WINDOW,
+    ServerProcess,
+    _loop_names,
+    cpu_us,
+    ipv_payloads,
+    upload_frames,
+)
 from walle.clock import SystemClock
 from walle.pipeline.tunnel.ring import Ring, RingMember, RingPlace
 
@@ -88,7 +98,7 @@ async def measure(rounds: int, uploads: int) -> dict[str, Any]:
     found: dict[str, list[dict[str, float]]] = {"stores": [], "ring": []}
     for _ in range(rounds):
         for kind, results in found.items():
-            with ServerProcess.start("uvloop+aiofastnet", kind) as server:
+            with ServerProcess.start(_loop_names()[-1], kind) as server:
                 results.append(await cpu_us(server, frames, WINDOW, BATCH, _is_here))
     return {
         {"stores": "without", "ring": "with"}[kind]: {
@@ -108,6 +118,7 @@ def main() -> None:
     options = parser.parse_args()
     found = {
         "cores": os.cpu_count(),
+        "loop": _loop_names()[-1],
         "upload": asyncio.run(measure(options.rounds, options.uploads)),
         **simulate(options.devices),
     }

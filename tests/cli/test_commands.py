@@ -15,7 +15,8 @@ from walle.cli import app
 COMMANDS = {
     "attributes list", "attributes put", "attributes remove",
     "audit head", "audit show", "audit verify",
-    "cloud backup", "cloud config", "cloud gateway", "cloud move-state", "cloud restore", "cloud status", "cloud up",
+    "cloud backup", "cloud config", "cloud down", "cloud drain", "cloud gateway", "cloud move-state", "cloud restart",
+    "cloud restore", "cloud status", "cloud up",
     "demo", "demo livestream",
     "device doctor", "device enrol", "device revoke",
     "device list", "device logs", "device run", "device show",

@@ -28,6 +28,18 @@ async def test_a_cloud_shows_its_process_its_leases_and_no_lag(tmp_path: Path) -
         assert found["lag"] == {"effects": 0, "generations": 0, "uploads": 0, "uploads_s": 0.0}
 
 
+@pytest.mark.asyncio
+async def test_a_cloud_in_one_process_has_no_nodes_to_drain_and_asks_who_wants_it(tmp_path: Path) -> None:
+    async with shop_cloud(tmp_path) as shop:
+        headers = {"Authorization": f"Bearer {shop.cloud.home.admin_token}"}
+        for verb, body in (("drain", {"node": "a"}), ("undrain", {"node": "a"}), ("restart", {})):
+            path = f"/v1/cloud/nodes/{verb}"
+            refused = await shop.http.post(path, headers=headers, json=body)
+            assert (refused.status_code, refused.json()["type"]) == (409, "NoKeeperError")
+            unknown = await shop.http.post(path, json=body, headers={"Authorization": "Bearer none"})
+            assert unknown.status_code == 401
+
+
 class LostReleases:
     async def backlog(self) -> tuple[int, int]:
         raise DeployError("it is gone")

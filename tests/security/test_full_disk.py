@@ -89,6 +89,9 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("POST", "/v1/identity/challenge"): ({}, 200, ""),  # nothing is written
     ("POST", "/v1/identity/session"): ({"device_id": "a", "challenge": "", "signature": ""}, 401, "challenge"),
     ("POST", "/v1/identity/revoke"): ({"device_id": "stolen", "reason": "lost"}, 200, "lost"),
+    ("POST", "/v1/cloud/nodes/drain"): ({"node": "a"}, 409, "no keeper"),  # its gateway is in one process
+    ("POST", "/v1/cloud/nodes/undrain"): ({"node": "a"}, 409, "no keeper"),
+    ("POST", "/v1/cloud/nodes/restart"): ({"node": ""}, 409, "no keeper"),
     ("POST", "/v1/tokens"): ({"name": "new", "roles": {"shop": "reader"}}, 507, "free some"),
     ("DELETE", "/v1/tokens/{name:path}"): ({}, 404, "none"),
     ("PUT", "/v1/groups/{group}/{scenario}"): ({}, 422, "does not exist"),  # of one that exists: below

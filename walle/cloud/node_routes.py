@@ -68,22 +68,22 @@ def node_router(keeper: KeeperPeer | None, access: Identifier, audit: Audit) -> 
     @router.post("/drain", status_code=202)
     async def drain(body: DrainBody, authorization: Authorization = "") -> dict[str, Any]:
         """Have everything leave a node, and place nothing there; this needs the role `admin` on `*`."""
-        who = admin(authorization)
+        who, peer = admin(authorization), present()
         await audit.record("node.drain", who=who, subject=body.node)
-        return await present().drain(body.node, body.over_s)
+        return await peer.drain(body.node, body.over_s)
 
     @router.post("/undrain", status_code=202)
     async def undrain(body: UndrainBody, authorization: Authorization = "") -> dict[str, Any]:
         """Let a node have processes again; this needs the role `admin` on `*`."""
-        who = admin(authorization)
+        who, peer = admin(authorization), present()
         await audit.record("node.undrain", who=who, subject=body.node)
-        return await present().undrain(body.node)
+        return await peer.undrain(body.node)
 
     @router.post("/restart", status_code=202)
     async def restart(body: RestartBody, authorization: Authorization = "") -> dict[str, Any]:
         """Start every process again that runs now, each in turn; this needs the role `admin` on `*`."""
-        who = admin(authorization)
+        who, peer = admin(authorization), present()
         await audit.record("node.restart", who=who, subject=body.node or "*")
-        return await present().restart(body.node)
+        return await peer.restart(body.node)
 
     return router
