@@ -30,6 +30,7 @@ import asyncio
 import contextlib
 import importlib
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -49,6 +50,7 @@ from walle.pipeline.checksums import first_link
 from walle.pipeline.tunnel.frames import Decoder, Encoder
 from walle.pipeline.tunnel.ingest import Ingest
 from walle.pipeline.tunnel.listener import listen
+from walle.pipeline.tunnel.ring import Ring, RingMember
 from walle.pipeline.tunnel.server import Received, ResumePoint, ServerLimits, TunnelServer
 from walle.pipeline.tunnel.supervisor import PumpSupervisor
 
@@ -60,6 +62,8 @@ PEER_SOURCE = Path(__file__).parent / "tunnel_peer" / "server.cpp"
 CPP = "c++"
 IPV_TASK = Path(__file__).parents[1] / "apps" / "ipv" / "task"
 _SERVE = "--serve"
+RING_NAME = "tunnel-0"
+RING = Ring(1, [RingMember(f"tunnel-{number}", "127.0.0.1", 7443) for number in range(4)])  # of kind "ring"
 
 
 # --- the server's process ---------------------------------------------------------------------------------------------
@@ -149,8 +153,8 @@ def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def serve(folder: Path, *, fast: bool, stores: bool) -> None:
-    """Serve the tunnel until stdin ends."""
+async def serve(folder: Path, *, fast: bool, stores: bool, ring: Ring | None = None) -> None:
+    """Serve the tunnel until stdin ends; with a `ring`, as the server RING_NAME of it."""
     async with contextlib.AsyncExitStack() as undo:
         ingest = await undo.enter_async_context(Ingest(folder / "uploads.db"))
         server = TunnelServer(
@@ -159,7 +163,10 @@ async def serve(folder: Path, *, fast: bool, stores: bool) -> None:
             on_request=_echo,
             limits=ServerLimits(window=WINDOW),
             fast_transports=fast,
+            name=RING_NAME,
         )
+        if ring is not None:
+            server.take_ring(ring, over_s=0.0)
         await undo.enter_async_context(server)
         work = PumpSupervisor(server, ingest).run() if stores else _acknowledge_all(server)
         consuming = asyncio.create_task(work)
@@ -247,13 +254,19 @@ class BenchDevice(asyncio.Protocol):
 
 @contextlib.asynccontextmanager
 async def connected(
-    server: ServerProcess, frames: list[list[bytes]], window: int, batch: int, name: str = "device"
+    server: ServerProcess,
+    frames: list[list[bytes]],
+    window: int,
+    batch: int,
+    name: str = "device",
+    belongs: Callable[[str], bool] = lambda _: True,
 ) -> AsyncIterator[list[BenchDevice]]:
     loop = asyncio.get_running_loop()
     devices: list[BenchDevice] = []
     try:
-        for number, own in enumerate(frames):
-            device, device_id = BenchDevice(own, window, batch), f"{name}-{number}"
+        ids = filter(belongs, (f"{name}-{number}" for number in itertools.count()))
+        for own, device_id in zip(frames, ids, strict=False):
+            device = BenchDevice(own, window, batch)
             context = server.authority.device_context(device_id)
             await loop.create_connection(lambda device=device: device, "127.0.0.1", server.port, ssl=context)  # type: ignore[misc]
             devices.append(device)
@@ -266,9 +279,15 @@ async def connected(
             device.close()
 
 
-async def cpu_us(server: ServerProcess, frames: list[list[bytes]], window: int, batch: int) -> dict[str, float]:
+async def cpu_us(
+    server: ServerProcess,
+    frames: list[list[bytes]],
+    window: int,
+    batch: int,
+    belongs: Callable[[str], bool] = lambda _: True,
+) -> dict[str, float]:
     """Return the server's CPU microseconds an upload, and uploads a second of wall time."""
-    async with connected(server, frames, window, batch) as devices:
+    async with connected(server, frames, window, batch, belongs=belongs) as devices:
         before, began_s = server.state(), time.perf_counter()
         for device in devices:
             device.send()
@@ -499,7 +518,12 @@ def main() -> None:
         if kind in ("bare", "buffered"):
             _run(loop, serve_bare(Path(folder), fast=fast, buffered=kind == "buffered"))
         else:
-            _run(loop, serve(Path(folder), fast=fast, stores=kind == "stores"))
+            _run(
+                loop,
+                serve(
+                    Path(folder), fast=fast, stores=kind in ("stores", "ring"), ring=RING if kind == "ring" else None
+                ),
+            )
         return
     if "--link" in sys.argv:
         sys.path.insert(0, str(Path(__file__).parents[1]))

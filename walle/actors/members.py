@@ -9,6 +9,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from walle.actors.edge import EdgeActor
 from walle.actors.process import spawn_in_place
 from walle.actors.service import Place, ServiceActor
+from walle.actors.tunnel import TunnelActor
 from walle.cloud import CloudConfig
 from walle.cloud.config import parse_labels
 from walle.cloud.node_plan import NodeKind
@@ -55,4 +56,7 @@ def member_kinds(config: CloudConfig) -> tuple[MemberKind, ...]:
     kinds = []
     if config.gateways:
         kinds.append(MemberKind("edge", EdgeActor, config.gateways, labels=parse_labels(config.gateway_labels)))
+    if config.tunnel_servers:
+        labels = parse_labels(config.tunnel_server_labels)
+        kinds.append(MemberKind("tunnel", TunnelActor, config.tunnel_servers, labels=labels))
     return tuple(kinds)

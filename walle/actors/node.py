@@ -32,6 +32,8 @@ _REPEATABLE = frozenset(
     }
 )
 
+_CANCELLED = frozenset({"answer_request"})  # calls that end when nobody waits for them any more
+
 
 class NodeLostError(DeployError):
     """A process that has ended or cannot be reached. HTTP answers 503: another is started in its place."""
@@ -92,6 +94,18 @@ async def ask(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
     except ray.exceptions.RayActorError as error:
         raise _lost(method, args, error) from error
     return _opened(answer)
+
+
+async def ask_until_cancelled(actor: ActorHandle[Any], method: str, *args: Any) -> Any:
+    """Return what `ask` returns; where this is cancelled, the call is cancelled in the actor too."""
+    reference = getattr(actor, method).remote(*args)
+    try:
+        return _opened(await reference)
+    except ray.exceptions.RayActorError as error:
+        raise _lost(method, args, error) from error
+    except asyncio.CancelledError:
+        ray.cancel(reference)
+        raise
 
 
 async def ask_again(
@@ -173,8 +187,9 @@ class Remote:
         return functools.partial(self._ask, method)
 
     async def _ask(self, method: str, *args: Any) -> Any:
+        how = ask_until_cancelled if method in _CANCELLED else ask
         try:
-            return await ask(self._actor, "call", method, *args)
+            return await how(self._actor, "call", method, *args)
         except NodeLostError:
             await self._find_again()
             raise

@@ -93,6 +93,21 @@ def up(
         int,
         typer.Option(help="Processes that share the tunnel's port; one for each core that it may use.", min=1, max=256),
     ] = 1,
+    tunnel_servers: Annotated[
+        int,
+        typer.Option(
+            help="With --ray: tunnel servers on each node, which share the devices; 0: the gateway's alone.",
+            min=0,
+            max=256,
+        ),
+    ] = 0,
+    tunnel_server_port: Annotated[
+        int, typer.Option(help="Port of the tunnel server of each node; 0: chosen by the system.", min=0, max=65535)
+    ] = 0,
+    tunnel_server_label: Annotated[
+        list[str] | None,
+        typer.Option(help="Label of Ray's nodes that get tunnel servers, NAME=VALUE; once for each."),
+    ] = None,
     drain_to: Annotated[
         str,
         typer.Option(help="HOST:PORT of the tunnel where devices go when this cloud stops; here again if empty."),
@@ -259,6 +274,18 @@ def up(
     if (gateway_label or gateway_port) and not gateways:
         what = "is about edge gateways; add --gateways 1 or more"
         raise typer.BadParameter(what, param_hint="--gateway-label" if gateway_label else "--gateway-port")
+    if tunnel_servers and not ray:
+        raise typer.BadParameter("are Ray actors; add --ray", param_hint="--tunnel-servers")
+    if tunnel_servers and tunnel_processes > 1:
+        raise typer.BadParameter("take the place of --tunnel-processes; give one", param_hint="--tunnel-servers")
+    if tunnel_servers and address and not shared_folder:
+        raise typer.BadParameter("are on several nodes; add --shared-folder", param_hint="--tunnel-servers")
+    if tunnel_servers > 1 and tunnel_server_port:
+        raise typer.BadParameter("is for one server on each node", param_hint="--tunnel-server-port")
+    if (tunnel_server_port or tunnel_server_label) and not tunnel_servers:
+        raise typer.BadParameter(
+            "is for tunnel servers; add --tunnel-servers", param_hint="--tunnel-server-port, --tunnel-server-label"
+        )
     for flag, given in (("--shared-folder", shared_folder), ("--detach", detach)):
         if given and not address:
             raise typer.BadParameter("is for a Ray cluster; add --ray --address", param_hint=flag)
@@ -318,6 +345,7 @@ def up(
             raise typer.BadParameter(what, param_hint="--shared-folder")
         parse_labels(service_label or ())
         parse_labels(gateway_label or ())
+        parse_labels(tunnel_server_label or ())
         if not files and (s3_endpoint or s3_region or s3_public):
             raise typer.BadParameter("name the bucket too: --files s3://BUCKET/PREFIX", param_hint="--s3-...")
         if files:
@@ -337,6 +365,9 @@ def up(
             tunnel_port=tunnel_port,
             tunnel_names=names or (host,),
             tunnel_processes=tunnel_processes,
+            tunnel_servers=tunnel_servers,
+            tunnel_server_port=tunnel_server_port,
+            tunnel_server_labels=tuple(tunnel_server_label or ()),
             drain_to=drain_to,
             drain_s=drain,
             database=database,

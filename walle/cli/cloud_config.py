@@ -32,6 +32,9 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "tunnel": {
         "port": "tunnel_port",
         "processes": "tunnel_processes",
+        "servers": "tunnel_servers",
+        "server_port": "tunnel_server_port",
+        "server_labels": "tunnel_server_label",
         "drain": "drain",
         "drain_to": "drain_to",
     },

@@ -50,6 +50,20 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
         for one in found["nodes"]
     ]
     emit_rows(nodes, as_json=False)
+    servers = [
+        {
+            "tunnel server": one["name"],
+            "address": f"{one['host']}:{one['port']}",
+            "state": one["error"] or one["state"],
+            "devices": one["connections"],
+            "stored": one["stored"],
+            "waiting": one["queued"],
+            "lag s": one["lag_s"],
+        }
+        for one in found.get("tunnel_servers", [])  # an older cloud has none
+    ]
+    if servers:
+        emit_rows(servers, as_json=False)
     leases = [
         {"lease": one["name"], "holder": one["holder"], "changes of hands": one["fence"], "left s": one["left_s"]}
         for one in found["leases"]

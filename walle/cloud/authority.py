@@ -5,6 +5,7 @@ Kept in one folder, readable by its owner only:
     authority.pem   the authority's key and certificate; whoever has it can pose as the cloud
     ca.pem          the certificate alone: what devices are given
     server.pem      the server's key and certificate, issued again before it expires
+    tunnel-*.pem    the same of tunnel servers at other addresses
 
 ECDSA on P-256, whose handshake costs a server half of what RSA's does.
 """
@@ -50,8 +51,9 @@ __all__ = ["Authority", "AuthorityError"]
 class Authority:
     """The authority in `folder`, made there at first use and loaded afterwards.
 
-    The server's certificate names localhost, 127.0.0.1 and `hosts` (names or addresses that devices connect to); it is
-    issued again when they change or it expires soon. Processes that start at the same time in one folder agree.
+    The server's certificate, in the file called `server`, names localhost, 127.0.0.1 and `hosts` (names or addresses
+    that devices connect to); it is issued again when they change or it expires soon. Processes that start at the same
+    time in one folder agree.
 
     Raises:
         AuthorityError: the authority's file is damaged or expired.
@@ -59,10 +61,12 @@ class Authority:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, *, hosts: Iterable[str] = (), clock: Clock | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, hosts: Iterable[str] = (), clock: Clock | None = None, server: str = "server"
+    ) -> None:
         self.folder = folder
         self.ca_path = folder / "ca.pem"
-        self.server_path = folder / "server.pem"
+        self.server_path = folder / f"{server}.pem"
         self._authority_path = folder / "authority.pem"
         self._clock = clock or SystemClock()
         self._hosts = list(dict.fromkeys([*_LOCAL, *hosts]))

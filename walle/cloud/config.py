@@ -18,8 +18,11 @@ class CloudConfig:
     With `https` HTTP has TLS, by the cloud's own authority, or by the certificate and key in the files `tls_cert` and
     `tls_key`, which are read again when they change. `uploads` is the URL of a PostgreSQL database, empty for a file in
     `folder`. `parse_rule` reads the rules of `retention`, `DeviceQuota.parse` the `device_quota` and `ViewConfig.parse`
-    the views of `features`. `tunnel_processes` above 1 share the tunnel's port. When it closes, devices move to the
-    tunnel at `drain_to` (HOST:PORT; empty: to the same address again) at random times within `drain_s` seconds.
+    the views of `features`. `tunnel_processes` above 1 share the tunnel's port. With Ray
+    each node that has the `tunnel_server_labels` has `tunnel_servers` tunnel servers (`walle.cloud.tunnel_node`) at
+    `tunnel_server_port` (0: each at another one), among which the devices are divided. When the tunnel closes, devices
+    move to the one at `drain_to` (HOST:PORT; empty: to the same address again) at random times within `drain_s`
+    seconds.
     Fallback inference keeps the versions that were asked for last loaded, in `inference_vms` VMs and with
     `inference_mb` MiB of files; with Ray in each of `inference_processes`, which each take the `inference_resources` of
     their node (`parse_resources`), which has the `inference_labels` (`parse_labels`). Simulation and fallback inference
@@ -52,6 +55,9 @@ class CloudConfig:
     trusted_proxies: tuple[str, ...] = ()
     tunnel_port: int = 0
     tunnel_processes: int = 1
+    tunnel_servers: int = 0
+    tunnel_server_port: int = 0
+    tunnel_server_labels: tuple[str, ...] = ()
     drain_to: str = ""
     drain_s: float = 1.0
     tunnel_names: tuple[str, ...] = ()  # what devices call this host, beside localhost; for the certificate

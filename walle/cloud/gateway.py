@@ -7,6 +7,7 @@ import functools
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
@@ -37,6 +38,8 @@ from walle.cloud.status import CloudStatus, OneProcess, Processes, status_router
 from walle.cloud.table_publisher import TablePublisher
 from walle.cloud.tracing import Tracer, exporter
 from walle.cloud.trust import trust_router
+from walle.cloud.tunnel_dictionary import stored_dictionary
+from walle.cloud.tunnel_servers import TunnelReport, TunnelServers
 from walle.cloud.tunnel_watch import TunnelWatch
 from walle.cloud.upload_delays import UploadDelays
 from walle.cloud.uploads_watch import UploadsWatch
@@ -84,20 +87,24 @@ from walle.deploy.cloud.table_feed import TableFeed, feed_router
 from walle.deploy.cloud.targeting_api import Targeting, targeting_router
 from walle.deploy.cloud.task_history import TaskHistory
 from walle.deploy.cloud.token_api import token_router
+from walle.errors import ConfigError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
+from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.processes import TunnelProcesses, WorkerSettings
-from walle.pipeline.tunnel.service import DeviceConnection, DrainTarget, TunnelService
-from walle.protocol import DEVICE_HEADER, MAX_DICTIONARY_BYTES, Profile
+from walle.pipeline.tunnel.service import DeviceConnection, DrainTarget, TunnelService, TunnelState
+from walle.protocol import DEVICE_HEADER, Profile
 
 _LOG = logging.getLogger(__name__)
 
 _DRAWN = ("tunnel", "http")  # parts of which the dashboard draws metrics
 _NOTE_S = 2.0  # between two times that the devices that were seen are listed
 _RENEW_S = 86_400.0  # between two looks at the certificate
+_LOOK_S = 1.0  # at whether tunnel servers report
+_MOVE_S = 1.0  # over which devices go to their tunnel servers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +152,7 @@ class GatewayNode:
         self._tables = TablePublisher(self._feed, self._clock)
         self._delays = UploadDelays()
         self._durations = HttpDurations()
+        self._servers = TunnelServers(self._clock)
         self._parts: dict[str, WatchedPart] = {}
         self._series = MetricSeries()
         self._undo = contextlib.AsyncExitStack()
@@ -176,7 +184,10 @@ class GatewayNode:
             OSError: a port is taken.
         """
         config = self._config
+        if config.tunnel_servers and config.tunnel_processes > 1:
+            raise ConfigError("tunnel servers take the place of tunnel processes: give one of the two")
         await asyncio.to_thread(check_git)
+        self._inference = inference
         if config.traces and self._tracer is None:
             tracer = self._tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
             self._answerer.on_directives = tracer.answered
@@ -221,6 +232,8 @@ class GatewayNode:
                 "sizes of versions": self._learn_sizes,
                 "history of metrics": self._note_series,
             }
+            if config.tunnel_servers:
+                works["tunnel servers"] = self._follow_servers
             if rules:
                 works["retention of uploads"] = self._retention.run
             for name, work in works.items():
@@ -232,6 +245,7 @@ class GatewayNode:
                 releases,
                 tunnel.health,
                 lambda: self._answerer.table.generation,
+                self._servers.rows,
             )
             parts = self._parts = {
                 "tunnel": tunnel,
@@ -248,6 +262,8 @@ class GatewayNode:
             }
             if self._pulls is not None:
                 parts["pulls"] = self._pulls
+            if config.tunnel_servers:
+                parts["tunnel servers"] = self._servers
             parts["sightings"] = self._sightings
             table = RouteTable(has_business=business is not None)
             identify = self._identity.verifier.device_id
@@ -305,7 +321,7 @@ class GatewayNode:
                 self._uploads,
                 ssl_context=authority.server_context(client_ca_pem=self._identity.ca_pem),
                 on_request=inference.answer,
-                dictionaries=self._dictionary,
+                dictionaries=stored_dictionary(self._home.files),
                 host=config.host,
                 port=config.tunnel_port,
                 on_stored=self._note_batch,
@@ -326,7 +342,7 @@ class GatewayNode:
             config.tunnel_processes,
             settings,
             on_request=inference.answer,
-            dictionaries=self._dictionary,
+            dictionaries=stored_dictionary(self._home.files),
             on_stored=self._delays.add,
             on_traced=None if self._tracer is None else self._tracer.stored,
         )
@@ -336,7 +352,10 @@ class GatewayNode:
 
     def _watch(self, tunnel: TunnelService | TunnelProcesses) -> TunnelWatch:
         if isinstance(tunnel, TunnelService):
-            return TunnelWatch(lambda: [tunnel.state()])
+            servers = self._servers
+            return TunnelWatch(
+                lambda: [tunnel.state(), *servers.states()], further=lambda: servers.count, ended=servers.ended
+            )
         return TunnelWatch(
             tunnel.states,
             processes=tunnel.count,
@@ -479,17 +498,6 @@ class GatewayNode:
         self._feed.tell()
         await self._tunnel.revoke(revocations.version, revocations.lowest)
 
-    async def _dictionary(self, digest: str) -> bytes | None:
-        """Return the shared file of that hash if it is short enough for a dictionary."""
-
-        def read() -> bytes | None:
-            if not self._home.files.has(digest):
-                return None
-            with self._home.files.open(digest) as file:
-                return file.read(MAX_DICTIONARY_BYTES + 1)
-
-        return await asyncio.to_thread(read)
-
     async def _note_batch(self, batch: list[Received]) -> None:
         self._delays.add(received.received_ms - received.sent_ms for received in batch)
         if self._tracer is not None:
@@ -548,13 +556,47 @@ class GatewayNode:
     async def recent_devices(self, count: int, policy: Policy, task: str) -> tuple[str, ...]:
         return self._answerer.recent(count, policy, task)
 
+    # --- called by tunnel servers -------------------------------------------------------------------------------------
+
+    async def report_tunnel(self, report: TunnelReport) -> dict[str, Any] | None:
+        """Take note of a tunnel server's report; return the ring that it is to follow, None while none is known."""
+        ring = self._servers.take(report)
+        self._follow_ring()
+        self._delays.add(report.delays_ms)
+        if self._tracer is not None:
+            for device_id, epoch, seq, topic, sent_ms, received_ms, stored_s in report.traced:
+                self._tracer.stored([Received(device_id, epoch, seq, topic, b"", sent_ms, received_ms)], stored_s)
+        return None if ring is None else ring.to_plain()
+
+    async def answer_request(self, device_id: str, topic: str, payload: bytes, left_s: float | None) -> bytes:
+        """Return fallback inference's answer to a device's request, for which it waits `left_s`, None for any time."""
+        with request_deadline(None if left_s is None else self._clock.monotonic() + left_s):
+            return await self._inference.answer(device_id, topic, payload)
+
+    async def _follow_servers(self) -> None:
+        """Notice tunnel servers that do not report any more, until cancelled."""
+        while True:
+            await self._clock.sleep(_LOOK_S)
+            self._servers.look()
+            self._follow_ring()
+
+    def _follow_ring(self) -> None:
+        """Send the devices of this gateway's own tunnel to their servers."""
+        if isinstance(self._tunnel, TunnelService):
+            self._tunnel.server.take_ring(self._servers.ring, over_s=_MOVE_S)
+
     # --- called by an operator ----------------------------------------------------------------------------------------
 
     async def stats(self) -> GatewayStats:
         tunnel = self._tunnel
-        states = [tunnel.state()] if isinstance(tunnel, TunnelService) else [*tunnel.states(), *tunnel.ended()]
+        states = (
+            self._service_states(tunnel) if isinstance(tunnel, TunnelService) else [*tunnel.states(), *tunnel.ended()]
+        )
         connections = sum(state.counts["connections"] for state in states)
         return GatewayStats(await self._uploads.count(), connections, tuple(self._delays.latest_ms))
+
+    def _service_states(self, tunnel: TunnelService) -> list[TunnelState]:
+        return [tunnel.state(), *self._servers.states(), *self._servers.ended()]
 
     async def uploads(self, topic: str, after: int, limit: int) -> list[tuple[int, Received]]:
         """Return stored uploads of a topic with their positions, in the order of receipt, from past `after` on."""

@@ -245,8 +245,10 @@ class CloudHome:
         """The certificate by which clients trust this cloud's servers."""
         return self.folder / "authority" / "ca.pem"
 
-    def authority(self, names: tuple[str, ...] = (), *, clock: Clock | None = None) -> Authority:
-        return Authority(self.folder / "authority", hosts=names, clock=clock)
+    def authority(
+        self, names: tuple[str, ...] = (), *, clock: Clock | None = None, server: str = "server"
+    ) -> Authority:
+        return Authority(self.folder / "authority", hosts=names, clock=clock, server=server)
 
     @functools.cached_property
     def repos(self) -> TaskRepos:

@@ -77,18 +77,26 @@ class CloudStatus:
         releases: ReleasesPeer,
         tunnel: Callable[[], Mapping[str, Any]],
         generation: Callable[[], int],
+        tunnel_servers: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         self._home = home
         self._processes = processes
         self._releases = releases
         self._tunnel = tunnel
         self._generation = generation
+        self._tunnel_servers = tunnel_servers
 
     async def read(self) -> dict[str, Any]:
         """Return the state as JSON; what cannot be read now is None."""
         (nodes, processes), leases, lag = await asyncio.gather(self._processes.read(), self._leases(), self._lag())
         shown = [{**dataclasses.asdict(one), "up_s": round(one.up_s, 1)} for one in processes]
-        return {"nodes": [dataclasses.asdict(one) for one in nodes], "processes": shown, "leases": leases, "lag": lag}
+        return {
+            "nodes": [dataclasses.asdict(one) for one in nodes],
+            "processes": shown,
+            "tunnel_servers": self._tunnel_servers(),
+            "leases": leases,
+            "lag": lag,
+        }
 
     async def _leases(self) -> list[dict[str, Any]]:
         return [

@@ -26,19 +26,24 @@ _COUNTS = {  # metric → its name in a `TunnelState`
 
 
 class TunnelWatch:
-    """The state of the tunnel processes. `states` returns those of the running ones, `ended` the others' counts."""
+    """The state of the tunnel processes. `states` returns those of the running ones, `ended` the others' counts.
+
+    There should be `processes`, and as many more as `further` returns.
+    """
 
     def __init__(
         self,
         states: Callable[[], Sequence[TunnelState]],
         *,
         processes: int = 1,
+        further: Callable[[], int] = int,
         ended: Callable[[], Sequence[TunnelState]] = tuple,
         restarts: Callable[[], int] = int,
         hangs: Callable[[], int] = int,
     ) -> None:
         self._states = states
         self._processes = processes
+        self._further = further
         self._ended = ended
         self._restarts = restarts
         self._hangs = hangs
@@ -63,7 +68,7 @@ class TunnelWatch:
             "refusals": self._refusals(states),
             "processes": {
                 "running": len(states),
-                "wanted": self._processes,
+                "wanted": self._processes + self._further(),
                 "restarts": self._restarts(),
                 "hangs": self._hangs(),
             },

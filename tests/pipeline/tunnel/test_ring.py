@@ -169,7 +169,7 @@ async def test_one_device_that_flaps_between_two_servers_loses_and_doubles_nothi
         rows = await one.query(device_id="device-0", limit=100_000)
         assert [(row.seq, row.topic, row.payload) for _, row in rows] == outbox.sent
         assert a.server.counts.connections + b.server.counts.connections >= 20
-        assert await one.loss_totals() == {}
+        assert all(total.reports == 0 for total in (await one.loss_totals()).values())
 
 
 @pytest.mark.asyncio
@@ -194,6 +194,7 @@ async def test_at_a_drain_each_device_goes_to_its_own_server(
         await tunnels["a"].server.drain(over_s=0.2)
         await asyncio.gather(*(client.drained() for client in clients))
         owned = [owner.name for n in range(8) if (owner := ring.owner(f"device-{n}")) is not None]
-        assert {name: owned.count(name) for name in "bc"} == {n: tunnels[n].server.counts.open for n in "bc"}
+        shares = {name: owned.count(name) for name in "bc"}
+        await until(lambda: shares == {name: tunnels[name].server.counts.open for name in "bc"})
         assert set(owned) == {"b", "c"}
         assert await store.count() == 800

@@ -312,7 +312,7 @@ class TunnelProcesses:
             slot.ready.clear()
             slot.process = slot.channel = None
             if slot.state is not None:
-                self._ended = [_sum([*self._ended, slot.state])]
+                self._ended = [sum_ended([*self._ended, slot.state])]
                 slot.state = None
             for task in requests.values():
                 task.cancel()
@@ -399,7 +399,7 @@ def failure_kind(error: WalleError) -> str:
     return next((kind for kind, known in kinds.items() if isinstance(error, known)), "failed")
 
 
-def _sum(states: list[TunnelState]) -> TunnelState:
+def sum_ended(states: list[TunnelState]) -> TunnelState:
     """Return the counts of ended processes, as of one that does nothing."""
     counts, refusals = collections.Counter[str](), collections.Counter[str]()
     for state in states:

@@ -96,6 +96,10 @@ class RingPlace:
         self._sent.clear()  # those were by the ring before
         return True
 
+    def leave(self) -> None:
+        """Leave the ring: from now on every device belongs to another server, if there is one."""
+        self.ring = Ring(self.ring.generation, [one for one in self.ring.members if one.name != self._name])
+
     def other(self, device_id: str) -> RingMember | None:
         """Return the server to which a device belongs, None if that is this one or the ring is empty."""
         owner = self.ring.owner(device_id)

@@ -124,8 +124,8 @@ class TunnelServer:
     is none.
     `port` 0 picks a free port, which is `.port`. With `reuse_port`, several processes listen at one address, and the
     kernel divides new connections among them. A bound socket `sock` takes the place of `host` and `port`; the server
-    closes it. `name` is the server's in a ring (`take_ring`). `fast_transports` chooses aiofastnet's transports or the event loop's; None: aiofastnet's where it is
-    installed.
+    closes it. `name` is the server's in a ring (`take_ring`). `fast_transports` chooses aiofastnet's transports or the
+    event loop's; None: aiofastnet's where it is installed.
 
     Iteration ends after `close`, when the queue is empty.
     """
@@ -283,10 +283,10 @@ class TunnelServer:
         return self._redirect if owner is None else (owner.host, owner.port)
 
     def take_ring(self, ring: Ring, *, over_s: float) -> int:
-        """Follow a ring of tunnel servers from now on, if it is later than the present one; return how many devices move.
+        """Follow a ring of tunnel servers from now on, if it is a later one; return how many devices move.
 
-        Connected devices that belong to another server by it move there at random times within `over_s`, each once what
-        it has in flight is acknowledged and answered. Those that come later are sent on at their Hello.
+        Connected devices that belong to another server by it move there at random times within `over_s`, each once
+        what it has in flight is acknowledged and answered. Those that come later are sent on at their Hello.
         """
         if not self.ring.take(ring) or self.is_draining:
             return 0

@@ -5,7 +5,6 @@ It stops when it is told to, at SIGTERM, and when the main process has ended; wh
 """
 
 import asyncio
-import collections
 import contextlib
 import dataclasses
 import itertools
@@ -18,18 +17,14 @@ from collections.abc import Mapping
 from walle.errors import WalleError
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.upload_store import open_uploads
-from walle.pipeline.topics import owner
 from walle.pipeline.tunnel.channel import Channel
-from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_due_s
 from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
+from walle.pipeline.tunnel.stored_notes import StoredNotes
 from walle.pipeline.tunnel.tls import server_tls
-from walle.protocol.traces import TraceKind, is_sampled, trace_id
 
 _REPORT_S = 0.5
-_DELAYS_KEPT = 1000  # of the uploads between two reports
-_TRACED_KEPT = 1000  # uploads of sampled runs, likewise
 
 
 class RequestFailedError(WalleError):
@@ -51,9 +46,7 @@ class Worker:
         self._ids = itertools.count()
         self._answers: dict[int, asyncio.Future[bytes | None]] = {}
         self._stopping = asyncio.Event()
-        self._delays_ms: collections.deque[float] = collections.deque(maxlen=_DELAYS_KEPT)
-        self._trace_ratio = 0.0
-        self._traced: collections.deque[list[object]] = collections.deque(maxlen=_TRACED_KEPT)
+        self._notes = StoredNotes(0.0)
 
     async def run(self) -> None:
         start = await self._channel.receive()
@@ -62,7 +55,7 @@ class Worker:
         _, host, port, uploads, server_pem, ca_pem, (version, lowest), (quota_bytes, quota_topics), ratio, *drain_to = (
             start
         )
-        self._trace_ratio = float(ratio)
+        self._notes = StoredNotes(float(ratio))
         quota = DeviceQuota(size_bytes=quota_bytes, topics=quota_topics)
         try:
             context = server_tls(server_pem, ca_pem)
@@ -76,7 +69,7 @@ class Worker:
                     host=host,
                     port=port,
                     reuse_port=True,
-                    on_stored=self._note_delays,
+                    on_stored=self._notes.add,
                     drain_to=DrainTarget(*drain_to),
                 )
                 await service.revoke(version, lowest)
@@ -162,29 +155,11 @@ class Worker:
         finally:
             self._answers.pop(number, None)
 
-    async def _note_delays(self, batch: list[Received]) -> None:
-        self._delays_ms.extend(received.received_ms - received.sent_ms for received in batch)
-        if self._trace_ratio:
-            self._note_traced(batch)
-
-    def _note_traced(self, batch: list[Received]) -> None:
-        """Keep what the main process makes spans of."""
-        stored_s = time.time()
-        for one in batch:
-            trace = trace_id(TraceKind.RUN, one.device_id, owner(one.topic), str(one.sent_ms))
-            if is_sampled(trace, self._trace_ratio):
-                self._traced.append(
-                    [one.device_id, one.epoch, one.seq, one.topic, one.sent_ms, one.received_ms, stored_s]
-                )
-
     async def _report(self, service: TunnelService) -> None:
         while True:
-            delays_ms = list(self._delays_ms)
-            self._delays_ms.clear()
+            delays_ms, traced = self._notes.take()
             await self._channel.send("state", dataclasses.asdict(service.state()), delays_ms)
-            if self._traced:
-                traced = list(self._traced)
-                self._traced.clear()
+            if traced:
                 await self._channel.send("traced", traced)
             await asyncio.sleep(_REPORT_S)
 
