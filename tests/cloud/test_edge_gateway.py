@@ -181,6 +181,19 @@ async def test_a_request_and_its_answer_come_through_as_they_are(tmp_path: Path)
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
+async def test_a_form_of_a_session_that_has_ended_leads_to_the_login_through_an_edge(tmp_path: Path) -> None:
+    async with _shop_with_edge(tmp_path) as (shop, edge, http):
+        for url in (shop.cloud.address.inner_url, edge.address.url):
+            headers = {"Accept": "text/html", "Origin": url, "Referer": f"{url}/dashboard/releases"}
+            answer = await http.post(f"{url}/dashboard/releases/r/start", headers=headers, data={"form_key": "x"})
+            assert (answer.status_code, answer.headers["location"]) == (
+                303,
+                "/dashboard/login?ended=1&next=%2Fdashboard%2Freleases",
+            )
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(60)
 async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: Path) -> None:
     async with _shop_with_edge(tmp_path) as (shop, _, http):
         forged = {"X-Walle-Edge": "0" * 64 + " 10.0.0.9 1 https 1", "X-Forwarded-For": "10.0.0.9"}

@@ -62,6 +62,7 @@ _CONNECTION = "walle.connection"  # in a scope
 _KNOWN_S = 3600.0  # after a valid token or session, for its address
 _MOST_KNOWN = 1 << 16
 _DEVICE = DEVICE_HEADER.lower().encode()
+_OF_BODY = (b"content-length", b"transfer-encoding", b"expect")
 
 
 type Connect = Callable[[Callable[[], asyncio.BaseProtocol], socket.socket], Awaitable[object]]
@@ -304,7 +305,8 @@ class HttpFront:
         if unknown:
             self.refused["unknown"] += 1
             if path.startswith("/dashboard/"):  # a session that has ended: the guard leads to the login
-                await self._app(scope, _no_body, send)
+                fields = [one for one in scope["headers"] if one[0] not in _OF_BODY]
+                await self._app({**scope, "headers": fields}, _no_body(), send)
                 return
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
             await _refuse(send, 401, unknown, challenge)
@@ -609,8 +611,16 @@ def _closing(send: Send) -> Send:
     return send_and_close
 
 
-async def _no_body() -> Message:
-    return {"type": "http.disconnect"}
+def _no_body() -> Receive:
+    """Return a request's body that is empty; nothing comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
+
+    return receive
 
 
 async def _refuse(send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None) -> None:
