@@ -34,7 +34,7 @@ _AUTO = TASK_CONFIG + '[phases]\nexecute = "auto"\n'
 
 @pytest.mark.asyncio
 async def test_a_running_cloud_has_exactly_the_metrics_of_the_table(tmp_path: Path) -> None:
-    async with shop_cloud(tmp_path, pulls_s=1000.0) as shop, shop.device(tmp_path / "d0") as device:
+    async with shop_cloud(tmp_path, pulls_s=1000.0, tunnel_servers=1) as shop, shop.device(tmp_path / "d0") as device:
         await shop.push("v1", main=_MAIN, config=_AUTO)
         release_id = await shop.release("v1", beta=["d0"])
         user = User(device)

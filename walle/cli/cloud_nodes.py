@@ -23,7 +23,7 @@ class PlanFailedError(ConfigError):
     """Work on the nodes that has not ended in time."""
 
 
-type _Wait = Annotated[
+_Wait = Annotated[
     float, typer.Option("--wait-s", help="Seconds to wait for the end of it; 0: none.", min=0, max=86_400)
 ]
 

@@ -765,8 +765,7 @@ def test_a_few_hostile_devices_that_report_a_misspelt_metric_neither_pass_nor_re
 def test_a_guard_is_judged_where_one_in_five_devices_reports_its_metric() -> None:
     monitor = Monitor(_step(Gate(guards=("clicks > 0.9",))))
     for number in range(600):
-        if _metric_report(monitor, f"device-{number}", 1.0, name="clicks" if number % 5 == 0 else "others"):
-            pass
+        _metric_report(monitor, f"device-{number}", 1.0, name="clicks" if number % 5 == 0 else "others")
         if monitor.verdict is not Verdict.CONTINUE:
             break
     assert monitor.verdict is Verdict.ACCEPT

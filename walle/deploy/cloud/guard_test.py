@@ -1,15 +1,11 @@
 """Sequential tests of a release's guards, on the numbers of devices (§6). Pure; bounded memory.
 
 The unit of evidence is a device, by a metric's value over its first runs. For a relative guard, a device with the new
-version is compared with up to PARTNERS devices with the version before, each of which is compared once. Only whether
-its value is outside of the bound counts, not how far: values may have any distribution, and one of 1e308 weighs as each
-other. For an equal version, device and partner are alike, so that it is the worse one in half of the comparisons at
-most; beyond a bound in fewer.
-
-Who is compared is drawn at random, and all who are drawn are: MIN_CHOICE devices with the version before, and for each
-PARTNERS of them one with the new version (more, where more wait). Who of them meets whom is by the groups that they
-have in common (model, system, app version). What a device states decides with whom it is compared, and never how often:
-one that states the values which most devices have is the nearest to most of them, and would be chosen often.
+version is compared with up to PARTNERS devices with the version before, each of which is compared once: those that have
+the most groups in common with it (model, system, app version), of MIN_CHOICE or more that wait. Only whether its value
+is outside of the bound counts, not how far: values may have any distribution, and one of 1e308 weighs as each other.
+For an equal version, device and partner are alike, so that it is the worse one in half of the comparisons at most;
+beyond a bound in fewer.
 
 Two bets are kept (`MeanBets`). A step waits for evidence that fewer than half of the comparisons are worse. A version
 is rejected where most of them are worse, and there is evidence that this is more than chance: that most are beyond
@@ -22,8 +18,6 @@ A device may be a partner before its own release step and be compared later: whe
 looks better and the second worse. Such pairs vary against each other, and make both bets smaller.
 """
 
-import math
-import random
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -36,7 +30,7 @@ from walle.protocol import LATENCY_MS
 HOSTILE = 0.01  # share of the devices of each version that may say anything
 HALFWAY = 0.5  # of the way from an equal value to a relative bound
 PARTNERS = 3
-MIN_CHOICE = 48  # devices with the version before that are drawn at a time
+MIN_CHOICE = 24  # devices of one version that wait before one of them is chosen
 MAX_WAITING = 256  # devices of each version that wait for a partner; beyond it the oldest is dropped
 MAX_RECENT = 256  # latest values of a metric, of which the median is shown
 _STAKES = best_stakes(0.5 + HOSTILE, (0.58, 0.75, 0.95))  # the best ones where these shares of comparisons are worse
@@ -97,14 +91,9 @@ class GuardTest:
 
 
 class GuardTests:
-    """The guards of one release, and the latest values of their metrics; of the latency without a guard too.
+    """The guards of one release, and the latest values of their metrics; of the latency without a guard too."""
 
-    `seed`, such as the release's id, decides who is drawn to be compared: nothing that a device states does.
-    """
-
-    def __init__(self, guards: tuple[Guard, ...], seed: str = "") -> None:
-        self._seed = seed
-        self._draws = 0
+    def __init__(self, guards: tuple[Guard, ...]) -> None:
         self.tests = [GuardTest(guard) for guard in guards]
         self.names = frozenset({LATENCY_MS, *(guard.metric for guard in guards)})
         self._relative = [one for one in self.tests if one.guard.is_relative]
@@ -133,17 +122,14 @@ class GuardTests:
             self._match()
 
     def _match(self) -> None:
-        """Compare devices where enough of both versions wait."""
-        while len(self._old) >= MIN_CHOICE and PARTNERS * len(self._new) >= MIN_CHOICE:
-            partners = min(
-                PARTNERS, math.ceil(MIN_CHOICE / len(self._new))
-            )  # fewer, where many of the new version wait
-            rng = random.Random(f"{self._seed}/{self._draws}")
-            self._draws += 1
-            new = _draw(rng, self._new, MIN_CHOICE // partners)
-            old = _draw(rng, self._old, len(new) * partners)
-            for device, beside in zip(new, _paired(new, old, partners), strict=True):
-                self._compare(device, beside)
+        """Compare devices while enough of one version wait for the choice of a partner to be a good one."""
+        while self._new and self._old and max(len(self._new), len(self._old)) >= MIN_CHOICE:
+            if len(self._old) >= MIN_CHOICE:
+                device = self._new.popleft()
+                self._compare(device, _take_alike(device, self._old, PARTNERS))
+            else:
+                device = self._old.popleft()
+                self._compare(_take_alike(device, self._new, 1)[0], [device])
 
     def _compare(self, new: _Device, partners: Sequence[_Device]) -> None:
         for test in self._relative:
@@ -163,7 +149,7 @@ class GuardTests:
 
     @property
     def has_waiting_partners(self) -> bool:
-        return len(self._old) >= MIN_CHOICE
+        return bool(self._old)
 
     def medians(self, name: str) -> tuple[float | None, float | None]:
         """Return the median of a metric over the latest devices, with the new version and with the one before."""
@@ -186,7 +172,6 @@ class GuardTests:
             "waiting": [
                 [[dict(values), sorted(groups)] for values, groups in devices] for devices in (self._new, self._old)
             ],
-            "draws": self._draws,
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
@@ -198,27 +183,16 @@ class GuardTests:
             if name in self._recent:
                 self._recent[name][0].extend(new)
                 self._recent[name][1].extend(old)
-        self._draws = plain.get("draws", 0)  # not in evidence of before
         for devices, kept in zip((self._new, self._old), plain["waiting"], strict=True):
             devices.extend((values, frozenset((key, text) for key, text in groups)) for values, groups in kept)
 
 
-def _draw(rng: random.Random, devices: deque[_Device], count: int) -> list[_Device]:
-    """Remove and return `count` of the devices, at random."""
-    chosen = rng.sample(range(len(devices)), count)
-    found = [devices[at] for at in chosen]
-    for at in sorted(chosen, reverse=True):
-        del devices[at]
-    return found
-
-
-def _paired(new: Sequence[_Device], old: Sequence[_Device], partners: int) -> list[list[_Device]]:
-    """Return the partners of each new device, each old one once: pairs with the most groups in common come first."""
-    alike = [(-len(one[1] & other[1]), at, to) for at, one in enumerate(new) for to, other in enumerate(old)]
-    found: list[list[_Device]] = [[] for _ in new]
-    taken: set[int] = set()
-    for _, at, to in sorted(alike):
-        if len(found[at]) < partners and to not in taken:
-            found[at].append(old[to])
-            taken.add(to)
+def _take_alike(device: _Device, others: deque[_Device], most: int) -> list[_Device]:
+    """Remove and return those of the others that have the most groups in common with a device, the latest first."""
+    alike = [len(groups & device[1]) for _, groups in others]
+    best = max(alike)
+    chosen = [at for at in range(len(others) - 1, -1, -1) if alike[at] == best][:most]
+    found = [others[at] for at in chosen]
+    for at in chosen:
+        del others[at]
     return found

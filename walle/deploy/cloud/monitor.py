@@ -102,7 +102,7 @@ class Monitor:
         self._now_s = 0.0
         self._is_held = False  # accepted, but for the time that the step lasts
         self._hindrances: dict[str, str] = {}  # class of failure → the last error of a device
-        self._guards = GuardTests(step.gate.parsed_guards, step.release)
+        self._guards = GuardTests(step.gate.parsed_guards)
         self._silent = SilentDevices()
         self._set_tests()
 
@@ -143,7 +143,7 @@ class Monitor:
         if step.is_paused != before.is_paused:
             self._heard_s = None
         if step.gate.guards != before.gate.guards:
-            self._guards = GuardTests(step.gate.parsed_guards, step.release)
+            self._guards = GuardTests(step.gate.parsed_guards)
         if not same:
             earlier = self._new[-1].end()
             self._began_s = None
