@@ -87,6 +87,21 @@ def test_a_gateway_that_was_started_again_makes_no_ring_until_all_servers_had_ti
     assert ring.generation > 7
 
 
+def test_servers_follow_a_gateway_whose_clock_is_behind_that_of_the_one_before() -> None:
+    clock = SteppedClock()
+    servers = TunnelServers(clock)
+    ahead = int(clock.time() * 1000) + 3_600_000
+    servers.take(report("a", generation=ahead))
+    clock.now_s += 3.5
+    ring = servers.take(report("a", generation=ahead))
+    assert ring is not None
+    assert ring.generation > ahead
+    later = servers.take(report("b", generation=ahead + 9))  # which heard from the gateway before for longer
+    assert later is not None
+    assert later.generation > ahead + 9
+    assert servers.take(report("b", generation=later.generation)) is later
+
+
 def node_of(shop: ShopCloud, name: str, config: CloudConfig | None = None) -> TunnelNode:
     cloud = shop.cloud
     return TunnelNode(
