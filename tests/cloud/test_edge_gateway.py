@@ -20,7 +20,7 @@ from tests.sim.shop_cloud import LIMIT_S, ShopCloud, shop_cloud, until
 from walle.cloud import CloudConfig
 from walle.cloud.edge_gateway import EdgeGateway, edge_gateway
 from walle.cloud.edge_mark import EdgeMark
-from walle.cloud.reverse_proxy import GatewayAwayError
+from walle.cloud.reverse_proxy import GatewayAwayError, _Body, _Room
 from walle.cloud.shared_listener import free_port
 from walle.deploy.cloud.access import ANY_SCENARIO
 from walle.deploy.cloud.routes import REPEATABLE_POSTS, ROUTES, RouteTable, may_repeat
@@ -213,6 +213,44 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
             twice = [("X-Walle-Edge", mark), ("X-Walle-Edge", mark)]
             assert (await around.get("/app/x", headers=twice)).json()["client"] == "127.0.0.1"
             assert (await around.get("/app/x", headers={"X-Walle-Edge": mark})).json()["client"] == "10.0.0.9"
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(60)
+async def test_clients_that_send_slowly_keep_nobody_from_the_gateway(tmp_path: Path) -> None:
+    slowly = b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"
+    async with _shop_with_edge(tmp_path) as (_, edge, _), contextlib.AsyncExitStack() as undo:
+        port = int(edge.address.url.rpartition(":")[2])
+        for _ in range(1024):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            undo.callback(writer.close)
+            writer.write(slowly)
+        other = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
+        async with httpx.AsyncClient(base_url=edge.address.url, transport=other, timeout=9.0) as http:
+            assert (await http.get("/app/x")).status_code == 200
+
+
+@pytest.mark.asyncio
+async def test_bodies_are_kept_for_requests_that_may_be_sent_again_and_all_together_are_bounded() -> None:
+    scope = {"headers": [(b"content-length", b"6")]}
+    room = _Room(8)
+
+    def body(*, may_keep: bool = True) -> _Body:
+        parts = [{"type": "http.request", "body": b"abc", "more_body": more} for more in (True, False)]
+
+        async def receive() -> dict[str, Any]:
+            return parts.pop(0)
+
+        return _Body(scope, receive, room, may_keep=may_keep)
+
+    first, second, third = body(), body(), body(may_keep=False)
+    for one in (first, second, third):
+        assert b"".join([part async for part in one]) == b"abcabc"
+    assert (first.is_kept, second.is_kept, third.is_kept, room.free_bytes) == (True, False, False, 2)
+    first.rewind()
+    assert b"".join([part async for part in first]) == b"abcabc"
+    first.forget()
+    assert room.free_bytes == 8
 
 
 _END = b"Connection: close\r\n\r\n"

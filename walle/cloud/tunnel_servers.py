@@ -81,7 +81,7 @@ class TunnelServers:
         members = tuple(sorted(one.report.member for one in self._servers.values() if not one.report.is_leaving))
         if members == self.ring.members and self.ring.generation >= max(1, self._followed):
             return False
-        # By the clock, so that a gateway on another node counts on from there; its clock may be behind that of the last.
+        # By the clock, so that a gateway on another node counts on from there, also where its clock is behind.
         before = max(self.ring.generation, self._followed)
         self.ring = Ring(max(before + 1, int(self._clock.time() * 1000)), members)
         return True
