@@ -219,15 +219,17 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
 @pytest.mark.timeout(60)
 async def test_clients_that_send_slowly_keep_nobody_from_the_gateway(tmp_path: Path) -> None:
     slowly = b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"
-    async with _shop_with_edge(tmp_path) as (_, edge, _), contextlib.AsyncExitStack() as undo:
+    async with _shop_with_edge(tmp_path) as (shop, edge, http), contextlib.AsyncExitStack() as undo:
         port = int(edge.address.url.rpartition(":")[2])
-        for _ in range(1024):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        slow = 1040
+        for number in range(slow):
+            own = f"127.0.0.{2 + number % 2}"
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(own, 0))
             undo.callback(writer.close)
             writer.write(slowly)
-        other = httpx.AsyncHTTPTransport(local_address="127.0.0.2")
-        async with httpx.AsyncClient(base_url=edge.address.url, transport=other, timeout=9.0) as http:
-            assert (await http.get("/app/x")).status_code == 200
+        behind = shop.cloud.gateway._parts["http"]
+        await until(lambda: behind.health()["connections"] >= slow)
+        assert (await http.get("/app/x")).status_code == 200
 
 
 @pytest.mark.asyncio
