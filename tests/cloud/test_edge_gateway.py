@@ -255,6 +255,14 @@ async def test_bodies_are_kept_for_requests_that_may_be_sent_again_and_all_toget
     assert room.free_bytes == 8
 
 
+@pytest.mark.parametrize("host", ["10.0.0.9 1 https", "a\tb", "", "\x7f", "2001:db8::1"])
+def test_a_mark_is_read_whatever_host_a_proxy_has_let_a_client_write(host: str) -> None:
+    mark = EdgeMark(host, 7, "https", is_answered=True)
+    known = host if ":" in host else ""
+    assert EdgeMark.read(mark.value(b"key"), b"key") == mark._replace(host=known)
+    assert EdgeMark.read(mark.value(b"key"), b"other") is None
+
+
 _END = b"Connection: close\r\n\r\n"
 _SMUGGLED = {
     "two lengths": b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
