@@ -20,6 +20,7 @@ from tests.sim.shop_cloud import LIMIT_S, ShopCloud, shop_cloud, until
 from walle.cloud import CloudConfig
 from walle.cloud.edge_gateway import EdgeGateway, edge_gateway
 from walle.cloud.edge_mark import EdgeMark
+from walle.cloud.http_limits import HttpLimits
 from walle.cloud.reverse_proxy import GatewayAwayError, _Body, _Room
 from walle.cloud.shared_listener import free_port
 from walle.deploy.cloud.access import ANY_SCENARIO
@@ -45,9 +46,12 @@ async def _edge_of(shop: ShopCloud) -> AsyncIterator[EdgeGateway]:
 
 
 @contextlib.asynccontextmanager
-async def _shop_with_edge(folder: Path) -> AsyncIterator[tuple[ShopCloud, EdgeGateway, httpx.AsyncClient]]:
+async def _shop_with_edge(
+    folder: Path, limits: HttpLimits | None = None
+) -> AsyncIterator[tuple[ShopCloud, EdgeGateway, httpx.AsyncClient]]:
+    app = "tests.cloud.test_edge_gateway:business"
     async with (
-        shop_cloud(folder, gateways=1, business_app="tests.cloud.test_edge_gateway:business", outlived=True) as shop,
+        shop_cloud(folder, gateways=1, business_app=app, http_limits=limits or HttpLimits(), outlived=True) as shop,
         _edge_of(shop) as edge,
         httpx.AsyncClient(base_url=edge.address.url, timeout=LIMIT_S) as http,
     ):
@@ -219,7 +223,8 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
 @pytest.mark.timeout(60)
 async def test_clients_that_send_slowly_keep_nobody_from_the_gateway(tmp_path: Path) -> None:
     slowly = b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"
-    async with _shop_with_edge(tmp_path) as (shop, edge, http), contextlib.AsyncExitStack() as undo:
+    patient = HttpLimits(grace_s=600.0, header_s=600.0)  # on a machine that is busy too
+    async with _shop_with_edge(tmp_path, patient) as (shop, edge, http), contextlib.AsyncExitStack() as undo:
         port = int(edge.address.url.rpartition(":")[2])
         slow = 1040
         for number in range(slow):

@@ -231,7 +231,7 @@ class ReverseProxy:
 
 @dataclasses.dataclass
 class _Room:
-    """What all requests together may keep of their bodies beside what they keep now."""
+    """Room that is left for the bodies that all requests together keep."""
 
     free_bytes: int
 
