@@ -20,7 +20,7 @@ from tests.sim.shop_cloud import LIMIT_S, ShopCloud, shop_cloud, until
 from walle.cloud import CloudConfig
 from walle.cloud.edge_gateway import EdgeGateway, edge_gateway
 from walle.cloud.edge_mark import EdgeMark
-from walle.cloud.reverse_proxy import GatewayAwayError
+from walle.cloud.reverse_proxy import GatewayAwayError, _Body, _Room
 from walle.cloud.shared_listener import free_port
 from walle.deploy.cloud.access import ANY_SCENARIO
 from walle.deploy.cloud.routes import REPEATABLE_POSTS, ROUTES, RouteTable, may_repeat
@@ -181,6 +181,19 @@ async def test_a_request_and_its_answer_come_through_as_they_are(tmp_path: Path)
 
 @pytest.mark.asyncio
 @pytest.mark.timeout(60)
+async def test_a_form_of_a_session_that_has_ended_leads_to_the_login_through_an_edge(tmp_path: Path) -> None:
+    async with _shop_with_edge(tmp_path) as (shop, edge, http):
+        for url in (shop.cloud.address.inner_url, edge.address.url):
+            headers = {"Accept": "text/html", "Origin": url, "Referer": f"{url}/dashboard/releases"}
+            answer = await http.post(f"{url}/dashboard/releases/r/start", headers=headers, data={"form_key": "x"})
+            assert (answer.status_code, answer.headers["location"]) == (
+                303,
+                "/dashboard/login?ended=1&next=%2Fdashboard%2Freleases",
+            )
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(60)
 async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: Path) -> None:
     async with _shop_with_edge(tmp_path) as (shop, _, http):
         forged = {"X-Walle-Edge": "0" * 64 + " 10.0.0.9 1 https 1", "X-Forwarded-For": "10.0.0.9"}
@@ -200,6 +213,54 @@ async def test_nobody_claims_an_address_through_an_edge_or_around_it(tmp_path: P
             twice = [("X-Walle-Edge", mark), ("X-Walle-Edge", mark)]
             assert (await around.get("/app/x", headers=twice)).json()["client"] == "127.0.0.1"
             assert (await around.get("/app/x", headers={"X-Walle-Edge": mark})).json()["client"] == "10.0.0.9"
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(60)
+async def test_clients_that_send_slowly_keep_nobody_from_the_gateway(tmp_path: Path) -> None:
+    slowly = b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n12"
+    async with _shop_with_edge(tmp_path) as (shop, edge, http), contextlib.AsyncExitStack() as undo:
+        port = int(edge.address.url.rpartition(":")[2])
+        slow = 1040
+        for number in range(slow):
+            own = f"127.0.0.{2 + number % 2}"
+            _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(own, 0))
+            undo.callback(writer.close)
+            writer.write(slowly)
+        behind = shop.cloud.gateway._parts["http"]
+        await until(lambda: behind.health()["connections"] >= slow)
+        assert (await http.get("/app/x")).status_code == 200
+
+
+@pytest.mark.asyncio
+async def test_bodies_are_kept_for_requests_that_may_be_sent_again_and_all_together_are_bounded() -> None:
+    scope = {"headers": [(b"content-length", b"6")]}
+    room = _Room(8)
+
+    def body(*, may_keep: bool = True) -> _Body:
+        parts = [{"type": "http.request", "body": b"abc", "more_body": more} for more in (True, False)]
+
+        async def receive() -> dict[str, Any]:
+            return parts.pop(0)
+
+        return _Body(scope, receive, room, may_keep=may_keep)
+
+    first, second, third = body(), body(), body(may_keep=False)
+    for one in (first, second, third):
+        assert b"".join([part async for part in one]) == b"abcabc"
+    assert (first.is_kept, second.is_kept, third.is_kept, room.free_bytes) == (True, False, False, 2)
+    first.rewind()
+    assert b"".join([part async for part in first]) == b"abcabc"
+    first.forget()
+    assert room.free_bytes == 8
+
+
+@pytest.mark.parametrize("host", ["10.0.0.9 1 https", "a\tb", "", "\x7f", "2001:db8::1"])
+def test_a_mark_is_read_whatever_host_a_proxy_has_let_a_client_write(host: str) -> None:
+    mark = EdgeMark(host, 7, "https", is_answered=True)
+    known = host if ":" in host else ""
+    assert EdgeMark.read(mark.value(b"key"), b"key") == mark._replace(host=known)
+    assert EdgeMark.read(mark.value(b"key"), b"other") is None
 
 
 _END = b"Connection: close\r\n\r\n"

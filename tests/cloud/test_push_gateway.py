@@ -234,6 +234,10 @@ async def test_devices_that_cannot_be_reported_are_counted_and_others_not_report
         answerer.headers(Profile("x", "1", {}).to_header().encode(), "x")  # its session was not noted
         await report.report()
         assert report.reported == 3 + 1 + 1 + 1 + MAX_SIGHTINGS
+        status = 200
+        del posts[:]
+        await check_in(range(2, 6), "12")
+        assert [[session for session, _ in post] for post in posts] == [["d2", "d3", "d4", "d5"]]
 
 
 class _Feed:

@@ -21,7 +21,7 @@ from walle.cloud.tunnel_servers import TunnelReport, TunnelServers
 from walle.errors import ConfigError, PipelineError
 from walle.pipeline.tunnel.client import TunnelClient
 from walle.pipeline.tunnel.processes import sum_ended
-from walle.pipeline.tunnel.ring import RingMember
+from walle.pipeline.tunnel.ring import RingError, RingMember
 
 MAIN = """\
 def execute(ctx, x):
@@ -87,7 +87,22 @@ def test_a_gateway_that_was_started_again_makes_no_ring_until_all_servers_had_ti
     assert ring.generation > 7
 
 
-def node_of(shop: ShopCloud, name: str, config: CloudConfig | None = None) -> TunnelNode:
+def test_servers_follow_a_gateway_whose_clock_is_behind_that_of_the_one_before() -> None:
+    clock = SteppedClock()
+    servers = TunnelServers(clock)
+    ahead = int(clock.time() * 1000) + 3_600_000
+    servers.take(report("a", generation=ahead))
+    clock.now_s += 3.5
+    ring = servers.take(report("a", generation=ahead))
+    assert ring is not None
+    assert ring.generation > ahead
+    later = servers.take(report("b", generation=ahead + 9))  # which heard from the gateway before for longer
+    assert later is not None
+    assert later.generation > ahead + 9
+    assert servers.take(report("b", generation=later.generation)) is later
+
+
+def node_of(shop: ShopCloud, name: str, config: CloudConfig | None = None, *, public_port: int = 0) -> TunnelNode:
     cloud = shop.cloud
     return TunnelNode(
         config or cloud.config,
@@ -97,6 +112,7 @@ def node_of(shop: ShopCloud, name: str, config: CloudConfig | None = None) -> Tu
         node=f"node-{name}",
         bind="127.0.0.1",
         host="127.0.0.1",
+        public_port=public_port,
     )
 
 
@@ -250,9 +266,13 @@ async def test_uploads_are_stored_while_the_gateway_does_not_answer(
 
 
 @pytest.mark.asyncio
-async def test_a_folder_without_a_cloud_is_refused(tmp_path: Path) -> None:
+async def test_a_folder_without_a_cloud_and_an_address_that_is_none_are_refused(tmp_path: Path) -> None:
     async with shop_cloud(tmp_path) as shop:
         other = dataclasses.replace(shop.cloud.config, folder=tmp_path / "elsewhere")
         with pytest.raises(ConfigError, match="no cloud on this node"):
             await node_of(shop, "a", other).start()
         assert not (tmp_path / "elsewhere").exists()
+        wrong = node_of(shop, "a", public_port=70_000)  # of a label
+        with pytest.raises(RingError, match="port 70000"):
+            await wrong.start()
+        assert not shop.cloud.gateway._servers.count

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -97,13 +97,14 @@ class NodeKeeper:
         if found.id == self._home_node:
             what = "has the cloud's folder, or the command that runs the cloud"
             raise DrainRefusedError(f"node {found.host or found.id} {what}; see --shared-folder and --detach")
-        others = [one for one in nodes if one.id not in {found.id, *self._plan.drained} and self._may_serve(one)]
-        if not others:
-            raise DrainRefusedError(
-                f"node {found.host or found.id} is the last one for services that is not drained; add another"
-            )
-        drained = {**self._plan.drained, found.id: Drained(found.host, over_s)}
-        await self._change(dataclasses.replace(self._plan, drained=drained))
+
+        def with_it(plan: Plan) -> Plan:
+            if not any(one.id not in {found.id, *plan.drained} and self._may_serve(one) for one in nodes):
+                what = "is the last one for services that is not drained; add another"
+                raise DrainRefusedError(f"node {found.host or found.id} {what}")
+            return dataclasses.replace(plan, drained={**plan.drained, found.id: Drained(found.host, over_s)})
+
+        await self._change(with_it)
         return await self.progress()
 
     async def undrain(self, node: str) -> dict[str, Any]:
@@ -112,14 +113,19 @@ class NodeKeeper:
         Raises:
             UnknownNodeError: as `find_node`.
         """
-        drained = self._plan.drained
-        found = find_node([Node(node_id, one.host) for node_id, one in drained.items()], node)
-        left = {node_id: one for node_id, one in drained.items() if node_id != found.id}
-        await self._change(dataclasses.replace(self._plan, drained=left))
+
+        def without_it(plan: Plan) -> Plan:
+            found = find_node([Node(node_id, one.host) for node_id, one in plan.drained.items()], node)
+            left = {node_id: one for node_id, one in plan.drained.items() if node_id != found.id}
+            return dataclasses.replace(plan, drained=left)
+
+        await self._change(without_it)
         return await self.progress()
 
     async def restart(self, node: str) -> dict[str, Any]:
         """Start every process again that runs now, in turn; with a `node` those of that node. Return the progress.
+
+        What an earlier order has left is started again too.
 
         Raises:
             UnknownNodeError: as `find_node`.
@@ -127,7 +133,9 @@ class NodeKeeper:
         nodes, processes = await asyncio.to_thread(self._read)
         meant = {find_node(nodes, node).id} if node else {one.id for one in nodes}
         chosen = tuple(one for one in processes if one.node in meant)
-        await self._change(dataclasses.replace(self._plan, restarting=chosen))
+        await self._change(
+            lambda plan: dataclasses.replace(plan, restarting=tuple(dict.fromkeys((*plan.restarting, *chosen))))
+        )
         return await self.progress()
 
     async def progress(self) -> dict[str, Any]:
@@ -135,8 +143,10 @@ class NodeKeeper:
         _, processes = await asyncio.to_thread(self._read)
         return progress(self._plan, self._rules, processes, self._doing, self._fault)
 
-    async def _change(self, plan: Plan) -> None:
+    async def _change(self, change: Callable[[Plan], Plan]) -> None:
+        """Change the plan as it is when those before have been kept: two orders at once are both done."""
         async with self._changing:
+            plan = change(self._plan)
             await asyncio.to_thread(plan.save, self._config.folder)
             self._plan = plan
         self._changed.set()
@@ -179,8 +189,13 @@ class NodeKeeper:
         if all(one.id in self._plan.drained for one in nodes if self._may_serve(one)):
             actions = [one for one in actions if not isinstance(one, Move)]  # they would come back to where they are
         if not actions:
-            if self._plan.restarting and not self._plan.left(processes):
-                await self._change(dataclasses.replace(self._plan, restarting=()))
+            done = self._plan.restarting
+            if done and not self._plan.left(processes):
+                await self._change(
+                    lambda plan: dataclasses.replace(
+                        plan, restarting=tuple(one for one in plan.restarting if one not in done)
+                    )
+                )
             return False
         leaving = [one for one in actions if isinstance(one, Leave)]
         self._doing = f"{type(actions[0]).__name__.lower()} {actions[0].name}"

@@ -65,7 +65,8 @@ class EdgeGateway:
         self._front: HttpFront | None = None
         self._serving = contextlib.AsyncExitStack()  # clients
         tls = _tls_to_gateway(self._home) if config.https else None
-        self._proxy = ReverseProxy(find_gateway, self._home.edge_key, self._clock, tls=tls)
+        connections = config.http_limits.connections
+        self._proxy = ReverseProxy(find_gateway, self._home.edge_key, self._clock, connections=connections, tls=tls)
         self._tls = tls
         self._listener: SharedListener
         self.address: EdgeAddress
@@ -105,7 +106,8 @@ class EdgeGateway:
             self._sessions = self._home.sessions(self._clock)
             self._answers = answers
             answers.parts["edge"] = self._proxy
-            front = HttpFront(self._routes(answers), config.http_limits, self._knows, config.trusted_proxies)
+            routes, limits = self._routes(answers), config.http_limits
+            front = HttpFront(routes, limits, self._knows, config.trusted_proxies, files_each=2)  # one to the gateway
             watch = HttpFront(self._watch(), config.http_limits, self._knows)
             answers.parts["http"] = front
             await undo.enter_async_context(answers.following())

@@ -5,6 +5,7 @@ none without the key, so that nobody chooses his address, through an edge or aro
 """
 
 import hmac
+import re
 from typing import NamedTuple
 
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
@@ -12,6 +13,7 @@ from walle.deploy.cloud.push import ANSWERED
 
 EDGE_HEADER = b"x-walle-edge"
 _FIELDS = 5
+_HOST = re.compile(r"[!-~]+")
 
 
 class EdgeMark(NamedTuple):
@@ -28,8 +30,9 @@ class EdgeMark(NamedTuple):
         return cls(host, port, scope["scheme"], is_answered)
 
     def value(self, key: bytes) -> bytes:
-        """Return the header's value."""
-        fields = (self.host or "-", str(self.port), self.scheme, "1" if self.is_answered else "0")
+        """Return the header's value. A host is left out that a proxy has let a client write, and that is none."""
+        host = self.host if _HOST.fullmatch(self.host) else "-"
+        fields = (host, str(self.port), self.scheme, "1" if self.is_answered else "0")
         return b" ".join((key, *(one.encode("latin-1") for one in fields)))
 
     @classmethod

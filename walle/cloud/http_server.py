@@ -62,6 +62,7 @@ _CONNECTION = "walle.connection"  # in a scope
 _KNOWN_S = 3600.0  # after a valid token or session, for its address
 _MOST_KNOWN = 1 << 16
 _DEVICE = DEVICE_HEADER.lower().encode()
+_OF_BODY = (b"content-length", b"transfer-encoding", b"expect")
 
 
 type Connect = Callable[[Callable[[], asyncio.BaseProtocol], socket.socket], Awaitable[object]]
@@ -73,7 +74,8 @@ class HttpFront:
 
     `knows` is asked before the body of a request is read, where the path is not for everybody. Connections of
     `proxies` are not limited by address; their X-Forwarded-For names the client. While `space` is low, no release
-    begins. Requests with the mark of `edge_key` are those of an edge gateway's clients.
+    begins. Requests with the mark of `edge_key` are those of an edge gateway's clients. A connection needs `files_each`
+    open files.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class HttpFront:
         space: DiskSpace | None = None,
         *,
         edge_key: bytes = b"",
+        files_each: int = 1,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.limits = limits
@@ -114,6 +117,7 @@ class HttpFront:
         )  # addresses, until when; the one that was known first is the first
         self._streams = Counter[str]()
         self.is_draining = False  # each answer is the last one of its connection
+        self.files_each = files_each
         self.max_connections = limits.connections
         self.max_newcomers = _NEWCOMERS
         self._ended = 0  # connections, by a shutdown, since the last collection
@@ -304,7 +308,8 @@ class HttpFront:
         if unknown:
             self.refused["unknown"] += 1
             if path.startswith("/dashboard/"):  # a session that has ended: the guard leads to the login
-                await self._app(scope, _no_body, send)
+                fields = [one for one in scope["headers"] if one[0] not in _OF_BODY]
+                await self._app({**scope, "headers": fields}, _no_body(), send)
                 return
             challenge = [(b"www-authenticate", b'Basic realm="walle", charset="UTF-8"')]
             await _refuse(send, 401, unknown, challenge)
@@ -543,7 +548,7 @@ async def serving_on(
 ) -> AsyncIterator[None]:
     """Serve within the block on a socket that listens, which is closed at its end."""
     front.sends_files = tls is None
-    front.max_connections = _connections_that_fit(front.limits.connections)
+    front.max_connections = _connections_that_fit(front.limits.connections, front.files_each)
     front.max_newcomers = min(_NEWCOMERS, front.max_connections)
     send_at_once(listener)
     config = uvicorn.Config(
@@ -581,16 +586,16 @@ def _nothing() -> None:
     pass
 
 
-def _connections_that_fit(wanted: int) -> int:
+def _connections_that_fit(wanted: int, files_each: int) -> int:
     """Raise the number of files that this process may open as needed; return how many connections they allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = wanted + _NEWCOMERS + 2 * _SPARE_FILES
+    needed = wanted * files_each + _NEWCOMERS + 2 * _SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
-    fit = max(64, soft // 3)
+    fit = max(64, soft // 3 // files_each)
     if fit < wanted:
         _LOG.warning("HTTP: %d connections at most, since the process may open %d files (ulimit -n)", fit, soft)
     return min(wanted, fit)
@@ -609,8 +614,16 @@ def _closing(send: Send) -> Send:
     return send_and_close
 
 
-async def _no_body() -> Message:
-    return {"type": "http.disconnect"}
+def _no_body() -> Receive:
+    """Return a request's body that is empty; nothing comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
+
+    return receive
 
 
 async def _refuse(send: Send, status: int, message: str, headers: list[tuple[bytes, bytes]] | None = None) -> None:

@@ -180,7 +180,7 @@ def find_node(nodes: Sequence[Node], text: str) -> Node:
     found = [one for one in nodes if text and (one.id.startswith(text) or one.host == text)]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(f"{one.id[:12]} ({one.host})" for one in nodes)
+    known = ", ".join(f"{one.id[:12]} ({one.host})" for one in nodes) or "none"
     raise UnknownNodeError(text, f"{len(found)} nodes are meant; there are {known}")
 
 

@@ -6,6 +6,7 @@ While the gateway is started again, a request waits for up to HOLD_S, if it was 
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import socket
 import ssl
@@ -29,8 +30,8 @@ _LOG = logging.getLogger(__name__)
 
 HOLD_S = 20.0
 KEPT_BYTES = 1 << 20  # of a request's body, to send it again
-MAX_HELD = 512  # requests that wait at once, each with its body
-_CONNECTIONS = 1024
+ALL_KEPT_BYTES = 128 << 20  # of all bodies; beyond it a request is not sent again
+MAX_HELD = 512  # requests that wait at once
 _IDLE_CONNECTIONS = 64
 _IDLE_S = 2.0  # less than after what the gateway ends an idle connection
 _TIMEOUTS = {"connect": 3.0, "read": None, "write": None, "pool": 10.0}
@@ -72,11 +73,18 @@ class ReverseProxy:
     """ASGI app in front of the gateway.
 
     `find` returns the gateway's base URL, or raises GatewayAwayError; it is asked at first, and after a connection
-    failed. `tls` is for an https address. `key` marks requests (`walle.cloud.edge_mark`).
+    failed. `tls` is for an https address. `key` marks requests (`walle.cloud.edge_mark`). `connections` are as many as
+    clients can have: with fewer of them, slow clients would keep others from the gateway.
     """
 
     def __init__(
-        self, find: Callable[[], Awaitable[str]], key: bytes, clock: Clock, *, tls: ssl.SSLContext | None = None
+        self,
+        find: Callable[[], Awaitable[str]],
+        key: bytes,
+        clock: Clock,
+        *,
+        connections: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.url = ""
         self.passed = Counter[str]()  # answers by class of status
@@ -86,13 +94,15 @@ class ReverseProxy:
         self._key = key
         self._clock = clock
         self._tls = tls
+        self._connections = connections
+        self._room = _Room(ALL_KEPT_BYTES)
         self._waiting = 0
         self._pool: httpcore.AsyncConnectionPool
 
     async def __aenter__(self) -> Self:
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=self._tls,
-            max_connections=_CONNECTIONS,
+            max_connections=self._connections,
             max_keepalive_connections=_IDLE_CONNECTIONS,
             keepalive_expiry=_IDLE_S,
             socket_options=_SOCKET_OPTIONS,
@@ -112,7 +122,7 @@ class ReverseProxy:
             self.refused["invalid"] += 1
             await send_json(send, 400, {"error": "the target of a request is a path, which begins with /"})
             return
-        body = _Body(scope, receive)
+        body = _Body(scope, receive, self._room, may_keep=may_repeat(scope["method"], scope["path"]))
         passing = asyncio.ensure_future(self._pass_on(scope, body, send))
         leaving = asyncio.ensure_future(body.until_gone())
         try:
@@ -123,6 +133,7 @@ class ReverseProxy:
             passing.cancel()
             leaving.cancel()
             results = await asyncio.gather(passing, leaving, return_exceptions=True)
+            body.forget()
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, ClientGoneError):
                 raise result
@@ -133,7 +144,7 @@ class ReverseProxy:
         is_repeatable = may_repeat(method, path)
         began_s = self._clock.monotonic()
         pause_s = _FIRST_PAUSE_S
-        is_held = False
+        is_held = has_answered = False
         try:
             while True:
                 why = ""
@@ -144,6 +155,8 @@ class ReverseProxy:
                         may_wait = is_repeatable and body.is_kept and not is_stream(path)
                         if not (is_away and may_wait and self._may_wait(began_s, is_held=is_held)):
                             self.passed[f"{answer.status // 100}xx"] += 1
+                            has_answered = True
+                            body.forget()
                             await _send_back(answer, send)
                             return
                         why = "it is not ready"
@@ -155,7 +168,7 @@ class ReverseProxy:
                     why = str(error) or type(error).__name__
                     can_wait = body.is_kept
                 except _LOST as error:
-                    if body.has_answered:
+                    if has_answered:
                         _LOG.warning("the gateway's connection ended within an answer: %r", error)
                         self.refused["cut"] += 1
                         return  # the server ends the client's connection, whose answer is not whole
@@ -195,7 +208,6 @@ class ReverseProxy:
         )
         answer = await self._pool.handle_async_request(request)
         try:
-            body.has_answered = answer.status != 503
             yield answer
         finally:
             await answer.aclose()
@@ -217,18 +229,26 @@ class ReverseProxy:
         return [passed, refused, held, gauge_of("walle_edge_waiting_requests", self._waiting)]
 
 
+@dataclasses.dataclass
+class _Room:
+    """What all requests together may keep of their bodies beside what they keep now."""
+
+    free_bytes: int
+
+
 class _Body:
     """The body of a request: an asynchronous iterable of its parts, again from the beginning after `rewind`.
 
-    `is_kept` is whether that is possible still.
+    `is_kept` is whether that is possible still. Unless it `may_keep`, nothing of it is kept once it was read.
     """
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive, room: _Room, *, may_keep: bool) -> None:
         names = {name for name, _ in scope["headers"]}
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         self.is_there = b"transfer-encoding" in names or length != b"0"
         self.is_kept = True
-        self.has_answered = False
+        self._may_keep = may_keep
+        self._room = room
         self._receive = receive
         self._kept: list[bytes] = []
         self._kept_bytes = 0
@@ -239,6 +259,13 @@ class _Body:
 
     def rewind(self) -> None:
         self._position = 0
+
+    def forget(self) -> None:
+        """Keep nothing of it from now on: it will not be sent again."""
+        self.is_kept = self._may_keep = False
+        self._room.free_bytes += self._kept_bytes
+        self._kept_bytes = 0
+        self._kept.clear()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._parts()
@@ -254,15 +281,17 @@ class _Body:
             part = message.get("body", b"")
             if not message.get("more_body"):
                 self._read.set()
-            if self.is_kept and self._kept_bytes + len(part) <= KEPT_BYTES:
+            if not part:
+                continue
+            has_room = self._kept_bytes + len(part) <= KEPT_BYTES and len(part) <= self._room.free_bytes
+            if self._may_keep and has_room:
                 self._kept.append(part)
                 self._kept_bytes += len(part)
+                self._room.free_bytes -= len(part)
                 self._position += 1
             else:
-                self.is_kept = False
-                self._kept.clear()
-            if part:
-                yield part
+                self.forget()
+            yield part
 
     async def until_gone(self) -> None:
         """Return when the client disconnects after its whole request."""

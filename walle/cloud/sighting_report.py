@@ -1,8 +1,8 @@
 """Report of the devices that checked in at a push gateway, to the cloud whose table it answers from.
 
 It is for the cloud's list of devices and for betas, and may be incomplete: a device is reported when its profile is
-another one, or every REPORT_AGAIN_S, MAX_SIGHTINGS devices at a time; what is beyond that, or was sent while the cloud
-did not answer, is counted and not kept.
+another one, or every REPORT_AGAIN_S, MAX_SIGHTINGS devices at a time; what is beyond that is counted and not kept. One
+that was sent while the cloud did not answer is counted too, and reported at its next check-in.
 """
 
 import collections
@@ -61,7 +61,7 @@ class SightingReport:
     async def report(self) -> None:
         """Send what was seen since the last report."""
         seen, sessions, self._sessions = self._answerer.take_seen(), self._sessions, {}
-        batch: list[tuple[str, str]] = []
+        batch: dict[str, tuple[str, str]] = {}
         size_bytes = 0
         now_s = self._clock.monotonic()
         for device_id, profile in seen.items():
@@ -70,14 +70,15 @@ class SightingReport:
                 continue
             size_bytes += len(session) + len(profile)
             if len(batch) < MAX_SIGHTINGS and size_bytes <= _MAX_BATCH_BYTES:
-                batch.append((session.decode("latin-1"), profile.decode(errors="replace")))
+                batch[device_id] = session.decode("latin-1"), profile.decode(errors="replace")
                 self._reported[device_id] = hash(profile), now_s
             else:
                 self.lost += 1
         while len(self._reported) > _MAX_REPORTED:
             self._reported.popitem(last=False)
-        if batch:
-            await self._send(batch)
+        if batch and not await self._send([*batch.values()]):
+            for device_id in batch:
+                self._reported.pop(device_id, None)
 
     def _is_news(self, device_id: str, profile: bytes, now_s: float) -> bool:
         known = self._reported.get(device_id)
@@ -86,7 +87,8 @@ class SightingReport:
         self._reported.pop(device_id, None)
         return True
 
-    async def _send(self, batch: list[tuple[str, str]]) -> None:
+    async def _send(self, batch: list[tuple[str, str]]) -> bool:
+        """Send devices; return whether the cloud has taken note of them."""
         try:
             response = await self._http.post(
                 "/v1/push-sightings",
@@ -102,10 +104,11 @@ class SightingReport:
             if not self._error:
                 _LOG.warning("%d devices that were seen here could not be reported: %r", len(batch), error)
             self._error = f"{error or type(error).__name__}"[:300]
-            return
+            return False
         self._error = ""
         self.reported += taken
         self.refused += refused
+        return True
 
     def health(self) -> dict[str, int | bool | str]:
         """Return the counts; devices are answered whether they can be reported or not."""

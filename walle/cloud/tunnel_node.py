@@ -93,6 +93,7 @@ class TunnelNode:
             ConfigError: the cloud's folder is not there, or the quota cannot be read.
             AuthorityError: the authority's file is damaged or expired.
             IngestError: the store of uploads cannot be opened.
+            RingError: `host` and `public_port` are no address.
             OSError: the port is taken.
         """
         config, home = self._config, self._home
@@ -126,6 +127,7 @@ class TunnelNode:
             await undo.enter_async_context(self._service)
             undo.callback(self._service.server.ring.leave)  # at the end devices go to the others
             self.member = RingMember(self._name, self._host, self._public_port or self._service.port)
+            Ring(members=[self.member])  # a report of what is no address would be in the way of every server
             works: dict[str, Callable[[], Awaitable[None]]] = {
                 "renewal of the certificate": functools.partial(self._renew_daily, authority, context),
                 "revoked devices": functools.partial(self._identity.follow, self._revoke),

@@ -52,6 +52,7 @@ class TunnelServers:
         self.lost = 0  # servers that did not report any more, without leaving
         self._clock = clock
         self._settles_s = clock.monotonic()  # when a ring may be made
+        self._followed = 0  # the highest generation of a ring that a server follows
         self._servers: dict[str, _Server] = {}
         self._ended: list[TunnelState] = []
         self._ended_sent_on = 0
@@ -65,6 +66,7 @@ class TunnelServers:
         if known is not None and known.report.state.pid != report.state.pid:  # a further process
             self._forget(name)
         self._servers[name] = _Server(report, self._clock.monotonic())
+        self._followed = max(self._followed, report.generation)
         self.look()
         return self.ring if self.ring.generation else None
 
@@ -77,10 +79,11 @@ class TunnelServers:
         if now_s < self._settles_s or not (self._servers or self.ring.generation):
             return False
         members = tuple(sorted(one.report.member for one in self._servers.values() if not one.report.is_leaving))
-        if members == self.ring.members and self.ring.generation:
+        if members == self.ring.members and self.ring.generation >= max(1, self._followed):
             return False
-        # By the clock, so that a gateway on another node counts on from there.
-        self.ring = Ring(max(self.ring.generation + 1, int(self._clock.time() * 1000)), members)
+        # By the clock, so that a gateway on another node counts on from there, also where its clock is behind.
+        before = max(self.ring.generation, self._followed)
+        self.ring = Ring(max(before + 1, int(self._clock.time() * 1000)), members)
         return True
 
     def _forget(self, name: str) -> None:

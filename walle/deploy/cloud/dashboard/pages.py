@@ -34,7 +34,7 @@ _POLICY = {
 HEADERS = {
     "Content-Security-Policy": "; ".join(f"{key} {value}" for key, value in _POLICY.items()),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # a form's Origin is checked; no other site learns an address
+    "Referrer-Policy": "same-origin",  # the login leads back to a form's page; no other site learns an address
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
