@@ -231,7 +231,7 @@ class ReverseProxy:
 
 @dataclasses.dataclass
 class _Room:
-    """What all requests together may keep of their bodies beside what they keep now."""
+    """Bytes that all requests together may keep of their bodies, beside those that they keep now."""
 
     free_bytes: int
 
