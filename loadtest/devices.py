@@ -59,6 +59,7 @@ class LoadDevice:
         self.calls = asyncio.Lock()  # one call at a time; the last one may be under way when locust ends
         self._client: TunnelClient
         self._running: asyncio.Task[None]
+        self._has_joined = False
 
     async def join(self) -> None:
         await self._store.start()
@@ -79,6 +80,7 @@ class LoadDevice:
             backoff_max_s=1.0,
         )
         self._running = asyncio.create_task(self._client.run())
+        self._has_joined = True
 
     async def upload(self, size_bytes: int, count: int = 1) -> None:
         """Put `count` features durably, and return once the cloud has acknowledged all."""
@@ -116,10 +118,11 @@ class LoadDevice:
     async def finish(self) -> dict[str, int]:
         """Return the counts once everything that was put is acknowledged and the device is closed."""
         async with asyncio.timeout(_DRAIN_S), self.calls:
-            await self._store.flush()
-            await self._client.drained()
-            await self._client.close()
-            await self._running
+            if self._has_joined:
+                await self._store.flush()
+                await self._client.drained()
+                await self._client.close()
+                await self._running
             await self._store.close()
         return {"made": self.made, "answered": self.answered}
 

@@ -55,11 +55,10 @@ async def _kill_an_edge(cloud: ActorCloud) -> None:
 
         async def is_back() -> bool:
             nonlocal checked_in
-            # On a new connection each: one that the killed process had ends with it
-            answer = await http.post("/v1/checkin", headers={**device, "Connection": "close"})
-            assert answer.status_code == 204, answer.text
-            checked_in += 1
             try:
+                answer = await http.post("/v1/checkin", headers={**device, "Connection": "close"})
+                assert answer.status_code == 204, answer.text
+                checked_in += 1
                 now = await edges()
             except httpx.TransportError:  # its connection was the killed one's
                 return False

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,8 @@ def test_the_tutorial_runs_as_written(tmp_path: Path) -> None:
     assert tour.returncode == 0, (tour.stderr, printed)
     cloud, device = json.loads(tour.stdout)  # at Ctrl-C
     assert cloud == 0, printed
-    assert device in (130, 0), printed  # 0: on a busy machine its photos may end before
+    # On a busy machine its photos may end before (0), or the signal comes while Python ends.
+    assert device in (130, 0, -signal.SIGINT), printed
     assert "passed: faces, 4 runs, 0 failures" in printed["terminal-1.txt"]
     assert printed["terminal-1.txt"].count("1 faces") == 4
     assert "faces-v1-1 full" in printed["terminal-4.txt"]

@@ -17,6 +17,7 @@ from walle.actors.process import KEEPER, actor_names, end, find
 from walle.actors.processes import record_of
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
+from walle.cloud.config import parse_labels
 from walle.cloud.node_plan import (
     ID_CHARS,
     Action,
@@ -26,6 +27,7 @@ from walle.cloud.node_plan import (
     Leave,
     Move,
     Node,
+    NodeKind,
     Plan,
     Process,
     Replace,
@@ -97,8 +99,8 @@ class NodeKeeper:
             raise DrainRefusedError(f"node {found.host or found.id} {what}; see --shared-folder and --detach")
 
         def with_it(plan: Plan) -> Plan:
-            if not any(one.id != found.id and one.id not in plan.drained for one in nodes):
-                what = "is the last one that is not drained; add another"
+            if not any(one.id not in {found.id, *plan.drained} and self._may_serve(one) for one in nodes):
+                what = "is the last one for services that is not drained; add another"
                 raise DrainRefusedError(f"node {found.host or found.id} {what}")
             return dataclasses.replace(plan, drained={**plan.drained, found.id: Drained(found.host, over_s)})
 
@@ -182,8 +184,10 @@ class NodeKeeper:
 
     async def _step(self) -> bool:
         """Do what the plan says is next; return whether there was anything."""
-        _, processes = await asyncio.to_thread(self._read)
+        nodes, processes = await asyncio.to_thread(self._read)
         actions = in_turn(self._plan, self._rules, processes)
+        if all(one.id in self._plan.drained for one in nodes if self._may_serve(one)):
+            actions = [one for one in actions if not isinstance(one, Move)]  # they would come back to where they are
         if not actions:
             done = self._plan.restarting
             if done and not self._plan.left(processes):
@@ -201,6 +205,9 @@ class NodeKeeper:
             await self._do(actions[0])
         self._fault = ""
         return True
+
+    def _may_serve(self, node: Node) -> bool:
+        return NodeKind("", 1, parse_labels(self._config.service_labels)).belongs_on(node)
 
     async def _do(self, action: Action) -> None:
         _LOG.info("%s", action)

@@ -23,7 +23,7 @@ def beside_driver() -> dict[str, Any]:
 
 
 def of_services(config: CloudConfig, avoid: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the options of actors that may run on any node with their labels, but on none of those to `avoid`.
+    """Return the options of actors that may run on any node with their labels; on those to `avoid` if no other is left.
 
     Raises:
         ConfigError: as `parse_labels`.
@@ -34,7 +34,8 @@ def of_services(config: CloudConfig, avoid: Iterable[str] = ()) -> dict[str, Any
 def of_replicas(config: CloudConfig, scheduler_node: str, *, avoid: Iterable[str] = ()) -> dict[str, Any]:
     """Return the options of replica processes: spread over the nodes that have the resources and labels of each.
 
-    Where tasks read features that are in the cloud's folder, on the scheduler's node.
+    On those to `avoid` if no other is left. Where tasks read features that are in the cloud's folder, on the
+    scheduler's node.
 
     Raises:
         ConfigError: as `parse_resources` and `parse_labels`.
@@ -50,11 +51,14 @@ def of_replicas(config: CloudConfig, scheduler_node: str, *, avoid: Iterable[str
 
 
 def _selector(labels: Mapping[str, str], avoid: Iterable[str]) -> dict[str, Any]:
-    """Return the option of Ray that says which nodes are suitable."""
-    found = dict(labels)
+    """Return the options of Ray that say which nodes are suitable.
+
+    Options of an actor are for its life, and a node that it should avoid now may be the only one that is left later.
+    """
     if nodes := ",".join(sorted(avoid)):
-        found["ray.io/node-id"] = f"!in({nodes})"
-    return {"label_selector": found} if found else {}
+        suitable = {**labels, "ray.io/node-id": f"!in({nodes})"}
+        return {"label_selector": suitable, "fallback_strategy": [{"label_selector": dict(labels)}]}
+    return {"label_selector": dict(labels)} if labels else {}
 
 
 def cloud_name(config: CloudConfig) -> str:

@@ -231,7 +231,7 @@ class ReverseProxy:
 
 @dataclasses.dataclass
 class _Room:
-    """Room that is left for the bodies that all requests together keep."""
+    """Bytes that all requests together may keep of their bodies, beside those that they keep now."""
 
     free_bytes: int
 

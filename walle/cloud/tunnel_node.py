@@ -127,7 +127,7 @@ class TunnelNode:
             await undo.enter_async_context(self._service)
             undo.callback(self._service.server.ring.leave)  # at the end devices go to the others
             self.member = RingMember(self._name, self._host, self._public_port or self._service.port)
-            Ring(members=[self.member])  # a report without a valid address would be in the way of all servers
+            Ring(members=[self.member])  # a report of another text than an address would be in the way of every server
             works: dict[str, Callable[[], Awaitable[None]]] = {
                 "renewal of the certificate": functools.partial(self._renew_daily, authority, context),
                 "revoked devices": functools.partial(self._identity.follow, self._revoke),
