@@ -117,7 +117,7 @@ async def test_a_full_cloud_refuses_at_once_and_the_task_goes_on(tmp_path: Path)
 @pytest.mark.vm_host
 @pytest.mark.asyncio
 async def test_a_cloud_that_is_away_is_an_error_that_a_task_catches(tmp_path: Path) -> None:
-    config = AUTO + "[limits]\ndeadline_ms = 400\n"
+    config = AUTO + "[limits]\ndeadline_ms = 1500\n"
     async with shop_cloud(tmp_path, outlived=True) as shop, shop.device(tmp_path / "d0") as device:
         await shop.push("v1", main=main(), config=config)
         await shop.release("v1", beta=["d0"])
