@@ -36,7 +36,8 @@ from walle.protocol import (
 )
 
 SECRET = b'{"faces": ["who is in the gallery"]}'
-CONFIG = TASK_CONFIG + '[output]\ndestination = "app"\n'  # what the test reads is not uploaded
+_LIMITS = "[limits]\ndeadline_ms = 5000\n"  # beside other tests a run may wait for a core
+CONFIG = TASK_CONFIG + _LIMITS + '[output]\ndestination = "app"\n'  # what the test reads is not uploaded
 OPTIONAL = CONFIG + '[[exclusive]]\nname = "gallery.json"\nrequired = false\nmax_bytes = 2000\n'
 REQUIRED = CONFIG + '[[exclusive]]\nname = "gallery.json"\n'
 MAIN = """\
