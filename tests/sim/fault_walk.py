@@ -213,8 +213,6 @@ class Walk:
         """Return how many uploads the devices produced, how many the cloud has, and how many of those twice."""
         from walle import plain
 
-        for device in self.devices:
-            device.tunnel.reconnect()  # a pause after attempts that failed is up to a minute
         await asyncio.gather(*(device.settled() for device in self.devices))
         produced = sum([(await device.summary()).produced for device in self.devices])
         uploads = await self.cloud.place.peer("gateway").uploads("shop/count", 0, 1_000_000)
