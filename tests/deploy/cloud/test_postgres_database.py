@@ -49,9 +49,10 @@ async def test_writes_wait_for_a_server_that_is_killed_and_starts_again(own_serv
     async with PostgresDatabase(own_server.dsn(), retry_s=120) as database:
         journal = PostgresJournal(database)
         drawn: list[int] = []
+        was_killed = asyncio.Event()
 
         async def draw() -> None:
-            while len(drawn) < 100:
+            while not was_killed.is_set():
                 drawn.append(await journal.draw("serial"))
 
         writers = [asyncio.create_task(draw()) for _ in range(3)]
@@ -61,6 +62,7 @@ async def test_writes_wait_for_a_server_that_is_killed_and_starts_again(own_serv
                 await asyncio.wait(writers, timeout=0.01)
             own_server.kill()
             await asyncio.to_thread(own_server.start_again)
+        was_killed.set()
         await asyncio.gather(*writers)
         assert sorted(drawn) == list(range(1, len(drawn) + 1))
 
