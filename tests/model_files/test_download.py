@@ -201,29 +201,27 @@ def test_a_silent_server_is_left(folder: ModelFolder, client: httpx.Client, monk
 
 
 def test_a_server_that_trickles_is_left(folder: ModelFolder, client: httpx.Client) -> None:
-    taken, is_over = threading.Semaphore(0), threading.Event()
+    readers: list[threading.Semaphore] = []  # one for each transfer
 
     def trickle(request: http.server.BaseHTTPRequestHandler) -> None:
+        taken = threading.Semaphore(0)
+        readers.append(taken)
         request.send_response(200)
         request.end_headers()
-        while taken.acquire(timeout=30) and not is_over.is_set():  # so that each byte is a read of its own
+        for _ in range(2):
+            assert taken.acquire(timeout=30)  # so that each byte is a read of its own
             request.wfile.write(b"x")
             request.wfile.flush()
 
     seconds = itertools.count(0, 20)
-    with serving(trickle) as server:
-        try:
-            with pytest.raises(ModelFetchError, match=r"too slowly \(2 bytes in 40 s\)"):
-                get(
-                    entry(server.address),
-                    folder,
-                    client,
-                    monotonic=lambda: next(seconds),
-                    on_progress=lambda _: taken.release(),
-                )
-        finally:
-            is_over.set()
-            taken.release()
+    with serving(trickle) as server, pytest.raises(ModelFetchError, match=r"too slowly \(2 bytes in 40 s\)"):
+        get(
+            entry(server.address),
+            folder,
+            client,
+            monotonic=lambda: next(seconds),
+            on_progress=lambda _: readers[-1].release(),
+        )
 
 
 def test_offline_says_what_to_do(folder: ModelFolder, client: httpx.Client) -> None:
