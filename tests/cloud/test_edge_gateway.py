@@ -15,13 +15,21 @@ import httpx
 import pytest
 
 from tests.sim.device_session import session_headers
-from tests.sim.git_host import address, git
+from tests.sim.git_host import address, git, served
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, shop_cloud, until
+from walle.clock import SystemClock
 from walle.cloud import CloudConfig
 from walle.cloud.edge_gateway import EdgeGateway, edge_gateway
 from walle.cloud.edge_mark import EdgeMark
 from walle.cloud.http_limits import HttpLimits
-from walle.cloud.reverse_proxy import GatewayAwayError, _Body, _Room
+from walle.cloud.reverse_proxy import (
+    _MAX_ANSWERED_PAUSE_S,
+    HOLD_S,
+    GatewayAwayError,
+    ReverseProxy,
+    _Body,
+    _Room,
+)
 from walle.cloud.shared_listener import free_port
 from walle.deploy.cloud.access import ANY_SCENARIO
 from walle.deploy.cloud.routes import REPEATABLE_POSTS, ROUTES, RouteTable, may_repeat
@@ -335,6 +343,54 @@ async def test_requests_wait_while_the_gateway_is_started_again(tmp_path: Path) 
             return (await http.get("/healthz")).status_code == 200 and not edge.health().get("why")
 
         await until(follows)
+
+
+class _NotedPauses(SystemClock):
+    """Time passes by pauses alone, which are noted and take none."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return sum(self.pauses)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("asked", "answers"), [(b"3", 503), (b"1", 503), (b"25", 503), (b"3", 200)])
+async def test_a_gateway_that_answers_503_is_asked_again_when_it_said_and_less_and_less(
+    asked: bytes, answers: int
+) -> None:
+    requests = 0
+
+    async def gateway(scope, receive, send):  # type: ignore[no-untyped-def]
+        nonlocal requests
+        requests += 1
+        status = answers if requests > 2 else 503
+        await send({"type": "http.response.start", "status": status, "headers": [(b"retry-after", asked)]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    clock = _NotedPauses()
+    with served(gateway) as url:
+
+        async def find() -> str:
+            return url
+
+        async with ReverseProxy(find, b"key", clock, connections=4) as proxy:
+            transport = httpx.ASGITransport(app=proxy)
+            async with httpx.AsyncClient(transport=transport, base_url="http://edge") as http:
+                answer = await http.get("/v1/releases")
+    assert (answer.status_code, answer.headers["retry-after"]) == (answers, asked.decode())
+    assert requests == len(clock.pauses) + 1
+    assert all(pause >= int(asked) for pause in clock.pauses)
+    assert sum(clock.pauses) <= HOLD_S + _MAX_ANSWERED_PAUSE_S
+    if answers == 200:
+        assert requests == 3
+    else:
+        assert requests <= 1 + HOLD_S / int(asked)
+        assert (requests == 1) == (int(asked) > HOLD_S)
 
 
 @pytest.mark.asyncio

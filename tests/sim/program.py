@@ -2,15 +2,27 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 _ROOT = Path(__file__).parents[2]
 _COMMAND = [sys.executable, "-c", "from walle.cli import main; main()"]
+# As systemd does for a .socket unit: the sockets are file descriptors from 3 on.
+_ACTIVATED = """\
+import os, sys
+given = [os.dup(int(one)) for one in sys.argv[1].split(",")]
+given = [os.dup2(one, 100 + number) for number, one in enumerate(given)]
+for number, one in enumerate(given):
+    os.dup2(one, 3 + number)
+os.closerange(3 + len(given), 200)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(given))}
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 LIMIT_S = 30.0
 
 
@@ -28,14 +40,20 @@ def walle(*arguments: str, **environment: str) -> Any:
 
 
 class Program:
-    """A `walle` command at work, and the lines of JSON that it has printed."""
+    """A `walle` command at work, and the lines of JSON that it has printed.
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
+    `sockets` are handed over to it as by a service manager.
+    """
+
+    def __init__(self, *arguments: str, sockets: Sequence[socket.socket] = (), **environment: str) -> None:
+        given = [one.fileno() for one in sockets]
+        activated = [sys.executable, "-c", _ACTIVATED, ",".join(map(str, given))] if given else []
         self.process = subprocess.Popen(
-            [*_COMMAND, *arguments],
+            [*activated, *_COMMAND, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_environment(environment),
+            pass_fds=given,
         )
         self.lines: list[dict[str, Any]] = []
         self.errors = ""
@@ -88,8 +106,8 @@ class Programs:
     def __init__(self) -> None:
         self._started: list[Program] = []
 
-    def __call__(self, *arguments: str, **environment: str) -> Program:
-        self._started.append(Program(*arguments, **environment))
+    def __call__(self, *arguments: str, sockets: Sequence[socket.socket] = (), **environment: str) -> Program:
+        self._started.append(Program(*arguments, sockets=sockets, **environment))
         return self._started[-1]
 
     def __enter__(self) -> Self:

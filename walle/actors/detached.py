@@ -8,10 +8,16 @@ from walle.actors.layout import SERVICES
 from walle.actors.node import NodeLostError, ask
 from walle.actors.placement import cloud_name
 from walle.actors.process import KEEPER, actor_names, end, find
+from walle.actors.service import Place
 from walle.actors.wiring import close_ray, start_ray
 from walle.cloud import CloudConfig, GatewayAddress
 from walle.cloud.node_plan import parse_member
-from walle.cloud.shared_folder import read_cloud_id
+from walle.cloud.shared_folder import NOTES, read_cloud_id
+from walle.errors import ConfigError
+
+
+class NotRunningError(ConfigError):
+    """A cloud that is to be ended, and does not run."""
 
 
 async def running(config: CloudConfig) -> GatewayAddress | None:
@@ -26,15 +32,26 @@ async def running(config: CloudConfig) -> GatewayAddress | None:
 async def stop(folder: Path, address: str) -> list[str]:
     """End every actor of the cloud of this folder on the cluster at `address`, and return their names.
 
+    What they told each other on disk is removed.
+
     Raises:
         ConfigError: the cluster cannot be joined.
+        NotRunningError: it has no actor of this cloud.
     """
-    config = CloudConfig(folder=folder, shared_folder=bool(read_cloud_id(folder)))
+    cloud_id = read_cloud_id(folder)
+    config = CloudConfig(folder=folder, shared_folder=bool(cloud_id))
     await asyncio.to_thread(start_ray, address)
     try:
-        return await _end_all(f"walle-{cloud_name(config)}")
+        ended = await _end_all(f"walle-{cloud_name(config)}")
     finally:
         close_ray()
+    if not ended:
+        raise NotRunningError(
+            f"{folder}: no cloud of this folder runs on the cluster at {address!r}; walle cloud up starts it"
+        )
+    if cloud_id:
+        await asyncio.to_thread(Place(f"walle-{cloud_id}", str(folder / NOTES), cloud_id).remove_notes)
+    return ended
 
 
 async def _end_all(namespace: str) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 
+import walle
 from walle.cloud import CloudConfig
 from walle.errors import DeployError
 
@@ -157,6 +158,11 @@ class NodeActor:
     async def call(self, method: str, *args: Any) -> Any:
         """Return what `method` of the node gives."""
         return await getattr(self._node, method)(*args)
+
+    @returns_errors
+    async def version(self) -> str:
+        """Return the version of walle that this process runs."""
+        return walle.__version__
 
     @returns_errors
     async def ray_node(self) -> str:

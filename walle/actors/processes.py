@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import ray
 
-from walle.actors.node import NodeLostError
+from walle.actors.node import NodeLostError, ask
 from walle.actors.process import actor_names, find
 from walle.cloud.status import NodeState, ProcessState
 from walle.durable_file import write_file
@@ -19,6 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 _STATES = {"ALIVE": "running", "DEAD": "gone"}
 _DETAIL_CHARS = 200
+_ASK_S = 2.0  # for a version
 
 
 def note_process(folder: Path, name: str) -> None:
@@ -42,7 +44,19 @@ class ClusterProcesses:
         self._sockets = sockets
 
     async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
-        return await asyncio.to_thread(self._read)
+        nodes, processes = await asyncio.to_thread(self._read)
+        return nodes, list(await asyncio.gather(*(self._with_version(one) for one in processes)))
+
+    async def _with_version(self, process: ProcessState) -> ProcessState:
+        """Return a process with its version of walle, if it runs and answers."""
+        if process.state != _STATES["ALIVE"]:
+            return process
+        try:
+            async with asyncio.timeout(_ASK_S):
+                actor = await asyncio.to_thread(find, process.name, self._namespace)
+                return dataclasses.replace(process, version=await ask(actor, "version"))
+        except (NodeLostError, TimeoutError, AttributeError):  # the last: of a version without this method
+            return process
 
     def _read(self) -> tuple[list[NodeState], list[ProcessState]]:
         nodes = [

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import logging
 import os
+import shutil
 import tempfile
 import warnings
 from pathlib import Path
@@ -58,6 +59,15 @@ class Place:
         if folder.stat().st_uid != os.getuid() or folder.is_symlink():
             raise ConfigError(f"{folder} belongs to another user; remove it")
         return folder
+
+    def leave_node(self) -> None:
+        """Remove that folder, unless others have something there."""
+        with contextlib.suppress(OSError):
+            self.node_folder.rmdir()
+
+    def remove_notes(self) -> None:
+        """Remove the folder of sockets and notes, when the cloud has ended."""
+        shutil.rmtree(self.sockets, ignore_errors=True)
 
     @property
     def lost_file(self) -> Path:
@@ -163,3 +173,4 @@ class ServiceActor(NodeActor):
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
         await self._undo.aclose()
+        await asyncio.to_thread(self._place.leave_node)

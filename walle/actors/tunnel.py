@@ -15,6 +15,7 @@ from walle.cloud import CloudConfig
 from walle.cloud.malloc import map_tls_buffers
 from walle.cloud.tunnel_node import TunnelNode
 from walle.durable_file import write_file
+from walle.errors import ConfigError
 from walle.pipeline.tunnel.ring import RingMember
 
 HOST_LABEL = "walle-tunnel-host"
@@ -32,6 +33,7 @@ class TunnelActor(ServiceActor):
         context = ray.get_runtime_context()
         node_id, name = str(context.get_node_id()), str(context.get_actor_name())
         labels = await asyncio.to_thread(_labels, node_id)
+        check_label(labels, self._config.tunnel_servers, node_id)
         bind, host = _hosts(self._config.host, str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
         note = self._place.node_folder / f"{name}.port"
         port = self._config.tunnel_server_port or (await asyncio.to_thread(_noted, note) if self.is_successor() else 0)
@@ -66,6 +68,20 @@ class TunnelActor(ServiceActor):
         """Send the devices to the other servers within `over_s` seconds; return once all have left."""
         await self._until(self._is_open, "drain")
         await self._node.drain(over_s)
+
+
+def check_label(labels: Mapping[str, str], servers: int, node: str) -> None:
+    """Check that a node with the label PORT_LABEL has one tunnel server: all of them would tell devices that port.
+
+    Raises:
+        ConfigError: it has more.
+    """
+    if servers > 1 and PORT_LABEL in labels:
+        raise ConfigError(
+            f"node {node[:12]} has the label {PORT_LABEL}={labels[PORT_LABEL]}, a port at which devices reach one"
+            f" tunnel server, and {servers} are to run there (--tunnel-servers): start its Ray without the label, or"
+            " give --tunnel-servers 1"
+        )
 
 
 def _labels(node_id: str) -> Mapping[str, str]:

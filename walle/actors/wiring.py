@@ -152,8 +152,10 @@ class ActorCloud:
             config = dataclasses.replace(config, http_port=free_port(config.host, config.http_port))
         async with contextlib.AsyncExitStack() as undo:
             place = await asyncio.to_thread(_place, config)
-            if not config.shared_folder:
-                undo.callback(shutil.rmtree, place.sockets, ignore_errors=True)
+            if (
+                not config.shared_folder
+            ):  # else another cloud of this folder, which keeps this one from starting, has some
+                undo.callback(place.remove_notes)
             lifetime = {"lifetime": "detached"} if is_detached else {}
             options = {**service_options(config, place), **lifetime}
             nodes = {name: spawn(kind, config, place, name=name, **options) for name, kind in SERVICES.items()}
@@ -196,8 +198,7 @@ class ActorCloud:
     async def close(self) -> None:
         """Close the nodes, the gateway first, and end their processes."""
         async with contextlib.AsyncExitStack() as undo:
-            if not self.place.cloud_id:
-                undo.callback(shutil.rmtree, self.place.sockets, ignore_errors=True)
+            undo.callback(self.place.remove_notes)
             undo.push_async_callback(self.replicas.close)
             undo.push_async_callback(_end_in_turn, self.place, self.nodes)
             if KEEPER in self.nodes:

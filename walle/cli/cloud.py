@@ -27,6 +27,7 @@ from walle.errors import ConfigError
 
 if TYPE_CHECKING:
     from walle.cloud import CloudConfig, CloudHome, GatewayAddress
+    from walle.cloud.inherited_sockets import InheritedSockets
 
 type _Running = tuple["CloudHome", "GatewayAddress", Callable[[], Coroutine[Any, Any, object]]]
 """The folder, the address, and `lost()`, which returns when another cloud may have this one's lease."""
@@ -60,11 +61,12 @@ def up(
     gateways: Annotated[
         int,
         typer.Option(
-            help="With --ray: edge gateways on each node, which share the port of HTTP; 0: the gateway alone.",
-            min=0,
+            help="With --ray: edge gateways on each node, which share the port of HTTP; 0: the gateway alone;"
+            " -1: 1 with --shared-folder, else 0.",
+            min=-1,
             max=64,
         ),
-    ] = 0,
+    ] = -1,
     gateway_port: Annotated[
         int,
         typer.Option(
@@ -261,6 +263,8 @@ def up(
     With --ray each part is a process of its own; one that dies is started again and continues where it was.
     What a device needs to join is written to FOLDER/join.json, for its owner only.
     """
+    if gateways < 0:  # check-ins go on while the gateway is moved to another node, or started again
+        gateways = 1 if shared_folder else 0
     if address and not ray:
         raise typer.BadParameter("names a Ray cluster; add --ray", param_hint="--address")
     if inference_resource and not ray:
@@ -306,6 +310,14 @@ def up(
     if not names and _is_unspecified(host):
         raise typer.BadParameter(
             f"with --host {host}, say what devices call this host, such as --name cloud.example", param_hint="--name"
+        )
+    from walle.cloud.inherited_sockets import InheritedSocketError, InheritedSockets
+
+    sockets = InheritedSockets.take(os.environ, host, http_port=http_port, tunnel_port=tunnel_port)
+    if sockets and (ray or tunnel_processes > 1):
+        raise InheritedSocketError(
+            "sockets were handed over (LISTEN_FDS), on which other processes would have to listen with"
+            f" {'--ray' if ray else '--tunnel-processes'}: leave that out, or stop the .socket unit"
         )
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with only_one(folder, is_standby=_is_in_database(folder, database)):
@@ -400,7 +412,7 @@ def up(
             if detach:
                 event_loop.run(_detach(cloud_of, address, as_json=as_json))
             else:
-                event_loop.run(_serve(cloud_of, ray=ray, ray_address=address, as_json=as_json))
+                event_loop.run(_serve(cloud_of, sockets, ray=ray, ray_address=address, as_json=as_json))
         except asyncio.CancelledError:  # a signal before it was up, or a second one
             raise typer.Exit(130) from None
 
@@ -440,9 +452,11 @@ def _is_in_database(folder: Path, database: str) -> bool:
     return bool(database or read_database(folder))
 
 
-async def _serve(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> None:
+async def _serve(
+    config: "CloudConfig", sockets: "InheritedSockets", *, ray: bool, ray_address: str, as_json: bool
+) -> None:
     """Run the cloud until it is told to stop. One whose lease another cloud took is a standby from then on."""
-    while await _serve_once(config, ray=ray, ray_address=ray_address, as_json=as_json):
+    while await _serve_once(config, sockets, ray=ray, ray_address=ray_address, as_json=as_json):
         if as_json:
             emit_line({"standby": True})
         else:
@@ -465,7 +479,10 @@ async def _detach(config: "CloudConfig", ray_address: str, *, as_json: bool) -> 
         _on_signals(starting.cancel)
         if found := await running(config):
             said = {"running": True, "url": found.url, "tunnel": f"{found.tunnel_host}:{found.tunnel_port}"}
-            emit(said, as_json=as_json, text=f"the cloud of this folder runs already: {found.url}")
+            if as_json:
+                emit_line(said)
+            else:
+                emit(said, as_json=False, text=f"the cloud of this folder runs already: {found.url}")
             return
         with working("starting the cloud", as_json=as_json):
             cloud = await ActorCloud.start(config, is_detached=True)
@@ -477,7 +494,9 @@ async def _detach(config: "CloudConfig", ray_address: str, *, as_json: bool) -> 
         close_ray()
 
 
-async def _serve_once(config: "CloudConfig", *, ray: bool, ray_address: str, as_json: bool) -> bool:
+async def _serve_once(
+    config: "CloudConfig", sockets: "InheritedSockets", *, ray: bool, ray_address: str, as_json: bool
+) -> bool:
     """Run the cloud until it is told to stop, or has lost its lease; return whether it has lost it."""
     from walle.cloud.isolation import probe_layers
     from walle.cloud.malloc import keep_what_is_loaded
@@ -486,7 +505,7 @@ async def _serve_once(config: "CloudConfig", *, ray: bool, ray_address: str, as_
     assert starting is not None
     _on_signals(starting.cancel)
     stopping = asyncio.Event()
-    running = _ray_cloud(config, ray_address) if ray else _cloud(config)
+    running = _ray_cloud(config, ray_address) if ray else _cloud(config, sockets)
     async with contextlib.AsyncExitStack() as undo:
         with working("starting the cloud", as_json=as_json):
             try:
@@ -528,10 +547,10 @@ def _on_signals(action: Callable[[], object]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _cloud(config: "CloudConfig") -> AsyncIterator[_Running]:
+async def _cloud(config: "CloudConfig", sockets: "InheritedSockets") -> AsyncIterator[_Running]:
     from walle.cloud import Cloud
 
-    async with Cloud(config) as cloud:
+    async with Cloud(config, sockets) as cloud:
         yield cloud.home, cloud.address, cloud.lost
 
 

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+from rich.markup import escape
+
 from walle.cli.credentials import TokenOption, UrlOption, ca_of
 from walle.cli.output import JsonFlag, emit, emit_rows
 from walle.deploy.status_client import StatusClient
@@ -31,6 +33,7 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
             "state": one["state"],
             "node": one["node"][:12],
             "pid": one["pid"] or "",
+            "version": one.get("version", ""),  # an older cloud has none
             "up": _duration(one["up_s"]),
             "restarts": "" if one["restarts"] is None else one["restarts"],
             "address": one.get("address", ""),
@@ -39,6 +42,8 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
         for one in found["processes"]
     ]
     emit_rows(rows, as_json=False)
+    if len(found.get("versions", [])) > 1:
+        emit(found, as_json=False, text=_mixed(found["processes"]))
     nodes = [
         {
             "node": one["id"][:12],
@@ -72,6 +77,15 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
     emit_rows(
         [{f"lag: {name}": "unknown" if value is None else value for name, value in found["lag"].items()}], as_json=False
     )
+
+
+def _mixed(processes: list[dict[str, Any]]) -> str:
+    """Return a line that says which processes run which version of walle."""
+    names: dict[str, list[str]] = {}
+    for one in processes:
+        names.setdefault(one["version"] or "unknown", []).append(one["name"])
+    shown = "; ".join(f"{version}: {', '.join(names[version])}" for version in sorted(names))
+    return f"[yellow]versions of walle differ[/] ({escape(shown)}): walle cloud restart makes them one"
 
 
 def _duration(seconds: float) -> str:

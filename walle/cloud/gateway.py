@@ -28,6 +28,7 @@ from walle.cloud.http_server import HttpFront, serving, url_of
 from walle.cloud.https import CertificateFiles
 from walle.cloud.identity.routes import identity_router
 from walle.cloud.identity.watch import IdentityWatch
+from walle.cloud.inherited_sockets import InheritedSockets
 from walle.cloud.isolation import compiler
 from walle.cloud.losses_watch import LossesWatch
 from walle.cloud.node_routes import node_router
@@ -170,10 +171,11 @@ class GatewayNode:
         *,
         processes: Processes | None = None,
         keeper: KeeperPeer | None = None,
+        sockets: InheritedSockets | None = None,
     ) -> GatewayAddress:
         """Serve, and return where. `processes` are those that /v1/cloud shows, this one if it is None.
 
-        `keeper` looks after the nodes of the cloud, None where nobody does.
+        `keeper` looks after the nodes of the cloud, None where nobody does. `sockets` take the place of the ports.
 
         Raises:
             ConfigError: the exporter of traces cannot be made, the business app or HTTP's certificate cannot be loaded,
@@ -188,6 +190,7 @@ class GatewayNode:
             raise ConfigError("tunnel servers take the place of tunnel processes: give one of the two")
         await asyncio.to_thread(check_git)
         self._inference = inference
+        sockets = sockets or InheritedSockets()
         if config.traces and self._tracer is None:
             tracer = self._tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
             self._answerer.on_directives = tracer.answered
@@ -208,7 +211,7 @@ class GatewayNode:
             quota = DeviceQuota.parse(config.device_quota)
             uploads: UploadStore = open_uploads(location, clock=self._clock, device_quota=quota)
             self._uploads = await undo.enter_async_context(uploads)
-            self._tunnel = self._make_tunnel(authority, inference)
+            self._tunnel = self._make_tunnel(authority, inference, sockets)
             await self._revoke(self._identity.revocations)
             await undo.enter_async_context(self._tunnel)
             self._retention = Retention(self._uploads, rules)
@@ -293,7 +296,7 @@ class GatewayNode:
             check_routes(app.routes, table)
             context = await self._http_context(authority, undo)
             port = config.gateway_port if config.gateways else config.http_port
-            url = await undo.enter_async_context(serving(front, config.host, port, tls=context))
+            url = await undo.enter_async_context(serving(front, config.host, port, tls=context, inherited=sockets.http))
             undo.callback(self._feed.close)
             self._undo = undo.pop_all()
         public_url = (
@@ -313,7 +316,9 @@ class GatewayNode:
         await undo.enter_async_context(in_background("renewal of HTTP's certificate", follow, self._clock))
         return files.context
 
-    def _make_tunnel(self, authority: Authority, inference: InferencePeer) -> TunnelService | TunnelProcesses:
+    def _make_tunnel(
+        self, authority: Authority, inference: InferencePeer, sockets: InheritedSockets
+    ) -> TunnelService | TunnelProcesses:
         config = self._config
         drain_to = DrainTarget.parse(config.drain_to, config.drain_s)
         if config.tunnel_processes == 1:
@@ -324,6 +329,7 @@ class GatewayNode:
                 dictionaries=stored_dictionary(self._home.files),
                 host=config.host,
                 port=config.tunnel_port,
+                sock=sockets.tunnel,
                 on_stored=self._note_batch,
                 drain_to=drain_to,
                 clock=self._clock,

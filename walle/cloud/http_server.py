@@ -54,6 +54,7 @@ _NEWCOMERS = 1024  # that were accepted and have not begun
 _LARGE_BYTES = 64 << 10  # of a body
 _RETRY_S = 0.2  # after the process ran out of file descriptors
 _SWEEP_S = 0.5
+_LOOK_S = 0.01  # whether the last request is answered
 _FAREWELL_S = 3.0  # for requests under way when the gateway closes
 _SPARE_FILES = 512  # file descriptors for all but HTTP
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -97,6 +98,7 @@ class HttpFront:
         self.refused = Counter[str]()
         self.sends_files = False  # by the kernel; not with TLS
         self.stop_accepting: Callable[[], None] = _nothing  # connections under way go on
+        self.newcomers: Callable[[], int] = int  # how many were accepted and have not begun
         self.config: uvicorn.Config
         self.state: ServerState
         self._app = app
@@ -260,6 +262,17 @@ class HttpFront:
             began_s = perf_counter()
             gc.collect()  # 10 to 90 ms, by what is alive: not again before others had ten times as long
             self._collect_from_s = perf_counter() + 10 * (perf_counter() - began_s)
+
+    async def finish(self) -> None:
+        """Return once all that were accepted are served, or after 3 s; each answer is the last of its connection."""
+        self.is_draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                while self._is_busy():  # noqa: ASYNC110 - each connection has a phase, and no event of it
+                    await asyncio.sleep(_LOOK_S)
+
+    def _is_busy(self) -> bool:
+        return bool(self.newcomers()) or any(one.phase is not Phase.IDLE for one in self._connections)
 
     def close_unused(self) -> None:
         """End connections that have sent nothing; uvicorn ends the others."""
@@ -435,6 +448,7 @@ class _Acceptor:
             lambda accepted, host: front.begin(accepted, host, connect, is_tls=is_tls),
             front.refused,
         )
+        front.newcomers = lambda: self._newcomers.count
         listener.setblocking(False)
         front.loop.add_reader(listener, self._accept)
 
@@ -525,16 +539,31 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(front: HttpFront, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+async def serving(
+    front: HttpFront,
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    inherited: socket.socket | None = None,
+) -> AsyncIterator[str]:
     """Serve within the block; give the base URL.
+
+    An `inherited` socket takes the place of host and port. Others have it too, so that connections wait in its queue
+    for whoever serves next: those that were accepted here are served before the end.
 
     Raises:
         OSError: the port is taken.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listener = inherited or socket.create_server((host, port), family=family, backlog=_BACKLOG)
     async with serving_on(front, listener, tls=tls):
-        yield url_of(host, listener.getsockname()[1], is_tls=tls is not None)
+        try:
+            yield url_of(host, listener.getsockname()[1], is_tls=tls is not None)
+        finally:
+            if inherited is not None:
+                front.stop_accepting()
+                await front.finish()
 
 
 def url_of(host: str, port: int, *, is_tls: bool) -> str:

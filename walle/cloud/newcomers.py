@@ -29,6 +29,11 @@ class Newcomers:
         self._queues: dict[str, deque[tuple[socket.socket, str]]] = {}  # by address
         self._count = 0
 
+    @property
+    def count(self) -> int:
+        """The number of connections that have not begun."""
+        return self._count
+
     def add(self, accepted: socket.socket, host: str, address: str) -> None:
         """Begin a connection soon, and never within this call."""
         queue = self._queues.get(address)

@@ -9,6 +9,7 @@ from walle.cloud.gateway import GatewayAddress, GatewayNode
 from walle.cloud.home import CloudHome
 from walle.cloud.identity.node import IdentityNode
 from walle.cloud.inference import InferenceNode
+from walle.cloud.inherited_sockets import InheritedSockets
 from walle.cloud.monitor import MonitorNode
 from walle.cloud.release import ReleaseNode
 
@@ -16,12 +17,15 @@ from walle.cloud.release import ReleaseNode
 class Cloud:
     """A cloud that runs within `async with Cloud(config) as cloud`; `cloud.address` is where it listens.
 
+    `sockets`, if any, take the place of the ports.
+
     Raises, from entering:
         ConfigError, OSError: as `GatewayNode.start`.
     """
 
-    def __init__(self, config: CloudConfig) -> None:
+    def __init__(self, config: CloudConfig, sockets: InheritedSockets | None = None) -> None:
         self.config = config
+        self._sockets = sockets
         self.home = CloudHome(config.folder, database=config.database)
         self.gateway = GatewayNode(config)
         self.inference = InferenceNode(config)
@@ -43,7 +47,9 @@ class Cloud:
             self.releases = await self._release_node.start(self.gateway, self.monitor)
             self.monitor.on_verdict = self.releases.verdict
             await self.inference.start(self.releases)
-            self.address = await self.gateway.start(self.releases, self.monitor, self.inference, self.identities)
+            self.address = await self.gateway.start(
+                self.releases, self.monitor, self.inference, self.identities, sockets=self._sockets
+            )
             self._undo = undo.pop_all()
         return self
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import random
 import socket
 import ssl
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import Any, Self
 import httpcore
 from prometheus_client.core import Metric
 
+from walle.backoff import Backoff, retry_after_s
 from walle.clock import Clock
 from walle.cloud.edge_mark import EDGE_HEADER, EdgeMark
 from walle.cloud.followed_answers import send_json
@@ -36,8 +38,10 @@ _IDLE_CONNECTIONS = 64
 _IDLE_S = 2.0  # less than after what the gateway ends an idle connection
 _TIMEOUTS = {"connect": 3.0, "read": None, "write": None, "pool": 10.0}
 _FIRST_PAUSE_S = 0.05
-_MAX_PAUSE_S = 0.5
+_MAX_PAUSE_S = 0.5  # until the next look for a gateway that cannot be reached
+_MAX_ANSWERED_PAUSE_S = 4.0  # beyond what a gateway asked for that answered 503
 _RETRY = ((b"retry-after", b"2"),)
+_RANDOM = random.Random()
 _HOP_BY_HOP = frozenset(  # RFC 9110 §7.6.1
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization"),
@@ -143,23 +147,27 @@ class ReverseProxy:
         headers = _onward_headers(scope, self._key)
         is_repeatable = may_repeat(method, path)
         began_s = self._clock.monotonic()
-        pause_s = _FIRST_PAUSE_S
+        unreached = Backoff(_RANDOM, first_s=_FIRST_PAUSE_S, most_s=_MAX_PAUSE_S)
+        answered = Backoff(_RANDOM, first_s=_FIRST_PAUSE_S, most_s=_MAX_ANSWERED_PAUSE_S)
         is_held = has_answered = False
         try:
             while True:
                 why = ""
                 can_wait = body.is_kept
+                asked_s = 0.0
                 try:
                     async with self._answer(scope, headers, body) as answer:
-                        is_away = answer.status == 503 and _has(answer.headers, b"retry-after")
+                        asked = _first(answer.headers, b"retry-after") if answer.status == 503 else None
                         may_wait = is_repeatable and body.is_kept and not is_stream(path)
-                        if not (is_away and may_wait and self._may_wait(began_s, is_held=is_held)):
+                        asked_s = retry_after_s(asked, self._clock.time())
+                        if asked is None or not (may_wait and self._may_wait(began_s, asked_s, is_held=is_held)):
                             self.passed[f"{answer.status // 100}xx"] += 1
                             has_answered = True
                             body.forget()
                             await _send_back(answer, send)
                             return
                         why = "it is not ready"
+                        pause_s = answered.failed(asked_s)
                 except httpcore.LocalProtocolError as error:
                     self.refused["invalid"] += 1
                     await send_json(send, 400, {"error": f"this is not a request that can be passed on: {error}"})
@@ -167,6 +175,7 @@ class ReverseProxy:
                 except (*_NOT_SENT, GatewayAwayError) as error:
                     why = str(error) or type(error).__name__
                     can_wait = body.is_kept
+                    pause_s = unreached.failed()
                 except _LOST as error:
                     if has_answered:
                         _LOG.warning("the gateway's connection ended within an answer: %r", error)
@@ -174,7 +183,8 @@ class ReverseProxy:
                         return  # the server ends the client's connection, whose answer is not whole
                     why = str(error) or type(error).__name__
                     can_wait = is_repeatable and body.is_kept
-                if not can_wait or not self._may_wait(began_s, is_held=is_held):
+                    pause_s = unreached.failed()
+                if not can_wait or not self._may_wait(began_s, asked_s, is_held=is_held):
                     self.refused["away"] += 1
                     what = f"the cloud's gateway does not answer now ({why}); ask again"
                     await send_json(send, 503, {"error": what, "type": "GatewayAwayError"}, _RETRY)
@@ -184,15 +194,15 @@ class ReverseProxy:
                     self.held += 1
                     self._waiting += 1
                 await self._clock.sleep(pause_s)
-                pause_s = min(2 * pause_s, _MAX_PAUSE_S)
                 body.rewind()
                 with contextlib.suppress(GatewayAwayError):
                     await self.find()
         finally:
             self._waiting -= is_held
 
-    def _may_wait(self, began_s: float, *, is_held: bool) -> bool:
-        return self._clock.monotonic() - began_s < HOLD_S and (is_held or self._waiting < MAX_HELD)
+    def _may_wait(self, began_s: float, asked_s: float, *, is_held: bool) -> bool:
+        is_in_time = self._clock.monotonic() - began_s + asked_s < HOLD_S
+        return is_in_time and (is_held or self._waiting < MAX_HELD)
 
     @contextlib.asynccontextmanager
     async def _answer(self, scope: Scope, headers: list[Field], body: "_Body") -> AsyncIterator[httpcore.Response]:
@@ -318,8 +328,9 @@ def _onward_headers(scope: Scope, key: bytes) -> list[Field]:
     return headers
 
 
-def _has(headers: list[Field], name: bytes) -> bool:
-    return any(one.lower() == name for one, _ in headers)
+def _first(headers: list[Field], name: bytes) -> str | None:
+    """Return the value of the first header with this name, None without."""
+    return next((value.decode("latin-1") for one, value in headers if one.lower() == name), None)
 
 
 async def _send_back(answer: httpcore.Response, send: Send) -> None:

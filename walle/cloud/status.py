@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Header
 
+import walle
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import ReleasesPeer
 from walle.cloud.state import lease_states
@@ -36,7 +37,8 @@ class ProcessState:
     """A process of the cloud. `state` is `running`, `starting` or `gone`; `last_end` says why the one before it ended.
 
     `restarts` is None where nobody counts them; `address` is where an edge gateway has its own
-    /metrics; a process without a node has `node` and `pid` empty and 0.
+    /metrics; a process without a node has `node` and `pid` empty and 0. `version` is that of walle, empty while the
+    process does not answer.
     """
 
     name: str
@@ -47,6 +49,7 @@ class ProcessState:
     restarts: int | None = None
     last_end: str = ""
     address: str = ""
+    version: str = ""
 
 
 class Processes(Protocol):
@@ -64,7 +67,9 @@ class OneProcess:
     async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
         host = socket.gethostname()
         up_s = time.monotonic() - self._began_s
-        return [NodeState(id=host, host=host)], [ProcessState(name="cloud", node=host, pid=os.getpid(), up_s=up_s)]
+        return [NodeState(id=host, host=host)], [
+            ProcessState(name="cloud", node=host, pid=os.getpid(), up_s=up_s, version=walle.__version__)
+        ]
 
 
 class CloudStatus:
@@ -93,6 +98,7 @@ class CloudStatus:
         return {
             "nodes": [dataclasses.asdict(one) for one in nodes],
             "processes": shown,
+            "versions": sorted({one.version for one in processes if one.version}),
             "tunnel_servers": self._tunnel_servers(),
             "leases": leases,
             "lag": lag,
@@ -124,9 +130,9 @@ def status_router(status: Callable[[], CloudStatus | None], access: Identifier) 
     async def cloud(authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Show the cloud's nodes and processes, who holds its leases, and its lag; this needs `reader` on `*`.
 
-        `lag`: journalled `effects` of releases that have not run, `generations` of the release table that this gateway
-        does not serve yet, and `uploads` that are not stored, with the age in seconds of the oldest. A part that does
-        not answer now is null.
+        `versions` of walle are more than one while the cloud takes another one. `lag`: journalled `effects` of releases
+        that have not run, `generations` of the release table that this gateway does not serve yet, and `uploads` that
+        are not stored, with the age in seconds of the oldest. A part that does not answer now is null.
         """
         check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
         found = status()

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self, get_origin
@@ -121,7 +122,7 @@ class DeviceConnection:
 class TunnelService:
     """A tunnel server whose uploads go to a store, within `async with`. The store is the caller's, and open.
 
-    At the end devices are sent to `drain_to`. `name` is the server's in a ring.
+    At the end devices are sent to `drain_to`. `name` is the server's in a ring. `sock`: as for `TunnelServer`.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class TunnelService:
         host: str,
         port: int,
         reuse_port: bool = False,
+        sock: socket.socket | None = None,
         on_stored: Callable[[list[Received]], Awaitable[None]] | None = None,
         drain_to: DrainTarget | None = None,
         name: str = "",
@@ -149,6 +151,7 @@ class TunnelService:
             host=host,
             port=port,
             reuse_port=reuse_port,
+            sock=sock,
             name=name,
         )
         self.pump = PumpSupervisor(self.server, store, consumer=on_stored, clock=self._clock)
