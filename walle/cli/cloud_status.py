@@ -39,17 +39,21 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
         for one in found["processes"]
     ]
     emit_rows(rows, as_json=False)
+    plan = found.get("plan") or {"drained": {}, "remaining": 0, "doing": "", "fault": ""}  # an older cloud has none
     nodes = [
         {
             "node": one["id"][:12],
             "host": one["host"],
             "alive": "yes" if one["is_alive"] else "no",
+            "drained": _drained(plan["drained"].get(one["id"])),
             "resources": ", ".join(f"{name}={amount:g}" for name, amount in sorted(one["resources"].items())),
             "labels": ", ".join(f"{name}={value}" for name, value in sorted(one["labels"].items())),
         }
         for one in found["nodes"]
     ]
     emit_rows(nodes, as_json=False)
+    if plan["remaining"] or plan["fault"]:
+        emit_rows([{"to do": plan["remaining"], "doing": plan["doing"], "hindered by": plan["fault"]}], as_json=False)
     servers = [
         {
             "tunnel server": one["name"],
@@ -72,6 +76,13 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
     emit_rows(
         [{f"lag: {name}": "unknown" if value is None else value for name, value in found["lag"].items()}], as_json=False
     )
+
+
+def _drained(node: dict[str, Any] | None) -> str:
+    """Return what a drained node still has, "yes" if nothing; empty for a node that is not drained."""
+    if node is None:
+        return ""
+    return f"yes, but for {', '.join(node['left'])}" if node["left"] else "yes"
 
 
 def _duration(seconds: float) -> str:
