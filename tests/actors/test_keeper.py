@@ -1,4 +1,4 @@
-"""The keeper of a cloud's nodes: orders that come at the same moment."""
+"""The keeper of a cloud's nodes: orders that come at the same moment, and nodes that cannot be supplied."""
 
 import asyncio
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from walle.actors import keeper as keeper_module
 from walle.actors.keeper import NodeKeeper
+from walle.actors.members import member_kinds
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
 from walle.cloud.node_plan import DrainRefusedError, Node, Plan, Process
@@ -31,3 +32,46 @@ async def test_orders_at_the_same_moment_are_all_kept_and_one_node_is_left(
     assert set(plan.restarting) == set(processes)
     await asyncio.gather(*(keeper.undrain(node_id) for node_id in plan.drained))
     assert not Plan.load(tmp_path).drained
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_cannot_have_its_processes_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    all_others = asyncio.Event()
+
+    async def start(_: NodeKeeper, kind: str, node: str, name: str) -> None:
+        if node == _NODES[0].id:
+            await all_others.wait()  # as long as an edge whose port is taken, or that Ray cannot place
+            raise OSError(f"{name}: address already in use")
+        started.append(f"{kind} {node[0]}")
+        if len(started) == 4:
+            all_others.set()
+
+    monkeypatch.setattr(NodeKeeper, "_read", lambda _: (_NODES, []))
+    monkeypatch.setattr(NodeKeeper, "_start_member", start)
+    config = CloudConfig(folder=tmp_path, gateways=2)
+    keeper = NodeKeeper(config, Place("ns", str(tmp_path)), member_kinds(config), "")
+    try:
+        await asyncio.wait_for(keeper.start(), 30.0)
+        assert sorted(started) == ["edge b", "edge b", "edge c", "edge c"]
+        assert "address already in use" in (await keeper.progress())["fault"]
+    finally:
+        await keeper.close()
+
+
+@pytest.mark.asyncio
+async def test_a_keeper_does_not_start_where_no_node_can_have_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(_: NodeKeeper, kind: str, node: str, name: str) -> None:
+        raise OSError(f"{name}: address already in use")
+
+    monkeypatch.setattr(NodeKeeper, "_read", lambda _: (_NODES, []))
+    monkeypatch.setattr(NodeKeeper, "_start_member", start)
+    config = CloudConfig(folder=tmp_path, gateways=2)
+    keeper = NodeKeeper(config, Place("ns", str(tmp_path)), member_kinds(config), "")
+    with pytest.raises(OSError, match=f"edge-{'a' * 8}-0: address already in use"):
+        await asyncio.wait_for(keeper.start(), 30.0)
+    await keeper.close()

@@ -1,7 +1,9 @@
 """State of a running cloud, in one process; tests/system/test_actors.py has one of several."""
 
+import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -9,7 +11,8 @@ from typer.testing import CliRunner
 from tests.sim.shop_cloud import shop_cloud
 from walle.cli import app
 from walle.cloud.home import CloudHome
-from walle.cloud.status import CloudStatus, OneProcess
+from walle.cloud.status import CloudStatus, NodeState, OneProcess, ProcessState
+from walle.deploy.status_client import StatusClient
 from walle.errors import DeployError
 
 
@@ -54,6 +57,47 @@ async def test_the_rest_is_shown_without_the_release_service(tmp_path: Path) -> 
     found = await status.read()
     assert found["lag"] == {"effects": None, "generations": None, "uploads": 3, "uploads_s": 1.5}
     assert found["leases"] == []
+    assert found["plan"] is None
+
+
+class Keeper:
+    """A keeper of nodes that waits for room on a node."""
+
+    async def progress(self) -> dict[str, Any]:
+        drained = {"a" * 56: {"host": "one", "left": ["gateway"]}}
+        fault = f"node {'b' * 12} lacks processes: no room"
+        return {"drained": drained, "restarting": [], "remaining": 1, "doing": "move gateway", "fault": fault}
+
+
+class TwoNodes:
+    async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
+        nodes = [NodeState(id="a" * 56, host="one"), NodeState(id="b" * 56, host="two")]
+        return nodes, [ProcessState(name="gateway", node="a" * 56, pid=7)]
+
+
+@pytest.mark.asyncio
+async def test_drained_nodes_and_what_hinders_their_processes_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = CloudHome(tmp_path / "cloud")
+    home.prepare()
+    tunnel = {"queued": 0, "lag_s": 0.0}
+    keeper: Any = Keeper()
+    releases: Any = LostReleases()
+    status = CloudStatus(home, TwoNodes(), releases, lambda: tunnel, lambda: 4, keeper=keeper)
+    found = await status.read()
+    assert found["plan"]["drained"] == {"a" * 56: {"host": "one", "left": ["gateway"]}}
+
+    async def answer(_: StatusClient) -> dict[str, Any]:
+        return found
+
+    monkeypatch.setattr(StatusClient, "status", answer)
+    shown = await asyncio.to_thread(
+        CliRunner(env={"COLUMNS": "200"}).invoke, app, ["cloud", "status", "--url", "http://127.0.0.1:1"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "yes, but for gateway" in shown.output
+    assert f"node {'b' * 12} lacks processes: no room" in shown.output
 
 
 def test_the_command_asks_for_an_address() -> None:

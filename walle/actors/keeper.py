@@ -47,6 +47,8 @@ _LOOK_S = 1.0
 _READY_S = 60.0  # until a process that was started again continues
 _LEAVE_MORE_S = 15.0  # beyond the seconds over which the devices leave
 _RESTART_OVER_S = 1.0
+_PLAN = "plan"
+_GONE = "gone"  # processes of nodes that are gone
 
 
 class NodeKeeper:
@@ -64,7 +66,8 @@ class NodeKeeper:
         self._home_node = home_node
         self._plan = Plan()
         self._doing = ""
-        self._fault = ""
+        self._faults: dict[str, str] = {}  # by node, and _PLAN; each until it is over
+        self._supplying: dict[str, asyncio.Task[Exception | None]] = {}  # by node, or _GONE
         self._changing = asyncio.Lock()
         self._changed = asyncio.Event()
         self._undo = contextlib.AsyncExitStack()
@@ -73,10 +76,14 @@ class NodeKeeper:
         """Give each node what belongs on it, and look after them from then on.
 
         Raises:
-            ConfigError: the plan is damaged; and what a process raised that cannot start.
+            ConfigError: the plan is damaged; and what a process raised, if none can start on any node.
         """
         self._plan = await asyncio.to_thread(Plan.load, self._config.folder)
         await self._supply()
+        self._undo.push_async_callback(self._end_supply)
+        errors = await asyncio.gather(*self._supplying.values())
+        if errors and (first := errors[0]) and all(errors):
+            raise first
         for name, work in (("supply", self._keep_supplied), ("plan", self._follow_plan)):
             task = asyncio.create_task(work(), name=f"keeper of nodes: {name}")
             self._undo.push_async_callback(functools.partial(_cancel, task))
@@ -141,7 +148,7 @@ class NodeKeeper:
     async def progress(self) -> dict[str, Any]:
         """Return what is left of the plan; see `walle.cloud.node_plan.progress`."""
         _, processes = await asyncio.to_thread(self._read)
-        return progress(self._plan, self._rules, processes, self._doing, self._fault)
+        return progress(self._plan, self._rules, processes, self._doing, "; ".join(self._faults.values()))
 
     async def _change(self, change: Callable[[Plan], Plan]) -> None:
         """Change the plan as it is when those before have been kept: two orders at once are both done."""
@@ -156,8 +163,8 @@ class NodeKeeper:
             await asyncio.sleep(_LOOK_S)
             try:
                 await self._supply()
-            except Exception as error:  # noqa: BLE001 - Ray's, or of a process; the next look may go well
-                self._note_fault("the nodes are not supplied", error)
+            except Exception as error:  # noqa: BLE001 - Ray's; the next look may go well
+                self._note_fault(_GONE, "the nodes cannot be read", error)
 
     async def _follow_plan(self) -> None:
         while True:
@@ -169,18 +176,43 @@ class NodeKeeper:
                 while await self._step():
                     pass
             except Exception as error:  # noqa: BLE001 - Ray's, or of a process; it is tried again
-                self._note_fault("the plan cannot go on", error)
+                self._note_fault(_PLAN, "the plan cannot go on", error)
             finally:
                 self._doing = ""
 
-    def _note_fault(self, what: str, error: Exception) -> None:
-        self._fault = f"{what}: {error}"
-        _LOG.warning("%s; trying again", self._fault, exc_info=not isinstance(error, WalleError))
+    def _note_fault(self, of: str, what: str, error: Exception) -> None:
+        fault = f"{what}: {error}"
+        if self._faults.get(of) != fault:  # said once, not each second
+            _LOG.warning("%s; trying again", fault, exc_info=not isinstance(error, WalleError))
+        self._faults[of] = fault
 
     async def _supply(self) -> None:
+        """Begin what is urgent, each node by itself: one that cannot have its processes keeps no other waiting."""
         nodes, processes = await asyncio.to_thread(self._read)
+        turns: dict[str, list[Start | Forget]] = {}
         for action in urgent(self._plan, nodes, self._rules, processes):
-            await self._do(action)
+            turns.setdefault(action.node if isinstance(action, Start) else _GONE, []).append(action)
+        for node in self._faults.keys() - turns.keys() - {_PLAN}:
+            del self._faults[node]
+        for node, actions in turns.items():
+            if node not in self._supplying:
+                self._supplying[node] = asyncio.create_task(self._supply_node(node, actions), name=f"supply {node}")
+
+    async def _supply_node(self, node: str, actions: Sequence[Start | Forget]) -> Exception | None:
+        """Do the actions for a node; return the error of the first that failed."""
+        try:
+            for action in actions:
+                await self._do(action)
+        except Exception as error:  # noqa: BLE001 - Ray's, or of a process; the next look may go well
+            self._note_fault(node, f"node {node[:12]} lacks processes", error)
+            return error
+        else:
+            return None
+        finally:
+            del self._supplying[node]
+
+    async def _end_supply(self) -> None:
+        await asyncio.gather(*(_cancel(task) for task in list(self._supplying.values())))
 
     async def _step(self) -> bool:
         """Do what the plan says is next; return whether there was anything."""
@@ -203,7 +235,7 @@ class NodeKeeper:
             await asyncio.gather(*(self._do(one) for one in leaving))
         else:
             await self._do(actions[0])
-        self._fault = ""
+        self._faults.pop(_PLAN, None)
         return True
 
     def _may_serve(self, node: Node) -> bool:
@@ -295,6 +327,6 @@ def _nodes() -> list[Node]:
     ]
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

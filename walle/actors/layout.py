@@ -25,10 +25,14 @@ SERVICES: dict[str, type[ServiceActor]] = {
 _REPLICA = "inference-"
 
 
-def service_options(config: CloudConfig, place: Place, *, avoid: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the options of one of SERVICES: on any node with the folder, or beside this process, where that is."""
-    options = of_services(config, avoid) if place.cloud_id else beside_driver()
-    return {**options, "max_restarts": -1, "namespace": place.namespace}
+def service_options(config: CloudConfig, place: Place, name: str, *, avoid: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options of one of SERVICES, or of the keeper, which takes no resources.
+
+    On any node with the folder, or beside this process, where that is.
+    """
+    resources = config.service_resources if name in SERVICES else ()
+    options = of_services(config, resources, avoid=avoid) if place.cloud_id else beside_driver(resources)
+    return {**options, "name": name, "max_restarts": -1, "namespace": place.namespace}
 
 
 async def spawn_again(config: CloudConfig, place: Place, name: str, *, avoid: Iterable[str]) -> Any:
@@ -42,10 +46,10 @@ async def spawn_again(config: CloudConfig, place: Place, name: str, *, avoid: It
     if name == KEEPER:
         from walle.actors.nodes import NodesActor  # it moves the others by this function
 
-        options = {**service_options(config, place, avoid=avoid), "name": name, "lifetime": "detached"}
+        options = {**service_options(config, place, name, avoid=avoid), "lifetime": "detached"}
         return await spawn_in_place(NodesActor, config, dataclasses.replace(place, is_successor=True), "", **options)
     if name in SERVICES:
-        options = {**service_options(config, place, avoid=avoid), "name": name, "lifetime": "detached"}
+        options = {**service_options(config, place, name, avoid=avoid), "lifetime": "detached"}
         return await spawn_in_place(SERVICES[name], config, dataclasses.replace(place, is_successor=True), **options)
     arguments, placed = replica(config, int(name.removeprefix(_REPLICA)), Path(place.sockets), "", avoid=avoid)
     options = {**placed, "name": name, "namespace": place.namespace, "lifetime": "detached"}

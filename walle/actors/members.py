@@ -7,6 +7,7 @@ from typing import Any
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from walle.actors.edge import EdgeActor
+from walle.actors.placement import taking
 from walle.actors.process import spawn_in_place
 from walle.actors.service import Place, ServiceActor
 from walle.actors.tunnel import TunnelActor
@@ -19,10 +20,10 @@ from walle.cloud.node_plan import NodeKind
 class MemberKind:
     """A kind of actor of which `count` run on each live node with the `labels` that is not drained.
 
-    `actor(config, place, *arguments)` makes one. Its `start` is awaited before the next is started. Its method
-    `address()` says where it serves, and `drain(over_s)` returns once nothing depends on it any more; then its process
-    ends. When the cloud is restarted, another is started beside it first: they have different names, and share the
-    node's folder (`Place.node_folder`), where one may take its predecessor's sockets over.
+    `actor(config, place, *arguments)` makes one, with the `options` of Ray. Its `start` is awaited before the next is
+    started. Its method `address()` says where it serves, and `drain(over_s)` returns once nothing depends on it any
+    more; then its process ends. When the cloud is restarted, another is started beside it first: they have different
+    names, and share the node's folder (`Place.node_folder`), where one may take its predecessor's sockets over.
     """
 
     name: str
@@ -30,6 +31,7 @@ class MemberKind:
     count: int
     arguments: tuple[Any, ...] = ()
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def rule(self) -> NodeKind:
@@ -47,6 +49,7 @@ class MemberKind:
             namespace=place.namespace,
             lifetime="detached",
             max_restarts=-1,
+            **self.options,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),
         )
 
@@ -55,8 +58,12 @@ def member_kinds(config: CloudConfig) -> tuple[MemberKind, ...]:
     """Return the kinds that a cloud has on its nodes."""
     kinds = []
     if config.gateways:
-        kinds.append(MemberKind("edge", EdgeActor, config.gateways, labels=parse_labels(config.gateway_labels)))
+        labels = parse_labels(config.gateway_labels)
+        kinds.append(
+            MemberKind("edge", EdgeActor, config.gateways, labels=labels, options=taking(config.gateway_resources))
+        )
     if config.tunnel_servers:
         labels = parse_labels(config.tunnel_server_labels)
-        kinds.append(MemberKind("tunnel", TunnelActor, config.tunnel_servers, labels=labels))
+        options = taking(config.tunnel_server_resources)
+        kinds.append(MemberKind("tunnel", TunnelActor, config.tunnel_servers, labels=labels, options=options))
     return tuple(kinds)

@@ -16,19 +16,35 @@ _LEAST_CPU = 0.001  # reserves no core: Ray places by turns what needs something
 _OPTIONS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
-def beside_driver() -> dict[str, Any]:
-    """Return the options of actors that keep the cloud's folder: on this process's node, where that is."""
+def beside_driver(resources: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options of actors that keep the cloud's folder: on this process's node, where that is.
+
+    Raises:
+        ConfigError: as `parse_resources`.
+    """
     node = ray.get_runtime_context().get_node_id()
-    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=False)}
+    return {**taking(resources), "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=False)}
 
 
-def of_services(config: CloudConfig, avoid: Iterable[str] = ()) -> dict[str, Any]:
+def taking(resources: Iterable[str], *, least_cpu: float = 0.0) -> dict[str, Any]:
+    """Return the options of actors that take these resources of a node each, such as CPU=1; `least_cpu` if no CPU.
+
+    Raises:
+        ConfigError: as `parse_resources`.
+    """
+    amounts = parse_resources(resources)
+    options: dict[str, Any] = {"num_cpus": least_cpu}
+    options |= {option: amounts.pop(name) for name, option in _OPTIONS.items() if name in amounts}
+    return {**options, "resources": amounts} if amounts else options
+
+
+def of_services(config: CloudConfig, resources: Iterable[str] = (), *, avoid: Iterable[str] = ()) -> dict[str, Any]:
     """Return the options of actors that may run on any node with their labels; on those to `avoid` if no other is left.
 
     Raises:
-        ConfigError: as `parse_labels`.
+        ConfigError: as `parse_labels` and `parse_resources`.
     """
-    return {"num_cpus": 0, **_selector(parse_labels(config.service_labels), avoid)}
+    return {**taking(resources), **_selector(parse_labels(config.service_labels), avoid)}
 
 
 def of_replicas(config: CloudConfig, scheduler_node: str, *, avoid: Iterable[str] = ()) -> dict[str, Any]:
@@ -40,10 +56,8 @@ def of_replicas(config: CloudConfig, scheduler_node: str, *, avoid: Iterable[str
     Raises:
         ConfigError: as `parse_resources` and `parse_labels`.
     """
-    resources = parse_resources(config.inference_resources)
-    options: dict[str, Any] = {"num_cpus": _LEAST_CPU, "max_restarts": -1, "scheduling_strategy": "SPREAD"}
-    options |= {option: resources.pop(name) for name, option in _OPTIONS.items() if name in resources}
-    options["resources"] = resources
+    options = taking(config.inference_resources, least_cpu=_LEAST_CPU)
+    options |= {"max_restarts": -1, "scheduling_strategy": "SPREAD"}
     options |= _selector(parse_labels(config.inference_labels), avoid)
     if config.features and not config.uploads:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=scheduler_node, soft=False)

@@ -8,7 +8,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ from walle.errors import ConfigError
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 1.0  # whether a lease is lost
+_PLACED_S = 30.0
 _OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
 _PARENT_CHARS = 20  # a socket's path has at most 107
 _own_folders: list[str] = []  # of a Ray that runs in this process
@@ -157,17 +158,22 @@ class ActorCloud:
             ):  # else another cloud of this folder, which keeps this one from starting, has some
                 undo.callback(place.remove_notes)
             lifetime = {"lifetime": "detached"} if is_detached else {}
-            options = {**service_options(config, place), **lifetime}
-            nodes = {name: spawn(kind, config, place, name=name, **options) for name, kind in SERVICES.items()}
+            nodes = {
+                name: spawn(kind, config, place, **service_options(config, place, name), **lifetime)
+                for name, kind in SERVICES.items()
+            }
             keeps_nodes = keeps_nodes or is_detached or bool(member_kinds(config))
             if keeps_nodes:
                 home_node = "" if is_detached and config.shared_folder else ray.get_runtime_context().get_node_id()
-                keeper = spawn(NodesActor, config, place, home_node, name=KEEPER, **options)
+                options = service_options(config, place, KEEPER)
+                keeper = spawn(NodesActor, config, place, home_node, **options, **lifetime)
                 nodes = {**nodes, KEEPER: keeper}
             replicas_undo = await undo.enter_async_context(contextlib.AsyncExitStack())
             undo.push_async_callback(_end_in_turn, place, nodes)
-            for name in ("identities", "monitor", "releases"):
-                await ask(nodes[name], "start")
+            async with _waiting_for(config.service_resources):
+                for name in ("identities", "monitor", "releases"):
+                    await ask(nodes[name], "start")
+                await ask(nodes["gateway"], "ray_node")  # it is placed
             scheduler_node = "" if config.shared_folder else await ask(nodes["gateway"], "ray_node")
             names = {"namespace": place.namespace, **lifetime}
             replicas = Replicas(config, Path(place.sockets), scheduler_node, names)
@@ -267,6 +273,20 @@ class Fleet:
         actor = self.actors[number] = spawn(DeviceActor, self._groups[number], *self._play)
         await ask(actor, "start")
         self.replaced += 1
+
+
+@contextlib.asynccontextmanager
+async def _waiting_for(resources: Sequence[str]) -> AsyncIterator[None]:
+    """Say within the block what is waited for, if Ray cannot place actors that take these resources."""
+
+    def say() -> None:
+        _LOG.warning("services wait for nodes of Ray that have %s to give", ", ".join(resources) or "room")
+
+    timer = asyncio.get_running_loop().call_later(_PLACED_S, say)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _place(config: CloudConfig) -> Place:

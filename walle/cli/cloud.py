@@ -77,6 +77,10 @@ def up(
         list[str] | None,
         typer.Option(help="With --gateways: label of the nodes that have them, NAME=VALUE; once for each."),
     ] = None,
+    gateway_resource: Annotated[
+        list[str] | None,
+        typer.Option(help="With --gateways: resource of its node that each takes, NAME=AMOUNT; once for each."),
+    ] = None,
     plain_http: Annotated[
         bool, typer.Option("--plain-http", help="HTTP without TLS: on this machine only, or behind a proxy.")
     ] = False,
@@ -109,6 +113,10 @@ def up(
     tunnel_server_label: Annotated[
         list[str] | None,
         typer.Option(help="Label of Ray's nodes that get tunnel servers, NAME=VALUE; once for each."),
+    ] = None,
+    tunnel_server_resource: Annotated[
+        list[str] | None,
+        typer.Option(help="Resource of its node that each tunnel server takes, NAME=AMOUNT; once for each."),
     ] = None,
     drain_to: Annotated[
         str,
@@ -218,6 +226,13 @@ def up(
         list[str] | None,
         typer.Option(help="With --shared-folder: label that a node must have for services, NAME=VALUE; once for each."),
     ] = None,
+    service_resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --ray: resource of a node that each service takes, such as CPU=1; once for each."
+            " The services are gateway, releases, monitor and identities."
+        ),
+    ] = None,
     detach: Annotated[
         bool,
         typer.Option(
@@ -269,15 +284,18 @@ def up(
         raise typer.BadParameter("names a Ray cluster; add --ray", param_hint="--address")
     if inference_resource and not ray:
         raise typer.BadParameter("places Ray actors; add --ray", param_hint="--inference-resource")
+    if service_resource and not ray:
+        raise typer.BadParameter("places Ray actors; add --ray", param_hint="--service-resource")
     if inference_label and not ray:
         raise typer.BadParameter("places Ray actors; add --ray", param_hint="--inference-label")
     if inference_processes > 1 and not ray:
         raise typer.BadParameter("more than one are Ray actors; add --ray", param_hint="--inference-processes")
     if gateways and not ray:
         raise typer.BadParameter("are Ray actors; add --ray", param_hint="--gateways")
-    if (gateway_label or gateway_port) and not gateways:
+    if (gateway_label or gateway_resource or gateway_port) and not gateways:
         what = "is about edge gateways; add --gateways 1 or more"
-        raise typer.BadParameter(what, param_hint="--gateway-label" if gateway_label else "--gateway-port")
+        flag = "--gateway-label" if gateway_label else "--gateway-resource" if gateway_resource else "--gateway-port"
+        raise typer.BadParameter(what, param_hint=flag)
     if tunnel_servers and not ray:
         raise typer.BadParameter("are Ray actors; add --ray", param_hint="--tunnel-servers")
     if tunnel_servers and tunnel_processes > 1:
@@ -286,10 +304,9 @@ def up(
         raise typer.BadParameter("are on several nodes; add --shared-folder", param_hint="--tunnel-servers")
     if tunnel_servers > 1 and tunnel_server_port:
         raise typer.BadParameter("is for one server on each node", param_hint="--tunnel-server-port")
-    if (tunnel_server_port or tunnel_server_label) and not tunnel_servers:
-        raise typer.BadParameter(
-            "is for tunnel servers; add --tunnel-servers", param_hint="--tunnel-server-port, --tunnel-server-label"
-        )
+    if (tunnel_server_port or tunnel_server_label or tunnel_server_resource) and not tunnel_servers:
+        flags = "--tunnel-server-port, --tunnel-server-label, --tunnel-server-resource"
+        raise typer.BadParameter("is for tunnel servers; add --tunnel-servers", param_hint=flags)
     for flag, given in (("--shared-folder", shared_folder), ("--detach", detach)):
         if given and not address:
             raise typer.BadParameter("is for a Ray cluster; add --ray --address", param_hint=flag)
@@ -335,7 +352,8 @@ def up(
         for rule in retain or ():
             parse_rule(rule)
         DeviceQuota.parse(device_quota)
-        parse_resources(inference_resource or ())
+        for resources in (inference_resource, service_resource, gateway_resource, tunnel_server_resource):
+            parse_resources(resources or ())
         parse_labels(inference_label or ())
         for view in features or ():
             ViewConfig.parse(view)
@@ -370,6 +388,7 @@ def up(
             gateways=gateways,
             gateway_port=gateway_port,
             gateway_labels=tuple(gateway_label or ()),
+            gateway_resources=tuple(gateway_resource or ()),
             https=not plain_http,
             tls_cert=tls_cert.resolve() if tls_cert else None,
             tls_key=tls_key.resolve() if tls_key else None,
@@ -380,6 +399,7 @@ def up(
             tunnel_servers=tunnel_servers,
             tunnel_server_port=tunnel_server_port,
             tunnel_server_labels=tuple(tunnel_server_label or ()),
+            tunnel_server_resources=tuple(tunnel_server_resource or ()),
             drain_to=drain_to,
             drain_s=drain,
             database=database,
@@ -407,6 +427,7 @@ def up(
             accel_redirect=accel_redirect,
             shared_folder=shared_folder,
             service_labels=tuple(service_label or ()),
+            service_resources=tuple(service_resource or ()),
         )
         try:
             if detach:

@@ -18,6 +18,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "on_each_node": "gateways",
         "inner_port": "gateway_port",
         "labels": "gateway_label",
+        "resources": "gateway_resource",
         "plain_http": "plain_http",
         "tls_cert": "tls_cert",
         "tls_key": "tls_key",
@@ -35,6 +36,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "servers": "tunnel_servers",
         "server_port": "tunnel_server_port",
         "server_labels": "tunnel_server_label",
+        "server_resources": "tunnel_server_resource",
         "drain": "drain",
         "drain_to": "drain_to",
     },
@@ -71,6 +73,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "cluster": {
         "shared_folder": "shared_folder",
         "service_labels": "service_label",
+        "service_resources": "service_resource",
         "detach": "detach",
     },
     "placement": {

@@ -44,17 +44,21 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
     emit_rows(rows, as_json=False)
     if len(found.get("versions", [])) > 1:
         emit(found, as_json=False, text=_mixed(found["processes"]))
+    plan = found.get("plan") or {"drained": {}, "remaining": 0, "doing": "", "fault": ""}  # an older cloud has none
     nodes = [
         {
             "node": one["id"][:12],
             "host": one["host"],
             "alive": "yes" if one["is_alive"] else "no",
+            "drained": _drained(plan["drained"].get(one["id"])),
             "resources": ", ".join(f"{name}={amount:g}" for name, amount in sorted(one["resources"].items())),
             "labels": ", ".join(f"{name}={value}" for name, value in sorted(one["labels"].items())),
         }
         for one in found["nodes"]
     ]
     emit_rows(nodes, as_json=False)
+    if plan["remaining"] or plan["fault"]:
+        emit_rows([{"to do": plan["remaining"], "doing": plan["doing"], "hindered by": plan["fault"]}], as_json=False)
     servers = [
         {
             "tunnel server": one["name"],
@@ -86,6 +90,13 @@ def _mixed(processes: list[dict[str, Any]]) -> str:
         names.setdefault(one["version"] or "unknown", []).append(one["name"])
     shown = "; ".join(f"{version}: {', '.join(names[version])}" for version in sorted(names))
     return f"[yellow]versions of walle differ[/] ({escape(shown)}): walle cloud restart makes them one"
+
+
+def _drained(node: dict[str, Any] | None) -> str:
+    """Return what a drained node still has, "yes" if nothing; empty for a node that is not drained."""
+    if node is None:
+        return ""
+    return f"yes, but for {', '.join(node['left'])}" if node["left"] else "yes"
 
 
 def _duration(seconds: float) -> str:

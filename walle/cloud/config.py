@@ -41,6 +41,8 @@ class CloudConfig:
     `shared_folder` every node of Ray sees the folder, and the cloud's services may run on each that has the
     `service_labels`. With Ray, `gateways` edge gateways on each node that has the `gateway_labels` share the port of
     HTTP, and the gateway behind them listens at `gateway_port`; with 0 of them the gateway has the port of HTTP.
+    Each service takes the `service_resources` of its node, each edge the `gateway_resources`, each tunnel server the
+    `tunnel_server_resources`.
     """
 
     folder: Path
@@ -49,6 +51,7 @@ class CloudConfig:
     gateways: int = 0
     gateway_port: int = 0
     gateway_labels: tuple[str, ...] = ()
+    gateway_resources: tuple[str, ...] = ()
     https: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -58,6 +61,7 @@ class CloudConfig:
     tunnel_servers: int = 0
     tunnel_server_port: int = 0
     tunnel_server_labels: tuple[str, ...] = ()
+    tunnel_server_resources: tuple[str, ...] = ()
     drain_to: str = ""
     drain_s: float = 1.0
     tunnel_names: tuple[str, ...] = ()  # what devices call this host, beside localhost; for the certificate
@@ -89,6 +93,7 @@ class CloudConfig:
     accel_redirect: str = ""
     shared_folder: bool = False
     service_labels: tuple[str, ...] = ()
+    service_resources: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()  # executables of other versions that compile for devices which have those
 
 

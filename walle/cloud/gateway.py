@@ -249,6 +249,7 @@ class GatewayNode:
                 tunnel.health,
                 lambda: self._answerer.table.generation,
                 self._servers.rows,
+                keeper,
             )
             parts = self._parts = {
                 "tunnel": tunnel,

@@ -12,13 +12,13 @@ from fastapi import APIRouter, Header
 
 import walle
 from walle.cloud.home import CloudHome
-from walle.cloud.peers import ReleasesPeer
+from walle.cloud.peers import KeeperPeer, ReleasesPeer
 from walle.cloud.state import lease_states
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Role
 from walle.deploy.cloud.api import check_role, identify
 from walle.errors import WalleError
 
-_ASK_S = 2.0  # for the release service: the rest is shown without it
+_ASK_S = 2.0  # for the release service, and the keeper of nodes: the rest is shown without them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,10 @@ class OneProcess:
 
 
 class CloudStatus:
-    """Reads the state of a cloud. `tunnel` returns the tunnel's health, `generation` that of the table served."""
+    """Reads the state of a cloud. `tunnel` returns the tunnel's health, `generation` that of the table served.
+
+    `keeper` looks after the nodes, None where nobody does.
+    """
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class CloudStatus:
         tunnel: Callable[[], Mapping[str, Any]],
         generation: Callable[[], int],
         tunnel_servers: Callable[[], list[dict[str, Any]]] = list,
+        keeper: KeeperPeer | None = None,
     ) -> None:
         self._home = home
         self._processes = processes
@@ -90,16 +94,20 @@ class CloudStatus:
         self._tunnel = tunnel
         self._generation = generation
         self._tunnel_servers = tunnel_servers
+        self._keeper = keeper
 
     async def read(self) -> dict[str, Any]:
         """Return the state as JSON; what cannot be read now is None."""
-        (nodes, processes), leases, lag = await asyncio.gather(self._processes.read(), self._leases(), self._lag())
+        (nodes, processes), leases, lag, plan = await asyncio.gather(
+            self._processes.read(), self._leases(), self._lag(), self._plan()
+        )
         shown = [{**dataclasses.asdict(one), "up_s": round(one.up_s, 1)} for one in processes]
         return {
             "nodes": [dataclasses.asdict(one) for one in nodes],
             "processes": shown,
             "versions": sorted({one.version for one in processes if one.version}),
             "tunnel_servers": self._tunnel_servers(),
+            "plan": plan,
             "leases": leases,
             "lag": lag,
         }
@@ -109,6 +117,15 @@ class CloudStatus:
             {"name": name, "holder": state.holder, "fence": state.fence, "left_s": round(state.left_s, 1)}
             for name, state in (await lease_states(self._home)).items()
         ]
+
+    async def _plan(self) -> dict[str, Any] | None:
+        if self._keeper is None:
+            return None
+        try:
+            async with asyncio.timeout(_ASK_S):
+                return await self._keeper.progress()
+        except (WalleError, TimeoutError):
+            return None
 
     async def _lag(self) -> dict[str, Any]:
         tunnel = self._tunnel()
@@ -132,7 +149,9 @@ def status_router(status: Callable[[], CloudStatus | None], access: Identifier) 
 
         `versions` of walle are more than one while the cloud takes another one. `lag`: journalled `effects` of releases
         that have not run, `generations` of the release table that this gateway does not serve yet, and `uploads` that
-        are not stored, with the age in seconds of the oldest. A part that does not answer now is null.
+        are not stored, with the age in seconds of the oldest. `plan`: drained nodes and what they still have, processes
+        that are still to be started again, and the `fault` that hinders it. A part that does not answer now is null, as
+        is the plan of a cloud without a keeper of nodes.
         """
         check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
         found = status()
