@@ -201,14 +201,45 @@ def test_the_unit_of_a_device(tmp_path: Path) -> None:
     assert str(options["folder"]).startswith("/var/lib/walle/")
     names = re.findall(r"^LoadCredential=([^:]*):", text, re.MULTILINE)
     assert options["join"] == f"%d/{names[0]}"
+    check_units(tmp_path, "walle-device.service", wrong=("ProtectSystem=strict", "ProtectSystm=strict"))
+
+
+def check_units(folder: Path, *names: str, wrong: tuple[str, str]) -> None:
+    """Check units by systemd's own program, which finds the wrong text of the last one too."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze here: the directives are not checked")
-    unit = tmp_path / "walle-device.service"
-    unit.write_text(text.replace(program, f"{Path(sys.executable).parent}/walle"))
-    said = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
-    ours = [line for line in (said.stdout + said.stderr).splitlines() if "walle-device" in line]
+    for name in names:
+        text = (PACKAGING / "systemd" / name).read_text()
+        (folder / name).write_text(text.replace("/opt/walle/bin/walle", f"{Path(sys.executable).parent}/walle"))
+
+    def verify() -> str:
+        paths = [str(folder / name) for name in names]
+        said = subprocess.run([analyze, "verify", "--man=no", *paths], capture_output=True, text=True, check=False)
+        return said.stdout + said.stderr
+
+    ours = [line for line in verify().splitlines() if any(name.partition(".")[0] in line for name in names)]
     assert ours == []
-    unit.write_text(unit.read_text().replace("ProtectSystem=strict", "ProtectSystm=strict"))
-    said = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
-    assert "ProtectSystm" in said.stdout + said.stderr
+    last = folder / names[-1]
+    assert wrong[0] in last.read_text()
+    last.write_text(last.read_text().replace(*wrong))
+    assert wrong[1].partition("=")[0] in verify()
+
+
+def test_the_units_of_a_cloud(tmp_path: Path) -> None:
+    service = (PACKAGING / "systemd" / "walle-cloud.service").read_text()
+    (command,) = re.findall(r"^ExecStart=(.*)$", service, re.MULTILINE)
+    program, *arguments = shlex.split(command)
+    assert program == "/opt/walle/bin/walle"
+    options = check_command(arguments)
+    listening = re.findall(
+        r"^ListenStream=(.*)$", (PACKAGING / "systemd" / "walle-cloud.socket").read_text(), re.MULTILINE
+    )
+    # `walle cloud up` takes a socket whose address and port are its options'.
+    assert listening == [f"{options['host']}:{options[port]}" for port in ("http_port", "tunnel_port")]
+    assert f"/var/lib/{re.findall(r'^StateDirectory=(.*)$', service, re.MULTILINE)[0]}/" in str(options["folder"])
+    for line in ("Requires=walle-cloud.socket", "Also=walle-cloud.socket"):
+        assert line in service.splitlines()
+    check_units(
+        tmp_path, "walle-cloud.service", "walle-cloud.socket", wrong=("ListenStream=0.0.0.0:8470", "ListenStrem=8470")
+    )
