@@ -87,3 +87,15 @@ def test_a_cloud_runs_as_its_file_says_and_options_go_first(tmp_path: Path) -> N
 
 def _flat(values: dict[str, dict[str, object]]) -> dict[str, object]:
     return {SECTIONS[section][key]: value for section, keys in values.items() for key, value in keys.items()}
+
+
+@pytest.mark.parametrize(
+    ("more", "refused"), [((), "needs --database"), (("--gateways=0",), "add --gateways 1 or more")]
+)
+def test_a_cluster_with_a_shared_folder_has_an_edge_on_each_node_unless_it_is_told_otherwise(
+    tmp_path: Path, more: tuple[str, ...], refused: str
+) -> None:
+    options = ("--ray", "--address=auto", "--shared-folder", "--gateway-label=a=b", *more)
+    answer = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["cloud", "up", str(tmp_path / "cloud"), *options])
+    assert answer.exit_code == 2
+    assert refused in answer.output

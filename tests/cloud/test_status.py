@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import walle
 from tests.sim.shop_cloud import shop_cloud
 from walle.cli import app
 from walle.cloud.home import CloudHome
@@ -26,6 +27,7 @@ async def test_a_cloud_shows_its_process_its_leases_and_no_lag(tmp_path: Path) -
         (process,) = found["processes"]
         assert (process["name"], process["state"], process["pid"]) == ("cloud", "running", os.getpid())
         assert process["node"] == found["nodes"][0]["id"]
+        assert (process["version"], found["versions"]) == (walle.__version__, [walle.__version__])
         assert [one["name"] for one in found["leases"]] == ["releases", "monitor"]
         assert all(f"/{os.getpid()}/" in one["holder"] and one["left_s"] > 0 for one in found["leases"])
         assert found["lag"] == {"effects": 0, "generations": 0, "uploads": 0, "uploads_s": 0.0}
@@ -72,11 +74,13 @@ class Keeper:
 class TwoNodes:
     async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
         nodes = [NodeState(id="a" * 56, host="one"), NodeState(id="b" * 56, host="two")]
-        return nodes, [ProcessState(name="gateway", node="a" * 56, pid=7)]
+        gateway = ProcessState(name="gateway", node="a" * 56, pid=7, version="0.1.0")
+        edges = [ProcessState(name=f"edge-{number}", version=version) for number, version in ((0, "0.2.0"), (1, ""))]
+        return nodes, [gateway, *edges]
 
 
 @pytest.mark.asyncio
-async def test_drained_nodes_and_what_hinders_their_processes_are_shown(
+async def test_drained_nodes_what_hinders_their_processes_and_versions_that_differ_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = CloudHome(tmp_path / "cloud")
@@ -98,6 +102,8 @@ async def test_drained_nodes_and_what_hinders_their_processes_are_shown(
     assert shown.exit_code == 0, shown.output
     assert "yes, but for gateway" in shown.output
     assert f"node {'b' * 12} lacks processes: no room" in shown.output
+    assert found["versions"] == ["0.1.0", "0.2.0"]
+    assert "versions of walle differ (0.1.0: gateway; 0.2.0: edge-0; unknown: edge-1)" in shown.output
 
 
 def test_the_command_asks_for_an_address() -> None:

@@ -28,7 +28,7 @@ from tests.sim.shop_cloud import GATE, push, until
 from tests.sim.two_nodes import loopback_up
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 120.0
+LIMIT_S = 300.0  # of one command, on a machine that is busy
 NAMES = [f"d{number}" for number in range(4)]
 NEW_VERSION = "0.2.0"
 _STEPS = [0.5, 1.0]
@@ -369,7 +369,7 @@ async def main(folder: Path, database: str, gateways: int, *, is_short: bool) ->
 
 
 if __name__ == "__main__":
-    signal.alarm(550)
+    signal.alarm(850)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("database")

@@ -19,7 +19,7 @@ from tests.sim.processes import MARKER, wait_until_gone
 
 ROOT = Path(__file__).parents[2]
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net"]
-_LIMIT_S = 580
+_LIMIT_S = 880
 
 
 def run(folder: Path, postgres: PostgresServer, gateways: int, *, is_short: bool = False) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tests.sim.postgres_server import PostgresServer
 from tests.sim.upgrades import faults, run
 from tests.system.test_two_nodes import why_no_namespace
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
 
 def test_a_cluster_takes_another_version_without_a_failed_check_in_and_down_leaves_nothing(
