@@ -17,6 +17,7 @@ import pytest
 from tests.sim.device_session import session_headers
 from tests.sim.git_host import address, git, served
 from tests.sim.shop_cloud import LIMIT_S, ShopCloud, shop_cloud, until
+from walle.cli import event_loop
 from walle.clock import SystemClock
 from walle.cloud import CloudConfig
 from walle.cloud.edge_gateway import EdgeGateway, edge_gateway
@@ -455,7 +456,7 @@ def _run_edge(folder: str, port: int, url: str, sockets: str, ready: Any) -> Non
             await stopping.wait()
             await edge.drain(10.0)
 
-    asyncio.run(run())
+    event_loop.run(run())  # uvloop's where that is installed, as in actors
 
 
 @pytest.mark.asyncio

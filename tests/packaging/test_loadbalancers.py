@@ -18,6 +18,7 @@ import pytest
 
 from tests.sim.device_session import session_headers
 from tests.sim.shop_cloud import LIMIT_S, until
+from walle.cli import event_loop
 from walle.cloud import Cloud, CloudConfig
 from walle.cloud.edge_gateway import edge_gateway
 from walle.cloud.shared_listener import free_port
@@ -111,7 +112,7 @@ def _run_edge(config: CloudConfig, url: str, sockets: str, ready: Any) -> None:
             await stopping.wait()
             await edge.drain(LIMIT_S)
 
-    asyncio.run(run())
+    event_loop.run(run())  # uvloop's where that is installed, as in actors
 
 
 class _Edges:
