@@ -1,10 +1,12 @@
 """The keeper of a cloud's nodes: orders that come at the same moment, and nodes that cannot be supplied."""
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
 
+from tests.sim.shop_cloud import until
 from walle.actors import keeper as keeper_module
 from walle.actors.keeper import NodeKeeper
 from walle.actors.members import member_kinds
@@ -75,3 +77,52 @@ async def test_a_keeper_does_not_start_where_no_node_can_have_its_processes(
     with pytest.raises(OSError, match=f"edge-{'a' * 8}-0: address already in use"):
         await asyncio.wait_for(keeper.start(), 30.0)
     await keeper.close()
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+@pytest.mark.asyncio
+async def test_where_a_node_has_no_room_for_two_the_one_before_leaves_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_room: bool
+) -> None:
+    node = _NODES[0]
+    edge = Process(f"edge-{'a' * 8}-0", node.id, 7, "edge")
+    running = [edge]
+    done: list[str] = []
+    next_pid = itertools.count(8)
+
+    async def start(_: NodeKeeper, kind: str, node_id: str, name: str) -> None:
+        done.append(f"start {name}")
+        running.append(Process(name, node_id, next(next_pid), kind))
+
+    async def leave(_: NodeKeeper, name: str, over_s: float) -> None:
+        done.append(f"leave {name}")
+        running[:] = [one for one in running if one.name != name]
+
+    async def ready(actor: object, method: str) -> None:
+        done.append(f"{method} {actor}")
+
+    monkeypatch.setattr(keeper_module, "_nodes", lambda: [node])
+    monkeypatch.setattr(keeper_module, "has_room", lambda *_: has_room)
+    monkeypatch.setattr(keeper_module, "find", lambda name, _: name)
+    monkeypatch.setattr(keeper_module, "ask", ready)
+    monkeypatch.setattr(NodeKeeper, "_read", lambda _: ([node], list(running)))
+    monkeypatch.setattr(NodeKeeper, "_start_member", start)
+    monkeypatch.setattr(NodeKeeper, "_leave", leave)
+    config = CloudConfig(folder=tmp_path, gateways=1, gateway_resources=("CPU=1",))
+    keeper = NodeKeeper(config, Place("ns", str(tmp_path)), member_kinds(config), "")
+    try:
+        await keeper.start()
+        await keeper.restart("")
+
+        async def is_done() -> bool:
+            return (await keeper.progress())["remaining"] == 0 and len(running) == 1
+
+        await until(is_done)
+        names = [f"edge-{'a' * 8}-{number}" for number in (0, 1)]
+        if has_room:
+            assert done == [f"start {names[1]}", f"leave {names[0]}"]
+        else:
+            assert done[:2] == [f"leave {names[0]}", f"start {names[0]}"]
+        assert running[0].pid != edge.pid
+    finally:
+        await keeper.close()

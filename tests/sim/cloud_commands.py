@@ -2,10 +2,10 @@
 
 `python -m tests.sim.upgrades` has a database and a namespace for it, and judges what it prints.
 
-Run it in a network namespace of its own, whose loopback interface it brings up. Two nodes have the services. The cloud
-is started with `walle cloud up --detach`; while devices upload, a release goes on and check-ins come, another version
-of Walle is installed and `walle cloud restart` takes it; then the cloud is ended and started again. The devices play in
-this process. Prints one JSON object.
+Run it in a network namespace of its own, whose loopback interface it brings up. One node of two has the services, or
+both have. The cloud is started with `walle cloud up --detach`; while devices upload, a release goes on and check-ins
+come, another version of Walle is installed and `walle cloud restart` takes it; then the cloud is ended and started
+again. The devices play in this process. Prints one JSON object.
 """
 
 import argparse
@@ -104,8 +104,9 @@ class Site:
 class Operator:
     """An operator's commands, devices, and counts of what was seen."""
 
-    def __init__(self, folder: Path, database: str, gateways: int) -> None:
+    def __init__(self, folder: Path, database: str, gateways: int, nodes: int) -> None:
         self.folder = folder
+        self._nodes = nodes
         self.cloud = folder / "cloud"
         self._database = database
         self._gateways = gateways
@@ -119,12 +120,13 @@ class Operator:
         sys.stderr.write(f"{time.monotonic() - self._began_s:5.1f} s: {text}\n")
 
     async def begin(self, undo: contextlib.AsyncExitStack) -> None:
-        """Start a cluster of two nodes."""
+        """Start a cluster of two nodes, of which one or both have the services."""
         from ray.cluster_utils import Cluster
 
         site = self.site = Site(self.folder)
         os.environ["PYTHONPATH"] = str(site.folder)
-        self.cluster = Cluster(initialize_head=True, head_node_args=_NODE)
+        head = _NODE if self._nodes == 2 else {**_NODE, "labels": {}}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
         undo.callback(self.cluster.shutdown)
         self.cluster.add_node(**_NODE)
         text = _CONFIG.format(gateways=self._gateways, database=self._database, address=self.cluster.address)
@@ -222,9 +224,11 @@ class Operator:
     async def has_state(self, release: str, state: str) -> bool:
         return await self.state(release) == state
 
-    async def has_members(self, kinds: int) -> bool:
+    async def has_members(self) -> bool:
         shown = await self.call("GET", "/v1/cloud")
-        return len(shown["tunnel_servers"]) == 2 and len(_members(shown)) == kinds
+        running = [one["name"] for one in shown["processes"] if one["state"] == "running"]
+        members = [name for name in running if name.startswith(("edge-", "tunnel-"))]
+        return len(shown["tunnel_servers"]) == self._nodes and len(members) == self._nodes * (1 + self._gateways)
 
     async def check_in(self, *, keeps: bool) -> None:
         """Check in again and again, each time on a new connection, or on one that is kept; count the answers."""
@@ -295,19 +299,14 @@ class Operator:
         }
 
 
-def _members(shown: dict[str, Any]) -> dict[str, Any]:
-    running = [one for one in shown["processes"] if one["state"] == "running"]
-    return {one["name"]: one for one in running if one["name"].startswith(("edge-", "tunnel-"))}
-
-
 def _listening() -> set[int]:
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] == "0A"}
 
 
-async def main(folder: Path, database: str, gateways: int, *, is_short: bool) -> dict[str, Any]:
+async def main(folder: Path, database: str, gateways: int, nodes: int, *, is_short: bool) -> dict[str, Any]:
     began_s = time.monotonic()
-    operator = Operator(folder, database, gateways)
+    operator = Operator(folder, database, gateways, nodes)
     found: dict[str, Any] = {}
     async with contextlib.AsyncExitStack() as undo:
         await operator.begin(undo)
@@ -316,7 +315,7 @@ async def main(folder: Path, database: str, gateways: int, *, is_short: bool) ->
         code, _, said = await operator.up()
         assert code == 0, said
         found["up_s"] = round(time.monotonic() - up_s, 1)
-        await until(lambda: operator.has_members(2 * (1 + gateways)), LIMIT_S)
+        await until(operator.has_members, LIMIT_S)
         visitors = await operator.play(undo)
         playing = [asyncio.create_task(one.run()) for one in visitors]
         asking = [asyncio.create_task(operator.check_in(keeps=keeps)) for keeps in (False, True)]
@@ -374,9 +373,10 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("database")
     parser.add_argument("--gateways", type=int, default=1)
+    parser.add_argument("--nodes", type=int, choices=(1, 2), default=2, help="that have the services (default: 2)")
     parser.add_argument("--short", action="store_true", help="do not start the cloud again at the end")
     options = parser.parse_args()
     loopback_up()
     os.environ["XDG_CACHE_HOME"] = f"{options.folder}/node"
-    work = main(options.folder, options.database, options.gateways, is_short=options.short)
+    work = main(options.folder, options.database, options.gateways, options.nodes, is_short=options.short)
     sys.stdout.write(json.dumps(asyncio.run(work)) + "\n")

@@ -22,12 +22,14 @@ UNSHARE = ["unshare", "--user", "--map-root-user", "--net"]
 _LIMIT_S = 880
 
 
-def run(folder: Path, postgres: PostgresServer, gateways: int, *, is_short: bool = False) -> dict[str, Any]:
+def run(
+    folder: Path, postgres: PostgresServer, gateways: int, *, nodes: int = 2, is_short: bool = False
+) -> dict[str, Any]:
     """Return what `tests.sim.cloud_commands` counts, and the `processes_left` of its own after it."""
     marker = f"upgrade-{os.getpid()}"
     database = postgres.make_database()
     postgres.folder.chmod(0o711)  # in the namespace, root is nobody else: it enters as others do
-    options = [f"--gateways={gateways}", *(["--short"] if is_short else [])]
+    options = [f"--gateways={gateways}", f"--nodes={nodes}", *(["--short"] if is_short else [])]
     done = subprocess.run(
         [*UNSHARE, sys.executable, "-m", "tests.sim.cloud_commands", folder, database, *options],
         cwd=ROOT,
@@ -44,7 +46,7 @@ def run(folder: Path, postgres: PostgresServer, gateways: int, *, is_short: bool
     return {**found, "processes_left": left}
 
 
-def faults(found: dict[str, Any], gateways: int) -> list[str]:
+def faults(found: dict[str, Any], gateways: int, *, nodes: int = 2) -> list[str]:
     """Return what went wrong."""
     if "exit_status" in found:
         return [f"it ended with {found['exit_status']}; processes left: {found['processes_left']}"]
@@ -57,7 +59,7 @@ def faults(found: dict[str, Any], gateways: int) -> list[str]:
             wrong.append(f"check-ins on new or kept connections are missing ({part}): {answers}")
     services = {"gateway", "releases", "monitor", "identities", "inference-0", "nodes"}
     members = set(found["processes"]) - services
-    is_whole = services < set(found["processes"]) and len(members) == 2 * (1 + gateways)
+    is_whole = services < set(found["processes"]) and len(members) == nodes * (1 + gateways)
     expected: dict[str, bool] = {
         "the processes after the restart are not those before": is_whole and found["states"] == ["running"],
         "processes were not started again": found["same_pids"] == [],

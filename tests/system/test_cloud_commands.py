@@ -1,6 +1,7 @@
 """A cloud on a Ray cluster by its commands: up, a restart that takes another version, and down, while devices work.
 
-`make test-upgrade` runs more of it: two edge gateways on each node, and the cloud started again after its end.
+One node of two has the services. `make test-upgrade` runs more of it: both have, also with two edge gateways on each,
+and the cloud is started again after its end.
 """
 
 import json
@@ -21,6 +22,6 @@ def test_a_cluster_takes_another_version_without_a_failed_check_in_and_down_leav
 ) -> None:
     if reason := why_no_namespace():
         pytest.skip(reason)
-    found = run(tmp_path, postgres, 1, is_short=True)
+    found = run(tmp_path, postgres, 1, nodes=1, is_short=True)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
-    assert faults(found, 1) == []
+    assert faults(found, 1, nodes=1) == []

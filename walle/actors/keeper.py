@@ -14,7 +14,7 @@ from walle.actors.layout import SERVICES, spawn_again
 from walle.actors.members import MemberKind
 from walle.actors.node import NodeLostError, ask
 from walle.actors.process import KEEPER, actor_names, end, find
-from walle.actors.processes import record_of
+from walle.actors.processes import has_room, record_of
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
 from walle.cloud.config import parse_labels
@@ -251,8 +251,13 @@ class NodeKeeper:
             case Leave(name, over_s):
                 await self._leave(name, over_s)
             case Replace(kind, node, name, successor):
-                await self._start_member(kind, node, successor)
-                await self._leave(name, _RESTART_OVER_S)
+                if await asyncio.to_thread(has_room, node, self._kinds[kind].options):
+                    await self._start_member(kind, node, successor)
+                    await self._leave(name, _RESTART_OVER_S)
+                else:  # the one before it has what it would take
+                    _LOG.warning("node %s has no room for two: %s leaves before its successor starts", node[:12], name)
+                    await self._leave(name, _RESTART_OVER_S)
+                    await self._until_supplied(kind, node)
             case Move(name) if name == KEEPER:
                 await ask(find("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
                 await asyncio.Event().wait()  # this process is ended from there
@@ -271,6 +276,20 @@ class NodeKeeper:
         except BaseException:
             ray.kill(actor)
             raise
+
+    async def _until_supplied(self, kind: str, node: str) -> None:
+        """Wait until a node has its processes of a kind again, which `_supply` starts."""
+        async with asyncio.timeout(_READY_S):
+            while True:
+                await asyncio.sleep(_LOOK_S / 10)
+                _, processes = await asyncio.to_thread(self._read)
+                present = [one.name for one in processes if (one.kind, one.node) == (kind, node)]
+                if len(present) < self._kinds[kind].count:
+                    continue
+                with contextlib.suppress(NodeLostError):
+                    for name in present:
+                        await ask(find(name, self._place.namespace), "ready")
+                    return
 
     async def _leave(self, name: str, over_s: float) -> None:
         with contextlib.suppress(NodeLostError):

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,23 @@ class ClusterProcesses:
             return []
 
 
-# Ray has no public call for these two without its dashboard. What changes there is shown as unknown here.
+# Ray has no public call for these without its dashboard. What changes there is shown as unknown here.
+
+
+def has_room(node: str, options: Mapping[str, Any]) -> bool:
+    """Return whether a node of Ray has what an actor with these options takes; true where nobody can tell."""
+    needs = {**options.get("resources", {}), "CPU": options.get("num_cpus", 0), "GPU": options.get("num_gpus", 0)}
+    needs["memory"] = options.get("memory", 0)
+    if not any(needs.values()):
+        return True
+    try:
+        from ray._private import state
+
+        free: dict[str, float] = state.available_resources_per_node()[node]  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001
+        _LOG.debug("Ray's free resources cannot be read", exc_info=True)
+        return True
+    return all(free.get(name, 0.0) >= amount for name, amount in needs.items())
 
 
 def record_of(actor: Any) -> dict[str, Any]:
