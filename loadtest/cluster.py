@@ -4,9 +4,9 @@
 
 The nodes are processes of this machine in a network namespace of their own (`unshare`, of util-linux), and the cloud is
 `walle cloud up --ray` that joins them, with its state and the uploads in a PostgreSQL server that is made for the test
-where `initdb` is installed. Half of the users are those of `loadtest.tunnel`, half those of `loadtest.deploy`, with the
-same checks: the exit status is 1 after any wrong result or failed call. `--costs` then keeps the cloud busy with one
-kind of request at a time, that many seconds each, and shows the CPU time of each process by 1,000 requests.
+where PostgreSQL is installed. Half of the users are those of `loadtest.tunnel`, half those of `loadtest.deploy`, with
+the same checks: the exit status is 1 after any wrong result or failed call. `--costs` then keeps the cloud busy with
+one kind of request at a time, that many seconds each, and shows the CPU time of each process by 1,000 requests.
 `--option=--gateways=1` gives the cloud another option.
 """
 
@@ -35,6 +35,7 @@ from loadtest.cost_table import cost_lines
 from loadtest.cpu_times import CpuTimes
 from loadtest.deploy_check import wrong_results
 from loadtest.device_process import DeviceProcess, call_rows, call_table
+from tests.sim.postgres_programs import postgres_folder
 from tests.sim.two_nodes import loopback_up
 
 _ROOT = Path(__file__).parents[1]
@@ -172,7 +173,7 @@ def enter_namespace(options: argparse.Namespace) -> int:
         sys.exit("load test: the nodes need a network namespace of their own; install unshare (util-linux)")
     command = [*_UNSHARE, sys.executable, "-m", "loadtest.cluster", *sys.argv[1:], _INSIDE]
     with contextlib.ExitStack() as undo:
-        if not options.files and shutil.which("initdb") and importlib.util.find_spec("asyncpg"):
+        if not options.files and postgres_folder() and importlib.util.find_spec("asyncpg"):
             from tests.sim.postgres_server import postgres_server
 
             server = undo.enter_context(postgres_server())

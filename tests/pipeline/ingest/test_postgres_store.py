@@ -13,6 +13,7 @@ import pytest
 
 from tests.pipeline.ingest.upload_samples import MakeStore, RefuseTopic, received, stored, until
 from tests.pipeline.ingest.upload_store_contract import UploadStoreContract
+from tests.sim.postgres_programs import postgres_program
 from tests.sim.postgres_proxy import PostgresProxy
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.pipeline.ingest.pump import PumpStatus, pump
@@ -35,7 +36,9 @@ class TestPostgresUploadStore(UploadStoreContract):
 
 
 def run(dsn: str, statement: str) -> None:
-    subprocess.run(["psql", "-q", "-v", "ON_ERROR_STOP=1", dsn, "-c", statement], check=True, capture_output=True)
+    subprocess.run(
+        [postgres_program("psql"), "-q", "-v", "ON_ERROR_STOP=1", dsn, "-c", statement], check=True, capture_output=True
+    )
 
 
 @pytest.mark.asyncio
@@ -225,7 +228,10 @@ async def test_a_database_that_cannot_be_used_is_named_without_its_password(post
     async with open_uploads(newer) as store:
         await store.accept([received(1)])
     await asyncio.to_thread(
-        subprocess.run, ["psql", "-q", newer, "-c", "UPDATE walle.head SET format = 7"], check=True, capture_output=True
+        subprocess.run,
+        [postgres_program("psql"), "-q", newer, "-c", "UPDATE walle.head SET format = 7"],
+        check=True,
+        capture_output=True,
     )
     with pytest.raises(IngestError, match="has format 7"):
         async with open_uploads(newer):
