@@ -28,6 +28,7 @@ FOLDER = Path(__file__).parents[2] / "packaging" / "loadbalancer"
 _PATH = f"{os.environ['PATH']}:/usr/sbin"
 HAPROXY = shutil.which("haproxy", path=_PATH)
 NGINX = shutil.which("nginx", path=_PATH)
+without_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
 without_haproxy = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installed (Debian: haproxy)")
 
 
@@ -57,6 +58,26 @@ def _haproxy_config(folder: Path, server_pem: Path, ca_pem: Path, ports: dict[st
     return path
 
 
+def _nginx_config(folder: Path, server_pem: Path, ca_pem: Path, ports: dict[str, int]) -> Path:
+    path = folder / "nginx.conf"
+    changes = {
+        "listen 8470": f"listen 127.0.0.1:{ports['https']}",
+        "10.0.0.1:8470": f"127.0.0.1:{ports['node-1']}",
+        "10.0.0.2:8470": f"127.0.0.1:{ports['node-2']}",
+        "/etc/nginx/walle.pem": str(server_pem),
+        "/etc/nginx/walle-ca.pem": str(ca_pem),
+    }
+    text = _filled((FOLDER / "nginx.conf").read_text(), changes)
+    names = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{name}_temp_path {folder}/{name};\n" for name in names)
+    user = "user root;\n" if not os.getuid() else ""
+    path.write_text(
+        f"{user}daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log stderr crit;\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{folders}{text}}}\n"
+    )
+    return path
+
+
 def _authority(folder: Path) -> tuple[Path, Path]:
     """Return the files of a server's certificate with its key, and of the authority."""
     from walle.cloud import CloudHome
@@ -79,23 +100,21 @@ def test_haproxy_takes_its_configuration(tmp_path: Path) -> None:
     assert subprocess.run([HAPROXY, "-c", "-f", path], capture_output=True, check=False).returncode != 0
 
 
-@pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
+@without_nginx
 def test_nginx_takes_its_configuration(tmp_path: Path) -> None:
     assert NGINX is not None
-    server_pem, ca_pem = _authority(tmp_path)
-    changes = {"/etc/nginx/walle.pem": str(server_pem), "/etc/nginx/walle-ca.pem": str(ca_pem)}
-    included = _filled((FOLDER / "nginx.conf").read_text(), changes)
-    path = tmp_path / "nginx.conf"
+    ports = dict.fromkeys(("https", "node-1", "node-2"), 8470)
+    path = _nginx_config(tmp_path, *_authority(tmp_path), ports)
 
-    def check(text: str) -> subprocess.CompletedProcess[str]:
-        path.write_text(f"pid {tmp_path}/pid;\nerror_log stderr;\nevents {{}}\nhttp {{\n{text}}}\n")
+    def check() -> subprocess.CompletedProcess[str]:
         command = [NGINX, "-t", "-p", str(tmp_path), "-c", str(path)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    said = check(included)
+    said = check()
     assert said.returncode == 0, said.stderr
     assert "[warn]" not in said.stderr, said.stderr
-    assert check(included.replace("non_idempotent", "idempotent")).returncode != 0
+    path.write_text(path.read_text().replace("non_idempotent", "idempotent"))
+    assert check().returncode != 0
 
 
 def _run_edge(config: CloudConfig, url: str, sockets: str, ready: Any) -> None:
@@ -149,9 +168,8 @@ class _Edges:
 
 
 @contextlib.asynccontextmanager
-async def _haproxy(path: Path) -> AsyncIterator[None]:
-    assert HAPROXY is not None
-    process = await asyncio.create_subprocess_exec(HAPROXY, "-f", str(path), "-db")
+async def _running(*command: str | Path) -> AsyncIterator[None]:
+    process = await asyncio.create_subprocess_exec(*map(str, command))
     try:
         yield
     finally:
@@ -172,58 +190,83 @@ async def _states(folder: Path) -> dict[str, str]:
     return {row[1]: row[rows[0].index("status")] for row in rows if row[0] == "edges"}
 
 
+class _Devices:
+    """Devices that check in through a load balancer again and again, half of them on new connections."""
+
+    def __init__(self, cloud: Cloud, port: int) -> None:
+        self.answered = Counter[str]()
+        self.is_over = False
+        profile = Profile("d0", "10.1", {}, {}).to_header()
+        self._headers = {**session_headers(cloud.home, "d0"), PROFILE_HEADER: profile}
+        self._tls = ssl.create_default_context(cadata=cloud.address.ca_pem)
+        self._url = f"https://127.0.0.1:{port}"
+
+    async def check_in(self, *, is_kept: bool) -> None:
+        limits = httpx.Limits(max_keepalive_connections=1 if is_kept else 0)
+        async with httpx.AsyncClient(base_url=self._url, verify=self._tls, limits=limits, timeout=LIMIT_S) as http:
+            while not self.is_over:
+                answer = await http.post("/v1/checkin", headers=self._headers)
+                assert answer.status_code == 204, (answer.status_code, answer.text)
+                self.answered["kept" if is_kept else "new"] += 1
+                await asyncio.sleep(0.002)
+
+    async def more(self, count: int = 25) -> None:
+        """Return once further ones of both kinds are answered."""
+        before = self.answered.copy()
+        await until(lambda: all(self.answered[kind] >= before[kind] + count for kind in ("kept", "new")))
+
+
+@contextlib.asynccontextmanager
+async def _two_nodes(folder: Path, ports: dict[str, int]) -> AsyncIterator[tuple[Cloud, _Edges]]:
+    """Run a cloud and an edge for each of two nodes."""
+    config = CloudConfig(
+        folder=folder / "cloud",
+        scenarios=("shop",),
+        gateways=1,
+        https=True,
+        tunnel_names=("cloud.example", "127.0.0.1"),
+        trusted_proxies=("127.0.0.1",),
+    )
+    async with Cloud(config) as cloud:
+        edges = _Edges(cloud, folder, ports)
+        try:
+            for name in ("node-1", "node-2"):
+                await edges.start(name)
+            yield cloud, edges
+        finally:
+            edges.kill()
+
+
+def _ports() -> dict[str, int]:
+    return {name: free_port("127.0.0.1", 0) for name in ("https", "tunnel", "node-1", "node-2", "devices")}
+
+
 @without_haproxy
 @pytest.mark.asyncio
 @pytest.mark.timeout(240)
 async def test_check_ins_through_haproxy_are_all_answered_while_an_edge_is_killed_and_another_drained(
     tmp_path: Path,
 ) -> None:
-    names = ("https", "tunnel", "node-1", "node-2", "devices")
-    ports = {name: free_port("127.0.0.1", 0) for name in names}
-    answered = Counter[str]()
-    is_over = False
+    assert HAPROXY is not None
+    ports = _ports()
+    authority = tmp_path / "cloud" / "authority"
+
+    async def are(**states: str) -> bool:
+        shown = await _states(tmp_path)
+        return all(shown.get(name.replace("_", "-"), "").startswith(state) for name, state in states.items())
+
     async with contextlib.AsyncExitStack() as undo:
-        config = CloudConfig(
-            folder=tmp_path / "cloud", scenarios=("shop",), gateways=1, https=True, trusted_proxies=("127.0.0.1",)
-        )
-        cloud = await undo.enter_async_context(Cloud(config))
-        edges = _Edges(cloud, tmp_path, ports)
-        undo.callback(edges.kill)
-        for name in ("node-1", "node-2"):
-            await edges.start(name)
-        authority = tmp_path / "cloud" / "authority"
+        cloud, edges = await undo.enter_async_context(_two_nodes(tmp_path, ports))
         path = _haproxy_config(tmp_path, authority / "server.pem", cloud.home.authority_certificate, ports)
-        await undo.enter_async_context(_haproxy(path))
-
-        async def are(**states: str) -> bool:
-            shown = await _states(tmp_path)
-            return all(shown.get(name.replace("_", "-"), "").startswith(state) for name, state in states.items())
-
+        await undo.enter_async_context(_running(HAPROXY, "-f", path, "-db"))
         await until(lambda: are(node_1="UP", node_2="UP"))
-        headers = {**session_headers(cloud.home, "d0"), PROFILE_HEADER: Profile("d0", "10.1", {}, {}).to_header()}
-        tls = ssl.create_default_context(cadata=cloud.address.ca_pem)
-        url = f"https://127.0.0.1:{ports['https']}"
-
-        async def check_in(*, is_kept: bool) -> None:
-            limits = httpx.Limits(max_keepalive_connections=1 if is_kept else 0)
-            async with httpx.AsyncClient(base_url=url, verify=tls, limits=limits, timeout=LIMIT_S) as http:
-                while not is_over:
-                    answer = await http.post("/v1/checkin", headers=headers)
-                    assert answer.status_code == 204, (answer.status_code, answer.text)
-                    answered["kept" if is_kept else "new"] += 1
-                    await asyncio.sleep(0.002)
-
-        async def more(count: int = 25) -> None:
-            before = answered.copy()
-            await until(lambda: all(answered[kind] >= before[kind] + count for kind in ("kept", "new")))
-
+        devices = _Devices(cloud, ports["https"])
         async with asyncio.TaskGroup() as clients:
             for number in range(6):
-                clients.create_task(check_in(is_kept=number % 2 == 0))
-            await more()
-            killed = edges.processes["node-1"]
-            killed.kill()
-            await more()
+                clients.create_task(devices.check_in(is_kept=number % 2 == 0))
+            await devices.more()
+            edges.processes["node-1"].kill()
+            await devices.more()
             await until(lambda: are(node_1="DOWN", node_2="UP"))
             await edges.start("node-1")
             await until(lambda: are(node_1="UP", node_2="UP"))
@@ -231,8 +274,45 @@ async def test_check_ins_through_haproxy_are_all_answered_while_an_edge_is_kille
             drained.terminate()
             await until(lambda: are(node_1="UP", node_2="DOWN"))
             assert drained.is_alive()  # it is left because it says so, not because it has gone
-            await more()
+            await devices.more()
             drained.kill()  # as the machine that is replaced: nobody depends on it
-            await more()
-            is_over = True
-        print(f"check-ins answered: {dict(answered)}")  # noqa: T201
+            await devices.more()
+            devices.is_over = True
+    print(f"check-ins answered: {dict(devices.answered)}")  # noqa: T201
+
+
+@without_nginx
+@pytest.mark.asyncio
+@pytest.mark.timeout(240)
+async def test_check_ins_through_nginx_are_all_answered_while_an_edge_is_killed_and_comes_back(tmp_path: Path) -> None:
+    assert NGINX is not None
+    ports = _ports()
+    authority = tmp_path / "cloud" / "authority"
+    async with contextlib.AsyncExitStack() as undo:
+        cloud, edges = await undo.enter_async_context(_two_nodes(tmp_path, ports))
+        path = _nginx_config(tmp_path, authority / "server.pem", cloud.home.authority_certificate, ports)
+        await undo.enter_async_context(_running(NGINX, "-p", tmp_path, "-c", path))
+
+        async def listens() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", ports["https"])
+            except OSError:
+                return False
+            writer.close()
+            return True
+
+        await until(listens)
+        devices = _Devices(cloud, ports["https"])
+        async with asyncio.TaskGroup() as clients:
+            for number in range(6):
+                clients.create_task(devices.check_in(is_kept=number % 2 == 0))
+            await devices.more()
+            edges.processes["node-1"].kill()
+            await devices.more()
+            await edges.start("node-1")
+            await asyncio.sleep(2.5)  # nginx leaves it alone for 2 s
+            await devices.more()
+            edges.processes["node-2"].kill()
+            await devices.more()
+            devices.is_over = True
+    print(f"check-ins answered: {dict(devices.answered)}")  # noqa: T201
