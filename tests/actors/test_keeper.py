@@ -5,11 +5,12 @@ import itertools
 from pathlib import Path
 
 import pytest
+import ray
 
 from tests.sim.shop_cloud import until
 from walle.actors import keeper as keeper_module
-from walle.actors.keeper import NodeKeeper
-from walle.actors.members import member_kinds
+from walle.actors.keeper import MemberNotReadyError, NodeKeeper
+from walle.actors.members import MemberKind, member_kinds
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
 from walle.cloud.node_plan import DrainRefusedError, Node, Plan, Process
@@ -126,3 +127,30 @@ async def test_where_a_node_has_no_room_for_two_the_one_before_leaves_first(
         assert running[0].pid != edge.pid
     finally:
         await keeper.close()
+
+
+@pytest.mark.parametrize(
+    ("pid", "why"), [(0, "Ray has no room there for CPU=1, big=2"), (7, "it does not become ready")]
+)
+@pytest.mark.asyncio
+async def test_a_process_that_does_not_start_in_time_is_ended_and_the_reason_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int, why: str
+) -> None:
+    killed: list[str] = []
+
+    async def spawn(_: MemberKind, config: CloudConfig, place: Place, node: str, name: str) -> str:
+        return name
+
+    async def never(actor: object, method: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(MemberKind, "spawn", spawn)
+    monkeypatch.setattr(keeper_module, "_READY_S", 0.01)
+    monkeypatch.setattr(keeper_module, "ask", never)
+    monkeypatch.setattr(keeper_module, "record_of", lambda _: {"Pid": pid})
+    monkeypatch.setattr(ray, "kill", killed.append)
+    config = CloudConfig(folder=tmp_path, gateways=1, gateway_resources=("CPU=1", "big=2"))
+    keeper = NodeKeeper(config, Place("ns", str(tmp_path)), member_kinds(config), "")
+    with pytest.raises(MemberNotReadyError, match=why):
+        await keeper._start_member("edge", _NODES[0].id, "edge-0")
+    assert killed == ["edge-0"]

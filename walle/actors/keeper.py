@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -39,7 +39,7 @@ from walle.cloud.node_plan import (
     progress,
     urgent,
 )
-from walle.errors import WalleError
+from walle.errors import ConfigError, WalleError
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +49,10 @@ _LEAVE_MORE_S = 15.0  # beyond the seconds over which the devices leave
 _RESTART_OVER_S = 1.0
 _PLAN = "plan"
 _GONE = "gone"  # processes of nodes that are gone
+
+
+class MemberNotReadyError(ConfigError):
+    """A process of a node that has not started in time. It is tried again while the cloud runs."""
 
 
 class NodeKeeper:
@@ -269,10 +273,18 @@ class NodeKeeper:
                 await self._restart(name)
 
     async def _start_member(self, kind: str, node: str, name: str) -> None:
+        options = self._kinds[kind].options
         actor = await self._kinds[kind].spawn(self._config, self._place, node, name)
         try:
-            async with asyncio.timeout(_READY_S):
-                await ask(actor, "start")
+            try:
+                async with asyncio.timeout(_READY_S):
+                    await ask(actor, "start")
+            except TimeoutError as error:
+                is_placed = bool((await asyncio.to_thread(record_of, actor)).get("Pid"))
+                why = "it does not become ready" if is_placed else f"Ray has no room there for {_taken(options)}"
+                raise MemberNotReadyError(
+                    f"{name} has not started on node {node[:12]} in {_READY_S:.0f} s: {why}"
+                ) from error
         except BaseException:
             ray.kill(actor)
             raise
@@ -335,6 +347,13 @@ class NodeKeeper:
                     node = by_start.get(start, start)  # also of one that Ray cannot start again: its node has gone
                 found.append(Process(name, node, pid, kind))
         return nodes, found
+
+
+def _taken(options: Mapping[str, Any]) -> str:
+    """Return what an actor with these options takes of its node, for a person."""
+    amounts = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), "memory": options.get("memory")}
+    amounts |= options.get("resources", {})
+    return ", ".join(f"{name}={amount:g}" for name, amount in amounts.items() if amount) or "no resource"
 
 
 def _nodes() -> list[Node]:
