@@ -47,6 +47,8 @@ _SKIPPED_SUFFIXES = (
     ".db-journal",
     ".lock",
     MOVED,
+    f"{MOVED}-wal",
+    f"{MOVED}-shm",
 )  # not in repos: names of refs end so
 
 type OnProgress = Callable[[int, int, str], None]

@@ -28,9 +28,9 @@ from walle.deploy.cloud.device_registry import (
 )
 from walle.deploy.cloud.lease import Grant
 from walle.deploy.cloud.postgres_database import Connection, PostgresDatabase
+from walle.deploy.cloud.postgres_text import storable_text
 from walle.deploy.cloud.sqlite_registry import SCHEMA, apply_changes
 
-_REPLACEMENT = "\ufffd"
 FAILURE_NUMBERS = "device failures"  # a counter
 _PART_DEVICES = 250  # devices of which tasks are read together
 _PART_S = 60.0
@@ -270,11 +270,6 @@ def _changed(
 
 def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[list[Any]]:
     return [[row[number] for row in rows] for number in range(count)]
-
-
-def storable_text(text: str) -> str:
-    """Return text that PostgreSQL can hold: without NUL characters and halves of characters."""
-    return text.replace("\0", _REPLACEMENT).encode(errors="replace").decode()
 
 
 def _storable(change: Change) -> Change:
