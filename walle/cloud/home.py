@@ -271,7 +271,7 @@ class CloudHome:
 
     @property
     def is_of_a_cloud(self) -> bool:
-        """Whether a cloud was started on the folder."""
+        """True where a cloud was started on the folder."""
         return (self.folder / "access.toml" if self.database_url else self.identities_db).exists()
 
     def move_left_file(self, path: Path) -> None:

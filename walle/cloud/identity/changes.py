@@ -76,7 +76,7 @@ class Revocation(NamedTuple):
 
 
 class IdentityChange(NamedTuple):
-    """What a store writes: the identity, in place of the one before, and what goes with it.
+    """Changes that a store writes: the identity, in place of the one before, and what goes with it.
 
     `uses_token` counts the token down by one. `ends_tokens` removes those of the device.
     """
