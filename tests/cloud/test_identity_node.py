@@ -78,3 +78,22 @@ async def test_a_node_that_is_closed_while_it_starts_keeps_no_connection(
     await starting
     assert open_files(CloudHome(tmp_path).identities_db) == 0
     await node.close()  # which the node lives to see
+
+
+@pytest.mark.asyncio
+async def test_calls_that_wait_for_the_store_leave_threads_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its database does not answer: git and files of the same process go on."""
+    node = IdentityNode(CloudConfig(folder=tmp_path))
+    service = await node.start()
+    held = Held(SqliteIdentityStore, "revocations", monkeypatch, lambda _: True)
+    waiting = [asyncio.create_task(service.revocations(0)) for _ in range(50)]
+    try:
+        assert await asyncio.to_thread(held.begun.wait, LIMIT_S)
+        async with asyncio.timeout(LIMIT_S / 2):
+            assert await asyncio.gather(*(asyncio.to_thread(int, number) for number in range(20))) == list(range(20))
+    finally:
+        held.released.set()
+    assert await asyncio.gather(*waiting) == [(0, {})] * 50
+    await node.close()

@@ -1,6 +1,5 @@
 """Identity service: enrolment, certificates, sessions and revocation, with the keys that make them."""
 
-import asyncio
 import dataclasses
 import hashlib
 import hmac
@@ -22,6 +21,7 @@ from walle.cloud.identity.device_authority import CERTIFICATE_LIFE_S, DeviceAuth
 from walle.cloud.identity.refusals import RENEWAL_GRACE_S, IdentityRefusedError, KeyRevokedError, long_expired
 from walle.cloud.identity.sessions import SESSION_LIFE_S, SessionSigner
 from walle.cloud.identity.store import IdentityStore
+from walle.deploy.cloud.store_threads import StoreThreads
 from walle.identity import DeviceIdentity
 from walle.protocol import session_proof
 
@@ -97,6 +97,7 @@ class IdentityService:
         self._folder = folder
         self._clock = clock or SystemClock()
         self._store = store
+        self._threads = StoreThreads("identities")
         self._challenge_key = secrets.token_bytes(32)  # a challenge does not outlive this process
         self._challenges = itertools.count(1)
         self._used = UsedChallenges()
@@ -214,9 +215,8 @@ class IdentityService:
     def _tag(self, body: str) -> str:
         return hmac.new(self._challenge_key, body.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
 
-    @staticmethod
-    async def _blocking[T](work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
+    async def _blocking[T](self, work: Callable[[], T]) -> T:
+        return await self._threads.run(work)
 
 
 def _requested_key(request: str) -> ec.EllipticCurvePublicKey:
