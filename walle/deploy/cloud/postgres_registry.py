@@ -8,12 +8,15 @@ PostgreSQL does not store (NUL) are replaced.
 import asyncio
 import contextlib
 import dataclasses
+import itertools
+import re
 import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from walle.clock import Clock
 from walle.deploy.cloud.device_changes import Change, Report, Sighting
+from walle.deploy.cloud.device_conditions import Dialect, conditions
 from walle.deploy.cloud.device_registry import (
     MAX_FAILURES,
     MAX_PAGE,
@@ -44,6 +47,14 @@ _TASKS = (
     " failed int8"
 )
 _FAILURES = "number int8, device_id text, task text, version text, release text, kind text, at_s float8, failure text"
+
+_DIALECT = Dialect(
+    tasks="walle.device_tasks",
+    id_has="strpos(d.device_id, ?) > 0",
+    has_attribute="EXISTS (SELECT 1 FROM jsonb_each_text(d.attributes::jsonb) AS a WHERE a.key = ? AND a.value = ?)",
+    in_scenarios="split_part(t.task, '/', 1) = ANY(?)",
+    scenarios=list,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,33 +305,8 @@ def _storable(change: Change) -> Change:
 
 
 def _conditions(query: DeviceQuery, now_s: float) -> tuple[str, list[Any]]:
-    """Return a condition on `walle.devices AS d`, with the values to bind."""
-    values: list[Any] = []
-
-    def bind(condition: str, value: object) -> str:
-        values.append(value)
-        return condition.format(f"${len(values)}")
-
-    parts = ["TRUE"]
-    if query.search:
-        parts.append(bind("strpos(d.device_id, {}) > 0", storable_text(query.search)))
-    if query.app_version:
-        parts.append(bind("d.app_version = {}", storable_text(query.app_version)))
-    if query.seen_within_s:
-        parts.append(bind("d.last_seen_s >= {}", now_s - query.seen_within_s))
-    if query.attribute:
-        values += [storable_text(query.attribute), storable_text(query.value)]
-        has = "SELECT 1 FROM jsonb_each_text(d.attributes::jsonb) AS a WHERE"
-        parts.append(f"EXISTS ({has} a.key = ${len(values) - 1} AND a.value = ${len(values)})")
-    of_task: list[str] = []
-    for condition, value in (("task", query.task), ("active", query.version), ("state", query.state)):
-        if value:
-            of_task.append(bind(f"t.{condition} = {{}}", storable_text(value)))
-    if query.failing:
-        of_task.append("t.failed > 0")
-    if query.scenarios is not None:
-        of_task.append(bind("split_part(t.task, '/', 1) = ANY({})", sorted(query.scenarios)))
-    if of_task:
-        inner = " AND ".join(["t.device_id = d.device_id", *of_task])
-        parts.append(f"EXISTS (SELECT 1 FROM walle.device_tasks AS t WHERE {inner})")  # noqa: S608 - our own names
-    return " AND ".join(parts), values
+    """Return a condition on `walle.devices AS d`, with the values to bind to $1 and so on."""
+    text, values = conditions(query, now_s, _DIALECT)
+    numbers = itertools.count(1)
+    numbered = re.sub(r"\?", lambda _: f"${next(numbers)}", text)
+    return numbered, [storable_text(value) if isinstance(value, str) else value for value in values]
