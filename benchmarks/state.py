@@ -80,7 +80,7 @@ class Rate(NamedTuple):
     """How often a work ran in a second and in all, and the CPU time of this process for each, in milliseconds."""
 
     each_s: float
-    count: int
+    runs: int
     cpu_ms: float
 
 
@@ -117,7 +117,7 @@ def identities_s(home: CloudHome, seconds: float) -> list[Rate]:
             store.revoke(f"device-{threads}-{number:06}", "stolen")
 
         enrolled = rate(seconds, threads, 100_000, enrol)
-        found += [enrolled, rate(seconds, threads, enrolled.count, revoke)]
+        found += [enrolled, rate(seconds, threads, enrolled.runs, revoke)]
     return found
 
 

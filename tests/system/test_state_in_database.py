@@ -57,8 +57,19 @@ async def exclusive_names(shop: ShopCloud, name: str, os: str = "") -> list[tupl
     return [(file.name, file.size_bytes) for file in ExclusiveList.from_bytes(answer.content).files]
 
 
+def everything(home: CloudHome) -> bytes:
+    """Return the rows of all tables of the database, as a dump has them, with their bytes."""
+    tables = home.database.read("SELECT schemaname, relname FROM pg_stat_user_tables")
+    assert len(tables) > 20
+    found = []
+    for schema, table in tables:
+        for row in home.database.read(f'SELECT * FROM {schema}."{table}"'):
+            found += [one if isinstance(one, bytes) else str(one).encode() for one in row]
+    return b"|".join(found)
+
+
 @pytest.mark.asyncio
-async def test_a_cloud_on_a_database_keeps_plain_files_alone_in_its_folder(
+async def test_a_cloud_on_a_database_has_plain_files_in_its_folder_and_no_secret_in_the_database(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     folder, dsn = tmp_path / "cloud", postgres.make_database()
@@ -67,15 +78,17 @@ async def test_a_cloud_on_a_database_keeps_plain_files_alone_in_its_folder(
     async with shop_cloud(tmp_path, **config) as shop:
         (folder / "attributes.toml").write_text('[attributes]\nos = "string"\n')
         await shop.push("v1", config=CONFIG)
+        tokens = [shop.cloud.home.identities().make_token(life_s=60.0).encode()]
         for name in ("kiosk", "other"):
             async with await enrol(shop, name, tmp_path) as device:
                 await device.checkin()
+            tokens.append(Join.load(tmp_path / f"{name}.json").enrolment_token.encode())
         assert (await shop.http.put(PATH, params={"device": "kiosk"}, content=b"of the kiosk")).status_code == 204
         rule = {"rule": "os == 'linux'"}
-        assert (await shop.http.put(PATH, params=rule, content=b"linux")).status_code == 204
+        assert (await shop.http.put(PATH, params=rule, content=b"of a group")).status_code == 204
         own, of_group = await exclusive_names(shop, "kiosk", "linux"), await exclusive_names(shop, "other", "linux")
         assert [name for name, _ in (*own, *of_group)] == ["gallery.json"] * 2
-        assert own[0][1] - of_group[0][1] == len("of the kiosk") - len("linux")
+        assert own[0][1] - of_group[0][1] == len("of the kiosk") - len("of a group")
         assert await exclusive_names(shop, "other", "android") == []
         await walle("device", "revoke", "other", "--reason", "stolen", "--cloud", str(folder))
 
@@ -92,10 +105,17 @@ async def test_a_cloud_on_a_database_keeps_plain_files_alone_in_its_folder(
         shown = (await shop.http.get("/v1/exclusive/shop")).json()
         assert ([one["device_id"] for one in shown["files"]], len(shown["groups"])) == (["kiosk"], 1)
         assert (await shop.http.delete(PATH, params=rule)).status_code == 204
+        assert (await shop.http.put(PATH, params=rule, content=b"of a group")).status_code == 204
     async with shop_cloud(tmp_path, **config) as shop:  # everything is there again
         assert await exclusive_names(shop, "kiosk", "linux") == own
         assert await is_refused()
     assert [path.name for path in folder.rglob("*") if path.is_file() and path.read_bytes()[:6] == b"SQLite"] == []
     with contextlib.closing(CloudHome(folder)) as home:
+        stored = everything(home)
+        secrets = {b"of the kiosk", b"of a group", home.admin_token.encode(), *tokens}
+        secrets |= {path.read_bytes().strip() for path in folder.rglob("*") if path.suffix in (".pem", ".key")}
+        assert len(secrets) > 10
+        assert b"kiosk" in stored
+        assert [secret for secret in secrets if secret in stored] == []
         actions = {record.action for record in home.audit.records()}
         assert actions >= {"device.enrolment_token", "device.enrol", "device.revoke", "file.put", "file.remove"}
