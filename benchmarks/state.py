@@ -77,7 +77,7 @@ async def devices_s(state: NodeState, seconds: float) -> float:
 
 
 class Rate(NamedTuple):
-    """How often a work ran in a second and in all, and the CPU time of this process for each, in milliseconds."""
+    """Runs of a work in a second and in all, and the CPU time of this process for each, in milliseconds."""
 
     each_s: float
     runs: int

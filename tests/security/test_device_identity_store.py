@@ -3,6 +3,7 @@
 It runs for a SQLite file and for PostgreSQL.
 """
 
+import asyncio
 import concurrent.futures
 import sqlite3
 import stat
@@ -14,6 +15,7 @@ import pytest
 
 from tests.sim.postgres_server import PostgresServer
 from walle.clock import Clock, ManualClock
+from walle.cloud.identity.changes import revoke_key
 from walle.cloud.identity.refusals import (
     RENEWAL_GRACE_S,
     IdentityRefusedError,
@@ -380,6 +382,42 @@ class TestPostgresIdentityStore(IdentityStoreContract):
         yield open_store
         for database in databases:
             database.close()
+
+    def test_a_version_of_revocations_is_drawn_when_those_below_it_can_be_seen(
+        self, identities: Identities, open_store: Open
+    ) -> None:
+        """Else a gateway that has seen the higher one never asks for the lower one, whose transaction ends later."""
+        from walle.cloud.identity import postgres_store
+        from walle.deploy.cloud.postgres_database import Connection
+        from walle.deploy.cloud.sync_database import SyncDatabase
+
+        for device_id in ("slow", "quick"):
+            identities.enrol(device_id, b"key", identities.token())
+        slow, begun, may_end = SyncDatabase(self.dsn), threading.Event(), threading.Event()
+
+        async def revoke_slowly(connection: Connection) -> None:
+            known = identities.store._find(["slow"])["slow"]
+            change = revoke_key(known, 0, device_id="slow", reason="", now_s=1.0)
+            assert change is not None
+            await postgres_store._apply(connection, change)
+            begun.set()
+            await asyncio.to_thread(may_end.wait, _LIMIT_S)
+
+        other, token = open_store(identities.clock), identities.token("quick")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            first = pool.submit(slow.write, revoke_slowly)
+            assert begun.wait(_LIMIT_S)
+            second = pool.submit(other.certify, "quick", b"another key", token, expires_s=4e9)
+            waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            while not second.done() and not slow.read(waits):
+                pass
+            seen = identities.store.revocations(0)
+            may_end.set()
+            first.result(_LIMIT_S)
+            second.result(_LIMIT_S)
+        assert seen == (0, {})
+        assert identities.store.revocations(0) == (2, {"slow": 2, "quick": 2})
+        slow.close()
 
     def test_the_database_has_hashes_of_tokens_alone(self, identities: Identities) -> None:
         from walle.deploy.cloud.sync_database import SyncDatabase

@@ -24,6 +24,7 @@ from walle.errors import ConfigError
 LEFT_FILES = ("identities.db", "exclusive.db")
 _WITHDRAWN = "moved_"  # begins the names of tables
 _LOCK = 0x57414C46  # of an advisory lock
+_WAIT_S = 600  # for another process that moves files
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,7 +46,8 @@ def move_left_file(path: Path, database: SyncDatabase) -> Mapping[str, int]:
         raise ConfigError(f"{path} cannot be moved to the database: {error}") from error
 
     async def copy(connection: Connection) -> dict[str, int] | None:
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute(f"SET LOCAL lock_timeout = '{_WAIT_S}s'; SET LOCAL statement_timeout = '{_WAIT_S}s'")
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK, timeout=_WAIT_S)
         if not await note_moved(connection, path.name):
             return None
         return {rows.table: await copy_rows(connection, rows) for rows in rows_of(path, prefix=_WITHDRAWN)}
