@@ -110,6 +110,8 @@ async def test_a_cloud_on_a_database_has_plain_files_in_its_folder_and_no_secret
         assert await exclusive_names(shop, "kiosk", "linux") == own
         assert await is_refused()
     assert [path.name for path in folder.rglob("*") if path.is_file() and path.read_bytes()[:6] == b"SQLite"] == []
+    said = await walle("cloud", "backup", str(folder), str(tmp_path / "backup"))
+    assert "without releases, devices, identities, exclusive files and audit log" in " ".join(said.split())
     with contextlib.closing(CloudHome(folder)) as home:
         stored = everything(home)
         secrets = {b"of the kiosk", b"of a group", home.admin_token.encode(), *tokens}
