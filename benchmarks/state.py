@@ -1,17 +1,22 @@
-"""Rates of a cloud's state in files and in PostgreSQL: transitions of releases, and reports in the registry of devices.
+"""Rates of a cloud's state in files and in PostgreSQL: transitions, reports of devices, enrolments and revocations.
 
 `python benchmarks/state.py --database postgresql://USER@HOST/EMPTY` measures both on this machine, `--seconds` each.
 """
 
 import argparse
 import asyncio
+import concurrent.futures
+import contextlib
 import dataclasses
+import itertools
+import os
 import platform
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from walle.clock import SystemClock
 from walle.cloud import CloudHome
@@ -23,6 +28,7 @@ from walle.protocol import Outcome, OutcomeBatch, OutcomeKind, Profile
 
 WRITERS = 8  # releases that change at once
 DEVICES = 50_000
+THREADS = 4  # of an identity node
 BATCH = 2_000  # devices that are heard of between two writes of the registry
 CLOCK = SystemClock()
 
@@ -70,6 +76,51 @@ async def devices_s(state: NodeState, seconds: float) -> float:
     return count / seen
 
 
+class Rate(NamedTuple):
+    """Runs of a work in a second and in all, and the CPU time of this process for each, in milliseconds."""
+
+    each_s: float
+    runs: int
+    cpu_ms: float
+
+
+def rate(seconds: float, threads: int, most: int, work: Callable[[int], object]) -> Rate:
+    """Return the rate of `work` on `threads` at once, which runs with each number once.
+
+    It ends after `seconds`, or `most` numbers.
+    """
+    numbers, began_s, cpu_s = itertools.count(), time.perf_counter(), time.process_time()
+
+    def one(_: int) -> int:
+        count = 0
+        while time.perf_counter() - began_s < seconds and (number := next(numbers)) < most:
+            work(number)
+            count += 1
+        return count
+
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        done = sum(pool.map(one, range(threads)))
+    return Rate(done / (time.perf_counter() - began_s), done, 1000 * (time.process_time() - cpu_s) / done)
+
+
+def identities_s(home: CloudHome, seconds: float) -> list[Rate]:
+    """Return enrolments and revocations, each of a device of its own: both by one, and both by THREADS at once."""
+    store, key = home.identities(), os.urandom(91)  # as large as a key of P-256
+    found = []
+    for threads in (1, THREADS):
+        token = store.make_token(uses=100_000, life_s=86_400.0)  # that of an image of a fleet
+
+        def enrol(number: int, threads: int = threads, token: str = token) -> None:
+            store.certify(f"device-{threads}-{number:06}", key, token, expires_s=CLOCK.time() + 86_400.0)
+
+        def revoke(number: int, threads: int = threads) -> None:
+            store.revoke(f"device-{threads}-{number:06}", "stolen")
+
+        enrolled = rate(seconds, threads, 100_000, enrol)
+        found += [enrolled, rate(seconds, threads, enrolled.runs, revoke)]
+    return found
+
+
 async def measure(folder: Path, database: str, seconds: float) -> tuple[float, float, float]:
     async with opened(folder, database, RELEASES) as state:
         one = await transitions_s(state.journal, seconds, 1)
@@ -86,10 +137,19 @@ def main() -> None:
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
     print(f"{'state in':12} {'transitions/s':>14} {f'by {WRITERS} at once':>14} {'devices/s':>10}")
     places = {"files": ""} | ({"PostgreSQL": options.database} if options.database else {})
+    identities = []
     for name, database in places.items():
         with tempfile.TemporaryDirectory() as folder:
             one, several, devices = asyncio.run(measure(Path(folder), database, options.seconds))
-        print(f"{name:12} {one:14.0f} {several:14.0f} {devices:10.0f}")
+            print(f"{name:12} {one:14.0f} {several:14.0f} {devices:10.0f}", flush=True)
+            with contextlib.closing(CloudHome(Path(folder), database=database)) as home:
+                identities.append((name, identities_s(home, options.seconds)))
+    more, cpu = f"by {THREADS} at once", "CPU ms"
+    print(f"{'state in':12} {'enrolments/s':>14} {cpu:>8} {more:>14} {'revocations/s':>14} {cpu:>8} {more:>14}")
+    for name, (enrolled, revoked, enrolled_more, revoked_more) in identities:
+        of_enrolments = f"{enrolled.each_s:14.0f} {enrolled.cpu_ms:8.2f} {enrolled_more.each_s:14.0f}"
+        of_revocations = f"{revoked.each_s:14.0f} {revoked.cpu_ms:8.2f} {revoked_more.each_s:14.0f}"
+        print(f"{name:12} {of_enrolments} {of_revocations}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from walle import durable_file
-from walle.durable_file import NotSyncedError, make_folders, move_folder, remove_unfinished, sync_tree, write_file
+from walle.durable_file import (
+    NotSyncedError,
+    make_folders,
+    move_folder,
+    remove_unfinished,
+    sync_tree,
+    write_file,
+    write_new_file,
+)
 
 
 def test_a_written_file_has_its_content_and_mode(tmp_path: Path) -> None:
@@ -22,6 +30,25 @@ def test_a_written_file_has_its_content_and_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     write_file(path, b"new")
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
+
+
+@pytest.mark.parametrize("links", ["hard links", "none"])
+def test_a_new_file_is_whole_and_replaces_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: str) -> None:
+    path = tmp_path / "file"
+    if links == "none":
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EOPNOTSUPP, "no links here")
+
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert write_new_file(path, "first", mode=0o640)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert not write_new_file(path, "second")
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.stat().st_nlink == 1
+    with pytest.raises(FileNotFoundError):
+        write_new_file(tmp_path / "nowhere" / "file", b"x")
 
 
 def test_killed_writer_leaves_the_old_file(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ A file is written to a temporary file beside it, synced, and renamed over its na
 is moved by one rename, and both parents are synced. A power cut at any moment leaves the old state or the new one.
 """
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 UNFINISHED = ".unfinished"  # ends the names of temporary files
@@ -22,6 +24,38 @@ def write_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
         NotSyncedError: `path` has the new content, but its folder could not be synced.
         OSError: the folder does not exist or cannot be written, or the disk is full; `path` is unchanged.
     """
+    _write_by(Path.replace, path, data, mode)
+
+
+def write_new_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> bool:
+    """Put `data` at `path` unless a file is there; return whether it was put. Of several writers at once one does.
+
+    The file has no name before it is whole, and machines that share the folder may be such writers (a hard link
+    decides; on a file system without hard links two at once may both put theirs). Raises as `write_file`.
+    """
+    try:
+        _write_by(_link, path, data, mode)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _link(temporary: Path, path: Path) -> None:
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        if path.exists():  # a file system without hard links
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        temporary.replace(path)
+        return
+    temporary.unlink()
+
+
+def _write_by(put: Callable[[Path, Path], object], path: Path, data: bytes | str, mode: int) -> None:
     content = data.encode() if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{UNFINISHED}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -32,7 +66,7 @@ def write_file(path: Path, data: bytes | str, *, mode: int = 0o600) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-        temporary.replace(path)
+        put(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from walle.clock import ManualClock, SystemClock
 from walle.cloud import CloudHome
 from walle.cloud.backup import MANIFEST, BackupError, Manifest, make_backup
-from walle.cloud.identity.store import IdentityRefusedError
+from walle.cloud.identity.refusals import IdentityRefusedError
 from walle.cloud.restore import restore_backup, skip_release_numbers
 from walle.cloud.secret_files import SecretFilesError, is_secret, load_secrets, save_secrets
 from walle.deploy.cloud.attribute_schema import ColumnType

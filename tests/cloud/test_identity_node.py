@@ -12,7 +12,7 @@ import pytest
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.identity.node import IdentityNode
-from walle.cloud.identity.store import IdentityStore
+from walle.cloud.identity.sqlite_store import SqliteIdentityStore
 from walle.deploy.cloud.sqlite_file import SqliteFile
 
 LIMIT_S = 20
@@ -59,12 +59,12 @@ async def test_the_connection_is_the_nodes_from_its_start_to_its_end(tmp_path: P
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("owner", "name"), [(IdentityStore, "open"), (SqliteFile, "connect")], ids=["before", "within"]
+    ("owner", "name"), [(SqliteIdentityStore, "open"), (SqliteFile, "connect")], ids=["before", "within"]
 )
 async def test_a_node_that_is_closed_while_it_starts_keeps_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
-    held = Held(owner, name, monkeypatch, lambda options: owner is IdentityStore or "is_shared" in options)
+    held = Held(owner, name, monkeypatch, lambda options: owner is SqliteIdentityStore or "is_shared" in options)
     node = IdentityNode(CloudConfig(folder=tmp_path))
     starting = asyncio.create_task(node.start())
     assert await asyncio.to_thread(held.begun.wait, LIMIT_S)
@@ -78,3 +78,22 @@ async def test_a_node_that_is_closed_while_it_starts_keeps_no_connection(
     await starting
     assert open_files(CloudHome(tmp_path).identities_db) == 0
     await node.close()  # which the node lives to see
+
+
+@pytest.mark.asyncio
+async def test_calls_that_wait_for_the_store_leave_threads_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its database does not answer: git and files of the same process go on."""
+    node = IdentityNode(CloudConfig(folder=tmp_path))
+    service = await node.start()
+    held = Held(SqliteIdentityStore, "revocations", monkeypatch, lambda _: True)
+    waiting = [asyncio.create_task(service.revocations(0)) for _ in range(50)]
+    try:
+        assert await asyncio.to_thread(held.begun.wait, LIMIT_S)
+        async with asyncio.timeout(LIMIT_S / 2):
+            assert await asyncio.gather(*(asyncio.to_thread(int, number) for number in range(20))) == list(range(20))
+    finally:
+        held.released.set()
+    assert await asyncio.gather(*waiting) == [(0, {})] * 50
+    await node.close()

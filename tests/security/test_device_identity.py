@@ -24,9 +24,9 @@ from walle.clock import Clock, ManualClock, SystemClock
 from walle.cloud import Cloud, CloudConfig
 from walle.cloud.authority import Authority
 from walle.cloud.identity.node import IdentityNode
+from walle.cloud.identity.refusals import RENEWAL_GRACE_S
 from walle.cloud.identity.service import UsedChallenges
 from walle.cloud.identity.sessions import SessionRefusedError, SessionSigner, SessionVerifier
-from walle.cloud.identity.store import RENEWAL_GRACE_S
 from walle.deploy.cloud.audit import read_records
 from walle.deploy.http_roots import http_tls
 from walle.device import credentials as credentials_module

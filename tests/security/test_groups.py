@@ -123,7 +123,7 @@ def test_a_move_is_one_change_that_every_gateway_sees_within_a_second(path: Path
     ("text", "message"),
     [
         ("[groups", "is not TOML"),
-        ("[group]\n", "unknown section 'group'"),
+        ("[group]\n", "unknown section [group]"),
         ("groups = 3\n", "must be a section"),
         ('[groups]\nshop = "cart"\n', "must be a list of scenarios"),
         ("[groups]\nshop = [3]\n", "'3' is not a scenario's name"),

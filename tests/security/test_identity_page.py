@@ -8,8 +8,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from walle.cloud.identity.device_authority import CERTIFICATE_LIFE_S
+from walle.cloud.identity.refusals import RENEWAL_GRACE_S
 from walle.cloud.identity.sessions import SessionSigner
-from walle.cloud.identity.store import RENEWAL_GRACE_S
 from walle.identity import DeviceIdentity
 from walle.protocol import session_proof
 

@@ -51,7 +51,7 @@ def backup(
     if keys is None:
         lines.append("[yellow]without keys and tokens[/]: devices trust a restored cloud only with them; see --keys")
     if not manifest.has_state:
-        what = "releases, devices and audit log"
+        what = "releases, devices, identities, exclusive files and audit log"
         lines.append(f"[yellow]without {what}[/]: they are in PostgreSQL; pg_dump it first, then make this backup")
     if not manifest.has_uploads:
         lines.append("[yellow]without uploads[/]: they are not in this folder; back up PostgreSQL with pg_dump")
@@ -108,7 +108,7 @@ def move_state(
     ],
     as_json: JsonFlag = False,
 ) -> None:
-    """Move releases, evidence, devices and audit log from the folder's files to PostgreSQL, whole or not at all.
+    """Move releases, devices, identities, exclusive files and audit log to PostgreSQL, whole or not at all.
 
     The files stay, with .moved after their names. Features stay in their file; then start the cloud with
     --uploads file, or with the URL of a database for new ones.

@@ -609,6 +609,7 @@ def _announce(
     token = ""
     if config.join_devices:
         token = home.identities().make_token(uses=config.join_devices, life_s=_JOIN_LIFE_S, purpose=JOIN_FILE)
+        home.close()  # the connections to its database, which nothing else here needs
     join = Join(
         url=f"{'https' if config.https else 'http'}://{bracketed}:{port}",
         tunnel_host=reached_at,

@@ -4,10 +4,11 @@ They ask a cloud over HTTP with an administrator's token, or work on the folder 
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import getpass
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,17 +60,16 @@ def _ask[T](url: str, token: str, work: Callable[[IdentityClient], Coroutine[Any
     return asyncio.run(within())
 
 
-def _home(cloud: Path) -> "CloudHome":
+@contextlib.contextmanager
+def _home(cloud: Path) -> "Iterator[CloudHome]":
+    """Give the folder of a cloud on this machine, or of one whose folder this machine sees."""
     from walle.cloud import CloudHome
 
-    home = CloudHome(cloud)
-    if not home.identities_db.exists():
-        raise typer.BadParameter(
-            f"{cloud} is not the folder of a cloud: it has no {home.identities_db.name}; start one with"
-            " `walle cloud up` first",
-            param_hint="--cloud",
-        )
-    return home
+    with contextlib.closing(CloudHome(cloud)) as home:
+        if not home.is_of_a_cloud:
+            what = "is not the folder of a cloud"
+            raise typer.BadParameter(f"{cloud} {what}; start one with `walle cloud up` first", param_hint="--cloud")
+        yield home
 
 
 def _operator() -> str:
@@ -105,13 +105,15 @@ def enrol(
         if not re.fullmatch(r"[\w.-]+", device_id):
             raise typer.BadParameter("name the file to write", param_hint="--output")
         output = Path(f"{device_id}.join.json")
-    home = None if cloud is None else _home(cloud)
-    base = Join.load(join if join is not None else (cloud or Path()) / JOIN_FILE)
-    if home is not None:
-        details = {"uses": uses, "life_s": life_s}
-        home.audit.append("device.enrolment_token", who=_operator(), subject=device_id, details=details)
-        made = home.identities().make_token(device_id, uses=uses, life_s=life_s)
+    if cloud is not None:
+        with _home(cloud) as home:
+            base = Join.load(cloud / JOIN_FILE)
+            details = {"uses": uses, "life_s": life_s}
+            home.audit.append("device.enrolment_token", who=_operator(), subject=device_id, details=details)
+            made = home.identities().make_token(device_id, uses=uses, life_s=life_s)
     else:
+        assert join is not None
+        base = Join.load(join)
         # a token of `walle login` goes to whom the login trusts: a join file may come from anywhere
         kept = "" if token else Credentials.load().get(base.url).token
         ca_pem = ca_of(base.url) if kept else base.ca_pem
@@ -144,9 +146,9 @@ def revoke(
     taken. `walle device enrol` with its id admits it again, with another key.
     """
     if cloud is not None:
-        home = _home(cloud)
-        found: Any = home.identities().revoke(device_id, reason).to_plain()
-        home.audit.append("device.revoke", who=_operator(), subject=device_id, details={"reason": reason})
+        with _home(cloud) as home:
+            found: Any = home.identities().revoke(device_id, reason).to_plain()
+            home.audit.append("device.revoke", who=_operator(), subject=device_id, details={"reason": reason})
     else:
         found = _ask(_checked_url(url), token, lambda client: client.revoke(device_id, reason))
     emit(found, as_json=as_json, text=escape(f"{device_id} is revoked; admit it again with: walle device enrol"))
@@ -158,8 +160,9 @@ def list_enrolled(
     """Print the devices that are enrolled, by id: state, end of the certificate, when they last proved their key."""
     limit = min(limit, _PAGE)
     if cloud is not None:
-        store = _home(cloud).identities()
-        found: list[Any] = [one.to_plain() for one in store.records(after=after, limit=limit, search=search)]
+        with _home(cloud) as home:
+            records = home.identities().records(after=after, limit=limit, search=search)
+        found: list[Any] = [one.to_plain() for one in records]
     else:
         found = list(
             _ask(_checked_url(url), token, lambda client: client.devices(after=after, limit=limit, search=search))

@@ -47,6 +47,8 @@ _SKIPPED_SUFFIXES = (
     ".db-journal",
     ".lock",
     MOVED,
+    f"{MOVED}-wal",
+    f"{MOVED}-shm",
 )  # not in repos: names of refs end so
 
 type OnProgress = Callable[[int, int, str], None]
@@ -77,7 +79,8 @@ class Manifest:
 
     `has_uploads` is False where the cloud stores uploads elsewhere (PostgreSQL), which needs a backup of its own.
     `has_files` is False where files of versions lie in a bucket, which a restored cloud uses again. `has_state` is
-    False where releases, devices and audit log are in a database, which needs a backup of its own, made before this.
+    False where releases, devices, identities, exclusive files and audit log are in a database, which needs a backup of
+    its own, made before this.
     """
 
     made_s: float

@@ -36,11 +36,12 @@ class CloudConfig:
     `timestamp_life_s`. With `accel_redirect`, an internal location of the nginx in front, nginx sends the whole files
     (`walle.deploy.cloud.cdn`). Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0. The
     share `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces` (an address,
-    or "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices and
-    audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names, or files in it. With
-    `shared_folder` every node of Ray sees the folder, and the cloud's services may run on each that has the
-    `service_labels`. With Ray, `gateways` edge gateways on each node that has the `gateway_labels` share the port of
-    HTTP, and the gateway behind them listens at `gateway_port`; with 0 of them the gateway has the port of HTTP.
+    or "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices,
+    identities, exclusive files and audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names,
+    or files in it. With `shared_folder` every node of Ray sees the folder, and the cloud's services may run on each
+    that has the `service_labels`. With Ray, `gateways` edge gateways on each node that has the `gateway_labels` share
+    the port of HTTP, and the gateway behind them listens at `gateway_port`; with 0 of them the gateway has the port of
+    HTTP.
     Each service takes the `service_resources` of its node, each edge the `gateway_resources`, each tunnel server the
     `tunnel_server_resources`.
     """

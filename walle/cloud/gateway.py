@@ -202,6 +202,7 @@ class GatewayNode:
         self._sessions = self._home.sessions(self._clock)
         authority = self._home.authority(config.tunnel_names, clock=self._clock)
         self._keeper = keeper
+        await asyncio.to_thread(lambda: self._home.exclusive)
         app = self._app(releases, monitor, identities, authority)
         business = load_app(config.business_app) if config.business_app else None
         async with contextlib.AsyncExitStack() as undo:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from walle.clock import Clock, SystemClock
 from walle.cloud.authority import Authority
 from walle.cloud.file_places import open_store
+from walle.cloud.identity.sqlite_store import SqliteIdentityStore
 from walle.cloud.identity.store import IdentityStore
 from walle.cloud.state_place import read_database
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
@@ -25,6 +26,7 @@ from walle.deploy.cloud.files import FileStore
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.repo import TaskRepos
 from walle.deploy.cloud.signatures import Signatures
+from walle.deploy.cloud.sqlite_exclusive import SqliteExclusiveStore
 from walle.deploy.cloud.sqlite_journal import read_releases
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.deploy.signing import Signer
@@ -61,8 +63,8 @@ class CloudHome:
         cloud-files/        what only the cloud's phases read
         files.toml          the bucket in which both lie instead (walle.cloud.file_places)
         releases.db  monitor.db  uploads.db  devices.db  identities.db
-        database.toml       the database that has releases, evidence, devices and audit log instead
         exclusive.db        files of single devices, sealed to their keys, and of groups, encrypted
+        database.toml       the database that has all of these and the audit log instead, uploads where it is told to
 
     `prepare` makes what is absent; the nodes only read keys and tokens. `database` is the URL of the database, with a
     password if need be; that of database.toml if empty.
@@ -77,6 +79,7 @@ class CloudHome:
         self.uploads_db = folder / "uploads.db"
         self.devices_db = folder / "devices.db"
         self.identities_db = folder / "identities.db"
+        self.exclusive_db = folder / "exclusive.db"
         self.identity_folder = folder / "identity"
         self.inference_folder = folder / "inference"
 
@@ -223,8 +226,16 @@ class CloudHome:
 
     @functools.cached_property
     def exclusive(self) -> ExclusiveStore:
-        """The store of exclusive files. Several processes may use it at once."""
-        return ExclusiveStore(self.folder / "exclusive.db").open()
+        """The store of exclusive files. Several processes may use it at once.
+
+        The first use blocks, and moves a file of a version before to the database.
+        """
+        if not self.database_url:
+            return SqliteExclusiveStore(self.exclusive_db).open()
+        from walle.deploy.cloud.postgres_exclusive import PostgresExclusiveStore
+
+        self.move_left_file(self.exclusive_db)
+        return PostgresExclusiveStore(self.database).open()
 
     @functools.cached_property
     def group_files(self) -> GroupFiles:
@@ -236,9 +247,47 @@ class CloudHome:
         """The tables of uploaded attributes. Each process reads them for itself."""
         return UploadedAttributes(self.folder / "attributes")
 
-    def identities(self) -> IdentityStore:
-        """Return the open file of devices' identities: what the identity node uses, and an administrator here."""
-        return IdentityStore(self.identities_db).open()
+    def identities(self, clock: Clock | None = None) -> IdentityStore:
+        """Return the open store of devices' identities, for an administrator here.
+
+        Raises:
+            IdentityStoreError: it cannot be opened.
+            ConfigError: it is in a file that was not moved to the database yet.
+        """
+        if self.database_url and self.identities_db.exists():
+            raise ConfigError(
+                f"{self.identities_db} is not in the cloud's database yet; start the cloud with this version of walle,"
+                " which moves it"
+            )
+        return self.identity_store(clock).open()
+
+    def identity_store(self, clock: Clock | None = None) -> IdentityStore:
+        """Return the store of devices' identities, not open yet."""
+        if not self.database_url:
+            return SqliteIdentityStore(self.identities_db, clock=clock)
+        from walle.cloud.identity.postgres_store import PostgresIdentityStore
+
+        return PostgresIdentityStore(self.database, clock=clock)
+
+    @property
+    def is_of_a_cloud(self) -> bool:
+        """True where a cloud was started on the folder."""
+        return (self.folder / "access.toml" if self.database_url else self.identities_db).exists()
+
+    def move_left_file(self, path: Path) -> None:
+        """Move a file of a version before to the database, where there are both; see `walle.cloud.left_files`.
+
+        Raises:
+            ConfigError, DatabaseError: as `walle.cloud.left_files.move_left_file`; nothing was moved.
+        """
+        if not self.database_url or not path.exists():
+            return
+        from walle.cloud.left_files import move_left_file
+        from walle.deploy.cloud.postgres_database import without_password
+
+        if counts := move_left_file(path, self.database):
+            subject = without_password(self.database_url)
+            self.audit.append("cloud.move_state", who="cloud", subject=subject, details=dict(counts))
 
     @property
     def authority_certificate(self) -> Path:

@@ -34,6 +34,7 @@ from walle.deploy.cloud.release_service import ReleaseService
 from walle.deploy.cloud.release_world import World
 from walle.deploy.cloud.signatures import SigningState
 from walle.deploy.cloud.simulation_result import SimulationResult
+from walle.deploy.cloud.store_threads import StoreThreads
 from walle.deploy.cloud.targeting_api import WEEK_S
 from walle.deploy.cloud.task_config import TaskConfig
 from walle.errors import DeployError, WalleError
@@ -131,8 +132,10 @@ class ReleaseNode:
             OnlineRoles, home.trust, read_epoch(home.folder), clock, timestamp_life_s=life_s
         )
 
+        threads = StoreThreads("exclusive files of releases")
+
         async def exclusive_files(device_id: str, generation: int, groups: GroupPart) -> bytes:
-            own = await asyncio.to_thread(home.exclusive.files, device_id, generation)
+            own = await threads.run(home.exclusive.files, device_id, generation)
             found = own.with_groups(groups.serial, groups.files)
             return roles.sign_exclusive(device_id, generation, found).to_bytes()
 

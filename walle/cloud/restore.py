@@ -18,7 +18,6 @@ from walle.clock import Clock
 from walle.cloud.backup import MANIFEST, BackupError, BackupFile, Manifest, OnProgress
 from walle.cloud.epoch import raise_epoch
 from walle.cloud.home import CloudHome
-from walle.cloud.identity.store import IdentityStore
 from walle.cloud.secret_files import load_secrets
 from walle.deploy.cloud.sqlite_journal import JOURNAL_SCHEMA
 from walle.durable_file import make_folders, move_folder, sync_tree, write_all
@@ -79,8 +78,9 @@ def restore_backup(
         else:
             skip_release_numbers(staging, clock)
         raise_epoch(staging, clock)
-        if home.identities_db.exists():
-            IdentityStore(home.identities_db, clock=clock).follow_restore()
+        home.move_left_file(home.identities_db)  # of a backup by a version before
+        if home.database_url or home.identities_db.exists():
+            home.identities(clock).follow_restore()
         details = {"made_s": manifest.made_s, "sha256": manifest.sha256, "records": manifest.audit_number}
         home.audit.append("cloud.restore", who="operator", subject=str(backup), details=details)
         home.audit.head()

@@ -1,4 +1,4 @@
-"""Place of a cloud's state (releases, evidence, devices, audit log): files in its folder, or a database.
+"""Place of a cloud's state (releases, evidence, devices, identities, audit log): files in its folder, or a database.
 
 database.toml in the folder names the database, so that every process and command finds it there. It has no password:
 that is of PGPASSWORD, of ~/.pgpass, or of the URL that `walle cloud up --database` was given.
@@ -14,7 +14,6 @@ from walle.durable_file import make_folders, write_file
 from walle.errors import ConfigError
 
 MOVED = ".moved"  # ends the names of files whose contents are in the database now
-FILES = ("releases.db", "monitor.db", "devices.db")
 _FILE = "database.toml"
 _SCHEMES = ("postgresql://", "postgres://")
 
@@ -85,7 +84,7 @@ def has_state(folder: Path) -> bool:
     """Return whether a folder has state in files that a database would take the place of."""
     if any((folder / "audit").glob("*.jsonl")):
         return True
-    path = folder / FILES[0]
+    path = folder / "releases.db"
     if not path.exists():
         return False
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as database:

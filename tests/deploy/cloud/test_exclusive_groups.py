@@ -10,8 +10,9 @@ from walle.clock import ManualClock
 from walle.deploy.cloud import exclusive_groups
 from walle.deploy.cloud.attribute_schema import ColumnType, JoinedProfile
 from walle.deploy.cloud.exclusive_groups import GroupFile, GroupFiles, GroupKey, TooManyGroupFilesError
-from walle.deploy.cloud.exclusive_store import DeviceFiles, ExclusiveStore
+from walle.deploy.cloud.exclusive_store import DeviceFiles
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.sqlite_exclusive import SqliteExclusiveStore
 from walle.deploy.sealing import open_sealed
 from walle.errors import ConfigError
 from walle.protocol import MAX_EXCLUSIVE_FILES, Profile, SealedFile, seal_info
@@ -31,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def groups_of(folder: Path) -> GroupFiles:
-    store = ExclusiveStore(folder / "exclusive.db", clock=ManualClock()).open()
+    store = SqliteExclusiveStore(folder / "exclusive.db", clock=ManualClock()).open()
     return GroupFiles(store, lambda: GroupKey(folder / "key"), clock=ManualClock())
 
 

@@ -81,22 +81,26 @@ async def test_a_write_that_cannot_be_made_is_reported(own_server: PostgresServe
 @pytest.mark.asyncio
 async def test_steps_of_the_schema_run_once_and_in_order(postgres: PostgresServer) -> None:
     dsn = postgres.make_database()
-    second = Migration(2, "colours", "ALTER TABLE walle.releases ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'")
-    broken = Migration(3, "broken", "CREATE TABLE walle.half (x INT); SELECT * FROM nowhere")
+    next_ = Migration(
+        len(MIGRATIONS) + 1, "colours", "ALTER TABLE walle.releases ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'"
+    )
+    broken = Migration(len(MIGRATIONS) + 2, "broken", "CREATE TABLE walle.half (x INT); SELECT * FROM nowhere")
     async with PostgresDatabase(dsn) as database:
         await database.read("INSERT INTO walle.releases VALUES ('r', 1, '{}') RETURNING 1")
     for _ in range(2):
-        async with PostgresDatabase(dsn, migrations=(*MIGRATIONS, second)) as database:
+        async with PostgresDatabase(dsn, migrations=(*MIGRATIONS, next_)) as database:
             assert [tuple(row) for row in await database.read("SELECT * FROM walle.releases")] == [
                 ("r", 1, "{}", "red")
             ]
             numbers = await database.read("SELECT number, name FROM walle.migrations ORDER BY number")
-            assert [row[0] for row in numbers] == [1, 2]
+            assert [row[0] for row in numbers] == [one.number for one in (*MIGRATIONS, next_)]
     with pytest.raises(DatabaseError, match="nowhere"):
-        await PostgresDatabase(dsn, migrations=(*MIGRATIONS, second, broken)).__aenter__()
-    async with PostgresDatabase(dsn, migrations=(*MIGRATIONS, second)) as database:
+        await PostgresDatabase(dsn, migrations=(*MIGRATIONS, next_, broken)).__aenter__()
+    async with PostgresDatabase(dsn, migrations=(*MIGRATIONS, next_)) as database:
         assert (await database.read("SELECT to_regclass('walle.half')"))[0][0] is None
-    with pytest.raises(DatabaseError, match="version 2, this walle knows 1: run the newer walle"):
+    with pytest.raises(
+        DatabaseError, match=f"version {next_.number}, this walle knows {len(MIGRATIONS)}: run the newer walle"
+    ):
         await PostgresDatabase(dsn).__aenter__()
 
 
@@ -106,7 +110,23 @@ async def test_several_processes_may_make_the_schema_at_once(postgres: PostgresS
     async with contextlib.AsyncExitStack() as undo:
         opening = (undo.enter_async_context(PostgresDatabase(dsn, connections=1)) for _ in range(6))
         databases = await asyncio.gather(*opening)
-        assert {len(await one.read("SELECT * FROM walle.migrations")) for one in databases} == {1}
+        assert {len(await one.read("SELECT * FROM walle.migrations")) for one in databases} == {len(MIGRATIONS)}
+
+
+@pytest.mark.asyncio
+async def test_a_database_of_the_version_before_is_brought_up_to_date_and_refused_by_that_version(
+    postgres: PostgresServer,
+) -> None:
+    dsn, first = postgres.make_database(), MIGRATIONS[:1]
+    async with PostgresDatabase(dsn, migrations=first) as database:
+        assert await PostgresJournal(database).draw("serial", 5) == 1
+        assert (await database.read("SELECT to_regclass('walle.identities')"))[0][0] is None
+    async with PostgresDatabase(dsn) as database:
+        assert await PostgresJournal(database).draw("serial") == 6
+        for table in ("identities", "enrolment_tokens", "revocations", "exclusive_files", "group_files"):
+            assert await database.read(f"SELECT * FROM walle.{table}") == []
+    with pytest.raises(DatabaseError, match=r"version 2, this walle knows 1: run the newer walle"):
+        await PostgresDatabase(dsn, migrations=first).__aenter__()
 
 
 @pytest.mark.asyncio
@@ -114,7 +134,7 @@ async def test_errors_name_the_database_without_its_password(postgres: PostgresS
     secret = f"postgresql://postgres:hu%24h@/nowhere?host={postgres.folder}&password=hu$h2"
     with pytest.raises(DatabaseError, match=r"postgresql://postgres@/nowhere\?host=.*does not exist") as raised:
         await PostgresDatabase(secret).__aenter__()
-    assert "hu" not in str(raised.value)
+    assert not [one for one in ("hu$h", "hu%24h") if one in str(raised.value)]  # "hu" may be in the folder's name
     assert (
         without_password("postgresql://me:x@db:5432/a?sslmode=require") == "postgresql://me@db:5432/a?sslmode=require"
     )

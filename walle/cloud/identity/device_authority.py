@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from walle.clock import Clock, SystemClock
 from walle.cloud.certificates import check_unexpired, dated, key_usage, load_pair, make_authority, pem_of
-from walle.durable_file import make_folders, write_file
+from walle.durable_file import make_folders, write_new_file
 from walle.identity import DeviceIdentity
 
 _AUTHORITY_LIFE = dt.timedelta(days=3650)
@@ -23,7 +23,7 @@ CERTIFICATE_LIFE_S = 30 * 86_400.0
 
 
 class DeviceAuthority:
-    """The authority in `folder`, made there at first use and loaded afterwards. One process at a time makes it.
+    """The authority in `folder`, made there at first use, by one of several processes at once, and loaded afterwards.
 
     Raises:
         AuthorityError: its file is damaged or expired.
@@ -36,7 +36,7 @@ class DeviceAuthority:
         make_folders(folder, mode=0o700)
         if not path.exists():
             made = make_authority("Walle devices", self._now(), _AUTHORITY_LIFE)
-            write_file(path, pem_of(*made), mode=0o600)
+            write_new_file(path, pem_of(*made))
         self._key, self._certificate = load_pair(path)
         check_unexpired(path, self._certificate, self._now(), remedy="enrol every device again")
 

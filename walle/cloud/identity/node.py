@@ -12,19 +12,25 @@ class IdentityNode:
     """Owner of the identity service, which every gateway asks."""
 
     def __init__(self, config: CloudConfig, *, clock: Clock | None = None) -> None:
-        home = CloudHome(config.folder)
-        self._service = IdentityService(home.identity_folder, home.identities_db, clock=clock)
+        self._home = CloudHome(config.folder, database=config.database)
+        self._service = IdentityService(self._home.identity_folder, self._home.identity_store(clock), clock=clock)
 
     async def start(self) -> IdentityService:
         """Return the service.
 
         Raises:
             AuthorityError: a key is damaged.
-            IdentityStoreError: the file of identities cannot be opened.
+            IdentityStoreError: the identities cannot be opened.
+            ConfigError, DatabaseError: they cannot be moved from a file of a version before to the database.
         """
-        await asyncio.to_thread(self._service.open)
+        await asyncio.to_thread(self._open)
         return self._service
 
+    def _open(self) -> None:
+        self._home.move_left_file(self._home.identities_db)
+        self._service.open()
+
     async def close(self) -> None:
-        """Let the space go that is kept for revocations."""
+        """Let the space go that is kept for revocations, and the connections to the database."""
         await asyncio.to_thread(self._service.close)
+        await asyncio.to_thread(self._home.close)

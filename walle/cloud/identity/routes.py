@@ -8,8 +8,9 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Header, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from walle.cloud.identity.changes import IdentityRecord
 from walle.cloud.identity.service import DeviceCertificate, DeviceSession, IdentityKeys
-from walle.cloud.identity.store import MAX_LIFE_S, MAX_PAGE, MAX_USES, IdentityRecord
+from walle.cloud.identity.store import MAX_LIFE_S, MAX_PAGE, MAX_USES
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.deploy.cloud.api import check_role, identify
 from walle.deploy.cloud.audit import Audit, NoAudit

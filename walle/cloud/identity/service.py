@@ -1,6 +1,5 @@
 """Identity service: enrolment, certificates, sessions and revocation, with the keys that make them."""
 
-import asyncio
 import dataclasses
 import hashlib
 import hmac
@@ -17,16 +16,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from walle.clock import Clock, SystemClock
+from walle.cloud.identity.changes import IdentityRecord
 from walle.cloud.identity.device_authority import CERTIFICATE_LIFE_S, DeviceAuthority
+from walle.cloud.identity.refusals import RENEWAL_GRACE_S, IdentityRefusedError, KeyRevokedError, long_expired
 from walle.cloud.identity.sessions import SESSION_LIFE_S, SessionSigner
-from walle.cloud.identity.store import (
-    RENEWAL_GRACE_S,
-    IdentityRecord,
-    IdentityRefusedError,
-    IdentityStore,
-    KeyRevokedError,
-    long_expired,
-)
+from walle.cloud.identity.store import IdentityStore
+from walle.deploy.cloud.store_threads import StoreThreads
 from walle.identity import DeviceIdentity
 from walle.protocol import session_proof
 
@@ -92,12 +87,17 @@ class UsedChallenges:
 
 
 class IdentityService:
-    """The service on a folder with its keys and on a file of identities; between `open` and `close`."""
+    """The service on a folder with its keys and on a store of identities; between `open` and `close`.
 
-    def __init__(self, folder: Path, database: Path, *, clock: Clock | None = None) -> None:
+    Several may run at once on one folder and one database: each change is a transaction of the store. A challenge is
+    known to the service alone that gave it.
+    """
+
+    def __init__(self, folder: Path, store: IdentityStore, *, clock: Clock | None = None) -> None:
         self._folder = folder
         self._clock = clock or SystemClock()
-        self._store = IdentityStore(database, clock=self._clock)
+        self._store = store
+        self._threads = StoreThreads("identities")
         self._challenge_key = secrets.token_bytes(32)  # a challenge does not outlive this process
         self._challenges = itertools.count(1)
         self._used = UsedChallenges()
@@ -108,7 +108,7 @@ class IdentityService:
 
         Raises:
             AuthorityError: a key is damaged.
-            IdentityStoreError: the file cannot be opened.
+            IdentityStoreError: the store cannot be opened.
         """
         self._authority = DeviceAuthority(self._folder, clock=self._clock)
         self._signer = SessionSigner(self._folder)
@@ -116,7 +116,7 @@ class IdentityService:
         self._store.keep_room()
 
     def close(self) -> None:
-        """Close the file of identities."""
+        """Close the store of identities."""
         self._store.close()
 
     async def keys(self) -> IdentityKeys:
@@ -215,9 +215,8 @@ class IdentityService:
     def _tag(self, body: str) -> str:
         return hmac.new(self._challenge_key, body.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
 
-    @staticmethod
-    async def _blocking[T](work: Callable[[], T]) -> T:
-        return await asyncio.to_thread(work)
+    async def _blocking[T](self, work: Callable[[], T]) -> T:
+        return await self._threads.run(work)
 
 
 def _requested_key(request: str) -> ec.EllipticCurvePublicKey:

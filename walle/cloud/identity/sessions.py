@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from walle.cloud.certificates import AuthorityError
 from walle.deploy.cloud.api import AccessError
-from walle.durable_file import write_file
+from walle.durable_file import write_new_file
 from walle.identity import MAX_GENERATION, DeviceIdentity, Revocations
 from walle.protocol import DEVICE_HEADER, MAX_ID_CHARS, canonical_json
 
@@ -44,7 +44,7 @@ class SessionSigner:
         path = folder / "sessions.pem"
         if not path.exists():
             made = Ed25519PrivateKey.generate()
-            write_file(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), mode=0o600)
+            write_new_file(path, made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         try:
             key = load_pem_private_key(path.read_bytes(), password=None)
         except (ValueError, TypeError) as error:

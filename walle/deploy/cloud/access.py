@@ -21,11 +21,12 @@ import base64
 import binascii
 import dataclasses
 import enum
+import errno
 import fnmatch
 import hashlib
 import json
+import os
 import secrets
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -33,6 +34,7 @@ from typing import Any, Protocol, Self
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.scenario_groups import NO_GROUPS, ScenarioGroups
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
+from walle.deploy.cloud.toml_file import read_section
 from walle.durable_file import write_file
 from walle.errors import ConfigError
 
@@ -170,18 +172,9 @@ class Access:
         Raises:
             ConfigError: the file is missing, not TOML, or has an invalid entry, which the message names.
         """
-        try:
-            document = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"access file {path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise ConfigError(f"access file {path} is not TOML: {error}") from error
-        unknown = [key for key in document if key != "tokens"]
-        if unknown:
-            raise ConfigError(f"{path}: unknown section [{unknown[0]}]; there is only [tokens.NAME]")
-        tokens = document.get("tokens", {})
-        if not isinstance(tokens, dict):
-            raise ConfigError(f"{path}: tokens must be sections [tokens.NAME]")
+        tokens = read_section(path, "access file", "tokens", "sections [tokens.NAME]")
+        if tokens is None:
+            raise ConfigError(f"access file {path} cannot be read: {os.strerror(errno.ENOENT)}")
         parsed = [_parse_identity(f"{path}: [tokens.{name}]", name, value) for name, value in tokens.items()]
         found = cls([identity for identity, _ in parsed], clock=clock)
         found.has_earlier_roles = any(is_earlier for _, is_earlier in parsed)

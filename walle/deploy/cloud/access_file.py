@@ -2,11 +2,10 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Access, Identity, Role, hash
 from walle.deploy.cloud.disk_space import DiskFullError, is_full
 from walle.deploy.cloud.metrics import gauge_of
 from walle.deploy.cloud.scenario_groups import GroupFile
+from walle.deploy.cloud.toml_file import file_lock, file_state
 from walle.durable_file import write_file
 from walle.errors import ConfigError, DeployError
 
@@ -67,7 +67,7 @@ class AccessFile:
         self._spare_path = path.with_name("access.spare")
         self._clock = clock or SystemClock()
         self.groups = GroupFile(path.with_name("groups.toml"), clock=self._clock)
-        self._state = self._state_of_file()
+        self._state = file_state(self._path)
         self._access = Access.load(path, clock=self._clock)
         self._looked_s = self._clock.monotonic()
         self._error = ""
@@ -143,7 +143,7 @@ class AccessFile:
 
     def rename_roles(self) -> bool:
         """Write the file with the names that roles have now, if it has earlier ones; return whether it had."""
-        with self._locked():
+        with file_lock(self._lock_path):
             access = Access.load(self._path, clock=self._clock)
             if access.has_earlier_roles:
                 access.save(self._path)
@@ -166,7 +166,7 @@ class AccessFile:
     def _save_uses(self) -> None:
         if not self._used_s:
             return
-        with self._locked():
+        with file_lock(self._lock_path):
             known = {one.sha256[:_HASH_CHARS] for one in self._access.identities}
             kept = _read_uses(self._use_path)
             for key, at_s in self._used_s.items():
@@ -191,7 +191,7 @@ class AccessFile:
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
-        state = self._state_of_file()
+        state = file_state(self._path)
         if state == self._state:
             return
         try:
@@ -201,13 +201,6 @@ class AccessFile:
             self._state = state
             self._error = f"the tokens of before are in force: {error}"
             _LOG.error("%s", self._error)
-
-    def _state_of_file(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def keep_spare(self) -> None:
         """Take room on the disk in which a token can be revoked when nothing else is free; none where none is left."""
@@ -228,7 +221,7 @@ class AccessFile:
         self.keep_spare()  # again, or larger: of what the old file took
 
     def _change[T](self, change: Callable[[Access], T], *, may_use_spare: bool = False) -> T:
-        with self._locked():
+        with file_lock(self._lock_path):
             access = Access.load(self._path, clock=self._clock)
             result = change(access)
             try:
@@ -237,18 +230,8 @@ class AccessFile:
                 if is_full(error):
                     raise DiskFullError.of(error, self._path.parent) from error
                 raise ConfigError(f"access file {self._path} cannot be written: {error.strerror}") from error
-            self._access, self._state, self._error = access, self._state_of_file(), ""
+            self._access, self._state, self._error = access, file_state(self._path), ""
         return result
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes from changing the file; the lock goes with the process."""
-        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def _check_revocable(access: Access, name: str) -> None:

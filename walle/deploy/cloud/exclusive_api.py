@@ -16,6 +16,7 @@ from walle.deploy.cloud.exclusive_store import MAX_PAGE, ExclusiveStore
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.repo import RepoError, TaskRepos
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
+from walle.deploy.cloud.store_threads import StoreThreads
 from walle.deploy.cloud.task_config import TaskConfig, TaskConfigError
 from walle.deploy.sealing import seal
 from walle.errors import DeployError
@@ -33,6 +34,7 @@ from walle.protocol import (
     seal_info,
 )
 
+_THREADS = StoreThreads("exclusive files")
 _VERSIONS = 20  # newest ones, of which one must list the file
 
 
@@ -146,7 +148,7 @@ def exclusive_router(
         if policy is not None:
             details = {"policy": policy.to_plain(), "name": name, "size_bytes": len(data)}
             await audit.record("file.put", who=identity.name, subject=full, details=details)
-            await asyncio.to_thread(groups.put, full, name, policy, data, by=identity.name)
+            await _THREADS.run(groups.put, full, name, policy, data, by=identity.name)
             return
         key = await key_of(device)  # which may have changed since: a body may take minutes
         await audit.record("file.put", who=identity.name, subject=full, details=details)
@@ -155,7 +157,7 @@ def exclusive_router(
             sealed = seal(data, key.public_key, seal_info(device, key.generation, full, name))
             store.put(device, key.generation, full, name, sealed, by=identity.name)
 
-        await asyncio.to_thread(work)
+        await _THREADS.run(work)
 
     @router.delete("/{scenario}/{task}/{name}", status_code=204)
     async def remove(
@@ -175,17 +177,17 @@ def exclusive_router(
         _check_either(device, rule, app_version)
         if not device:
             policy = Policy(app_version, rule.strip())
-            if not await asyncio.to_thread(groups.has, full, name, policy):
+            if not await _THREADS.run(groups.has, full, name, policy):
                 raise UnknownGroupFileError(full, name)
             details = {"policy": policy.to_plain(), "name": name}
             await audit.record("file.remove", who=identity.name, subject=full, details=details, must=False)
-            if not await asyncio.to_thread(groups.remove, full, name, policy):
+            if not await _THREADS.run(groups.remove, full, name, policy):
                 raise UnknownGroupFileError(full, name)
             return
-        if not await asyncio.to_thread(store.has, device, full, name):  # what cannot be done leaves no record
+        if not await _THREADS.run(store.has, device, full, name):  # what cannot be done leaves no record
             raise UnknownFileError(device, full, name)
         await audit.record("file.remove", who=identity.name, subject=full, details=details, must=False)
-        if not await asyncio.to_thread(store.remove, device, full, name):
+        if not await _THREADS.run(store.remove, device, full, name):
             raise UnknownFileError(device, full, name)
 
     @router.get("/{scenario}")
@@ -203,9 +205,9 @@ def exclusive_router(
         The next page is `after` of the answer, "" at the end. `groups` are the files of rules, on the first page.
         """
         check_role(identify(access, authorization), scenario, Role.READER)
-        found = await asyncio.to_thread(store.records, scenario, task=task, device_id=device, after=after, limit=limit)
+        found = await _THREADS.run(store.records, scenario, task=task, device_id=device, after=after, limit=limit)
         last = found[-1].device_id if len(found) >= limit else ""
-        of_groups = [] if after or device else await asyncio.to_thread(groups.files, scenario, task=task)
+        of_groups = [] if after or device else await _THREADS.run(groups.files, scenario, task=task)
         return {
             "files": [record.to_plain() for record in found],
             "groups": [file.to_plain() for file in of_groups],
@@ -243,7 +245,7 @@ def cen_router(
         profile = Profile.from_header(header.encode("latin-1").decode("utf-8", "replace"))
         if profile.device_id != device.device_id:
             raise ExclusiveFileError("the profile is of another device than the session")
-        files = await asyncio.to_thread(lambda: groups.of(join(profile)))
+        files = await _THREADS.run(lambda: groups.of(join(profile)))
         if not files:
             return None
         key = await key_of(device.device_id)
@@ -254,11 +256,11 @@ def cen_router(
         """Return the signed list of the device whose session X-Walle-Device is."""
         device = device_of(request)
         found = await groups_of(request, device)
-        serial = await asyncio.to_thread(groups.serial)
+        serial = await _THREADS.run(groups.serial)
         entries: tuple[SealedFile, ...] = ()
         if found is not None:
             key, files = found
-            entries = await asyncio.to_thread(groups.part, device.device_id, key.generation, key.public_key, files)
+            entries = await _THREADS.run(groups.part, device.device_id, key.generation, key.public_key, files)
         part = GroupPart(serial, entries)
         data = await lists.exclusive_files(device.device_id, device.generation, part)
         return Response(data, media_type="application/json", headers={"Cache-Control": "no-store"})
@@ -271,12 +273,10 @@ def cen_router(
             check_sha256(sha256, "path")
         except ProtocolError:
             raise HTTPException(404, "there is nothing at this path") from None
-        sealed = await asyncio.to_thread(store.sealed, device.device_id, device.generation, sha256)
+        sealed = await _THREADS.run(store.sealed, device.device_id, device.generation, sha256)
         if sealed is None and (found := await groups_of(request, device)) is not None:
             key, of = found
-            sealed = await asyncio.to_thread(
-                groups.sealed, device.device_id, key.generation, key.public_key, of, sha256
-            )
+            sealed = await _THREADS.run(groups.sealed, device.device_id, key.generation, key.public_key, of, sha256)
         if sealed is None:
             raise HTTPException(404, "there is nothing at this path")
         return Response(sealed, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})

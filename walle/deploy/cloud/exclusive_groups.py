@@ -13,7 +13,6 @@ import hmac
 import json
 import logging
 import os
-import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +22,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.exclusive_store import ExclusiveStore
+from walle.deploy.cloud.exclusive_store import ExclusiveStore, GroupRow
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.rule_index import PolicyIndex
 from walle.deploy.sealing import seal_again
-from walle.durable_file import write_file
+from walle.durable_file import write_new_file
 from walle.errors import ConfigError, DeployError
 from walle.protocol import SEAL_OVERHEAD_BYTES, Profile, SealedFile, canonical_json, seal_info
 
@@ -59,7 +58,7 @@ class GroupKey:
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            write_file(path, f"{os.urandom(_KEY_BYTES).hex()}\n")
+            write_new_file(path, f"{os.urandom(_KEY_BYTES).hex()}\n")
         try:
             key = bytes.fromhex(path.read_text().strip())
         except ValueError as error:
@@ -134,18 +133,10 @@ class GroupFiles:
         """
         encrypted = self._group_key().encrypt(data, task, name)
         columns = json.dumps({column: kind.value for column, kind in policy.columns})
-        with self._store.writing() as db:
-            _delete(db, task, name, policy)
-            (count,) = db.execute("SELECT count(*) FROM group_files").fetchone()
-            if count >= MAX_GROUP_FILES:
-                raise TooManyGroupFilesError
-            row = (task, name, policy.app_version, policy.rule, columns, len(data), self._clock.time(), by, encrypted)
-            db.execute(
-                "INSERT INTO group_files (task, name, app_version, rule, columns, size_bytes, put_s, put_by, encrypted)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                row,
-            )
-            _raise_serial(db)
+        key = (task, name, policy.app_version, policy.rule)
+        row = GroupRow(0, *key, columns, len(data), self._clock.time(), by)
+        if not self._store.put_group(row, encrypted, most=MAX_GROUP_FILES):
+            raise TooManyGroupFilesError
 
     def has(self, task: str, name: str, policy: Policy) -> bool:
         """Return whether there is a file for this rule, whatever types its columns had."""
@@ -153,11 +144,7 @@ class GroupFiles:
 
     def remove(self, task: str, name: str, policy: Policy) -> bool:
         """Take a file from the devices of a rule; return whether there was one."""
-        with self._store.writing() as db:
-            found = _delete(db, task, name, policy)
-            if found:
-                _raise_serial(db)
-            return found
+        return self._store.remove_group(task, name, policy.app_version, policy.rule)
 
     def files(self, scenario: str, *, task: str = "") -> list[GroupFile]:
         """Return the files of a scenario's tasks, the newest first; `task` without the scenario."""
@@ -213,22 +200,24 @@ class GroupFiles:
             return self._key
 
     def _read(self) -> _State:
-        with self._store.connection() as db:
-            db.execute("BEGIN")  # serial and files of one state
-            found = db.execute("SELECT serial FROM group_serial").fetchone()
-            serial = found["serial"] if found else 0
-            state = self._state
-            if serial == state.serial:
-                return state
-            columns = "number, task, name, app_version, rule, columns, size_bytes, put_s, put_by"
-            rows = db.execute(f"SELECT {columns} FROM group_files ORDER BY number DESC").fetchall()  # noqa: S608
-        files = []
-        for row in rows:
-            plain = dict(row)
-            policy = Policy.from_plain(
-                {key: plain.pop(key) for key in ("app_version", "rule")} | {"columns": json.loads(plain.pop("columns"))}
+        state = self._state
+        serial, rows = self._store.group_rows(state.serial)
+        if rows is None:
+            return state
+        files = [
+            GroupFile(
+                number=row.number,
+                task=row.task,
+                name=row.name,
+                policy=Policy.from_plain(
+                    {"app_version": row.app_version, "rule": row.rule, "columns": json.loads(row.columns)}
+                ),
+                size_bytes=row.size_bytes,
+                put_s=row.put_s,
+                put_by=row.put_by,
             )
-            files.append(GroupFile(policy=policy, **plain))
+            for row in rows
+        ]
         state = _State(serial, tuple(files), PolicyIndex([one.policy for one in files]))
         if state.serial > self._state.serial:
             self._state = state
@@ -250,13 +239,12 @@ class GroupFiles:
         return sha256
 
     def _seal(self, file: GroupFile, device_id: str, generation: int, public_key: bytes) -> bytes | None:
-        with self._store.connection() as db:
-            row = db.execute("SELECT encrypted FROM group_files WHERE number = ?", (file.number,)).fetchone()
-        if row is None:  # removed meanwhile
+        encrypted = self._store.group_contents(file.number)
+        if encrypted is None:  # removed meanwhile
             return None
         key = self._group_key()
         try:
-            data = key.decrypt(bytes(row["encrypted"]), file.task, file.name)
+            data = key.decrypt(encrypted, file.task, file.name)
         except InvalidTag:
             what = "exclusive file %s of %s, for a group, cannot be read with this cloud's key; put it again"
             _LOG.error(what, file.name, file.task)
@@ -267,13 +255,3 @@ class GroupFiles:
 
 def _key(policy: Policy) -> tuple[str, str]:
     return policy.app_version, policy.rule
-
-
-def _delete(db: sqlite3.Connection, task: str, name: str, policy: Policy) -> bool:
-    key = (task, name, policy.app_version, policy.rule)
-    where = "(task, name, app_version, rule) = (?, ?, ?, ?)"
-    return db.execute(f"DELETE FROM group_files WHERE {where}", key).rowcount > 0  # noqa: S608 - our own names
-
-
-def _raise_serial(db: sqlite3.Connection) -> None:
-    db.execute("INSERT INTO group_serial VALUES (1, 1) ON CONFLICT (one) DO UPDATE SET serial = serial + 1")

@@ -1,42 +1,30 @@
-"""Exclusive files in one SQLite file: sealed to the key of their device, so that this file does not tell contents.
+"""Store of exclusive files: sealed to the key of their device, so that the store does not tell contents.
 Those of groups (`walle.deploy.cloud.exclusive_groups`) are in it too, encrypted.
 
 Each change is one transaction, and raises the serial of its device. A file belongs to one key (generation) of a device:
-another key of the same id sees none of it. Several processes may have the file open.
+another key of the same id sees none of it. Several processes may have the store open. `SqliteExclusiveStore` keeps it
+in a file of one machine, `PostgresExclusiveStore` in a database; both pass the same tests.
 """
 
+import abc
 import dataclasses
 import hashlib
 import logging
-import sqlite3
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 from walle.clock import Clock, SystemClock
-from walle.deploy.cloud.sqlite_file import SqliteFile, SqliteFileError
+from walle.deploy.cloud.store_error import StoreError
 from walle.errors import DeployError
 from walle.protocol import MAX_EXCLUSIVE_FILES, SealedFile
 
 _LOG = logging.getLogger(__name__)
 
 MAX_PAGE = 1000
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS files (
-    device_id TEXT NOT NULL, generation INTEGER NOT NULL, task TEXT NOT NULL, name TEXT NOT NULL,
-    sha256 TEXT NOT NULL, size_bytes INTEGER NOT NULL, put_s REAL NOT NULL, put_by TEXT NOT NULL, sealed BLOB NOT NULL,
-    UNIQUE (device_id, task, name)) STRICT;
-CREATE TABLE IF NOT EXISTS group_files (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, task TEXT NOT NULL, name TEXT NOT NULL, app_version TEXT NOT NULL,
-    rule TEXT NOT NULL, columns TEXT NOT NULL, size_bytes INTEGER NOT NULL, put_s REAL NOT NULL, put_by TEXT NOT NULL,
-    encrypted BLOB NOT NULL, UNIQUE (task, name, app_version, rule)) STRICT;
-CREATE TABLE IF NOT EXISTS group_serial (one INTEGER PRIMARY KEY, serial INTEGER NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS serials (device_id TEXT PRIMARY KEY, serial INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-"""
 
 
-class ExclusiveStoreError(SqliteFileError):
-    """The file of exclusive files cannot be read or written. Over HTTP: 503, on a full disk 507."""
+class ExclusiveStoreError(StoreError):
+    """The exclusive files cannot be read or written. Over HTTP: 503, on a full disk 507."""
 
     holds = "exclusive files"
 
@@ -108,19 +96,34 @@ class DeviceFiles(NamedTuple):
         return DeviceFiles(self.serial + serial, tuple(found))
 
 
-class ExclusiveStore:
-    """The file at `path`, after `open`. Calls block; every call raises ExclusiveStoreError where the file fails."""
+class GroupRow(NamedTuple):
+    """A file of a group in the store, without its contents. `columns` is JSON; see `Policy`.
 
-    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
-        self.path = path
+    `number` is another one whenever a file is put, and higher than all before.
+    """
+
+    number: int
+    task: str
+    name: str
+    app_version: str
+    rule: str
+    columns: str
+    size_bytes: int  # of the contents
+    put_s: float
+    put_by: str
+
+
+class ExclusiveStore(abc.ABC):
+    """The store, after `open`. Calls block; every call raises ExclusiveStoreError where the store fails."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._file = SqliteFile(path, ExclusiveStoreError, "secure_delete = ON")  # what was removed is not left in it
-        self.connection, self.writing = self._file.reading, self._file.writing  # also for `GroupFiles`
 
+    @abc.abstractmethod
     def open(self) -> Self:
         """Make what is absent."""
-        self._file.make(_SCHEMA)
-        return self
+
+    # --- files of single devices ---
 
     def put(self, device_id: str, generation: int, task: str, name: str, sealed: bytes, *, by: str) -> None:
         """Give a device a file, in place of any it had by this name; `generation` is that of the key it is sealed to.
@@ -131,57 +134,35 @@ class ExclusiveStore:
             FormerKeyError: a later key of the device has files.
             TooManyFilesError: the device has MAX_EXCLUSIVE_FILES others.
         """
-        with self.writing() as db:
-            later = "SELECT 1 FROM files WHERE device_id = ? AND generation > ? LIMIT 1"
-            if db.execute(later, (device_id, generation)).fetchone() is not None:
-                raise FormerKeyError(device_id)
-            db.execute("DELETE FROM files WHERE device_id = ? AND generation < ?", (device_id, generation))
-            key = (device_id, task, name)
-            db.execute("DELETE FROM files WHERE (device_id, task, name) = (?, ?, ?)", key)
-            (count,) = db.execute("SELECT count(*) FROM files WHERE device_id = ?", (device_id,)).fetchone()
-            if count >= MAX_EXCLUSIVE_FILES:
-                raise TooManyFilesError(device_id)
-            sha256 = hashlib.sha256(sealed).hexdigest()
-            row = (device_id, generation, task, name, sha256, len(sealed), self._clock.time(), by, sealed)
-            db.execute("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-            _raise_serial(db, device_id)
+        record = ExclusiveRecord(
+            device_id=device_id,
+            generation=generation,
+            task=task,
+            name=name,
+            size_bytes=len(sealed),
+            put_s=self._clock.time(),
+            put_by=by,
+        )
+        self._put(record, hashlib.sha256(sealed).hexdigest(), sealed)
 
+    @abc.abstractmethod
+    def _put(self, record: ExclusiveRecord, sha256: str, sealed: bytes) -> None: ...
+
+    @abc.abstractmethod
     def has(self, device_id: str, task: str, name: str) -> bool:
         """Return whether a device, with any key, has a file."""
-        with self.connection() as db:
-            query = "SELECT 1 FROM files WHERE (device_id, task, name) = (?, ?, ?)"
-            return db.execute(query, (device_id, task, name)).fetchone() is not None
 
+    @abc.abstractmethod
     def remove(self, device_id: str, task: str, name: str) -> bool:
         """Take a file from a device; return whether it had one."""
-        with self.writing() as db:
-            key = (device_id, task, name)
-            found = db.execute("DELETE FROM files WHERE (device_id, task, name) = (?, ?, ?)", key).rowcount > 0
-            if found:
-                _raise_serial(db, device_id)
-            return found
 
+    @abc.abstractmethod
     def files(self, device_id: str, generation: int) -> DeviceFiles:
-        """Return what a key of a device has."""
-        with self.connection() as db:
-            db.execute("BEGIN")  # serial and files of one state
-            serial = db.execute("SELECT serial FROM serials WHERE device_id = ?", (device_id,)).fetchone()
-            rows = db.execute(
-                "SELECT task, name, sha256, size_bytes FROM files WHERE device_id = ? AND generation = ?"
-                " ORDER BY task, name",
-                (device_id, generation),
-            ).fetchall()
-            db.execute("COMMIT")
-        return DeviceFiles(serial["serial"] if serial else 0, tuple(SealedFile(**row) for row in rows))
+        """Return what a key of a device has: serial and files of one state."""
 
+    @abc.abstractmethod
     def sealed(self, device_id: str, generation: int, sha256: str) -> bytes | None:
         """Return the sealed bytes of a file of this key of the device, None where it has none of this hash."""
-        with self.connection() as db:
-            found = db.execute(
-                "SELECT sealed FROM files WHERE device_id = ? AND generation = ? AND sha256 = ?",
-                (device_id, generation, sha256),
-            ).fetchone()
-        return None if found is None else bytes(found["sealed"])
 
     def records(
         self, scenario: str, *, task: str = "", device_id: str = "", after: str = "", limit: int = MAX_PAGE
@@ -190,23 +171,39 @@ class ExclusiveStore:
 
         A device's files are together: there may be up to MAX_EXCLUSIVE_FILES more than `limit`.
         """
-        where, values = ["task >= ? AND task < ?"], [f"{scenario}/", f"{scenario}0"]  # 0 follows /
-        for column, value in (("task", task and f"{scenario}/{task}"), ("device_id", device_id)):
-            if value:
-                where.append(f"{column} = ?")
-                values.append(value)
-        columns = "device_id, generation, task, name, size_bytes, put_s, put_by"
         found: list[ExclusiveRecord] = []
-        with self.connection() as db:
-            query = f"SELECT {columns} FROM files WHERE {' AND '.join(where)} AND device_id > ? ORDER BY 1, 3, 4"  # noqa: S608
-            for row in db.execute(query, (*values, after)):
-                if len(found) >= limit and row["device_id"] != found[-1].device_id:
-                    break
-                found.append(ExclusiveRecord(**row))
+        full = f"{scenario}/{task}" if task else ""
+        for record in self._records(scenario, full, device_id, after, limit + MAX_EXCLUSIVE_FILES):
+            if len(found) >= limit and record.device_id != found[-1].device_id:
+                break
+            found.append(record)
         return found
 
+    @abc.abstractmethod
+    def _records(
+        self, scenario: str, task: str, device_id: str, after: str, count: int
+    ) -> Iterable[ExclusiveRecord]: ...
 
-def _raise_serial(db: sqlite3.Connection, device_id: str) -> None:
-    db.execute(
-        "INSERT INTO serials VALUES (?, 1) ON CONFLICT (device_id) DO UPDATE SET serial = serial + 1", (device_id,)
-    )
+    # --- files of groups ---
+
+    @abc.abstractmethod
+    def put_group(self, row: GroupRow, encrypted: bytes, *, most: int) -> bool:
+        """Store a file for a rule, in place of the one by its name for this rule; the row's number is not read.
+
+        Return False, and change nothing, where there are `most` others.
+        """
+
+    @abc.abstractmethod
+    def remove_group(self, task: str, name: str, app_version: str, rule: str) -> bool:
+        """Remove the file of a rule; return whether there was one."""
+
+    @abc.abstractmethod
+    def group_rows(self, known: int) -> tuple[int, list[GroupRow] | None]:
+        """Return the number that grows with each change of any group's files, and the rows, the newest first.
+
+        None in place of the rows where that number is `known`.
+        """
+
+    @abc.abstractmethod
+    def group_contents(self, number: int) -> bytes | None:
+        """Return the encrypted contents of a file of a group, None where it was removed."""

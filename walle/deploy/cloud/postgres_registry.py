@@ -8,12 +8,15 @@ PostgreSQL does not store (NUL) are replaced.
 import asyncio
 import contextlib
 import dataclasses
+import itertools
+import re
 import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from walle.clock import Clock
 from walle.deploy.cloud.device_changes import Change, Report, Sighting
+from walle.deploy.cloud.device_conditions import Dialect, conditions
 from walle.deploy.cloud.device_registry import (
     MAX_FAILURES,
     MAX_PAGE,
@@ -28,9 +31,9 @@ from walle.deploy.cloud.device_registry import (
 )
 from walle.deploy.cloud.lease import Grant
 from walle.deploy.cloud.postgres_database import Connection, PostgresDatabase
+from walle.deploy.cloud.postgres_text import storable_text
 from walle.deploy.cloud.sqlite_registry import SCHEMA, apply_changes
 
-_REPLACEMENT = "\ufffd"
 FAILURE_NUMBERS = "device failures"  # a counter
 _PART_DEVICES = 250  # devices of which tasks are read together
 _PART_S = 60.0
@@ -44,6 +47,14 @@ _TASKS = (
     " failed int8"
 )
 _FAILURES = "number int8, device_id text, task text, version text, release text, kind text, at_s float8, failure text"
+
+_DIALECT = Dialect(
+    tasks="walle.device_tasks",
+    id_has="strpos(d.device_id, ?) > 0",
+    has_attribute="EXISTS (SELECT 1 FROM jsonb_each_text(d.attributes::jsonb) AS a WHERE a.key = ? AND a.value = ?)",
+    in_scenarios="split_part(t.task, '/', 1) = ANY(?)",
+    scenarios=list,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,11 +283,6 @@ def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[list[Any]]:
     return [[row[number] for row in rows] for number in range(count)]
 
 
-def storable_text(text: str) -> str:
-    """Return text that PostgreSQL can hold: without NUL characters and halves of characters."""
-    return text.replace("\0", _REPLACEMENT).encode(errors="replace").decode()
-
-
 def _storable(change: Change) -> Change:
     match change:
         case Sighting(device_id, header):
@@ -299,33 +305,8 @@ def _storable(change: Change) -> Change:
 
 
 def _conditions(query: DeviceQuery, now_s: float) -> tuple[str, list[Any]]:
-    """Return a condition on `walle.devices AS d`, with the values to bind."""
-    values: list[Any] = []
-
-    def bind(condition: str, value: object) -> str:
-        values.append(value)
-        return condition.format(f"${len(values)}")
-
-    parts = ["TRUE"]
-    if query.search:
-        parts.append(bind("strpos(d.device_id, {}) > 0", storable_text(query.search)))
-    if query.app_version:
-        parts.append(bind("d.app_version = {}", storable_text(query.app_version)))
-    if query.seen_within_s:
-        parts.append(bind("d.last_seen_s >= {}", now_s - query.seen_within_s))
-    if query.attribute:
-        values += [storable_text(query.attribute), storable_text(query.value)]
-        has = "SELECT 1 FROM jsonb_each_text(d.attributes::jsonb) AS a WHERE"
-        parts.append(f"EXISTS ({has} a.key = ${len(values) - 1} AND a.value = ${len(values)})")
-    of_task: list[str] = []
-    for condition, value in (("task", query.task), ("active", query.version), ("state", query.state)):
-        if value:
-            of_task.append(bind(f"t.{condition} = {{}}", storable_text(value)))
-    if query.failing:
-        of_task.append("t.failed > 0")
-    if query.scenarios is not None:
-        of_task.append(bind("split_part(t.task, '/', 1) = ANY({})", sorted(query.scenarios)))
-    if of_task:
-        inner = " AND ".join(["t.device_id = d.device_id", *of_task])
-        parts.append(f"EXISTS (SELECT 1 FROM walle.device_tasks AS t WHERE {inner})")  # noqa: S608 - our own names
-    return " AND ".join(parts), values
+    """Return a condition on `walle.devices AS d`, with the values to bind to $1 and so on."""
+    text, values = conditions(query, now_s, _DIALECT)
+    numbers = itertools.count(1)
+    numbered = re.sub(r"\?", lambda _: f"${next(numbers)}", text)
+    return numbered, [storable_text(value) if isinstance(value, str) else value for value in values]

@@ -8,20 +8,17 @@ A group is the list of its scenarios. It changes who may do what in them (`walle
 second git address. Nothing that is stored or signed names it.
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import json
 import logging
-import os
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.disk_space import DiskFullError, is_full
 from walle.deploy.cloud.task_config import NAME_RULE, is_name
+from walle.deploy.cloud.toml_file import FileState, file_lock, file_state, read_section
 from walle.durable_file import write_file
 from walle.errors import ConfigError, DeployError
 
@@ -73,20 +70,11 @@ def load_groups(path: Path) -> ScenarioGroups:
     Raises:
         ConfigError: the file cannot be read, is not TOML, or has an invalid entry, which the message names.
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    groups = read_section(
+        path, "file of groups", "groups", "a section [groups] with a list of scenarios for each group"
+    )
+    if groups is None:
         return NO_GROUPS
-    except OSError as error:
-        raise ConfigError(f"file of groups {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ConfigError(f"file of groups {path} is not TOML: {error}") from error
-    unknown = [key for key in document if key != "groups"]
-    if unknown:
-        raise ConfigError(f"{path}: unknown section {unknown[0]!r}; its only section is [groups]")
-    groups = document.get("groups", {})
-    if not isinstance(groups, dict):
-        raise ConfigError(f"{path}: groups must be a section [groups] with a list of scenarios for each group")
     found: dict[str, str] = {}
     for group, scenarios in groups.items():
         for scenario in _members(f"{path}: [groups] {group}", group, scenarios):
@@ -122,7 +110,7 @@ class GroupFile:
         self._clock = clock or SystemClock()
         self.error = ""
         self._groups = NO_GROUPS
-        self._state: tuple[int, int, int] | None = None  # of a missing file, as NO_GROUPS is its content
+        self._state: FileState | None = None  # of a missing file, as NO_GROUPS is its content
         self._looked_s = self._clock.monotonic() - _LOOK_S
 
     def current(self) -> ScenarioGroups:
@@ -131,7 +119,7 @@ class GroupFile:
         if now_s - self._looked_s < _LOOK_S:
             return self._groups
         self._looked_s = now_s
-        state = self._state_of_file()
+        state = file_state(self._path)
         if state != self._state:
             try:
                 # Together, and after the read: where a change on another thread came between, the next look finds it.
@@ -152,7 +140,7 @@ class GroupFile:
         for what, name in (("scenario", scenario), ("group", group)):
             if not is_name(name):
                 raise ConfigError(f"{name[:80]!r} cannot name a {what}; a name is {NAME_RULE}")
-        with self._locked():
+        with file_lock(self._lock_path):
             groups = load_groups(self._path)
             before = groups.group_of(scenario)
             if not before and len(groups.by_scenario) >= MAX_GROUPED:
@@ -168,7 +156,7 @@ class GroupFile:
             NotInGroupError: it is not in this group, perhaps not any more.
             ConfigError, DiskFullError: as `put`.
         """
-        with self._locked():
+        with file_lock(self._lock_path):
             groups = load_groups(self._path)
             groups.check(scenario, group)
             self._save({one: its for one, its in groups.by_scenario.items() if one != scenario})
@@ -184,21 +172,4 @@ class GroupFile:
             if is_full(error):
                 raise DiskFullError.of(error, self._path.parent) from error
             raise ConfigError(f"file of groups {self._path} cannot be written: {error.strerror}") from error
-        self._groups, self._state, self.error = ScenarioGroups(dict(by_scenario)), self._state_of_file(), ""
-
-    def _state_of_file(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes from changing the file; the lock goes with the process."""
-        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        self._groups, self._state, self.error = ScenarioGroups(dict(by_scenario)), file_state(self._path), ""

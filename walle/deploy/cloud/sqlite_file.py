@@ -7,39 +7,16 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
-from walle.deploy.cloud.disk_space import is_full
-from walle.errors import DeployError
+from walle.deploy.cloud.store_error import StoreError
 
 _BUSY_S = 5.0
-
-
-class SqliteFileError(DeployError):
-    """A file that cannot be read or written. `path` names it. Over HTTP: 503, on a full disk 507."""
-
-    holds: ClassVar[str]  # what is in the file
-
-    def __init__(self, path: Path, why: str, status: int = 503) -> None:
-        super().__init__(path, why, status)
-        self.path = path
-        self.why = why
-        self.status = status
-
-    def __str__(self) -> str:
-        return f"{self.holds}, {self.path}: {self.why}"
-
-    @classmethod
-    def of(cls, path: Path, error: sqlite3.Error | OSError) -> "SqliteFileError":
-        if is_full(error):
-            return cls(path, f"{error}; free some space on the cloud's disk", 507)
-        return cls(path, str(error))
 
 
 class SqliteFile:
     """The file at `path`. Calls block; what SQLite and the system refuse is raised as `error`."""
 
-    def __init__(self, path: Path, error: type[SqliteFileError], *pragmas: str) -> None:
+    def __init__(self, path: Path, error: type[StoreError], *pragmas: str) -> None:
         self.path = path
         self._error = error
         self._pragmas = ("synchronous = FULL", *pragmas)  # what was written survives a power cut
@@ -57,7 +34,7 @@ class SqliteFile:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise self._error.of(self.path, error) from error
+            raise self._error.of_file(self.path, error) from error
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:

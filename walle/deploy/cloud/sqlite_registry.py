@@ -1,6 +1,7 @@
 """The registry of devices in one SQLite file. The file may be lost, and a damaged one is set aside."""
 
 import asyncio
+import json
 import logging
 import sqlite3
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 
 from walle.clock import Clock
 from walle.deploy.cloud.device_changes import Change
+from walle.deploy.cloud.device_conditions import Dialect, conditions
 from walle.deploy.cloud.device_registry import (
     MAX_FAILURES,
     MAX_PAGE,
@@ -29,6 +31,13 @@ _TEXT = "CASE a.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST
 _KEYS = (
     "SELECT a.key, count(*) FROM (SELECT attributes FROM devices LIMIT 2000) AS d, json_each(d.attributes) AS a"
     " GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 40"
+)
+_DIALECT = Dialect(
+    tasks="tasks",
+    id_has="instr(d.device_id, ?) > 0",
+    has_attribute=f"EXISTS (SELECT 1 FROM json_each(d.attributes) AS a WHERE a.key = ? AND {_TEXT} = ?)",  # noqa: S608
+    in_scenarios="substr(t.task, 1, instr(t.task, '/') - 1) IN (SELECT value FROM json_each(?))",
+    scenarios=json.dumps,
 )
 
 SCHEMA = """
@@ -146,7 +155,7 @@ class SqliteDeviceRegistry(DeviceRegistry):
             return self._opened().execute(query, (after, MAX_PAGE)).fetchall()
 
     def _read_page(self, query: DeviceQuery) -> DevicePage:
-        where, values = _conditions(query, self._clock.time())
+        where, values = conditions(query, self._clock.time(), _DIALECT)
         limit = max(1, min(query.limit, MAX_PAGE))
         with self._lock, journal_errors(self.path):
             db = self._opened()
@@ -174,7 +183,7 @@ class SqliteDeviceRegistry(DeviceRegistry):
         return [str(key) for key, _ in await asyncio.to_thread(self._select, _KEYS, ())]
 
     async def _attribute_counts(self, query: DeviceQuery, key: str) -> list[tuple[str, int]]:
-        where, values = _conditions(query, self._clock.time())
+        where, values = conditions(query, self._clock.time(), _DIALECT)
         more: tuple[str, ...] = ()
         if key == "app_version":
             sql = f"SELECT d.app_version, count(*) FROM devices AS d WHERE {where}"  # noqa: S608 - as `_read_page`
@@ -227,39 +236,3 @@ def apply_changes(db: sqlite3.Connection, changes: Sequence[Change]) -> int:
             _LOG.warning("what a device sent cannot be listed: %s", error)
         db.execute("RELEASE change")
     return dropped
-
-
-def _conditions(query: DeviceQuery, now_s: float) -> tuple[str, list[Any]]:
-    """Return a condition on `devices AS d`, with the values to bind."""
-    parts = ["1"]
-    values: list[Any] = []
-    if query.search:
-        parts.append("instr(d.device_id, ?) > 0")
-        values.append(query.search)
-    if query.app_version:
-        parts.append("d.app_version = ?")
-        values.append(query.app_version)
-    if query.seen_within_s:
-        parts.append("d.last_seen_s >= ?")
-        values.append(now_s - query.seen_within_s)
-    if query.attribute:
-        has = f"SELECT 1 FROM json_each(d.attributes) AS a WHERE a.key = ? AND {_TEXT} = ?"  # noqa: S608 - our own text
-        parts.append(f"EXISTS ({has})")
-        values += [query.attribute, query.value]
-    of_task: list[str] = []
-    task_values: list[Any] = []
-    for condition, value in (("task", query.task), ("active", query.version), ("state", query.state)):
-        if value:
-            of_task.append(f"t.{condition} = ?")
-            task_values.append(value)
-    if query.failing:
-        of_task.append("t.failed > 0")
-    if query.scenarios is not None:
-        marks = ", ".join("?" * len(query.scenarios))
-        of_task.append(f"substr(t.task, 1, instr(t.task, '/') - 1) IN ({marks})")
-        task_values += sorted(query.scenarios)
-    if of_task:
-        inner = " AND ".join(["t.device_id = d.device_id", *of_task])
-        parts.append(f"EXISTS (SELECT 1 FROM tasks AS t WHERE {inner})")  # noqa: S608 - our own names
-        values += task_values
-    return " AND ".join(parts), values

@@ -27,10 +27,10 @@ class SyncDatabase:
         loop, database = self._opened()
         return _run(loop, database.read(query, *values))
 
-    def write[T](self, action: Action[T]) -> T:
+    def write[T](self, action: Action[T], *, durable: bool = True) -> T:
         """Run `action` in a transaction; see `PostgresDatabase.write`."""
         loop, database = self._opened()
-        return _run(loop, database.write(action))
+        return _run(loop, database.write(action, durable=durable))
 
     def close(self) -> None:
         """Close the connections. A later call opens them again."""
