@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -34,7 +35,9 @@ _AUTO = TASK_CONFIG + '[phases]\nexecute = "auto"\n'
 
 @pytest.mark.asyncio
 async def test_a_running_cloud_has_exactly_the_metrics_of_the_table(tmp_path: Path) -> None:
-    async with shop_cloud(tmp_path, pulls_s=1000.0, tunnel_servers=1) as shop, shop.device(tmp_path / "d0") as device:
+    traced = {"traces": "http://127.0.0.1:9", "trace_ratio": 1e-9}
+    options: dict[str, Any] = {"pulls_s": 1000.0, "tunnel_servers": 1, **traced}
+    async with shop_cloud(tmp_path, **options) as shop, shop.device(tmp_path / "d0") as device:
         await shop.push("v1", main=_MAIN, config=_AUTO)
         release_id = await shop.release("v1", beta=["d0"])
         user = User(device)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from tests.sim.otlp_receiver import Spans, otlp_receiver
 from tests.sim.shop_cloud import User, shop_cloud, until
 from walle.clock import SystemClock
+from walle.cloud.span_queue import MAX_SPANS, SpanQueue
 from walle.cloud.tracing import FROM_ENVIRONMENT, Tracer, exporter
 from walle.errors import ConfigError
 from walle.pipeline.ingest.upload_store import open_uploads
@@ -183,7 +185,56 @@ def test_one_device_cannot_crowd_out_others() -> None:
     devices = [one.value.string_value for span in spans.all for one in span.attributes if one.key == "walle.device"]
     assert devices.count("flood") <= 600
     assert devices.count("honest") == 2
-    assert tracer.dropped >= 1400
+    assert tracer.queue.dropped == {"device": 1400}
+    assert tracer.queue.exported == len(spans.all) == 602
+
+
+def _dropped(tracer: Tracer) -> dict[str, float]:
+    return {
+        sample.labels["cause"]: sample.value
+        for metric in tracer.queue.metrics()
+        for sample in metric.samples
+        if sample.name == "walle_trace_spans_dropped_total"
+    }
+
+
+def test_spans_beyond_the_queue_are_counted_and_none_is_lost_silently() -> None:
+    """The receiver holds the first batch back until all spans were made."""
+    with otlp_receiver() as spans:
+        spans.may_answer.clear()
+        queue = SpanQueue(OTLPSpanExporter(endpoint=f"{spans.url}/v1/traces"), max_spans=600)
+        tracer = Tracer(1.0, queue, SystemClock())
+        for number in range(2000):
+            tracer.stored([_upload(f"d{number % 100}", number)], 1.0)
+        assert len(queue) <= 600
+        spans.may_answer.set()
+        tracer.close()
+        assert len(queue) == 0
+        dropped = _dropped(tracer)
+        assert dropped["queue"] > 0
+        assert (dropped["device"], dropped["export"]) == (0, 0)
+        assert len(spans.all) + dropped["queue"] == 4000
+        assert queue.exported == len(spans.all) >= 600
+
+
+def test_spans_that_the_receiver_does_not_take_are_counted() -> None:
+    with otlp_receiver() as spans:
+        spans.status = 400
+        tracer = Tracer(1.0, exporter(spans.url), SystemClock())
+        tracer.stored([_upload("d0", 5)], 1.0)
+        tracer.close()
+    assert _dropped(tracer) == {"device": 0, "queue": 0, "export": 2}
+    assert tracer.queue.exported == 0
+
+
+def test_the_length_of_the_queue_is_the_standards_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = exporter("http://127.0.0.1:9")
+    assert queue.max_spans == MAX_SPANS
+    queue.close()
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "700")
+    queue = exporter("http://127.0.0.1:9")
+    assert queue.max_spans == 700
+    queue.close()
 
 
 def test_a_device_whose_clock_is_before_1970_costs_no_other_its_spans() -> None:
@@ -211,7 +262,7 @@ def test_wrong_shares_and_addresses_are_refused_or_ignored() -> None:
     processor = exporter("http://127.0.0.1:9")
     with pytest.raises(ConfigError, match="share"):
         Tracer(0.0, processor, SystemClock())
-    processor.shutdown()
+    processor.close()
 
 
 def test_the_exporter_follows_the_standard_variables(monkeypatch: pytest.MonkeyPatch) -> None:

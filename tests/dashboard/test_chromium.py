@@ -187,6 +187,37 @@ async def test_charts_and_texts_tell_the_same_time_wherever_the_reader_is(world:
         assert (await page.run("document.querySelector('.u-legend').innerText")).startswith("UTC")
 
 
+async def test_charts_have_units_labels_that_do_not_overlap_and_the_latest_values(world: World) -> None:
+    async with world.person("lars", size=PHONE) as page:
+        await page.call(
+            "Page.addScriptToEvaluateOnNewDocument",
+            source="window.texts = []; const fill = CanvasRenderingContext2D.prototype.fillText;"
+            "CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...more) {"
+            " if (this.textAlign === 'left' && this.textBaseline === 'alphabetic') {"
+            " const chart = [...document.querySelectorAll('canvas')].indexOf(this.canvas);"
+            " texts.push([chart, text, x, y, this.measureText(text).width, this.canvas.width]); }"
+            " else texts.push([-1, text, x, y, 0, 0]); return fill.call(this, text, x, y, ...more); };",
+        )
+        for kind in ("bad", "paused"):
+            await page.go(world.release(kind))
+            await page.until("texts.some((one) => one[0] >= 0) && document.querySelectorAll('.u-legend').length > 3")
+            texts = json.loads(await page.run("JSON.stringify(texts)"))
+            assert any(one[1].endswith(" %") for one in texts if one[0] == -1), kind
+            written = {(one[0], one[1], *one[2:]) for one in texts if one[0] >= 0}
+            assert {"paused" if kind == "paused" else "rolled back", "bad 20 %"} <= {one[1] for one in written}
+            for chart, text, x, y, width, whole in written:
+                assert x + width <= whole, (kind, text)
+                for other, words, x2, y2, width2, _ in written:
+                    if chart == other and text != words and abs(y - y2) < 10:
+                        assert x + width <= x2 or x2 + width2 <= x, (kind, text, words)
+            legends = json.loads(
+                await page.run(
+                    "JSON.stringify([...document.querySelectorAll('.u-legend')].map((one) => one.innerText))"
+                )
+            )
+            assert not any("--" in one for one in legends), legends
+
+
 async def test_two_people_see_what_the_other_does_at_once(world: World) -> None:
     async with world.person("anna") as anna, world.person("bert") as bert:
         for page in (anna, bert):

@@ -32,11 +32,11 @@ def test_charts_have_rates_where_there_were_runs() -> None:
         {"at_s": 1.0, "installed": 1, "left": 0, "ok": 0, "failed": 0},
         {"at_s": 2.0, "installed": 4, "left": 1, "ok": 30, "failed": 10},
     ]
-    history = [{"at_s": 1.5, "state": "gray"}, {"at_s": 9.0, "state": "full"}]
+    history = [{"at_s": 1.5, "state": "rolled_back"}, {"at_s": 9.0, "state": "full"}]
     coverage, rate = charts_of({"points": points}, history, {"p_good": 0.01, "p_bad": 0.5})
     assert json.loads(rate["data"])["series"][0]["values"] == [None, 25.0]
     assert [one["y"] for one in json.loads(rate["data"])["limits"]] == [1.0, 50.0]
-    assert json.loads(coverage["data"])["marks"] == [{"x": 1.5, "label": "gray"}]
+    assert json.loads(coverage["data"])["marks"] == [{"x": 1.5, "label": "rolled back"}]
     assert "25.00 %" in rate["summary"]
     assert charts_of({"points": points[:1]}, [], {}) == []
 
@@ -70,8 +70,9 @@ def test_tests_over_time_are_drawn_by_how_far_they_are_on_the_way_to_their_bound
     against, good = charts_of({"points": [], "tests": steps}, [{"at_s": 5.0, "state": "gray"}], {})
     data = json.loads(against["data"])
     assert data["x"] == [1.0, 2.0, 5.0, 6.0]
-    assert [(one["label"], one["values"]) for one in data["series"]] == [("failed runs %", [0.0, 0.0, 10.0, 100.0])]
+    assert [(one["label"], one["values"]) for one in data["series"]] == [("failed runs", [0.0, 0.0, 10.0, 100.0])]
     assert [(one["label"], one["y"]) for one in data["limits"]] == [("decides", 100)]
+    assert data["unit"] == " %"
     assert data["marks"] == [{"x": 5.0, "label": "gray"}]
     assert against["summary"] == "at gray 0.5, failed runs: 5.00 of 5.00, at which it rolls back"
     assert json.loads(good["data"])["series"][0]["values"] == [50.0, None, 50.0, None]

@@ -82,7 +82,10 @@ async def test_a_reader_sees_no_buttons_and_a_releasers_name_is_in_the_audit_log
         visitor(shop, "rolf", RELEASER) as rolf,
         visitor(shop, "otto", {"bank": Role.RELEASER}) as otto,
     ):
-        assert "confirm/" not in await ruth.get(address)
+        page = await ruth.get(address)
+        assert "confirm/" not in page
+        assert "takes the role releaser in shop" in words_of(page)
+        assert "takes the role releaser" not in words_of(await rolf.get(address))
         await ruth.get(f"{address}/confirm/rollback", 403)
         key = forms(await ruth.get("/dashboard"))["/dashboard/logout"]["form_key"]
         assert (await ruth.http.post(f"{address}/rollback", data={"form_key": key})).status_code == 403
@@ -108,6 +111,26 @@ async def test_a_reader_sees_no_buttons_and_a_releasers_name_is_in_the_audit_log
         text = words_of(await rolf.get(done.headers["location"]))
         assert "You rolled the release back." in text
         assert "by rolf: it is slow" in text
+
+
+@pytest.mark.asyncio
+async def test_a_person_without_a_role_is_told_and_may_log_in_with_another_token(shop: ShopCloud) -> None:
+    as_browser = {"Accept": "text/html,*/*;q=0.8"}
+    for name, roles, leads in (
+        ("<i>nora", {}, ["/dashboard/login?again=1"]),
+        ("mona", {ANY_SCENARIO: Role.METRICS}, ["/dashboard/metrics", "/dashboard/login?again=1"]),
+    ):
+        async with visitor(shop, name, roles) as person:
+            refused = await person.http.get("/dashboard", headers=as_browser)
+            assert (refused.status_code, "<i>" in refused.text) == (403, False)
+            assert "does not have the role reader in any scenario" in words_of(refused.text)
+            assert re.findall(r'href="([^"]+)"', refused.text) == leads
+            assert (await person.http.get("/dashboard/login")).status_code == 303
+            again = await person.get("/dashboard/login?again=1")
+            assert "You are logged in as" in words_of(again)
+            token = {"token": shop.cloud.home.admin_token}
+            assert (await person.http.post("/dashboard/login", data=token)).status_code == 303
+            assert "Releases" in words_of(await person.get("/dashboard"))
 
 
 @pytest.mark.asyncio

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,17 @@ import pytest
 import typer
 
 from walle.cli import app
+from walle.deploy.cloud.dashboard import Pages
+from walle.deploy.cloud.routes import Caller, RouteTable
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 KUBERNETES = PACKAGING / "kubernetes"
+NODES = KUBERNETES / "nodes"
+FOLDERS = pytest.mark.parametrize("folder", [KUBERNETES, NODES], ids=["kubernetes", "nodes"])
 CONTAINERFILES = sorted((PACKAGING / "container").iterdir())
 KUBERNETES_VERSION = "1.33"
-INSTRUCTIONS = {"FROM", "RUN", "COPY", "ENV", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD"}
+INSTRUCTIONS = {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD"}
 
 yaml = pytest.importorskip("yaml")
 jsonschema = pytest.importorskip("jsonschema")
@@ -44,13 +49,52 @@ def check_command(arguments: list[str]) -> dict[str, Any]:
     return dict(options)
 
 
-def ray_cluster() -> Any:
-    return load(KUBERNETES / "raycluster.yaml")
+def ray_cluster(folder: Path = KUBERNETES) -> Any:
+    return load(folder / "raycluster.yaml")
+
+
+def groups(cluster: Any) -> list[Any]:
+    spec = cluster["spec"]
+    return [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
 
 
 def templates(cluster: Any) -> list[Any]:
-    spec = cluster["spec"]
-    return [group["template"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+    return [group["template"] for group in groups(cluster)]
+
+
+def objects(folder: Path) -> list[Any]:
+    """Return the objects of the files that a kustomization lists; it lists all."""
+    kustomization = load(folder / "kustomization.yaml")
+    assert set(kustomization) == {"apiVersion", "kind", "namespace", "resources"}
+    assert (kustomization["apiVersion"], kustomization["kind"]) == (
+        "kustomize.config.k8s.io/v1beta1",
+        "Kustomization",
+    )
+    listed = [folder / name for name in kustomization["resources"]]
+    assert {*listed, folder / "kustomization.yaml"} == set(folder.glob("*.yaml"))
+    found = [one for path in listed for one in yaml.safe_load_all(path.read_text())]
+    for one in found:
+        if one["kind"] == "Namespace":
+            assert one["metadata"]["name"] == kustomization["namespace"]
+        else:
+            assert one["metadata"]["namespace"] == kustomization["namespace"]
+    return found
+
+
+def of_kind(folder: Path, kind: str) -> list[Any]:
+    return [one for one in objects(folder) if one["kind"] == kind]
+
+
+def labels_of(cluster: Any, group: Any) -> dict[str, str]:
+    """Return the labels of a group's pods: the operator's and the template's."""
+    name = group.get("groupName", "headgroup")
+    own = group["template"].get("metadata", {}).get("labels", {})
+    node_type = "head" if "groupName" not in group else "worker"
+    return {"ray.io/cluster": cluster["metadata"]["name"], "ray.io/group": name, "ray.io/node-type": node_type, **own}
+
+
+def selected(cluster: Any, selector: dict[str, str]) -> list[Any]:
+    return [group for group in groups(cluster) if selector.items() <= labels_of(cluster, group).items()]
 
 
 def check_ray_cluster(cluster: Any) -> None:
@@ -59,7 +103,8 @@ def check_ray_cluster(cluster: Any) -> None:
 
     jsonschema.validate(cluster, json.loads((KUBERNETES / "raycluster.schema.json").read_text()))
     for template in templates(cluster):
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **template}
+        metadata = {"name": "pod", **template.get("metadata", {})}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
         kubernetes_validate.validate(pod, KUBERNETES_VERSION, strict=True)
         volumes = {volume["name"] for volume in template["spec"]["volumes"]}
         for container in template["spec"]["containers"]:
@@ -67,10 +112,11 @@ def check_ray_cluster(cluster: Any) -> None:
     assert _derive_autoscaling_config_from_ray_cr(cluster)["cluster_name"] == cluster["metadata"]["name"]
 
 
-def test_the_ray_cluster_is_one() -> None:
+@FOLDERS
+def test_the_ray_cluster_is_one(folder: Path) -> None:
     import ray
 
-    cluster = ray_cluster()
+    cluster = ray_cluster(folder)
     check_ray_cluster(cluster)
     images = {one["image"] for template in templates(cluster) for one in template["spec"]["containers"]}
     assert len(images) == 1
@@ -82,12 +128,21 @@ def test_the_ray_cluster_is_one() -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
+        (("metadata", "name"), "1walle"),
+        (("metadata", "name"), "w" * 54),
         (("spec", "headGroupSpecs"), {}),
         (("spec", "rayVersion"), 2.6),
+        (("spec", "upgradeStrategy"), {"type": "Rolling"}),
+        (("spec", "autoscalerOptions"), {"upscalingMode": "Fast"}),
+        (("spec", "gcsFaultToleranceOptions"), {"redisPassword": {"value": "secret"}}),
         (("spec", "workerGroupSpecs", 0, "replicas"), "2"),
+        (("spec", "workerGroupSpecs", 0, "maxReplicas"), 1 << 31),
         (("spec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
+        (("spec", "headGroupSpec", "rayStartParams", "labels"), "role=services"),
+        (("spec", "headGroupSpec", "labels"), {"role": "for services"}),
         (("spec", "headGroupSpec", "template", "spec", "containers", 0, "imagePullPolice"), "Always"),
-        (("spec", "headGroupSpec", "template", "spec", "containers", 1, "readinessProbe", "tcpSocket"), 8470),
+        (("spec", "headGroupSpec", "template", "spec", "containers", 1, "readinessProbe", "httpGet"), 8470),
+        (("spec", "headGroupSpec", "template", "spec", "containers", 0, "readinessProbe", "grpc"), {"port": "gcs"}),
         (("spec", "headGroupSpec", "template", "spec", "containers", 0, "volumeMounts", 0, "name"), "absent"),
     ],
 )
@@ -98,6 +153,16 @@ def test_a_wrong_field_of_a_ray_cluster_is_found(path: tuple[str | int, ...], va
         place = place[part]
     place[path[-1]] = value
     with pytest.raises((jsonschema.ValidationError, kubernetes_validate.ValidationError, AssertionError)):
+        check_ray_cluster(cluster)
+
+
+def test_resources_of_ray_are_stated_once() -> None:
+    cluster = copy.deepcopy(ray_cluster())
+    group = cluster["spec"]["workerGroupSpecs"][0]
+    group["resources"] = {"CPU": "2"}
+    check_ray_cluster(cluster)
+    group["rayStartParams"]["num-cpus"] = "2"
+    with pytest.raises(jsonschema.ValidationError):
         check_ray_cluster(cluster)
 
 
@@ -120,23 +185,136 @@ def test_the_cloud_of_the_cluster_has_options_that_exist() -> None:
     assert service["selector"] == {"ray.io/cluster": "walle", "ray.io/node-type": "head"}
 
 
-def test_all_objects_are_those_of_the_kustomization() -> None:
-    kustomization = load(KUBERNETES / "kustomization.yaml")
-    assert set(kustomization) == {"apiVersion", "kind", "namespace", "resources"}
-    assert (kustomization["apiVersion"], kustomization["kind"]) == (
-        "kustomize.config.k8s.io/v1beta1",
-        "Kustomization",
+def test_the_cloud_of_several_nodes_has_settings_that_fit_its_pods(tmp_path: Path) -> None:
+    cluster = ray_cluster(NODES)
+    (settings,) = of_kind(NODES, "ConfigMap")
+    (tmp_path / "walle.toml").write_text(settings["data"]["walle.toml"])
+    said = subprocess.run(
+        [Path(sys.executable).parent / "walle", "cloud", "config", tmp_path / "walle.toml", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    listed = [KUBERNETES / name for name in kustomization["resources"]]
-    assert {*listed, KUBERNETES / "kustomization.yaml"} == set(KUBERNETES.glob("*.yaml"))
-    for path in listed:
-        thing = load(path)
-        if thing["kind"] != "RayCluster":
-            kubernetes_validate.validate(thing, KUBERNETES_VERSION, strict=True)
-        if thing["kind"] == "Namespace":
-            assert thing["metadata"]["name"] == kustomization["namespace"]
-        else:
-            assert thing["metadata"]["namespace"] == kustomization["namespace"]
+    assert said.returncode == 0, said.stderr
+    config = tomllib.loads(settings["data"]["walle.toml"])
+    gateways, tunnel, placement = config["gateways"], config["tunnel"], config["placement"]
+    assert gateways["labels"] == tunnel["server_labels"] == config["cluster"]["service_labels"] == ["role=services"]
+    services = [one for one in groups(cluster) if one.get("labels", {}).get("role") == "services"]
+    inference = [one for one in groups(cluster) if f"role={one.get('labels', {}).get('role')}" in placement["labels"]]
+    assert (len(services), len(inference)) == (2, 1)
+    public = {one["metadata"]["name"]: one["spec"] for one in of_kind(NODES, "Service")}
+    assert {one["groupName"] for one in selected(cluster, public["walle"]["selector"])} == {
+        one["groupName"] for one in services
+    }
+    assert {port["name"]: port["port"] for port in public["walle"]["ports"]} == {
+        "https": gateways["port"],
+        "tunnel": tunnel["port"],  # which join.json has
+    }
+    for group in services:
+        ports = {port["name"]: port["containerPort"] for port in group["template"]["spec"]["containers"][0]["ports"]}
+        assert (ports["https"], ports["tunnel"]) == (gateways["port"], tunnel["server_port"])
+        letter = group["groupName"].rpartition("-")[2]
+        assert selected(cluster, public[f"walle-{letter}"]["selector"]) == [group]
+        (port,) = public[f"walle-{letter}"]["ports"]
+        assert group["labels"]["walle-tunnel-host"].split(".")[0] == letter
+        assert group["labels"]["walle-tunnel-port"] == str(port["port"])
+    head = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][1]
+    assert head["command"] == ["sh", "-c"]
+    words = shlex.split(head["args"][0])
+    assert words[0] == "walle"
+    assert words[words.index("&&") :] == ["&&", "exec", "sleep", "infinity"]
+    options = check_command(words[1 : words.index("&&")])
+    (mounted,) = (one["mountPath"] for one in head["volumeMounts"] if one["name"] == "settings")
+    assert options["config"] == f"{mounted}/walle.toml"
+    # In the cluster, the address that a drained pod calls is a name of the cloud's certificate.
+    command = services[0]["template"]["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][2]
+    host = re.findall(r"--url https://([^:]*):(\d+)", command)
+    assert host == [("walle.walle.svc", str(gateways["port"]))]
+    assert host[0][0] in gateways["names"]
+
+
+@FOLDERS
+def test_pods_are_probed_end_in_time_and_have_no_privileges(folder: Path) -> None:
+    cluster = ray_cluster(folder)
+    for group in groups(cluster):
+        pod = group["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for number, container in enumerate(pod["containers"]):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+            assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+            if number == 0:
+                # Without them KubeRay's own are used, which ask a server that plain Ray does not have.
+                ports = {"6379", group["rayStartParams"]["node-manager-port"]}
+                assert str(container["livenessProbe"]["grpc"]["port"]) in ports
+                assert {"startupProbe", "readinessProbe"} <= set(container)
+        for hook in [one["lifecycle"]["preStop"]["exec"]["command"] for one in pod["containers"] if "lifecycle" in one]:
+            limit_s = int(hook[1]) if hook[0] == "timeout" else None
+            script = hook[-1]
+            assert subprocess.run(["sh", "-n", "-c", script], check=False).returncode == 0
+            if limit_s is None:
+                (words,) = re.findall(r"walle (cloud drain .*)", script)
+                limit_s = int(check_command(shlex.split(words))["wait_s"])
+            assert pod["terminationGracePeriodSeconds"] >= limit_s + 15
+
+
+def test_what_the_probes_ask_is_there_for_everyone() -> None:
+    asked = set()
+    for folder in (KUBERNETES, NODES):
+        for template in templates(ray_cluster(folder)):
+            for container in template["spec"]["containers"]:
+                asked |= {
+                    (container[probe]["httpGet"]["scheme"], container[probe]["httpGet"]["path"])
+                    for probe in ("startupProbe", "readinessProbe", "livenessProbe")
+                    if "httpGet" in container.get(probe, {})
+                }
+    assert asked == {("HTTPS", "/healthz"), ("HTTPS", "/dashboard/static/icon.svg")}
+    table = RouteTable()
+    for _, path in asked:
+        rule = table.find("GET", path)
+        assert rule is not None
+        assert rule.caller is Caller.ANYONE
+    assert "icon.svg" in Pages().static
+
+
+@FOLDERS
+def test_all_objects_are_those_of_the_kustomization(folder: Path) -> None:
+    found = objects(folder)
+    for one in found:
+        if one["kind"] != "RayCluster":
+            kubernetes_validate.validate(one, KUBERNETES_VERSION, strict=True)
+    kinds = {one["kind"] for one in found}
+    assert {"Namespace", "PersistentVolumeClaim", "RayCluster", "Service", "NetworkPolicy"} <= kinds
+    cluster = ray_cluster(folder)
+    claims = {one["metadata"]["name"] for one in found if one["kind"] == "PersistentVolumeClaim"}
+    for template in templates(cluster):
+        volumes = template["spec"]["volumes"]
+        assert {
+            one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one
+        } <= claims
+    # Each object that selects pods selects some, by ports that they have.
+    for one in found:
+        if one["kind"] == "PodDisruptionBudget":
+            chosen = selected(cluster, one["spec"]["selector"]["matchLabels"])
+            assert sum(group["replicas"] for group in chosen) > one["spec"]["minAvailable"] > 0
+        if one["kind"] == "Service":
+            chosen = selected(cluster, one["spec"]["selector"])
+            assert chosen
+            for group in chosen:
+                ports = {
+                    port["name"] for pod in group["template"]["spec"]["containers"] for port in pod.get("ports", [])
+                }
+                assert {port["targetPort"] for port in one["spec"]["ports"]} <= ports
+        if one["kind"] == "NetworkPolicy":
+            assert selected(cluster, one["spec"]["podSelector"]["matchLabels"]) == groups(cluster)
+            inside, outside = one["spec"]["ingress"]
+            assert inside == {"from": [{"podSelector": one["spec"]["podSelector"]}]}
+            assert {port["port"] for port in outside["ports"]} == {"https", "tunnel"}
 
 
 def test_ray_up_takes_the_cluster_of_machines() -> None:
@@ -170,14 +348,20 @@ def test_container_files(path: Path) -> None:
     found = instructions(path)
     assert {name for name, _ in found} <= INSTRUCTIONS
     stages: set[str] = set()
+    arguments: dict[str, str] = {}
     for name, rest in found:
+        if name == "ARG":
+            argument, _, value = rest.partition("=")
+            arguments[f"${{{argument}}}"] = value
         if name == "FROM":
             image, _, stage = rest.partition(" AS ")
+            image = arguments.get(image, image)
             assert re.fullmatch(r"[a-z0-9./-]+:[a-z0-9.-]+", image), image
             assert not image.endswith(":latest")
             stages.add(stage)
         if name == "RUN":
             assert subprocess.run(["sh", "-n", "-c", rest], check=False).returncode == 0
+            assert "pip install" not in rest or "--no-cache-dir" in rest
             if "apt-get install" in rest:
                 assert "--no-install-recommends" in rest
                 assert "rm -rf /var/lib/apt/lists/*" in rest

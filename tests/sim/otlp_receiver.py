@@ -18,6 +18,9 @@ class Spans:
         self.all: list[Span] = []
         self.headers: list[dict[str, str]] = []
         self.services: set[str] = set()
+        self.status = 200  # of the answers; with another one, nothing is taken
+        self.may_answer = threading.Event()
+        self.may_answer.set()
 
     def take(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)
@@ -46,8 +49,10 @@ def otlp_receiver() -> Iterator[Spans]:
                 body = gzip.decompress(body)
             assert self.path == "/v1/traces", self.path
             spans.headers.append({key.lower(): value for key, value in self.headers.items()})
-            spans.take(body)
-            self.send_response(200)
+            spans.may_answer.wait()
+            if spans.status == 200:
+                spans.take(body)
+            self.send_response(spans.status)
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", "0")
             self.end_headers()

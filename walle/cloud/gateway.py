@@ -269,6 +269,8 @@ class GatewayNode:
                 parts["pulls"] = self._pulls
             if config.tunnel_servers:
                 parts["tunnel servers"] = self._servers
+            if self._tracer is not None:
+                parts["traces"] = self._tracer.queue
             parts["sightings"] = self._sightings
             table = RouteTable(has_business=business is not None)
             identify = self._identity.verifier.device_id

@@ -10,17 +10,15 @@ both sides know (`walle.protocol.traces`), so that a consumer in another process
 import collections
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from walle.clock import Clock
+from walle.cloud.span_queue import SpanQueue
 from walle.errors import ConfigError
 from walle.pipeline.topics import owner
 from walle.pipeline.tunnel.connection import Received
 from walle.protocol import Directive, OutcomeBatch, printable
 from walle.protocol.traces import TraceKind, install_key, is_sampled, span_id, trace_id
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import SpanProcessor
 
 FROM_ENVIRONMENT = "env"  # in place of an address: OTEL_EXPORTER_OTLP_ENDPOINT and the other variables alone
 _SPANS_PER_MINUTE = 600  # of one device: more are dropped, so that it cannot crowd others out
@@ -29,7 +27,7 @@ _MAX_ANSWERS = 10_000  # installs whose answer has a span already
 _ROOT = {TraceKind.INSTALL: "push.answer", TraceKind.RUN: "device.trigger"}
 
 
-def exporter(address: str) -> "SpanProcessor":
+def exporter(address: str) -> SpanQueue:
     """Return what sends spans in batches to the collector at `address`, in a thread of its own.
 
     `address` is that of an OTLP receiver, such as http://127.0.0.1:4318, or FROM_ENVIRONMENT. Headers, certificates,
@@ -40,34 +38,32 @@ def exporter(address: str) -> "SpanProcessor":
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(
             f"traces need OpenTelemetry ({error}); install it with: pip install 'walle[traces]'"
         ) from error
     if address == FROM_ENVIRONMENT:
-        return BatchSpanProcessor(OTLPSpanExporter())
+        return SpanQueue(OTLPSpanExporter())
     if not address.startswith(("http://", "https://")):
         raise ConfigError(f"{address[:200]!r} is not the address of an OTLP receiver; such as http://127.0.0.1:4318")
     whole = address if address.endswith("/v1/traces") else f"{address.rstrip('/')}/v1/traces"
-    return BatchSpanProcessor(OTLPSpanExporter(endpoint=whole))
+    return SpanQueue(OTLPSpanExporter(endpoint=whole))
 
 
 class Tracer:
-    """Makes the spans of the traces of which `ratio` are sampled, and passes them to `processor`."""
+    """Makes the spans of the traces of which `ratio` are sampled, and passes them to `queue`."""
 
-    def __init__(self, ratio: float, processor: "SpanProcessor", clock: Clock) -> None:
+    def __init__(self, ratio: float, queue: SpanQueue, clock: Clock) -> None:
         from opentelemetry.sdk.resources import Resource
 
         if not 0 < ratio <= 1:
             raise ConfigError(f"the share of traces, {ratio}, must be above 0 and at most 1")
         self.ratio = ratio
-        self.dropped = 0  # spans of devices with too many
-        self._processor = processor
+        self.queue = queue
         self._clock = clock
         name = os.environ.get("OTEL_SERVICE_NAME", "walle")
         self._resource = Resource.create({"service.name": name})
-        self._answered: dict[bytes, None] = {}
+        self._answered: collections.OrderedDict[bytes, None] = collections.OrderedDict()
         self._spans = collections.Counter[str]()  # of devices in this minute
         self._minute = 0
 
@@ -82,7 +78,7 @@ class Tracer:
             if trace in self._answered or not is_sampled(trace, self.ratio):
                 continue
             if len(self._answered) >= _MAX_ANSWERS:
-                del self._answered[next(iter(self._answered))]
+                self._answered.popitem(last=False)
             self._answered[trace] = None
             named = {
                 "walle.task": directive.task,
@@ -131,11 +127,11 @@ class Tracer:
 
     def flush(self) -> None:
         """Send what was made so far; this blocks for as long as the exporter's timeout."""
-        self._processor.force_flush()
+        self.queue.flush()
 
     def close(self) -> None:
         """Send what is left; this blocks for as long as the exporter's timeout."""
-        self._processor.shutdown()
+        self.queue.close()
 
     # --- spans --------------------------------------------------------------------------------------------------------
 
@@ -174,7 +170,7 @@ class Tracer:
             end_time=end_ns,
             instrumentation_scope=InstrumentationScope("walle"),
         )
-        self._processor.on_end(span)
+        self.queue.add(span)
 
     def _admits(self, device_id: str) -> bool:
         minute = int(self._clock.monotonic() // 60)
@@ -184,7 +180,7 @@ class Tracer:
         if self._spans[device_id] >= _SPANS_PER_MINUTE or (
             device_id not in self._spans and len(self._spans) >= _MAX_DEVICES
         ):
-            self.dropped += 1
+            self.queue.dropped["device"] += 1
             return False
         self._spans[device_id] += 1
         return True

@@ -7,6 +7,7 @@ and gives is plain data and arrays where it crosses to the cloud, and anything a
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 
 from walle.engine_ext import _core
 from walle.engine_ext.vm import callbacks, dispatch
@@ -44,8 +45,10 @@ _sessions: dict[str, Session | Module] = {}
 _resources: dict[str, memoryview] = {}
 _exclusive: dict[str, tuple[str, bytes]] = {}  # of exclusive files that a run has asked for: hash and contents
 _elsewhere: set[str] = set()  # paths below resources/ of the version's files that only the cloud has, on a device
-_logs: dict[int, Log] = {}  # by run, oldest first: of the present run, and of failed ones until `take_failure`
-_returned: dict[int, Log] = {}  # of the latest runs that returned: their result may be refused after that
+# By run, oldest first: of the present run, and of failed ones until `take_failure`.
+_logs: OrderedDict[int, Log] = OrderedDict()
+# Of the latest runs that returned, oldest first: their result may be refused after that.
+_returned: OrderedDict[int, Log] = OrderedDict()
 
 
 class TaskContextError(PipelineError):
@@ -423,7 +426,7 @@ def _open_log(run_id: int) -> Log:
         kept -= len(log.lines)
         log.drop_lines()
     while len(_logs) >= MAX_KEPT_LOGS:
-        del _logs[next(iter(_logs))]
+        _logs.popitem(last=False)
     log = _logs[run_id] = Log()
     dispatch.output.line = log.add
     return log
@@ -435,7 +438,7 @@ def _close_log(run_id: int) -> list[tuple[str, str]]:
     log = _logs.pop(run_id)
     _returned[run_id] = log
     if len(_returned) > _MAX_RETURNED:
-        del _returned[next(iter(_returned))]
+        _returned.popitem(last=False)
     return log.to_plain()
 
 

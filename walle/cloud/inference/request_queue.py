@@ -2,6 +2,7 @@
 
 import asyncio
 import bisect
+import collections
 import dataclasses
 import heapq
 import math
@@ -43,7 +44,8 @@ class RequestQueue:
     def __init__(self) -> None:
         self._sorted: list[Waiting] = []  # by `order`, the last one runs first
         self._due: list[tuple[float, int]] = []  # heap of deadlines and numbers; those that left stay for a while
-        self._arrived: dict[int, Waiting] = {}  # by number, the first one has waited longest
+        # By number, the first one has waited longest.
+        self._arrived: collections.OrderedDict[int, Waiting] = collections.OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sorted)

@@ -11,6 +11,7 @@ Tasks share the VMs: see `TaskShares`.
 """
 
 import asyncio
+import collections
 import math
 from collections.abc import Iterator
 
@@ -84,7 +85,7 @@ class Scheduler:
         self._engine = engine
         self._clock = clock
         self._lanes: dict[ReleasedVersion, _Lane] = {}  # of versions with requests
-        self._batch_times: dict[str, tuple[float, bool]] = {}
+        self._batch_times: collections.OrderedDict[str, tuple[float, bool]] = collections.OrderedDict()
         self._running: set[asyncio.Task[None]] = set()
         self._number = 0
         self._waking: tuple[float, asyncio.Task[None]] | None = None
@@ -203,7 +204,7 @@ class Scheduler:
             self.counts_by_version.release(lane.name)
             self._batch_times[lane.version.sha256] = lane.batch_s, lane.is_loaded
             if len(self._batch_times) > _MAX_TIMES:
-                del self._batch_times[next(iter(self._batch_times))]
+                self._batch_times.popitem(last=False)
 
     def _admit(self, lane: _Lane, request: PhaseRequest, rank: int, now_s: float) -> Waiting:
         """Put a request into its queue, or refuse it."""

@@ -4,6 +4,7 @@ What a device reports waits until it has made enough runs, or until it settles. 
 only by name, so that nothing that it reports later changes the sample.
 """
 
+import collections
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -69,7 +70,8 @@ class DeviceSample:
         self.touched = False
         self.metrics: frozenset[str] = frozenset()  # names of those that observations have
         self._waiting: dict[str, _Waiting] = {}
-        self._silent: dict[str, None] = {}  # those of them that have reported no run
+        # Those of `_waiting` that have reported no run, the first has waited longest.
+        self._silent: collections.OrderedDict[str, None] = collections.OrderedDict()
         self._done: set[str] = set()
         self._hindered: dict[str, FailureClass] = {}
 
@@ -263,9 +265,8 @@ class DeviceSample:
         sample._waiting = {one: _Waiting(*values) for one, values in plain["waiting"].items()}
         for device in sample._waiting.values():  # evidence of before has no metrics, and in JSON pairs are lists
             device.metrics = {name: (runs, mean) for name, (runs, mean) in device.metrics.items()}
-        sample._silent = {
-            one: None for one, device in sample._waiting.items() if device.since_s is None and not device.given
-        }
+        silent = [one for one, device in sample._waiting.items() if device.since_s is None and not device.given]
+        sample._silent = collections.OrderedDict.fromkeys(silent)
         sample._done = set(plain["done"])
         hindered = plain.get("hindered", {})  # not in evidence of before
         sample._hindered = {one: FailureClass(what) for one, what in hindered.items()}

@@ -328,6 +328,17 @@ _ALL = [
         (_GAUGE, "tokens", "Tokens of people and programs"),
     ),
     *_part(
+        "Traces",
+        (_COUNTER, "trace_spans_exported", "Spans that the receiver of traces took"),
+        (
+            _COUNTER,
+            "trace_spans_dropped",
+            "Spans that were lost",
+            {"cause": "device (more than its share of a minute), queue (it was full), export (the receiver took none)"},
+        ),
+        (_GAUGE, "trace_queue_spans", "Spans that wait to be sent"),
+    ),
+    *_part(
         "Disk",
         (_GAUGE, "disk_free_bytes", "Free space of the cloud's disk"),
         (_GAUGE, "disk_size_bytes", "Size of the cloud's disk"),

@@ -1,5 +1,6 @@
 """Rules of what a push may do to a branch, by the role of the token, and how many refs a token may set."""
 
+import collections
 import threading
 from collections.abc import Callable, Collection
 
@@ -64,7 +65,8 @@ class RefQuota:
         self._clock = clock
         self._most = most
         self._lock = threading.Lock()
-        self._left: dict[str, tuple[float, float]] = {}  # by token: what was left, and when
+        # By token: what was left, and when.
+        self._left: collections.OrderedDict[str, tuple[float, float]] = collections.OrderedDict()
 
     def take(self, token: str) -> str:
         """Count a change; return the reason to refuse it, empty if none."""
@@ -75,7 +77,7 @@ class RefQuota:
             is_allowed = left >= 1
             self._left[token] = (left - 1 if is_allowed else left, now_s)
             if len(self._left) > _MAX_TOKENS:
-                del self._left[next(iter(self._left))]
+                self._left.popitem(last=False)
         if is_allowed:
             return ""
         return f"this token has changed {self._most} refs, the most in a day; push fewer, or wait a while"

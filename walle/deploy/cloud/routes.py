@@ -7,6 +7,7 @@ closed. The guard decides by the header alone, before the body is read.
 import dataclasses
 import enum
 import functools
+import html
 import json
 import time
 import urllib.parse
@@ -19,6 +20,14 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Identity, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.http_durations import HttpDurations, route_class
 from walle.errors import ConfigError
+
+_REFUSED = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>No access – Walle</title></head>
+<body><main><h1>No access</h1><p role="alert">{what}.</p>
+<p>Someone with the role admin gives roles, with <code>walle token add</code>.</p>
+{link}<p><a href="/dashboard/login?again=1">Log in with another token</a></p></main></body></html>
+"""
 
 
 class Caller(enum.Enum):
@@ -323,7 +332,7 @@ class RouteGuard:
             if not rule.admits(person):
                 there = " for all scenarios" if rule.where is Where.ALL else " in any scenario"
                 what = f"{person.name} does not have the role {rule.role}{there}"
-                await _refuse(send, 403, what, [], is_page=True)
+                await _refuse_person(send, scope, what, person)
                 return "refused"
         if rule.caller is Caller.PERSON:
             authorization = _authorization(scope)
@@ -375,6 +384,25 @@ async def _send_to_login(scope: Scope, send: Send) -> None:
     came_from = urllib.parse.quote(urllib.parse.quote(scope["path"]) + query, safe="")
     location = f"/dashboard/login?next={came_from}".encode("latin-1")
     return await _refuse(send, 303, "log in first", [(b"location", location)], is_page=True)
+
+
+async def _refuse_person(send: Send, scope: Scope, what: str, person: Identity) -> None:
+    """Refuse a page to a person who is logged in; a browser's answer leads to the login, which takes another token."""
+    accept = next((value for name, value in scope["headers"] if name.lower() == b"accept"), b"")
+    if scope["method"] != "GET" or b"text/html" not in accept:
+        await _refuse(send, 403, what, [], is_page=True)
+        return
+    is_metrics = person.role(ANY_SCENARIO) >= Role.METRICS
+    link = '<p><a href="/dashboard/metrics">To the metrics</a></p>' if is_metrics else ""
+    page = _REFUSED.format(what=html.escape(what), link=link).encode()
+    headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-length", str(len(page)).encode()),
+        (b"content-security-policy", b"default-src 'none'; base-uri 'none'; frame-ancestors 'none'"),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": page, "more_body": False})
 
 
 def _own_page(referer: str, host: str) -> str:

@@ -12,6 +12,7 @@ A device that found no partner is watched alone. Nothing is known then of how of
 them may be.
 """
 
+import collections
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +58,8 @@ class SilentDevices:
         self._lone = MeanBets(_ALONE, best_stakes(_ALONE, (0.65, 0.8, 0.95)))
         self._known: set[str] = set()  # every device that was ever watched: each is once
         self._seen: dict[str, _Watched] = {}  # those that are watched now
-        self._seeking: dict[str, _Watched] = {}  # of the new version, without a partner yet
+        # Devices of the new version that have no partner yet, the oldest first.
+        self._seeking: collections.OrderedDict[str, _Watched] = collections.OrderedDict()
         self._couples: list[tuple[_Watched, _Watched]] = []
         self._single: list[_Watched] = []
 
@@ -191,7 +193,7 @@ class SilentDevices:
         self._paired.restore(plain["paired_bets"])
         self._lone.restore(plain["lone_bets"])
         self._known = set(plain["known"])
-        self._seeking = {one[0]: _Watched(*one) for one in plain["seeking"]}
+        self._seeking = collections.OrderedDict((one[0], _Watched(*one)) for one in plain["seeking"])
         self._couples = [(_Watched(*new), _Watched(*old)) for new, old in plain["couples"]]
         self._single = [_Watched(*one) for one in plain["single"]]
         every = [*self._seeking.values(), *(one for couple in self._couples for one in couple), *self._single]

@@ -68,7 +68,8 @@ class _Record:
         self.reset_failure = ""
         self.place = ""  # of the last call that ended a host
         self.runs = 0  # that ended well since the last strike, or since one was forgotten
-        self.quarantined: dict[str, tuple[int, int, str, str]] = {}  # version → as TaskQuarantined's
+        # Version → as TaskQuarantined's.
+        self.quarantined: collections.OrderedDict[str, tuple[int, int, str, str]] = collections.OrderedDict()
         self.suspicions = 0
         self.alone_runs = 0  # to be made
         self.lost_alone = 0  # in a row
@@ -90,7 +91,7 @@ class _Record:
         if self.is_at_limit():
             self.quarantined[version] = (self.strikes, self.leaked_bytes >> 20, self.reset_failure, self.place)
             if len(self.quarantined) > _MAX_VERSIONS:
-                del self.quarantined[next(iter(self.quarantined))]
+                self.quarantined.popitem(last=False)
 
     def add_runs(self, count: int) -> None:
         """Count uses that ended well."""

@@ -7,6 +7,7 @@ errors when the process has no file descriptor left.
 """
 
 import asyncio
+import collections
 import contextlib
 import errno
 import functools
@@ -175,7 +176,8 @@ class Listener:
         self._connect = connect
         self._limit = handshakes
         self._turn_s = turn_s
-        self._handshakes: dict[asyncio.Task[None], float] = {}  # and when they began, the oldest first
+        # Those under way, and when they began, the oldest first.
+        self._handshakes: collections.OrderedDict[asyncio.Task[None], float] = collections.OrderedDict()
         self._waiting: asyncio.TimerHandle | None = None  # until the oldest handshake has had its turn
         self._retries: dict[socket.socket, asyncio.TimerHandle] = {}
         self._handle_before = loop.get_exception_handler()

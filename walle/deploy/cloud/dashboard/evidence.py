@@ -7,7 +7,10 @@ from typing import Any
 from walle.deploy.cloud.dashboard.pages import chart
 
 _MARKS = 40  # of a chart, the latest
-_COLORS = ("bad", "warn", "busy", "dim", "fg", "good")
+_COLORS = {
+    False: ("bad", "warn", "busy", "dim", "fg", "good"),
+    True: ("good", "busy", "fg", "dim", "warn", "bad"),
+}  # of tests that accept
 _PURPOSES = {"rejects": "rolls back", "accepts": "accepts", "groups": "pauses", "hindered": "pauses"}
 
 
@@ -62,6 +65,7 @@ def charts_of(
         {"label": "installed", "values": has, "color": "good"},
         {"label": "left", "values": left, "color": "bad"},
     ]
+    failed = [{"label": "failed", "values": rates, "color": "bad"}]
     limits = [
         {"label": f"{what} {100 * gate[key]:.3g} %", "y": 100 * gate[key], "color": color}
         for key, what, color in (("p_good", "good", "good"), ("p_bad", "bad", "bad"))
@@ -76,14 +80,15 @@ def charts_of(
         {
             "title": "Failed runs over time",
             "summary": "no runs yet" if rates[-1] is None else f"{rates[-1]:.2f} % of all runs failed so far",
-            "data": chart(x, [{"label": "failed %", "values": rates, "color": "bad"}], marks=marks, limits=limits),
+            "data": chart(x, failed, marks=marks, limits=limits, unit=" %"),
         },
         *tests,
     ]
 
 
 def _marks(history: Sequence[Mapping[str, Any]], x: Sequence[float]) -> list[dict[str, Any]]:
-    return [{"x": one["at_s"], "label": one["state"]} for one in history if x[0] <= one["at_s"] <= x[-1]][-_MARKS:]
+    shown = [one for one in history if x[0] <= one["at_s"] <= x[-1]][-_MARKS:]
+    return [{"x": one["at_s"], "label": one["state"].replace("_", " ")} for one in shown]
 
 
 def _test_charts(steps: Sequence[Mapping[str, Any]], history: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -103,8 +108,9 @@ def _test_charts(steps: Sequence[Mapping[str, Any]], history: Sequence[Mapping[s
         shown = [name for name in names if any(value is not None for value in values[name])]
         if not shown:
             continue
+        colors = _COLORS[accepts]
         lines = [
-            {"label": f"{name} %", "values": values[name], "color": _COLORS[number % len(_COLORS)]}
+            {"label": name, "values": values[name], "color": colors[number % len(colors)]}
             for number, name in enumerate(shown)
         ]
         limit = {"label": "decides" if not accepts else "accepts", "y": 100, "color": "good" if accepts else "bad"}
@@ -112,7 +118,7 @@ def _test_charts(steps: Sequence[Mapping[str, Any]], history: Sequence[Mapping[s
         yield {
             "title": title,
             "summary": _nearest(*points[-1], boundary, does, shown),
-            "data": chart(x, lines, marks=marks, limits=[limit]),
+            "data": chart(x, lines, marks=marks, limits=[limit], unit=" %"),
         }
 
 

@@ -28,11 +28,16 @@ def login_router(shell: Shell, log: Audit) -> APIRouter:
 
     @router.get("/login")
     async def login_page(
-        request: Request, came_from: Annotated[str, Query(alias="next", max_length=2000)] = "", *, ended: bool = False
+        request: Request,
+        came_from: Annotated[str, Query(alias="next", max_length=2000)] = "",
+        *,
+        ended: bool = False,
+        again: bool = False,
     ) -> Response:
-        if shell.sessions.find(request.headers.get("cookie", "")) is not None:
+        session = shell.sessions.find(request.headers.get("cookie", ""))
+        if session is not None and not again:
             return _lead(came_from)
-        text = _ENDED if ended else ""
+        text = _ENDED if ended else f"You are logged in as {session.identity.name}." if session is not None else ""
         return shell.page("login.html", None, {"came_from": _inside(came_from), "text": text, "here": ""})
 
     @router.post("/login")

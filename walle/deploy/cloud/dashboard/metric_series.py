@@ -11,13 +11,13 @@ from walle.deploy.cloud.dashboard.pages import chart
 
 SERIES_S = 10.0
 _POINTS = 360
-_CHARTS = (  # metric, title, whether it is a counter, of which the rate is shown, and the number's divisor
-    ("walle_tunnel_open_connections", "Devices connected to the tunnel", False, 1),
-    ("walle_tunnel_stored", "Uploads stored, per second", True, 1),
-    ("walle_tunnel_bytes_in", "KB from devices, per second", True, 1000),
-    ("walle_tunnel_lag_seconds", "Age of the oldest upload that is not stored, s", False, 1),
-    ("walle_profiles", "Profiles checked, per second", True, 1),
-    ("walle_http_connections", "Connections of HTTP", False, 1),
+CHARTS = (  # metric, title, whether it is a counter, of which the rate is shown, the number's divisor, and its unit
+    ("walle_tunnel_open_connections", "Devices connected to the tunnel", False, 1, ""),
+    ("walle_tunnel_stored", "Uploads stored", True, 1, "/s"),
+    ("walle_tunnel_received_bytes", "Data from devices", True, 1000, " KB/s"),
+    ("walle_tunnel_lag_seconds", "Age of the oldest upload that is not stored", False, 1, " s"),
+    ("walle_profiles", "Profiles checked", True, 1, "/s"),
+    ("walle_http_connections", "Connections of HTTP", False, 1, ""),
 )
 
 
@@ -32,7 +32,7 @@ class MetricSeries:
         found = {family.name: family for family in families}
         values = {
             name: sum(sample.value for sample in found[name].samples if not sample.name.endswith("_created"))
-            for name, *_ in _CHARTS
+            for name, *_ in CHARTS
             if name in found
         }
         self._points.append((at_s, values))
@@ -40,7 +40,7 @@ class MetricSeries:
     def charts(self) -> list[dict[str, Any]]:
         """Return a chart of each metric that has two points or more."""
         made = []
-        for name, title, is_rate, divisor in _CHARTS:
+        for name, title, is_rate, divisor, unit in CHARTS:
             points = [(at_s, values[name] / divisor) for at_s, values in self._points if name in values]
             if is_rate:
                 points = [
@@ -52,6 +52,6 @@ class MetricSeries:
                 x = [at_s for at_s, _ in points]
                 values = [round(value, 3) for _, value in points]
                 series = [{"label": "now", "values": values, "color": "busy"}]
-                summary = f"{values[-1]:,.6g}, at most {max(values):,.6g} in the last hour"
-                made.append({"title": title, "summary": summary, "data": chart(x, series)})
+                summary = f"{values[-1]:,.6g}{unit}, at most {max(values):,.6g}{unit} in the last hour"
+                made.append({"title": title, "summary": summary, "data": chart(x, series, unit=unit)})
         return made

@@ -10,6 +10,7 @@ import hashlib
 import importlib.resources
 import json
 import mimetypes
+import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -40,6 +41,7 @@ HEADERS = {
 }
 _FOLDER = importlib.resources.files("walle.deploy.cloud.dashboard")
 _YEAR_S = 31_536_000
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TIME = Markup(
     '<time datetime="{}">{}</time> <span class="ago" data-ago="{}" hx-morph-skip-children></span>'  # format escapes
 )
@@ -76,10 +78,12 @@ class Pages:
         self._templates.filters |= {
             "number": _number,
             "percent": _percent,
-            "when": _when,
+            "when": when,
             "path": lambda text: urllib.parse.quote(str(text), safe=""),
             "words": lambda text: str(text).replace("_", " "),
-            "size": _size,
+            "size": size_of,
+            "fails": _fails,
+            "event": lambda name: _WORDS.sub(" ", name).capitalize(),
         }
 
     def page(self, template: str, values: Mapping[str, Any], *, status: int = 200) -> HTMLResponse:
@@ -109,11 +113,20 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f} %" if value < 0.1 else f"{100 * value:.1f} %"
 
 
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes:,} B" if size_bytes < 10_000 else f"{size_bytes / 1000:,.0f} KB"
+def size_of(size_bytes: float) -> str:
+    """Return a size in bytes in a unit of which there are few."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size_bytes >= 10 * size:
+            return f"{size_bytes / size:,.0f} {unit}"
+    return f"{size_bytes:,.10g} B"
 
 
-def _when(at_s: float | None) -> Markup:
+def _fails(totals: Mapping[str, Any], gate: Mapping[str, Any]) -> bool:
+    """Return whether runs fail more often than those of a good version, by the gate of the release."""
+    return bool(totals["failed"] and totals["failure_rate"] > gate.get("p_good", 0.0))
+
+
+def when(at_s: float | None) -> Markup:
     """Return a time in UTC; the page's script adds how long ago that was."""
     if not at_s:
         return Markup("–")

@@ -85,6 +85,8 @@ class ReleasePages:
             "name": release.request.name,
             "covered": _covered(release),
             "verbs": verbs_of(release) if may_act else [],
+            "may_act": may_act,
+            "now_s": self._shell.clock.time(),
             "may_share": session is not None,
             "failures": [one.to_plain() for one in failures],
             "others": others,
@@ -297,7 +299,7 @@ def _covered(release: Release) -> float:
 def _tabs(page: ReleasePage) -> list[tuple[str, str, int]]:
     """Return name, words and count of each choice of states."""
     count = {name: sum(page.by_state.get(one.value, 0) for one in states) for name, states in _STATES.items()}
-    words = {"active": "Under way", "paused": "Paused", "full": "Full", "over": "Over"}
+    words = {"active": "Under way", "paused": "Paused", "full": "Full", "over": "Ended"}
     return [("", "All", sum(page.by_state.values())), *((name, words[name], count[name]) for name in _STATES)]
 
 

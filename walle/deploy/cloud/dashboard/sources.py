@@ -1,12 +1,14 @@
 """Sources of what the dashboard shows: the gateway's parts and peers, as interfaces."""
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from walle.deploy.cloud.access import Identity
+from walle.deploy.cloud.access import Identity, Role
 from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
 from walle.deploy.cloud.dashboard.metric_series import MetricSeries
+from walle.deploy.cloud.dashboard.sessions import Session
 from walle.deploy.cloud.device_api import Devices, KeyStates
 from walle.deploy.cloud.targeting_api import Targeting
 from walle.deploy.cloud.task_history import TaskHistory
@@ -47,3 +49,9 @@ class DashboardSources:
     connection: Callable[[str], Awaitable[Connection]]
     parts: Callable[[], Mapping[str, WatchedPart]]
     series: Callable[[], MetricSeries]
+
+
+async def readable_scenarios(sources: DashboardSources, session: Session) -> list[str]:
+    """Return the scenarios of which a session may read."""
+    scenarios = await asyncio.to_thread(sources.history.scenarios)
+    return [one for one in scenarios if session.may(one, Role.READER)]

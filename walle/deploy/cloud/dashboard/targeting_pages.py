@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from walle.deploy.cloud.api import error_status, safe_map
 from walle.deploy.cloud.dashboard.shell import Shell
-from walle.deploy.cloud.dashboard.sources import DashboardSources
+from walle.deploy.cloud.dashboard.sources import DashboardSources, readable_scenarios
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.deploy.cloud.targeting_api import PreviewBody
 from walle.errors import WalleError
@@ -39,6 +39,7 @@ def targeting_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
             "preview_fault": "",
             "explanation": None,
             "explain_fault": "",
+            "scenarios": await readable_scenarios(sources, session),
             "here": "targeting",
         }
         status = 200

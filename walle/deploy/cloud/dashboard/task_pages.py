@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from walle.deploy.cloud.access import Role
 from walle.deploy.cloud.api import AccessError, check_role
 from walle.deploy.cloud.dashboard.shell import Shell
-from walle.deploy.cloud.dashboard.sources import DashboardSources
+from walle.deploy.cloud.dashboard.sources import DashboardSources, readable_scenarios
 from walle.deploy.cloud.release_query import ReleaseQuery
 
 Version = Annotated[str, Query(pattern="^(v[1-9][0-9]{0,8})?$")]
@@ -24,8 +24,7 @@ def task_page_router(shell: Shell, sources: DashboardSources) -> APIRouter:
     @router.get("/tasks")
     async def list_page(request: Request) -> Response:
         session = shell.session(request)
-        scenarios = await asyncio.to_thread(history.scenarios)
-        readable = [one for one in scenarios if session.may(one, Role.READER)]
+        readable = await readable_scenarios(sources, session)
         tasks = [(one, await asyncio.to_thread(history.tasks, one)) for one in readable]
         return shell.page("tasks.html", session, {"scenarios": tasks, "shown": _SHOWN, "here": "tasks"})
 

@@ -16,7 +16,12 @@
     }
   }
 
-  const utc = (seconds) => new Date(1000 * seconds).toISOString().slice(11, 19);  // as the times in the text
+  // Times in UTC, as in the text; with the day where a chart spans more than one.
+  const utc = (seconds) => new Date(1000 * seconds).toISOString().slice(11, 19);
+  const day = (seconds) => new Date(1000 * seconds).toUTCString().slice(5, 11);
+  const isLong = (times) => times.length > 1 && times.at(-1) - times[0] > 86400;
+  const number = (value, unit) => value == null ? "–" : value.toLocaleString("en", { maximumFractionDigits: 2 }) + unit;
+  const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 2592000];
 
   // Charts: data as JSON in an attribute, drawn again when it is another one.
   const drawn = new WeakMap();
@@ -29,25 +34,39 @@
       before.data = data;
       before.plot.setData(values);
       before.text = text;
+      showLast(before.plot);
       return;
     }
     if (before) before.plot.destroy();
     const state = { text, data, width: place.clientWidth, series: data.series.length };
     const axis = { stroke: style("dim"), grid: { stroke: style("line"), width: 1 }, ticks: { stroke: style("line") } };
     const options = {
-      width: Math.max(place.clientWidth, 200), height: 160, cursor: { drag: { x: false, y: false } },
-      axes: [{ ...axis, space: 60, values: (_, times) => times.map(utc) }, { ...axis, size: 55 }],
+      width: Math.max(place.clientWidth, 200), height: 170, padding: [12, 28, 0, 0], cursor: { drag: { x: false, y: false } },
+      axes: [
+        { ...axis, space: 62, incrs: STEPS_S, values: (plot, times) => times.map(
+          (one) => isLong(plot.data[0]) ? `${utc(one).slice(0, 5)}\n${day(one)}` : utc(one)) },
+        { ...axis, size: 70, values: (_, ticks) => ticks.map((one) => number(one, state.data.unit || "")) },
+      ],
       scales: { y: { range: (_, low, high) => {
         const tops = [high || 0, ...(state.data.limits || []).map((one) => one.y)];
-        return [0, Math.max(...tops, 1e-9) * 1.08];
+        const top = Math.max(...tops);
+        return [0, top > 0 ? top * 1.08 : 1];
       } } },
-      series: [{ label: "UTC", value: (_, at) => at == null ? "–" : utc(at) }, ...data.series.map((one) => ({
+      series: [{
+        label: "UTC",
+        value: (plot, at) => at == null ? "–" : isLong(plot.data[0]) ? `${day(at)} ${utc(at)}` : utc(at),
+      }, ...data.series.map((one) => ({
         label: one.label, stroke: style(one.color || "busy"), width: 2, points: { show: values[0].length < 30 },
+        value: (_, value) => number(value, state.data.unit || ""),
       }))],
-      hooks: { draw: [(plot) => lines(plot, state.data)] },
+      hooks: { draw: [(plot) => lines(plot, state.data)], setCursor: [showLast], ready: [showLast] },
     };
     state.plot = new uPlot(options, values, place);
     drawn.set(place, state);
+  }
+  // The legend has the latest values where nothing is pointed at.
+  function showLast(plot) {
+    if (plot.cursor.idx == null) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
   }
   function lines(plot, data) {
     const { ctx, bbox } = plot, ratio = devicePixelRatio || 1;
@@ -56,18 +75,36 @@
     ctx.textBaseline = "alphabetic";
     ctx.font = `${11 * ratio}px system-ui`;
     ctx.setLineDash([4 * ratio, 4 * ratio]);
-    const rule = (x0, y0, x1, y1, color, label, x, y) => {
-      ctx.strokeStyle = ctx.fillStyle = style(color);
+    const right = bbox.left + bbox.width, texts = [];
+    const rule = (x0, y0, x1, y1, color) => {
+      ctx.strokeStyle = style(color);
       ctx.beginPath(); ctx.moveTo(x0, y0); ctx.lineTo(x1, y1); ctx.stroke();
-      ctx.fillText(label, x, y);
+    };
+    // A text goes where no other one is: further down, or nowhere.
+    const write = (label, x, y, color) => {
+      const width = ctx.measureText(label).width, height = 12 * ratio;
+      const at = Math.min(x, right - width);
+      for (let row = 0; row < 4; row++, y += height) {
+        if (texts.some((one) => at < one.x + one.width && one.x < at + width && Math.abs(y - one.y) < height)) continue;
+        texts.push({ x: at, y, width: width + 4 * ratio });
+        ctx.fillStyle = style("bg");
+        ctx.fillRect(at - ratio, y - 9 * ratio, width + 2 * ratio, 11 * ratio);
+        ctx.fillStyle = style(color);
+        ctx.fillText(label, at, y);
+        return;
+      }
     };
     for (const one of data.limits || []) {
       const y = plot.valToPos(one.y, "y", true);
-      rule(bbox.left, y, bbox.left + bbox.width, y, one.color, one.label, bbox.left + 4 * ratio, y - 3 * ratio);
+      rule(bbox.left, y, right, y, one.color);
+      write(one.label, right, y - 3 * ratio, one.color);
     }
     for (const one of data.marks || []) {
       const x = plot.valToPos(one.x, "x", true);
-      rule(x, bbox.top, x, bbox.top + bbox.height, "dim", one.label, x + 3 * ratio, bbox.top + 11 * ratio);
+      rule(x, bbox.top, x, bbox.top + bbox.height, "dim");
+    }
+    for (const one of (data.marks || []).toReversed()) {
+      write(one.label, plot.valToPos(one.x, "x", true) + 3 * ratio, bbox.top + 11 * ratio, "dim");
     }
     ctx.restore();
   }
