@@ -159,7 +159,8 @@ class ReportQueue:
         self._error = error
 
     def _end(self, ended: list[_Waiting], error: Exception | None) -> None:
-        self.results["taken" if error is None else "failed"] += len(ended)
+        if ended:
+            self.results["taken" if error is None else "failed"] += len(ended)
         for one in ended:
             self._count -= 1
             self._size_bytes -= one.size_bytes
