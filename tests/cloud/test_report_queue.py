@@ -12,7 +12,7 @@ from walle.clock import SystemClock
 from walle.cloud import report_queue
 from walle.cloud.report_queue import ReportQueue, ReportsWaitError
 from walle.deploy.cloud.gate import Gate
-from walle.deploy.cloud.monitor_service import MonitorService
+from walle.deploy.cloud.monitor_service import MonitorService, ReportsTaken
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.step import Step
 from walle.errors import DeployError
@@ -34,15 +34,15 @@ class _Monitor:
         self.away = ""
         self._service = service
 
-    async def take_reports(self, batches: Sequence[OutcomeBatch]) -> list[bool]:
+    async def take_reports(self, batches: Sequence[OutcomeBatch]) -> ReportsTaken:
         self.calls.append(len(batches))
         await self.may_answer.wait()
         if self.away:
             raise DeployError(self.away)
         return await self._service.take_reports(batches)
 
-    async def take(self, batch: OutcomeBatch) -> None:
-        await self._service.take(batch)
+    async def take(self, batch: OutcomeBatch) -> int | None:
+        return await self._service.take(batch)
 
     async def counted(self) -> int:
         return (await self._service.totals("r1")).ok

@@ -21,7 +21,7 @@ _AFTER_KILLS = 3  # reports of each device once both processes are back
 
 
 @pytest.mark.system
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(420)
 @pytest.mark.asyncio
 async def test_no_report_is_lost_or_counts_twice_when_an_edge_and_the_monitor_are_killed(tmp_path: Path) -> None:
     """Each device sends a report until it is answered, as devices do, and then the next one."""

@@ -9,6 +9,7 @@ from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.exclusive_api import SignedLists
 from walle.deploy.cloud.gate import Verdict
+from walle.deploy.cloud.monitor_service import ReportsTaken
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.signature_api import SignedVersions
@@ -36,8 +37,8 @@ class MonitorPeer(Outcomes, Devices, TargetedDevices, Protocol):
 class ReportsPeer(Protocol):
     """Methods of the monitor that edge gateways call."""
 
-    async def take_reports(self, batches: Sequence[OutcomeBatch]) -> list[bool]: ...
-    async def take(self, batch: OutcomeBatch) -> None: ...
+    async def take_reports(self, batches: Sequence[OutcomeBatch]) -> ReportsTaken: ...
+    async def take(self, batch: OutcomeBatch) -> int | None: ...
 
 
 class ReleasesPeer(Releases, SignedVersions, SignedLists, Protocol):

@@ -19,6 +19,7 @@ from walle.clock import Clock
 from walle.cloud.background import in_background
 from walle.cloud.peers import ReportsPeer
 from walle.deploy.cloud.metrics import counter, gauge_of
+from walle.deploy.cloud.monitor_service import ReportsTaken
 from walle.errors import DeployError
 from walle.protocol import OutcomeBatch
 
@@ -49,7 +50,7 @@ class ReportFailedError(DeployError):
 class _Waiting(NamedTuple):
     batch: OutcomeBatch
     size_bytes: int
-    counted: asyncio.Future[None]
+    counted: asyncio.Future[int | None]
 
 
 class ReportQueue:
@@ -66,9 +67,12 @@ class ReportQueue:
         self._has_any = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
         self._error = ""
+        self._interval_s = 0  # that devices are told, 0 for nothing
 
-    async def take(self, batch: OutcomeBatch, size_bytes: int) -> None:
-        """Return once a report, of a body of `size_bytes`, counts. A caller that is cancelled does not call it back.
+    async def take(self, batch: OutcomeBatch, size_bytes: int) -> int | None:
+        """Return once a report, of a body of `size_bytes`, counts: what its device is told, as `MonitorService.take`.
+
+        A caller that is cancelled does not call the report back.
 
         Raises:
             ReportsWaitError: too many wait, or the monitor does not answer.
@@ -81,10 +85,10 @@ class ReportQueue:
             raise ReportsWaitError(f"{self._count} reports of {self._size_bytes} bytes {what}")
         self._count += 1
         self._size_bytes += size_bytes
-        counted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        counted: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._queue.append(_Waiting(batch, size_bytes, counted))
         self._has_any.set()
-        await counted
+        return await counted
 
     @asynccontextmanager
     async def passing_on(self) -> AsyncIterator[None]:
@@ -127,7 +131,7 @@ class ReportQueue:
         self.calls += 1
         try:
             async with asyncio.timeout(ANSWER_S):
-                counted = await self._take([one.batch for one in chosen])
+                taken = await self._take([one.batch for one in chosen])
         except TimeoutError:
             self._note_error(f"the monitor has not answered within {ANSWER_S:g} s")
             self._end(chosen, ReportsWaitError(f"{self._error}; send the report again"))
@@ -143,22 +147,26 @@ class ReportQueue:
             self._end(chosen, ReportFailedError(f"reports could not be passed on to the monitor: {error!r}"))
         else:
             self._error = ""
-            for one, is_counted in zip(chosen, counted, strict=True):
-                self._end([one], None if is_counted else ReportFailedError("the monitor could not count this report"))
+            for number, one in enumerate(chosen):
+                if number in taken.failed:
+                    self._end([one], ReportFailedError("the monitor could not count this report"))
+                else:
+                    self._end([one], None, taken.told_s(number))
+            self._interval_s = taken.interval_s or 0
 
-    async def _take(self, batches: list[OutcomeBatch]) -> list[bool]:
+    async def _take(self, batches: list[OutcomeBatch]) -> ReportsTaken:
         try:
             return await self._monitor.take_reports(batches)
         except AttributeError:  # an older one, in a cloud whose processes are being replaced
             await asyncio.gather(*(self._monitor.take(one) for one in batches))
-            return [True] * len(batches)
+            return ReportsTaken()
 
     def _note_error(self, error: str) -> None:
         if not self._error:
             _LOG.warning("reports cannot be passed on: %s", error)
         self._error = error
 
-    def _end(self, ended: list[_Waiting], error: Exception | None) -> None:
+    def _end(self, ended: list[_Waiting], error: Exception | None, told_s: int | None = None) -> None:
         if ended:
             self.results["taken" if error is None else "failed"] += len(ended)
         for one in ended:
@@ -167,7 +175,7 @@ class ReportQueue:
             if one.counted.done():  # the client has left
                 continue
             if error is None:
-                one.counted.set_result(None)
+                one.counted.set_result(told_s)
             else:
                 one.counted.set_exception(error)
 
@@ -184,4 +192,5 @@ class ReportQueue:
             reports.add_metric([result], self.results[result])
         calls = counter("walle_edge_report_calls_total")
         calls.add_metric([], self.calls)
-        return [reports, calls, gauge_of("walle_edge_waiting_reports", self._count)]
+        told = gauge_of("walle_edge_report_interval_seconds", self._interval_s)
+        return [reports, calls, gauge_of("walle_edge_waiting_reports", self._count), told]

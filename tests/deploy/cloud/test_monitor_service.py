@@ -12,7 +12,7 @@ from walle.clock import ManualClock, SystemClock
 from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor import Monitor
-from walle.deploy.cloud.monitor_service import MonitorService, Totals
+from walle.deploy.cloud.monitor_service import MonitorService, ReportsTaken, Totals
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.step import Step
 from walle.protocol import Metric, Outcome, OutcomeBatch, OutcomeKind
@@ -541,14 +541,14 @@ async def test_reports_in_one_call_count_as_alone_and_are_journalled_by_one_writ
         journal.may_write.set()
         reports = [_batch(f"b{n}", OutcomeKind.RUN, 5, 0, device=f"d{n}") for n in range(50)]
         broken = _batch("b", OutcomeKind.RUN, 5, 0, device="broken")
-        counted = await service.take_reports([*reports[:25], broken, *reports[25:], reports[0]])
-        assert counted == [True] * 25 + [False] + [True] * 26
+        taken = await service.take_reports([*reports[:25], broken, *reports[25:], reports[0]])
+        assert taken == ReportsTaken(failed=frozenset({25}))
         assert "a report of device broken could not be counted" in caplog.text
         totals = await service.totals("r1")
         assert (totals.installed, totals.ok, service.duplicates, journal.saves) == (51, 255, 1, 1)
         # What counts is known after a crash.
         again = MonitorService(journal, SystemClock(), flush_s=3600.0)
         await again.start()
-        assert await again.take_reports(reports) == [True] * 50
+        assert await again.take_reports(reports) == ReportsTaken()
         assert again.duplicates == 50
         await again.close()

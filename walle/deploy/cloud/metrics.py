@@ -203,6 +203,7 @@ _ALL = [
         ),
         (_COUNTER, "edge_report_calls", "Calls of the monitor, each with several reports"),
         (_GAUGE, "edge_waiting_reports", "Reports that wait for the monitor now"),
+        (_GAUGE, "edge_report_interval_seconds", "Interval between reports that devices are told, 0 for none"),
     ),
     *_part(
         "HTTP",

@@ -35,6 +35,7 @@ from walle.deploy.cloud.lease import LeaseLostError
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_course import Course, Point
+from walle.deploy.cloud.report_pace import ReportPace
 from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile, printable
@@ -85,6 +86,23 @@ class Totals:
 
     def to_plain(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "failure_rate": self.failure_rate}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportsTaken:
+    """What became of the reports of one call, by their numbers in it.
+
+    `failed` could not be counted; the monitor's log says why. Devices are to report again after `interval_s`, None
+    where they are told nothing; those of `awaited` ones as they like.
+    """
+
+    failed: frozenset[int] = frozenset()
+    interval_s: int | None = None
+    awaited: frozenset[int] = frozenset()
+
+    def told_s(self, number: int) -> int | None:
+        """Return what the device of a report is told."""
+        return 0 if number in self.awaited else self.interval_s
 
 
 class _Evidence:
@@ -216,7 +234,8 @@ class MonitorService:
 
     A verdict whose delivery fails is delivered again with the next report of its release. The service runs between
     `start` and `close`, or within `async with`. With `group_s`, a report is answered once it is journalled, together
-    with those that come in that time, or in nine times what the last group took, which bounds the journal's share.
+    with those that come in that time, or in nine times what the last group took, which bounds the journal's share. With
+    `reports_s`, devices are told to report that often in all in a second.
     """
 
     MAX_BATCH_IDS = 1 << 16
@@ -231,6 +250,7 @@ class MonitorService:
         audit: Audit | None = None,
         flush_s: float = 1.0,
         group_s: float | None = None,
+        reports_s: float = 0.0,
     ) -> None:
         self.on_verdict: OnVerdict | None = None
         self.duplicates = 0  # batches that had been counted before
@@ -243,6 +263,7 @@ class MonitorService:
         self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
         self._group_s = group_s
+        self._pace = ReportPace(reports_s, clock) if reports_s else None
         self._group: asyncio.Task[None] | None = None  # of reports that are journalled together
         self._can_join = False
         self._group_took_s = 0.0
@@ -366,31 +387,48 @@ class MonitorService:
         self._judged.discard(release_id)
         self._unsaved.add(release_id)
 
-    async def take(self, batch: OutcomeBatch) -> None:
-        """Count a report; one that was counted recently is ignored. With `group_s`, return once it is journalled."""
+    async def take(self, batch: OutcomeBatch) -> int | None:
+        """Count a report; one that was counted recently is ignored. With `group_s`, return once it is journalled.
+
+        What is returned is after how many seconds the device is to report again, 0 for its choice, None for nothing.
+        """
         touched = self._count(batch, self._clock.time())
         await self._judge(touched)
         await self._journalled([batch])
+        if self._pace is None:
+            return None
+        return 0 if self._is_awaited(batch) else self._pace.interval_s
 
-    async def take_reports(self, batches: Sequence[OutcomeBatch]) -> list[bool]:
-        """Count reports as `take` does, and journal them together; return for each whether it could be counted.
-
-        One that cannot costs no other; its reason is logged.
-        """
+    async def take_reports(self, batches: Sequence[OutcomeBatch]) -> ReportsTaken:
+        """Count reports as `take` does, and journal them together. One that cannot be counted costs no other."""
         now_s = self._clock.time()
         touched: set[str] = set()
-        counted = []
-        for batch in batches:
+        failed = set()
+        for number, batch in enumerate(batches):
             try:
                 touched |= self._count(batch, now_s)
             except Exception:  # noqa: BLE001 - of one device: the reports of others count
                 _LOG.exception("a report of device %s could not be counted", printable(batch.device_id[:80]))
-                counted.append(False)
-            else:
-                counted.append(True)
+                failed.add(number)
         await self._judge(touched)
         await self._journalled(batches)
-        return counted
+        if self._pace is None:
+            return ReportsTaken(frozenset(failed))
+        awaited = frozenset(number for number, batch in enumerate(batches) if self._is_awaited(batch))
+        return ReportsTaken(frozenset(failed), self._pace.interval_s, awaited)
+
+    def _is_awaited(self, batch: OutcomeBatch) -> bool:
+        """Return whether a release waits for this device by name, or for its runs, as in a trial: they are few."""
+        for release_id in self._judged:
+            monitor = self._evidence[release_id].monitor
+            if monitor is None:
+                continue
+            step = monitor.step
+            if batch.device_id in step.devices or batch.device_id in step.earlier_devices:
+                return True
+            if step.gate.trial_runs and any(one.release == release_id for one in batch.outcomes):
+                return True
+        return False
 
     def _count(self, batch: OutcomeBatch, now_s: float) -> set[str]:
         """Count a report, and return the releases of which it changed the evidence."""
@@ -399,6 +437,8 @@ class MonitorService:
             self.duplicates += 1
             return set()
         self._batch_ids[key] = None
+        if self._pace is not None:
+            self._pace.note(batch.device_id)
         if len(self._batch_ids) > self.MAX_BATCH_IDS:
             self._batch_ids.popitem(last=False)  # a `dict` would scan all that went before
         if self._devices is not None:

@@ -14,7 +14,7 @@ from walle.deploy.cloud.api import AccessError, Outcomes, error_answer
 from walle.deploy.cloud.asgi import Receive, Scope, Send
 from walle.deploy.cloud.push import IdentifyDevice
 from walle.errors import WalleError
-from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, OutcomeBatch, ProtocolError
+from walle.protocol import DEVICE_HEADER, PROFILE_HEADER, REPORT_INTERVAL_HEADER, OutcomeBatch, ProtocolError
 
 MAX_OUTCOMES_BYTES = 1 << 20
 
@@ -54,12 +54,13 @@ def device_router(outcomes: Outcomes, identify: IdentifyDevice, on_batch: OnBatc
     router = APIRouter(prefix="/v1", tags=["devices"])
 
     @router.post("/outcomes", status_code=204)
-    async def take_outcomes(request: Request) -> None:
+    async def take_outcomes(request: Request) -> Response:
         """Take an `OutcomeBatch` of the device whose session X-Walle-Device is; the same batch again counts once."""
         batch, _ = await read_report(request, identify)
-        await outcomes.take(batch)
+        told_s = await outcomes.take(batch)
         if on_batch is not None and batch.traces:
             on_batch(batch)
+        return _taken(told_s)
 
     @router.post("/checkin", status_code=204)
     async def check_in(request: Request) -> None:
@@ -72,11 +73,14 @@ def device_router(outcomes: Outcomes, identify: IdentifyDevice, on_batch: OnBatc
 
 
 class ReportApp:
-    """ASGI app that answers /v1/outcomes as `device_router` does. `take` returns once a report of some bytes counts."""
+    """ASGI app that answers /v1/outcomes as `device_router` does. `take` returns once a report of some bytes counts.
+
+    What it returns is what the device is told, as `MonitorService.take`.
+    """
 
     def __init__(
         self,
-        take: Callable[[OutcomeBatch, int], Awaitable[None]],
+        take: Callable[[OutcomeBatch, int], Awaitable[int | None]],
         identify: IdentifyDevice,
         on_batch: OnBatch | None = None,
     ) -> None:
@@ -87,14 +91,19 @@ class ReportApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             batch, size_bytes = await read_report(Request(scope, receive), self._identify)
-            await self._take(batch, size_bytes)
+            told_s = await self._take(batch, size_bytes)
         except (WalleError, ProtocolError) as error:
             answer: Response = error_answer(error)
         else:
             if self._on_batch is not None and batch.traces:
                 self._on_batch(batch)
-            answer = Response(status_code=204)
+            answer = _taken(told_s)
         await answer(scope, receive, send)
+
+
+def _taken(told_s: int | None) -> Response:
+    headers = None if told_s is None else {REPORT_INTERVAL_HEADER: str(told_s)}
+    return Response(status_code=204, headers=headers)
 
 
 def _session(request: Request) -> bytes | None:
