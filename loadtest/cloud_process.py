@@ -70,6 +70,11 @@ class CloudProcess:
         return Path(self._said["join_file"])
 
     @property
+    def url(self) -> str:
+        """Address of HTTP."""
+        return str(self._said["url"])
+
+    @property
     def uploads_db(self) -> Path:
         return self.folder / "uploads.db"
 
@@ -79,10 +84,10 @@ class CloudProcess:
         host, _, port = self._said["url"].partition("://")[2].rpartition(":")
         return host, int(port)
 
-    def release_task(self) -> None:
-        """Push the task with git and start its release, so that the cloud answers requests for it."""
+    def release_task(self) -> str:
+        """Push the task with git and start its release, so that the cloud answers requests for it; return its id."""
         self.push(TASK, VERSION, {name: text.encode() for name, text in _TASK_FILES.items()})
-        self.start_release(TASK, VERSION, beta=["none"])
+        return self.start_release(TASK, VERSION, beta=["none"])
 
     def push(self, task: str, version: str, files: Mapping[str, bytes]) -> float:
         """Push a version of a task with git; return the seconds that the push itself took."""

@@ -73,7 +73,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         given = ["--ray", f"--address={address}", *options.option]
         given += [f"--database={options.database}"] if options.database else []
         cloud = undo.enter_context(CloudProcess.start(folder / "cloud", *given))
-        cloud.release_task()
+        release_id = cloud.release_task()
         tunnel.wait_until_released(cloud, folder)
         engineer = deploy.Engineer(cloud, options.seed)
         first = engineer.start()
@@ -91,7 +91,7 @@ def run(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             runner.quit()
             runner.greenlet.join(timeout=90)
         spent = CpuTimes.read(cloud.roles(), options.postgres).since(times)
-        costs = Costs(cloud, uploading, deploying, options.postgres)
+        costs = Costs(cloud, uploading, deploying, release_id, options.postgres)
         rows = costs.measure(options.costs) if options.costs else []
         ended = {name: devices.call("finish") for name, devices in (("uploads", uploading), ("devices", deploying))}
         if errors := [one["error"] for one in ended.values() if one["error"]]:

@@ -2,6 +2,9 @@
 
 import collections
 import itertools
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,15 +20,21 @@ _SETTLE_S = 1.0  # what the cloud still does for requests that are answered, suc
 
 
 class Costs:
-    """Measures costs with devices of both kinds of load test."""
+    """Measures costs with devices of both kinds of load test; many reports are of the release `release_id`."""
 
     def __init__(
-        self, cloud: CloudProcess, uploading: DeviceProcess, deploying: DeviceProcess, postgres: int = 0
+        self,
+        cloud: CloudProcess,
+        uploading: DeviceProcess,
+        deploying: DeviceProcess,
+        release_id: str,
+        postgres: int = 0,
     ) -> None:
         self._failed = collections.Counter[str]()
         self._cloud = cloud
         self._uploading = uploading
         self._deploying = deploying
+        self._release_id = release_id
         self._postgres = postgres
         self._newcomers: Iterator[str] = (f"new-{number}" for number in itertools.count())
 
@@ -38,6 +47,7 @@ class Costs:
             self._row("idle", seconds, agents[:1], lambda _: gevent.sleep(0.2)),
             self._row("check-in", seconds, agents, self._checkin),
             self._row("check-in and report", seconds, agents, self._report),
+            self._reports(seconds),
             self._row("new device: enrolment, check-in, pull of 300 KB", seconds, agents, self._newcomer),
             self._row("upload of 1 KB", seconds, tunnels, self._upload),
             self._row("answer of a cloud task", seconds, tunnels, self._request),
@@ -57,6 +67,29 @@ class Costs:
         gevent.sleep(_SETTLE_S)
         cpu_s = CpuTimes.read(named, self._postgres).since(before)
         return {"kind": kind, "count": sum(counts), "seconds": round(time.monotonic() - began_s, 2), "cpu_s": cpu_s}
+
+    def _reports(self, seconds: float) -> dict[str, Any]:
+        """Return the row of reports at a high rate, each of which must count once."""
+        gevent.sleep(_SETTLE_S)
+        named, counted = self._cloud.roles(), self._runs()
+        before, began_s = CpuTimes.read(named, self._postgres), time.monotonic()
+        command = [sys.executable, "-m", "loadtest.report_load", self._cloud.url, str(self._cloud.folder)]
+        done = subprocess.run(
+            [*command, self._release_id, f"--seconds={seconds}"], stdout=subprocess.PIPE, text=True, check=True
+        )
+        found = json.loads(done.stdout)
+        gevent.sleep(_SETTLE_S)
+        cpu_s = CpuTimes.read(named, self._postgres).since(before)
+        took_s = time.monotonic() - began_s
+        if found["others"]:
+            self._failed[f"reports at a high rate: answers by status {found['others']}"] += 1
+        if (runs := self._runs() - counted) != found["runs"]:
+            self._failed[f"reports of {found['runs']} runs were answered, {runs} runs count"] += 1
+        kind = "report at a high rate, 64 at once"
+        return {"kind": kind, "count": found["answered"], "seconds": round(took_s, 2), "cpu_s": cpu_s}
+
+    def _runs(self) -> int:
+        return int(self._cloud.release(self._release_id)["totals"]["ok"])
 
     def _each(self, devices: list[str], play: Callable[[str], None]) -> None:
         for job in [gevent.spawn(play, device) for device in devices]:

@@ -18,11 +18,12 @@ from walle.cloud.feature_routes import feature_router
 from walle.cloud.identity.routes import identity_router
 from walle.cloud.status import status_router
 from walle.deploy.cloud.access import Role
-from walle.deploy.cloud.api import device_router, release_router, watch_router
+from walle.deploy.cloud.api import release_router, watch_router
 from walle.deploy.cloud.attribute_api import attribute_router
 from walle.deploy.cloud.device_api import registry_router
 from walle.deploy.cloud.exclusive_api import cen_router, exclusive_router
 from walle.deploy.cloud.metrics import MAX_RELEASES, METRICS
+from walle.deploy.cloud.outcome_api import device_router
 from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.routes import BUSINESS, ROUTES, Caller
 from walle.deploy.cloud.targeting_api import targeting_router

@@ -47,10 +47,10 @@ class Pace:
         self._interval_s = interval_s
         self._backoff = Backoff(rng, first_s=interval_s, most_s=_LONGEST_INTERVALS * interval_s)
 
-    def worked(self) -> float:
-        """Return the seconds to the next request after one that worked."""
+    def worked(self, least_s: float = 0.0) -> float:
+        """Return the seconds to the next request after one that worked; of an interval of `least_s` at least."""
         self._backoff.worked()
-        return self._interval_s * self._rng.uniform(1 - _SPREAD, 1 + _SPREAD)
+        return max(self._interval_s, least_s) * self._rng.uniform(1 - _SPREAD, 1 + _SPREAD)
 
     def failed(self, asked_s: float = 0.0) -> float:
         """Return the seconds to the next request after one that failed, as `Backoff.failed`."""

@@ -50,7 +50,8 @@ async def _edge_of(shop: ShopCloud) -> AsyncIterator[EdgeGateway]:
     async def find() -> str:
         return shop.cloud.address.inner_url
 
-    async with edge_gateway(shop.cloud.config, find, shop.cloud.home.folder.parent) as edge:
+    cloud = shop.cloud
+    async with edge_gateway(cloud.config, find, cloud.home.folder.parent, cloud.monitor) as edge:
         yield edge
 
 
@@ -392,6 +393,57 @@ async def test_a_gateway_that_answers_503_is_asked_again_when_it_said_and_less_a
     else:
         assert requests <= 1 + HOLD_S / int(asked)
         assert (requests == 1) == (int(asked) > HOLD_S)
+
+
+@pytest.mark.asyncio
+@pytest.mark.timeout(120)
+async def test_an_edge_takes_reports_itself_with_the_gateways_answers(tmp_path: Path) -> None:
+    async with _shop_with_edge(tmp_path) as (shop, edge, http):
+        home, inner = shop.cloud.home, shop.cloud.address.inner_url
+        await shop.push("v1")
+        release = await shop.release("v1", beta=0)
+
+        async def is_judged() -> bool:
+            return bool((await shop.releases.get(release))["totals"]["stage"])
+
+        await until(is_judged)
+        d0 = session_headers(home, "d0")
+        outcome = {"task": "shop/count", "version": "v1", "release": release, "kind": "run", "error": ""}
+
+        def report(batch_id: str, **fields: Any) -> bytes:
+            outcomes = [{**outcome, "ok": 3, "failed": 0}]
+            return json.dumps({"device_id": "d0", "batch_id": batch_id, "outcomes": outcomes, **fields}).encode()
+
+        refused: list[tuple[dict[str, str], bytes]] = [
+            ({}, report("b")),
+            ({**d0, **session_headers(home, "d0", life_s=-1)}, report("b")),
+            (d0, b"{"),
+            (d0, b"[]"),
+            (d0, report("b", device_id="d1")),
+            (d0, report("b", outcomes=[{**outcome, "ok": -1, "failed": 0}])),
+            (d0, report("b", groups={"os": 1})),
+            (d0, report("b", filler="x" * (1 << 20))),
+        ]
+        for headers, body in refused:
+            answers = [await http.post(f"{url}/v1/outcomes", headers=headers, content=body) for url in (inner, "")]
+            shown = [(one.status_code, one.text, one.headers.get("www-authenticate")) for one in answers]
+            assert shown[0] == shown[1]
+            assert shown[0][0] in (401, 403, 413, 422), shown[0]
+        assert not (await shop.releases.get(release))["totals"]["ok"]
+        taken = [await http.post(f"{url}/v1/outcomes", headers=d0, content=report("b1")) for url in ("", inner, "")]
+        assert [one.status_code for one in taken] == [204] * 3
+        profile = {**d0, PROFILE_HEADER: _PROFILE}
+        answer = await http.post("/v1/outcomes", headers=profile, content=report("b2"))
+        assert answer.status_code == 204
+        assert len(answer.headers.get_list(TRUST_HEADER)) == 1  # with its push answer
+        assert (await shop.releases.get(release))["totals"]["ok"] == 6  # each once
+        (listed,) = (await shop.http.get("/v1/devices")).json()["devices"]
+        assert [(one["task"], one["ok"]) for one in listed["tasks"]] == [("shop/count", 6)]
+        assert edge.health()["reports"]["taken"] == 3
+        assert edge.health()["edge"]["passed"] == 0
+        person = {"Authorization": f"Bearer {home.admin_token}"}
+        metrics = (await http.get(f"{edge.address.watch_url}/metrics", headers=person)).text
+        assert 'walle_edge_reports_total{result="taken"} 3.0' in metrics
 
 
 @pytest.mark.asyncio

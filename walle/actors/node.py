@@ -26,8 +26,8 @@ _REPEATABLE = frozenset(
         *("all", "get", "history", "wait_change", "typed_policy", "signing", "exclusive_files", "settled"),
         *("verdict", "restamp", "publish_again", "set_gates", "backlog"),
         *("publish", "recent_devices", "stats", "uploads", "ray_node"),
-        *("take", "totals", "failures", "evidence", "alarms", "watch", "unwatch", "groups", "note_profiles", "reach"),
-        *("devices", "device", "device_failures"),
+        *("take", "take_reports", "totals", "failures", "evidence", "alarms", "watch", "unwatch", "groups"),
+        *("note_profiles", "reach", "devices", "device", "device_failures"),
         *("keys", "revocations", "states", "current_key", "challenge", "revoke"),
         *("drain", "undrain", "progress"),
     }

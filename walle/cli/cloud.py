@@ -264,6 +264,12 @@ def up(
         float,
         typer.Option(min=0, help="MB of versions that these pulls may have in a second; 0: any number."),
     ] = 0.0,
+    reports_per_s: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Reports of outcomes of all devices in a second, which are told to wait; 0: any number."
+        ),
+    ] = 0.0,
     accel_redirect: Annotated[
         str,
         typer.Option(
@@ -424,6 +430,7 @@ def up(
             trace_ratio=trace_ratio,
             pulls_s=pulls_per_s,
             pull_mb_s=pull_mb_s,
+            reports_s=reports_per_s,
             accel_redirect=accel_redirect,
             shared_folder=shared_folder,
             service_labels=tuple(service_label or ()),

@@ -27,6 +27,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "business_app": "business_app",
         "pulls_per_s": "pulls_per_s",
         "pull_mb_s": "pull_mb_s",
+        "reports_per_s": "reports_per_s",
         "timestamp_life": "timestamp_life",
         "accel_redirect": "accel_redirect",
     },

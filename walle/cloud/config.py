@@ -32,18 +32,18 @@ class CloudConfig:
     files (Git LFS) of a scenario have `large_files_gb` GiB at most. `http_limits` are those
     of the gateway's HTTP server. Only `trusted_proxies` (addresses, or networks such as 10.0.0.0/8) are believed who
     their clients are. The gateway's answers begin `pulls_s` pulls and `pull_mb_s` MB of them in a second, 0 for any
-    number (`walle.deploy.cloud.pull_budget`). Devices take nothing new from an answer whose timestamp is older than
-    `timestamp_life_s`. With `accel_redirect`, an internal location of the nginx in front, nginx sends the whole files
-    (`walle.deploy.cloud.cdn`). Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it is 0. The
-    share `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces` (an address,
-    or "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor, devices,
-    identities, exclusive files and audit log: the URL of a PostgreSQL database; if empty, the one that `folder` names,
-    or files in it. With `shared_folder` every node of Ray sees the folder, and the cloud's services may run on each
-    that has the `service_labels`. With Ray, `gateways` edge gateways on each node that has the `gateway_labels` share
-    the port of HTTP, and the gateway behind them listens at `gateway_port`; with 0 of them the gateway has the port of
-    HTTP.
-    Each service takes the `service_resources` of its node, each edge the `gateway_resources`, each tunnel server the
-    `tunnel_server_resources`.
+    number (`walle.deploy.cloud.pull_budget`). Devices are told to report their outcomes `reports_s` times a second in
+    all, 0 for any number (`walle.deploy.cloud.report_pace`). Devices take nothing new from an answer whose timestamp is
+    older than `timestamp_life_s`. With `accel_redirect`, an internal location of the nginx in front, nginx sends the
+    whole files (`walle.deploy.cloud.cdn`). Stored files are checked at `scrub_mb_s` MB/s, or all within a week where it
+    is 0. The share `trace_ratio` of installs and runs is followed, and its spans go to the OTLP receiver at `traces`
+    (an address, or "env" for that in OTEL_* variables); empty for none. `database` has the state of releases, monitor,
+    devices, identities, exclusive files and audit log: the URL of a PostgreSQL database; if empty, the one that
+    `folder` names, or files in it. With `shared_folder` every node of Ray sees the folder, and the cloud's services may
+    run on each that has the `service_labels`. With Ray, `gateways` edge gateways on each node that has the
+    `gateway_labels` share the port of HTTP, and the gateway behind them listens at `gateway_port`; with 0 of them the
+    gateway has the port of HTTP. Each service takes the `service_resources` of its node, each edge the
+    `gateway_resources`, each tunnel server the `tunnel_server_resources`.
     """
 
     folder: Path
@@ -87,6 +87,7 @@ class CloudConfig:
     http_limits: HttpLimits = dataclasses.field(default_factory=HttpLimits)
     pulls_s: float = 0.0
     pull_mb_s: float = 0.0
+    reports_s: float = 0.0
     timestamp_life_s: int = 3600
     scrub_mb_s: float = 0.0
     traces: str = ""

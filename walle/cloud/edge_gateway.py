@@ -1,7 +1,8 @@
 """Edge gateway: one of several that share a port in front of the cloud's gateway, on each node of a cluster.
 
 It answers profiles, check-ins and shared files itself, from the release table that it follows and the cloud's folder.
-Everything else it passes on (`walle.cloud.reverse_proxy`).
+Reports of outcomes go to the monitor, several in one call (`walle.cloud.report_queue`). Everything else it passes on to
+the gateway (`walle.cloud.reverse_proxy`).
 """
 
 import asyncio
@@ -23,14 +24,18 @@ from walle.cloud.followed_answers import FollowedAnswers, send_bytes, send_json
 from walle.cloud.home import CloudHome
 from walle.cloud.http_server import HttpFront, serving, serving_on, url_of
 from walle.cloud.https import CertificateFiles
+from walle.cloud.peers import ReportsPeer
+from walle.cloud.report_queue import ReportQueue
 from walle.cloud.reverse_proxy import GatewayAwayError, ReverseProxy
 from walle.cloud.shared_listener import SharedListener, shared_listener
 from walle.cloud.table_follower import TableFeedError
+from walle.cloud.tracing import Tracer, exporter
 from walle.deploy.cloud.access import ANY_SCENARIO, Role
 from walle.deploy.cloud.asgi import ASGIApp, Receive, Scope, Send
 from walle.deploy.cloud.cdn import cdn_app
 from walle.deploy.cloud.dashboard import cookie_of
 from walle.deploy.cloud.file_address import signed_files
+from walle.deploy.cloud.outcome_api import ReportApp
 from walle.deploy.cloud.pull_budget import PullRate
 from walle.protocol import DEVICE_HEADER
 
@@ -51,12 +56,18 @@ class EdgeAddress:
 class EdgeGateway:
     """One edge gateway of the cloud in `config.folder`, between `start` and `close`.
 
-    `find_gateway` returns the base URL of the cloud's gateway, or raises GatewayAwayError. The folder has been prepared
+    `find_gateway` returns the base URL of the cloud's gateway, or raises GatewayAwayError. The `monitor` takes reports
+    of outcomes; without one they are passed on to the gateway. The folder has been prepared
     (`CloudHome.prepare_edges`).
     """
 
     def __init__(
-        self, config: CloudConfig, find_gateway: Callable[[], Awaitable[str]], *, clock: Clock | None = None
+        self,
+        config: CloudConfig,
+        find_gateway: Callable[[], Awaitable[str]],
+        monitor: ReportsPeer | None = None,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         self._config = config
         self._clock = clock or SystemClock()
@@ -68,6 +79,7 @@ class EdgeGateway:
         connections = config.http_limits.connections
         self._proxy = ReverseProxy(find_gateway, self._home.edge_key, self._clock, connections=connections, tls=tls)
         self._tls = tls
+        self._reports = ReportQueue(monitor, self._clock) if monitor is not None else None
         self._listener: SharedListener
         self.address: EdgeAddress
 
@@ -75,7 +87,8 @@ class EdgeGateway:
         """Serve on the port of HTTP, together with the other edges of this node, whose sockets are in `folder`.
 
         Raises:
-            ConfigError: a file of the cloud's folder or the certificate cannot be read.
+            ConfigError: a file of the cloud's folder or the certificate cannot be read, or the exporter of traces
+                cannot be made.
             TableFeedError: the gateway refuses its table, or does not answer within 20 s.
             OSError: the port is taken.
         """
@@ -106,7 +119,14 @@ class EdgeGateway:
             self._sessions = self._home.sessions(self._clock)
             self._answers = answers
             answers.parts["edge"] = self._proxy
-            routes, limits = self._routes(answers), config.http_limits
+            tracer: Tracer | None = None
+            if self._reports is not None:
+                answers.parts["reports"] = self._reports
+                await undo.enter_async_context(self._reports.passing_on())
+                if config.traces:
+                    tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
+                    undo.push_async_callback(asyncio.to_thread, tracer.close)
+            routes, limits = self._routes(answers, tracer), config.http_limits
             front = HttpFront(routes, limits, self._knows, config.trusted_proxies, files_each=2)  # one to the gateway
             watch = HttpFront(self._watch(), config.http_limits, self._knows)
             answers.parts["http"] = front
@@ -171,17 +191,23 @@ class EdgeGateway:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _routes(self, answers: FollowedAnswers) -> ASGIApp:
+    def _routes(self, answers: FollowedAnswers, tracer: Tracer | None) -> ASGIApp:
         # A device sends its profile to /cen for its groups, as in the gateway.
         passing = answers.pushing(self._proxy, except_under="/cen/")
         config = self._config
         files = cdn_app(self._home.files, self._home.coded_files, accel_redirect=config.accel_redirect)
         signed = answers.pushing(signed_files(files, self._home.file_addresses))
+        reporting: ASGIApp = passing
+        if self._reports is not None:
+            on_batch = None if tracer is None else tracer.reported
+            reporting = answers.pushing(ReportApp(self._reports.take, answers.follower.device_id, on_batch))
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             path, method = scope["path"], scope["method"]
             if path == "/v1/checkin" and method == "POST":
                 await answers.checking_in(scope, receive, send)
+            elif path == "/v1/outcomes" and method == "POST":
+                await reporting(scope, receive, send)
             elif path.startswith("/cdn/") and method in ("GET", "HEAD"):
                 await signed({**scope, "root_path": "/cdn"}, receive, send)
             elif path == "/healthz" and method == "GET":
@@ -248,10 +274,15 @@ def _tls_to_gateway(home: CloudHome) -> ssl.SSLContext:
 
 @contextlib.asynccontextmanager
 async def edge_gateway(
-    config: CloudConfig, find_gateway: Callable[[], Awaitable[str]], folder: Path, *, clock: Clock | None = None
+    config: CloudConfig,
+    find_gateway: Callable[[], Awaitable[str]],
+    folder: Path,
+    monitor: ReportsPeer | None = None,
+    *,
+    clock: Clock | None = None,
 ) -> AsyncIterator[EdgeGateway]:
     """Serve an edge gateway within the block. Raises as `EdgeGateway.start`."""
-    edge = EdgeGateway(config, find_gateway, clock=clock)
+    edge = EdgeGateway(config, find_gateway, monitor, clock=clock)
     await edge.start(folder)
     try:
         yield edge

@@ -48,7 +48,6 @@ from walle.deploy.cloud.access import ANY_SCENARIO, Identity, Role
 from walle.deploy.cloud.api import (
     WatchedPart,
     check_role,
-    device_router,
     identify,
     install_error_handlers,
     release_router,
@@ -75,6 +74,7 @@ from walle.deploy.cloud.git_process import check_git
 from walle.deploy.cloud.group_api import group_router
 from walle.deploy.cloud.http_durations import HttpDurations
 from walle.deploy.cloud.large_file_store import LargeFileLimits
+from walle.deploy.cloud.outcome_api import device_router
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.pull_budget import PullBudget, PullRate
 from walle.deploy.cloud.push import Answerer, WallePush

@@ -10,12 +10,12 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 
-from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
 from walle.deploy.cloud.attribute_table import MAX_TABLE_BYTES
 from walle.deploy.cloud.dashboard.sessions import MAX_FORM_BYTES
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES
 from walle.deploy.cloud.large_file import MAX_LARGE_FILE_BYTES
 from walle.deploy.cloud.lfs_http import MAX_BATCH_BYTES
+from walle.deploy.cloud.outcome_api import MAX_OUTCOMES_BYTES
 from walle.protocol import MAX_EXCLUSIVE_BYTES
 
 RETRY_AFTER_S = 5

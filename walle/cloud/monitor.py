@@ -20,6 +20,7 @@ class MonitorNode:
 
     def __init__(self, config: CloudConfig) -> None:
         self.lost = asyncio.Event()  # replaced by that of the lease, which stops the node
+        self._config = config
         self._home = CloudHome(config.folder, database=config.database)
         self._undo = contextlib.AsyncExitStack()
         self._stopping: StopWhenLost | None = None
@@ -40,7 +41,13 @@ class MonitorNode:
             uploaded = self._home.uploaded
             devices = await undo.enter_async_context(state.registry(clock, uploaded=uploaded))
             monitor = MonitorService(
-                state.journal, clock, devices=devices, uploaded=uploaded, audit=self._home.audit, group_s=_GROUP_S
+                state.journal,
+                clock,
+                devices=devices,
+                uploaded=uploaded,
+                audit=self._home.audit,
+                group_s=_GROUP_S,
+                reports_s=self._config.reports_s,
             )
             follow = functools.partial(uploaded.follow, clock, lambda _: None)
             await undo.enter_async_context(in_background("uploaded attributes", follow, clock))

@@ -9,11 +9,13 @@ from walle.deploy.cloud.device_api import Devices
 from walle.deploy.cloud.device_group import TargetedGroups
 from walle.deploy.cloud.exclusive_api import SignedLists
 from walle.deploy.cloud.gate import Verdict
+from walle.deploy.cloud.monitor_service import ReportsTaken
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.signature_api import SignedVersions
 from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.targeting_api import TargetedDevices
+from walle.protocol import OutcomeBatch
 
 
 class GatewayPeer(Protocol):
@@ -30,6 +32,13 @@ class MonitorPeer(Outcomes, Devices, TargetedDevices, Protocol):
     async def unwatch(self, release_id: str) -> None: ...
     async def groups(self, policy: Policy, seen_within_s: float) -> TargetedGroups: ...
     async def note_profiles(self, profiles: Mapping[str, bytes]) -> None: ...
+
+
+class ReportsPeer(Protocol):
+    """Methods of the monitor that edge gateways call."""
+
+    async def take_reports(self, batches: Sequence[OutcomeBatch]) -> ReportsTaken: ...
+    async def take(self, batch: OutcomeBatch) -> int | None: ...
 
 
 class ReleasesPeer(Releases, SignedVersions, SignedLists, Protocol):

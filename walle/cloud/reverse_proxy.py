@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import logging
 import random
-import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,6 +21,7 @@ from walle.backoff import Backoff, retry_after_s
 from walle.clock import Clock
 from walle.cloud.edge_mark import EDGE_HEADER, EdgeMark
 from walle.cloud.followed_answers import send_json
+from walle.cloud.gateway_connections import Answer, Field, GatewayConnections, Onward
 from walle.cloud.http_limits import is_stream
 from walle.deploy.cloud.asgi import Receive, Scope, Send
 from walle.deploy.cloud.metrics import counter, gauge_of
@@ -34,9 +34,6 @@ HOLD_S = 20.0
 KEPT_BYTES = 1 << 20  # of a request's body, to send it again
 ALL_KEPT_BYTES = 128 << 20  # of all bodies; beyond it a request is not sent again
 MAX_HELD = 512  # requests that wait at once
-_IDLE_CONNECTIONS = 64
-_IDLE_S = 2.0  # less than after what the gateway ends an idle connection
-_TIMEOUTS = {"connect": 3.0, "read": None, "write": None, "pool": 10.0}
 _FIRST_PAUSE_S = 0.05
 _MAX_PAUSE_S = 0.5  # until the next look for a gateway that cannot be reached
 _MAX_ANSWERED_PAUSE_S = 4.0  # beyond what a gateway asked for that answered 503
@@ -50,19 +47,8 @@ _HOP_BY_HOP = frozenset(  # RFC 9110 §7.6.1
 )
 _NOT_PASSED_ON = frozenset({EDGE_HEADER, b"expect", b"x-forwarded-for", b"x-forwarded-proto"})
 _NEVER_BY_NAME = frozenset({b"host", b"content-length"})  # whatever the header Connection names
-# A gateway whose machine is gone says nothing: the kernel ends such a connection after half a minute.
-_SOCKET_OPTIONS: list[tuple[int, int, int]] = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-]
 _NOT_SENT = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout)
 _LOST = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.RemoteProtocolError)
-
-type Field = tuple[bytes, bytes]
 
 
 class GatewayAwayError(WalleError):
@@ -98,23 +84,17 @@ class ReverseProxy:
         self._key = key
         self._clock = clock
         self._tls = tls
-        self._connections = connections
+        self._most_connections = connections
         self._room = _Room(ALL_KEPT_BYTES)
         self._waiting = 0
-        self._pool: httpcore.AsyncConnectionPool
+        self._connections: GatewayConnections
 
     async def __aenter__(self) -> Self:
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=self._tls,
-            max_connections=self._connections,
-            max_keepalive_connections=_IDLE_CONNECTIONS,
-            keepalive_expiry=_IDLE_S,
-            socket_options=_SOCKET_OPTIONS,
-        )
+        self._connections = GatewayConnections(most=self._most_connections, tls=self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._pool.aclose()
+        self._connections.close()
 
     async def find(self) -> str:
         """Return the gateway's base URL, asked for again. Raises GatewayAwayError."""
@@ -205,22 +185,16 @@ class ReverseProxy:
         return is_in_time and (is_held or self._waiting < MAX_HELD)
 
     @contextlib.asynccontextmanager
-    async def _answer(self, scope: Scope, headers: list[Field], body: "_Body") -> AsyncIterator[httpcore.Response]:
+    async def _answer(self, scope: Scope, headers: list[Field], body: "_Body") -> AsyncIterator[Answer]:
         url = self.url or await self.find()
         query = scope["query_string"]
         target = scope["raw_path"] + (b"?" + query if query else b"")
-        request = httpcore.Request(
-            scope["method"],
-            url,
-            headers=headers,
-            content=body if body.is_there else None,
-            extensions={"timeout": _TIMEOUTS, "target": target},
-        )
-        answer = await self._pool.handle_async_request(request)
+        onward = Onward(scope["method"], target, headers, body if body.is_there else None)
+        answer = await self._connections.request(url, onward)
         try:
             yield answer
         finally:
-            await answer.aclose()
+            answer.close()
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -333,12 +307,12 @@ def _first(headers: list[Field], name: bytes) -> str | None:
     return next((value.decode("latin-1") for one, value in headers if one.lower() == name), None)
 
 
-async def _send_back(answer: httpcore.Response, send: Send) -> None:
+async def _send_back(answer: Answer, send: Send) -> None:
     fields = [(name.lower(), value) for name, value in answer.headers]
     named = {one.strip().lower() for name, value in fields if name == b"connection" for one in value.split(b",")}
     left_out = (named - _NEVER_BY_NAME) | _HOP_BY_HOP | {b"date"}  # which the server adds
     headers = [field for field in fields if field[0] not in left_out]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    async for part in answer.aiter_stream():
+    async for part in answer.parts():
         await send({"type": "http.response.body", "body": part, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})

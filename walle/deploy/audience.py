@@ -57,6 +57,12 @@ def exclusion(directive: Directive, device_id: str, app_version: str) -> str:
     return f"it is for devices below place {audience.below / Audience.PLACES:.6g}{named} of {of}"
 
 
+def is_named(directive: Directive, device_id: str) -> bool:
+    """Return whether the directive is for this device by its name, as for those of a beta."""
+    names = directive.audience.devices
+    return bool(names) and _digest(directive.release, device_id)[: Audience.PREFIX_BYTES] in names
+
+
 def _digest(release_id: str, device_id: str) -> bytes:
     digest = _begun(release_id).copy()
     digest.update(device_id.encode(errors="surrogatepass"))

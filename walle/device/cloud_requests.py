@@ -1,5 +1,6 @@
 """HTTP requests of a device to its cloud (§6): profile, check-in, and reports of outcomes."""
 
+import asyncio
 import email.utils
 import logging
 import random
@@ -10,6 +11,7 @@ import httpx
 
 from walle.backoff import Pace
 from walle.clock import Clock
+from walle.deploy.audience import is_named
 from walle.deploy.device.agent import Agent
 from walle.deploy.device.trust import CLOCK_TOLERANCE_S
 from walle.device.config import DeviceConfig
@@ -17,7 +19,9 @@ from walle.device.credentials import DeviceCredentials, asked_pause_s
 from walle.protocol import (
     DEVICE_HEADER,
     HAVE_HEADER,
+    LONGEST_REPORT_INTERVAL_S,
     PROFILE_HEADER,
+    REPORT_INTERVAL_HEADER,
     TASKS_HEADER,
     TRUST_HEADER,
     Directive,
@@ -60,6 +64,8 @@ class CloudRequests:
         self._profile: tuple[str, str] = "", ""  # the place, and the header that has it
         self._answer = PushAnswer()  # the latest one
         self._error = ""  # of the profile, the latest one that was logged
+        self._told_s = 0.0  # interval between reports that the cloud asks for, 0 for none
+        self._is_awaited = asyncio.Event()  # set when reports are to come soon
 
     @property
     def is_asked(self) -> bool:
@@ -98,7 +104,11 @@ class CloudRequests:
         except ProtocolError as error:
             _LOG.warning("%s: an answer that is not a list of directives: %s", self._config.device_id, error)
             self._answer = PushAnswer()
-        return list(self._answer.directives)
+        directives = list(self._answer.directives)
+        if self._told_s and any(is_named(one, self._config.device_id) for one in directives):
+            self._told_s = 0.0  # a release waits for this device
+            self._is_awaited.set()
+        return directives
 
     async def checkin(self) -> tuple[str | None, str | None, str]:
         """Send a heartbeat and return `X-Walle-Tasks`, `X-Walle-Trust` and `X-Walle-Trace` of its answer.
@@ -127,6 +137,7 @@ class CloudRequests:
             httpx.HTTPError: the cloud does not accept them now; the next report sends them again.
         """
         outcomes = self._agent.outcomes
+        response: httpx.Response | None = None
         while (batch := outcomes.take_batch()) is not None:
             response = await self._post("/v1/outcomes", json=batch.to_json())
             if response.is_client_error and response.status_code not in _RETRY_STATUSES:
@@ -136,6 +147,18 @@ class CloudRequests:
                 if batch.alarms:
                     self._tell_time(response.headers.get("Date", ""))
             outcomes.confirm(batch.batch_id)
+        if response is not None:
+            self._take_interval(response.headers.get(REPORT_INTERVAL_HEADER, ""))
+
+    def _take_interval(self, header: str) -> None:
+        """Take the interval that the cloud asks for. It falls by half at most in one answer.
+
+        A monitor that was started again has not heard of many devices yet, and would have all of them report at once.
+        """
+        told_s = min(int(header[:9]), LONGEST_REPORT_INTERVAL_S) if header.isascii() and header.isdigit() else None
+        self._told_s = 0.0 if told_s == 0 else max(told_s or 0.0, self._told_s / 2)
+        if self._told_s <= self._config.report_interval_s:
+            self._told_s = 0.0
 
     def _tell_time(self, date: str) -> None:
         """Log how far this device's clock is from the cloud's, by the answer to a report with alarms."""
@@ -159,15 +182,33 @@ class CloudRequests:
         raise AssertionError
 
     async def report_periodically(self) -> None:
-        """Report until this is cancelled; after failures with pauses that grow."""
+        """Report until this is cancelled; after failures with pauses that grow.
+
+        Between two reports is the device's own interval, or that of the cloud, if it is longer.
+        """
         pace = Pace(self._rng, self._config.report_interval_s)
         pause_s = pace.worked()
         while True:
-            await self._clock.sleep(pause_s)
+            if await self._pause(pause_s):
+                pause_s = pace.worked()
+                continue
             try:
                 await self.report()
             except httpx.HTTPError as error:
                 _LOG.info("%s: outcomes were not sent: %s", self._config.device_id, error)
                 pause_s = pace.failed(asked_pause_s(error, self._clock.time()))
             else:
-                pause_s = pace.worked()
+                pause_s = pace.worked(self._told_s)
+
+    async def _pause(self, pause_s: float) -> bool:
+        """Return after a time, or at once with True when reports are to come soon."""
+        works = [asyncio.ensure_future(one) for one in (self._clock.sleep(pause_s), self._is_awaited.wait())]
+        try:
+            await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in works:
+                one.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+        was_awaited = self._is_awaited.is_set()
+        self._is_awaited.clear()
+        return was_awaited

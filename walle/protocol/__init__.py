@@ -48,7 +48,9 @@ from walle.protocol.manifests import (
 )
 from walle.protocol.outcomes import (
     LATENCY_MS,
+    LONGEST_REPORT_INTERVAL_S,
     METRIC_NAME_RULE,
+    REPORT_INTERVAL_HEADER,
     Failure,
     FailureClass,
     Metric,
@@ -122,6 +124,7 @@ __all__ = [
     "EXCLUSIVE_NAME_RULE",
     "HAVE_HEADER",
     "LATENCY_MS",
+    "LONGEST_REPORT_INTERVAL_S",
     "MAX_DEADLINE_MS",
     "MAX_DICTIONARIES",
     "MAX_DICTIONARY_BYTES",
@@ -140,6 +143,7 @@ __all__ = [
     "PRIORITIES",
     "PROFILE_HEADER",
     "PROTOCOL_VERSION",
+    "REPORT_INTERVAL_HEADER",
     "SEAL_OVERHEAD_BYTES",
     "SMOKE_EVENTS",
     "SMOKE_FILE",

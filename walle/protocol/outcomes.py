@@ -11,6 +11,10 @@ from walle.protocol.fields import ProtocolError, take, take_id, take_map, take_o
 from walle.protocol.traces import DeviceTrace
 from walle.protocol.trust import Alarm
 
+REPORT_INTERVAL_HEADER = "X-Walle-Report-Interval"
+"""Header of the answer to a report: after how many seconds the cloud wants the next one, 0 for the device's choice."""
+LONGEST_REPORT_INTERVAL_S = 3600  # that a device takes from a cloud
+
 
 class OutcomeKind(enum.StrEnum):
     """The kinds of outcome of a task version on a device."""

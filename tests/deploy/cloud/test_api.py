@@ -18,12 +18,12 @@ from walle.clock import SystemClock
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.api import (
     AccessError,
-    device_router,
     error_status,
     install_error_handlers,
     release_router,
     watch_router,
 )
+from walle.deploy.cloud.outcome_api import device_router
 from walle.deploy.cloud.push import Answerer, WallePush
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.errors import ConfigError, EngineError

@@ -1,16 +1,18 @@
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from walle.clock import ManualClock
+from walle.clock import ManualClock, SystemClock
 from walle.deploy.cloud.gate import Gate, Verdict
 from walle.deploy.cloud.journal import Journal
 from walle.deploy.cloud.monitor import Monitor
-from walle.deploy.cloud.monitor_service import MonitorService, Totals
+from walle.deploy.cloud.monitor_service import MonitorService, ReportsTaken, Totals
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.step import Step
 from walle.protocol import Metric, Outcome, OutcomeBatch, OutcomeKind
@@ -455,3 +457,98 @@ async def test_totals_have_the_guards_also_after_the_release(journal: Journal) -
         (guard,) = (await service.totals("r1")).guards
         assert (guard["guard"], guard["state"], guard["new"], guard["devices"]) == ("latency_ms < 5", "open", 4.0, 1)
         await service.unwatch("r1")
+
+
+class _HeldJournal(SqliteJournal):
+    """A journal whose writes of evidence wait for `may_write`."""
+
+    saves = 0
+
+    def hold(self) -> None:
+        self.may_write = asyncio.Event()
+
+    async def save_evidence(self, *arguments: Any, **options: Any) -> None:
+        self.saves += 1
+        await self.may_write.wait()
+        await super().save_evidence(*arguments, **options)
+
+
+@contextlib.asynccontextmanager
+async def _held_service(folder: Path) -> AsyncIterator[tuple[_HeldJournal, MonitorService]]:
+    """Give a service that answers a report once it is journalled, and a journal that was not written yet."""
+    async with _HeldJournal(folder / "journal.sqlite") as journal:
+        journal.hold()
+        service = MonitorService(journal, SystemClock(), group_s=0.001, flush_s=3600.0)
+        service.on_verdict = VerdictRecorder()
+        async with service:
+            await service.watch(_step("beta", "r1"))
+            yield journal, service
+            journal.may_write.set()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60.0):
+        while not condition():  # noqa: ASYNC110 - it is of a journal, which has no event for it
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.asyncio
+async def test_a_report_that_is_sent_again_before_it_is_journalled_is_not_answered_before(tmp_path: Path) -> None:
+    """Else a monitor that is killed then has lost it, and its device, which was answered, sends it no more."""
+    async with _held_service(tmp_path) as (journal, service):
+        first = asyncio.ensure_future(service.take(_batch("b1", OutcomeKind.RUN, 5, 0)))
+        await _until(lambda: journal.saves == 1)
+        again = asyncio.ensure_future(service.take(_batch("b1", OutcomeKind.RUN, 5, 0)))
+        also = asyncio.ensure_future(service.take_reports([_batch("b1", OutcomeKind.RUN, 5, 0)]))
+        await _until(lambda: service.duplicates == 2)
+        await asyncio.sleep(0.02)
+        assert not any(one.done() for one in (first, again, also))
+        journal.may_write.set()
+        await asyncio.gather(first, again, also)
+        assert (await service.totals("r1")).ok == 5
+        await service.take(_batch("b1", OutcomeKind.RUN, 5, 0))  # it is journalled: there is nothing to wait for
+        assert journal.saves == 1
+
+
+@pytest.mark.asyncio
+async def test_a_report_is_not_answered_while_another_write_that_has_it_is_under_way(tmp_path: Path) -> None:
+    """As of the evidence that is saved each second."""
+    async with _held_service(tmp_path) as (journal, service):
+        taken = asyncio.ensure_future(service.take(_batch("b1", OutcomeKind.RUN, 5, 0)))
+        await asyncio.sleep(0)
+        saving = asyncio.ensure_future(service.flush())
+        await _until(lambda: journal.saves == 1)
+        await asyncio.sleep(0.05)  # the report's own group has come to its write
+        assert not taken.done()
+        journal.may_write.set()
+        await asyncio.gather(taken, saving)
+        assert journal.saves == 1
+
+
+@pytest.mark.asyncio
+async def test_reports_in_one_call_count_as_alone_and_are_journalled_by_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = Monitor.hear
+
+    def hear(self: Monitor, device_ids: Mapping[str, object], now_s: float) -> bool:
+        if "broken" in device_ids:
+            raise ArithmeticError("made up")
+        return heard(self, device_ids, now_s)
+
+    monkeypatch.setattr(Monitor, "hear", hear)
+    async with _held_service(tmp_path) as (journal, service):
+        journal.may_write.set()
+        reports = [_batch(f"b{n}", OutcomeKind.RUN, 5, 0, device=f"d{n}") for n in range(50)]
+        broken = _batch("b", OutcomeKind.RUN, 5, 0, device="broken")
+        taken = await service.take_reports([*reports[:25], broken, *reports[25:], reports[0]])
+        assert taken == ReportsTaken(failed=frozenset({25}))
+        assert "a report of device broken could not be counted" in caplog.text
+        totals = await service.totals("r1")
+        assert (totals.installed, totals.ok, service.duplicates, journal.saves) == (51, 255, 1, 1)
+        # What counts is known after a crash.
+        again = MonitorService(journal, SystemClock(), flush_s=3600.0)
+        await again.start()
+        assert await again.take_reports(reports) == ReportsTaken()
+        assert again.duplicates == 50
+        await again.close()

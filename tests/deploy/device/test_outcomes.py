@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walle.deploy.cloud.api import MAX_OUTCOMES_BYTES
+from walle.deploy.cloud.outcome_api import MAX_OUTCOMES_BYTES
 from walle.deploy.device.outcomes import OutcomeReport, device_groups
 from walle.protocol import Alarm, Attribute, Failure, Metric, Outcome, OutcomeBatch, OutcomeKind, ProtocolError
 

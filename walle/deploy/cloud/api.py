@@ -6,7 +6,7 @@ frozen dataclasses: both the services and handles to them in other processes imp
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request, Response
@@ -30,7 +30,7 @@ from walle.deploy.cloud.journal import JournalError, Transition
 from walle.deploy.cloud.metrics import MAX_RELEASES
 from walle.deploy.cloud.monitor_service import Totals
 from walle.deploy.cloud.policy import MAX_POLICY_DEVICES, Policy
-from walle.deploy.cloud.push import Answerer, IdentifyDevice
+from walle.deploy.cloud.push import Answerer
 from walle.deploy.cloud.reachability import KEEP_VERSIONS
 from walle.deploy.cloud.release import (
     DEFAULT_BETA_COUNT,
@@ -47,10 +47,9 @@ from walle.deploy.cloud.release_query import MAX_PAGE, ReleasePage, ReleaseQuery
 from walle.deploy.cloud.release_service import MIN_KEEP_VERSIONS
 from walle.deploy.cloud.rule import MAX_RULE_CHARS
 from walle.errors import ConfigError, DeployError, WalleError
-from walle.protocol import DEVICE_HEADER, MAX_ID_CHARS, PROFILE_HEADER, OutcomeBatch, ProtocolError, printable
+from walle.protocol import MAX_ID_CHARS, OutcomeBatch, ProtocolError, printable
 
 STREAM_TICK_S = 1.0  # interval at which a stream reads new totals
-MAX_OUTCOMES_BYTES = 1 << 20
 MAX_TEXT_CHARS = 16_000  # of a reason, a traceback or a log in an answer
 
 
@@ -90,7 +89,7 @@ class Releases(Protocol):
 class Outcomes(Protocol):
     """Methods of `walle.deploy.cloud.monitor_service.MonitorService` that the routes call."""
 
-    async def take(self, batch: OutcomeBatch) -> None: ...
+    async def take(self, batch: OutcomeBatch) -> int | None: ...
     async def totals(self, release_id: str) -> Totals: ...
     async def totals_of(self, release_ids: Sequence[str]) -> dict[str, Totals]: ...
     async def course(self, release_id: str) -> dict[str, Any]: ...
@@ -469,51 +468,6 @@ def safe_map(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {key: safe(one) for key, one in plain.items()}
 
 
-def device_router(
-    outcomes: Outcomes, identify: IdentifyDevice, on_batch: Callable[[OutcomeBatch], None] | None = None
-) -> APIRouter:
-    """Return the routes that devices call: /v1/outcomes and /v1/checkin, with a session of the device.
-
-    `on_batch` is called with each report that was taken.
-    """
-    router = APIRouter(prefix="/v1", tags=["devices"])
-
-    @router.post("/outcomes", status_code=204)
-    async def take_outcomes(request: Request) -> None:
-        """Take an `OutcomeBatch` of the device whose session X-Walle-Device is; the same batch again counts once."""
-        sender = identify(_session(request))
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_OUTCOMES_BYTES:
-                raise ProtocolError("batch", f"is larger than {MAX_OUTCOMES_BYTES} bytes; send it in parts")
-        try:
-            value = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise ProtocolError("batch", f"not JSON ({error})") from error
-        batch = OutcomeBatch.from_json(value)
-        if batch.device_id != sender:
-            what = f"the outcomes are of device {batch.device_id[:100]!r}, the session of {sender[:100]!r}"
-            raise AccessError(403, f"{what}; a device reports its own outcomes only")
-        await outcomes.take(batch)
-        if on_batch is not None and batch.traces:
-            on_batch(batch)
-
-    @router.post("/checkin", status_code=204)
-    async def check_in(request: Request) -> None:
-        """Answer a heartbeat of a device with a session; `WallePush` around the app adds the push answer."""
-        identify(_session(request))
-        if PROFILE_HEADER not in request.headers:
-            raise ProtocolError(PROFILE_HEADER, "is missing; a heartbeat is a request with this header and no body")
-
-    return router
-
-
-def _session(request: Request) -> bytes | None:
-    session = request.headers.get(DEVICE_HEADER)
-    return None if session is None else session.encode("latin-1")
-
-
 def watch_router(
     releases: Releases,
     outcomes: Outcomes,
@@ -573,11 +527,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """Make `app` answer walle's errors as {"error": message, "type": name} with `error_status`."""
 
     async def known_error(_: Request, error: Exception) -> JSONResponse:
-        status = error_status(error)
-        headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-        if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
-            headers = {"Retry-After": str(retry_after_s)}
-        return JSONResponse({"error": str(error), "type": type(error).__name__}, status, headers)
+        return error_answer(error)
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
@@ -587,6 +537,15 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(WalleError, known_error)
     app.add_exception_handler(ProtocolError, known_error)
     app.add_exception_handler(RequestValidationError, invalid)
+
+
+def error_answer(error: Exception) -> JSONResponse:
+    """Return the answer to a request that failed with an error of walle's."""
+    status = error_status(error)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
+        headers = {"Retry-After": str(retry_after_s)}
+    return JSONResponse({"error": str(error), "type": type(error).__name__}, status, headers)
 
 
 def error_status(error: Exception) -> int:

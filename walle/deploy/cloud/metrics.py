@@ -195,6 +195,15 @@ _ALL = [
             "Requests that were not passed on, or not to their end",
             {"reason": "away (the gateway), cut (within its answer), gone (the client), invalid"},
         ),
+        (
+            _COUNTER,
+            "edge_reports",
+            "Reports of outcomes that went to the monitor",
+            {"result": "taken, failed (the device sends it again), refused (too many waited)"},
+        ),
+        (_COUNTER, "edge_report_calls", "Calls of the monitor, each with several reports"),
+        (_GAUGE, "edge_waiting_reports", "Reports that wait for the monitor now"),
+        (_GAUGE, "edge_report_interval_seconds", "Interval between reports that devices are told, 0 for none"),
     ),
     *_part(
         "HTTP",

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 from walle.clock import Clock
@@ -35,6 +35,7 @@ from walle.deploy.cloud.lease import LeaseLostError
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.cloud.release_course import Course, Point
+from walle.deploy.cloud.report_pace import ReportPace
 from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.uploaded_attributes import UploadedAttributes
 from walle.protocol import Alarm, FailureClass, Outcome, OutcomeBatch, OutcomeKind, Profile, printable
@@ -85,6 +86,23 @@ class Totals:
 
     def to_plain(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "failure_rate": self.failure_rate}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportsTaken:
+    """What became of the reports of one call, by their numbers in it.
+
+    `failed` could not be counted; the monitor's log says why. Devices are to report again after `interval_s`, None
+    where they are told nothing; those of `awaited` ones as they like.
+    """
+
+    failed: frozenset[int] = frozenset()
+    interval_s: int | None = None
+    awaited: frozenset[int] = frozenset()
+
+    def told_s(self, number: int) -> int | None:
+        """Return what the device of a report is told."""
+        return 0 if number in self.awaited else self.interval_s
 
 
 class _Evidence:
@@ -216,7 +234,8 @@ class MonitorService:
 
     A verdict whose delivery fails is delivered again with the next report of its release. The service runs between
     `start` and `close`, or within `async with`. With `group_s`, a report is answered once it is journalled, together
-    with those that come in that time, or in nine times what the last group took, which bounds the journal's share.
+    with those that come in that time, or in nine times what the last group took, which bounds the journal's share. With
+    `reports_s`, devices are told to report that often in all in a second.
     """
 
     MAX_BATCH_IDS = 1 << 16
@@ -231,6 +250,7 @@ class MonitorService:
         audit: Audit | None = None,
         flush_s: float = 1.0,
         group_s: float | None = None,
+        reports_s: float = 0.0,
     ) -> None:
         self.on_verdict: OnVerdict | None = None
         self.duplicates = 0  # batches that had been counted before
@@ -243,9 +263,12 @@ class MonitorService:
         self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
         self._group_s = group_s
+        self._pace = ReportPace(reports_s, clock) if reports_s else None
         self._group: asyncio.Task[None] | None = None  # of reports that are journalled together
         self._can_join = False
         self._group_took_s = 0.0
+        self._groups: dict[tuple[str, str], asyncio.Task[None]] = {}  # of reports that are not journalled yet
+        self._flushing = asyncio.Lock()
         self._evidence: dict[str, _Evidence] = {}
         self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
@@ -301,7 +324,14 @@ class MonitorService:
                 _LOG.exception("the monitor's evidence could not be saved; trying again")
 
     async def flush(self) -> None:
-        """Journal changed evidence, with the reports that it counts: after a crash, they are known to be counted."""
+        """Journal changed evidence, with the reports that it counts: after a crash, they are known to be counted.
+
+        What another call is journalling is journalled when this one returns.
+        """
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         unsaved, self._unsaved = self._unsaved, set()
         batches, self._unsaved_batches = self._unsaved_batches, []
         if not unsaved:
@@ -357,54 +387,115 @@ class MonitorService:
         self._judged.discard(release_id)
         self._unsaved.add(release_id)
 
-    async def take(self, batch: OutcomeBatch) -> None:
-        """Count a report; a batch that was counted recently is ignored."""
+    async def take(self, batch: OutcomeBatch) -> int | None:
+        """Count a report; one that was counted recently is ignored. With `group_s`, return once it is journalled.
+
+        What is returned is after how many seconds the device is to report again, 0 for its choice, None for nothing.
+        """
+        touched = self._count(batch, self._clock.time())
+        await self._judge(touched)
+        await self._journalled([batch])
+        if self._pace is None:
+            return None
+        return 0 if self._is_awaited(batch) else self._pace.interval_s
+
+    async def take_reports(self, batches: Sequence[OutcomeBatch]) -> ReportsTaken:
+        """Count reports as `take` does, and journal them together. One that cannot be counted costs no other."""
+        now_s = self._clock.time()
+        touched: set[str] = set()
+        failed = set()
+        for number, batch in enumerate(batches):
+            try:
+                touched |= self._count(batch, now_s)
+            except Exception:  # noqa: BLE001 - of one device: the reports of others count
+                _LOG.exception("a report of device %s could not be counted", printable(batch.device_id[:80]))
+                failed.add(number)
+        await self._judge(touched)
+        await self._journalled(batches)
+        if self._pace is None:
+            return ReportsTaken(frozenset(failed))
+        awaited = frozenset(number for number, batch in enumerate(batches) if self._is_awaited(batch))
+        return ReportsTaken(frozenset(failed), self._pace.interval_s, awaited)
+
+    def _is_awaited(self, batch: OutcomeBatch) -> bool:
+        """Return whether a release waits for this device by name, or for its runs, as in a trial: they are few."""
+        for release_id in self._judged:
+            monitor = self._evidence[release_id].monitor
+            if monitor is None:
+                continue
+            step = monitor.step
+            if batch.device_id in step.devices or batch.device_id in step.earlier_devices:
+                return True
+            if step.gate.trial_runs and any(one.release == release_id for one in batch.outcomes):
+                return True
+        return False
+
+    def _count(self, batch: OutcomeBatch, now_s: float) -> set[str]:
+        """Count a report, and return the releases of which it changed the evidence."""
         key = (batch.device_id, batch.batch_id)
         if key in self._batch_ids:
             self.duplicates += 1
-            return
+            return set()
         self._batch_ids[key] = None
+        if self._pace is not None:
+            self._pace.note(batch.device_id)
         if len(self._batch_ids) > self.MAX_BATCH_IDS:
             self._batch_ids.popitem(last=False)  # a `dict` would scan all that went before
         if self._devices is not None:
             self._devices.take(batch)
         for alarm in batch.alarms:
             self._alarms[alarm.kind] += 1
-            off_s = alarm.time_s - self._clock.time()
+            off_s = alarm.time_s - now_s
             device = printable(batch.device_id[:80])
             text = printable(alarm.text[:200])
             _LOG.warning("device %s: alarm %s: %s (its clock: %+.0f s)", device, alarm.kind, text, off_s)
-        touched: dict[str, _Evidence] = {}
-        now_s = self._clock.time()
+        touched: set[str] = set()
+        of_task: dict[str, list[Outcome]] = {}
         for outcome in batch.outcomes:
+            of_task.setdefault(outcome.task, []).append(outcome)
             evidence = self._evidence.get(outcome.release)
             if evidence is None:
                 self.strangers += bool(outcome.release)
                 continue
             evidence.take(batch.device_id, outcome, now_s)
-            touched[outcome.release] = evidence
+            touched.add(outcome.release)
         for release_id in self._judged:
-            evidence = self._evidence[release_id]
-            monitor = evidence.monitor
+            monitor = self._evidence[release_id].monitor
             assert monitor is not None
-            outcomes = [one for one in batch.outcomes if one.task == monitor.step.task]
+            outcomes = of_task.get(monitor.step.task)
             if monitor.hear({batch.device_id: None}, now_s):
-                touched[release_id] = evidence
+                touched.add(release_id)
             if outcomes and monitor.take(batch.device_id, outcomes, batch.groups, now_s):
-                touched[release_id] = evidence
+                touched.add(release_id)
         if touched:
+            self._unsaved |= touched
             self._unsaved_batches.append(key)
-        self._unsaved |= touched.keys()
-        for release_id, evidence in touched.items():
-            await self._deliver(release_id, evidence)
-        if touched and self._group_s is not None:
-            if self._group is None or not self._can_join:
-                self._group = asyncio.create_task(self._save_group(self._group_s), name="reports of outcomes")
-                self._can_join = True
-            await asyncio.shield(self._group)
+            if self._group_s is not None:
+                self._groups[key] = self._present_group(self._group_s)
+        return touched
+
+    async def _judge(self, touched: Collection[str]) -> None:
+        """Deliver what follows for releases of which the evidence changed."""
+        for release_id in touched:
+            await self._deliver(release_id, self._evidence[release_id])
+
+    def _present_group(self, group_s: float) -> asyncio.Task[None]:
+        """Return the group of reports that a report of now is journalled with."""
+        if self._group is None or not self._can_join:
+            self._group = asyncio.create_task(self._save_group(group_s), name="reports of outcomes")
+            self._can_join = True
+        return self._group
+
+    async def _journalled(self, batches: Sequence[OutcomeBatch]) -> None:
+        """Return once the reports are journalled: also those that are sent again before that, and were counted."""
+        groups = {self._groups.get((one.device_id, one.batch_id)) for one in batches}
+        for group in groups:
+            if group is not None:
+                await asyncio.shield(group)
 
     async def _save_group(self, group_s: float) -> None:
         """Journal the reports of some time; where that fails, they are journalled by and by, as without groups."""
+        group = asyncio.current_task()
         await self._clock.sleep(max(group_s, 9 * self._group_took_s))
         self._can_join = False
         began_s = self._clock.monotonic()
@@ -412,6 +503,8 @@ class MonitorService:
             await self.flush()
         except JournalError:
             _LOG.exception("reports of outcomes could not be journalled; trying again")
+        finally:
+            self._groups = {key: one for key, one in self._groups.items() if one is not group}
         self._group_took_s = self._clock.monotonic() - began_s
 
     async def totals(self, release_id: str) -> Totals:
