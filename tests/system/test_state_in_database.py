@@ -20,6 +20,8 @@ from walle.cloud.state_place import choose_database
 from walle.device import Device
 from walle.protocol import PROFILE_HEADER, ExclusiveList, Profile
 
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
 CONFIG = TASK_CONFIG + '[[exclusive]]\nname = "gallery.json"\nrequired = false\nmax_bytes = 2000\n'
 PATH = "/v1/exclusive/shop/count/gallery.json"
 

@@ -1,5 +1,6 @@
 """The access file of a cloud, which every gateway reads again when it changes, and the times when tokens were used."""
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -161,19 +162,22 @@ class AccessFile:
         """Store the times of use every minute, until cancelled."""
         while True:
             await self._clock.sleep(_USE_S)
-            self._save_uses()
+            await asyncio.to_thread(self._save_uses)  # a machine that was cut off may have the lock for a while
 
     def _save_uses(self) -> None:
-        if not self._used_s:
+        used = dict(self._used_s)
+        if not used:
             return
         with file_lock(self._lock_path):
             known = {one.sha256[:_HASH_CHARS] for one in self._access.identities}
             kept = _read_uses(self._use_path)
-            for key, at_s in self._used_s.items():
+            for key, at_s in used.items():
                 kept[key] = max(at_s, kept.get(key, 0.0))
             text = json.dumps({key: at_s for key, at_s in kept.items() if key in known})
             write_file(self._use_path, text, mode=0o600)
-        self._used_s.clear()
+        for key, at_s in used.items():
+            if self._used_s.get(key) == at_s:  # it was not used meanwhile
+                del self._used_s[key]
 
     # --- state --------------------------------------------------------------------------------------------------------
 
