@@ -85,7 +85,7 @@ class Costs:
             self._failed[f"reports at a high rate: answers by status {found['others']}"] += 1
         if (runs := self._runs() - counted) != found["runs"]:
             self._failed[f"reports of {found['runs']} runs were answered, {runs} runs count"] += 1
-        kind = "report at a high rate, 64 at once"
+        kind = "report at a high rate, 512 at once"
         return {"kind": kind, "count": found["answered"], "seconds": round(took_s, 2), "cpu_s": cpu_s}
 
     def _runs(self) -> int:

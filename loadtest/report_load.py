@@ -1,6 +1,6 @@
 """Reports of outcomes at a high rate: connections that each send the next report after the answer to the one before.
 
-    python -m loadtest.report_load URL CLOUD_FOLDER RELEASE_ID [--seconds 4] [--connections 64]
+    python -m loadtest.report_load URL CLOUD_FOLDER RELEASE_ID [--seconds 4] [--connections 512]
 
 The devices are not enrolled; their sessions are signed with the cloud's key. Each report has an installation, at first,
 and three runs of the release. It prints JSON: how many were answered, and what else came.
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("release_id")
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--connections", type=int, default=512)
     options = parser.parse_args()
     sessions = device_sessions(options.folder, [f"r{number}" for number in range(_DEVICES)])
     requests = reports(sessions, options.release_id)

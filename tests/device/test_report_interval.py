@@ -27,14 +27,14 @@ class _Cloud:
     """The app that takes reports at a gateway, and tells devices an interval."""
 
     def __init__(self) -> None:
-        self.told_s: int | None = None
+        self.interval_s: int | None = None
         self.reports = 0
         self.app = ReportApp(self._take, lambda session: (session or b"").decode())
 
     async def _take(self, _: OutcomeBatch, size_bytes: int) -> int | None:
         assert size_bytes
         self.reports += 1
-        return self.told_s
+        return self.interval_s
 
 
 class _Reporting:
@@ -92,22 +92,22 @@ async def test_the_cloud_lengthens_the_interval_and_it_shortens_by_half_at_a_tim
 ) -> None:
     cloud, device = reporting
     assert _is_about(await device.pause_s(), _OWN_S)
-    cloud.told_s = 600
+    cloud.interval_s = 600
     assert _is_about(await device.pause_s(), _OWN_S)
     assert _is_about(await device.pause_s(), 600)
-    cloud.told_s = 3  # below the device's own
+    cloud.interval_s = 3  # below the device's own
     assert _is_about(await device.pause_s(), 600)
     pauses = [await device.pause_s() for _ in range(7)]
     assert all(_is_about(*pair) for pair in zip(pauses, (300, 150, 75, 37.5, 18.75, _OWN_S, _OWN_S), strict=True)), (
         pauses
     )
-    cloud.told_s = 10**8
+    cloud.interval_s = 10**8
     await device.pause_s()
     assert _is_about(await device.pause_s(), 3600)  # the longest that a device takes
-    cloud.told_s = None  # a cloud without a bound
+    cloud.interval_s = None  # a cloud without a bound
     await device.pause_s()
     assert _is_about(await device.pause_s(), 1800)
-    cloud.told_s = 0  # a release waits for it
+    cloud.interval_s = 0  # a release waits for it
     await device.pause_s()
     assert _is_about(await device.pause_s(), _OWN_S)
 
@@ -130,12 +130,12 @@ async def test_a_device_that_a_directive_names_reports_soon(reporting: tuple[_Cl
         place: dict[str, Any] = {"url": "http://cloud/cdn", "release": "r1"}
         return directives_to_header([Directive(**order, **place, audience=audience, signature=signature)])
 
-    cloud.told_s = 600
+    cloud.interval_s = 600
     await device.pause_s()
     device.requests.directives(answer("d1"))
     await _settle()
     assert _is_about(await device.pause_s(), 600)
-    cloud.told_s = 0  # as the monitor tells the devices of a beta
+    cloud.interval_s = 0  # as the monitor tells the devices of a beta
     for _ in range(8):  # each check-in has the directive until it is carried out: the later ones delay no report
         device.requests.directives(answer("d0", "d1"))
         await device.clock.advance(1.0)

@@ -99,8 +99,8 @@ async def _kill_while_devices_report(cloud: ActorCloud) -> None:
         assert counted["ok"] == sum(answered.values())
         edges = await processes("edge-")
         taken = [(await http.get(f"{one['address']}/healthz", headers=person)).json()["reports"] for one in edges]
-        assert sum(one["taken"] for one in taken) > 0
-        assert any(one["calls"] < one["taken"] for one in taken)  # several in one call
+        assert sum(one.get("taken", 0) for one in taken) > 0
+        assert any(one["calls"] < one.get("taken", 0) for one in taken)  # several in one call
 
 
 async def _is_taken(http: httpx.AsyncClient, url: str, headers: dict[str, str], body: dict[str, Any]) -> bool:

@@ -151,7 +151,7 @@ class ReportQueue:
                 if number in taken.failed:
                     self._end([one], ReportFailedError("the monitor could not count this report"))
                 else:
-                    self._end([one], None, taken.told_s(number))
+                    self._end([one], None, taken.interval_of(number))
             self._interval_s = taken.interval_s or 0
 
     async def _take(self, batches: list[OutcomeBatch]) -> ReportsTaken:
@@ -166,7 +166,7 @@ class ReportQueue:
             _LOG.warning("reports cannot be passed on: %s", error)
         self._error = error
 
-    def _end(self, ended: list[_Waiting], error: Exception | None, told_s: int | None = None) -> None:
+    def _end(self, ended: list[_Waiting], error: Exception | None, interval_s: int | None = None) -> None:
         if ended:
             self.results["taken" if error is None else "failed"] += len(ended)
         for one in ended:
@@ -175,7 +175,7 @@ class ReportQueue:
             if one.counted.done():  # the client has left
                 continue
             if error is None:
-                one.counted.set_result(told_s)
+                one.counted.set_result(interval_s)
             else:
                 one.counted.set_exception(error)
 
@@ -192,5 +192,5 @@ class ReportQueue:
             reports.add_metric([result], self.results[result])
         calls = counter("walle_edge_report_calls_total")
         calls.add_metric([], self.calls)
-        told = gauge_of("walle_edge_report_interval_seconds", self._interval_s)
-        return [reports, calls, gauge_of("walle_edge_waiting_reports", self._count), told]
+        interval = gauge_of("walle_edge_report_interval_seconds", self._interval_s)
+        return [reports, calls, gauge_of("walle_edge_waiting_reports", self._count), interval]

@@ -64,7 +64,7 @@ class CloudRequests:
         self._profile: tuple[str, str] = "", ""  # the place, and the header that has it
         self._answer = PushAnswer()  # the latest one
         self._error = ""  # of the profile, the latest one that was logged
-        self._told_s = 0.0  # interval between reports that the cloud asks for, 0 for none
+        self._asked_s = 0.0  # interval between reports that the cloud asks for, 0 for none
         self._is_awaited = asyncio.Event()  # set when reports are to come soon
 
     @property
@@ -105,8 +105,8 @@ class CloudRequests:
             _LOG.warning("%s: an answer that is not a list of directives: %s", self._config.device_id, error)
             self._answer = PushAnswer()
         directives = list(self._answer.directives)
-        if self._told_s and any(is_named(one, self._config.device_id) for one in directives):
-            self._told_s = 0.0  # a release waits for this device
+        if self._asked_s and any(is_named(one, self._config.device_id) for one in directives):
+            self._asked_s = 0.0  # a release waits for this device
             self._is_awaited.set()
         return directives
 
@@ -155,10 +155,10 @@ class CloudRequests:
 
         A monitor that was started again has not heard of many devices yet, and would have all of them report at once.
         """
-        told_s = min(int(header[:9]), LONGEST_REPORT_INTERVAL_S) if header.isascii() and header.isdigit() else None
-        self._told_s = 0.0 if told_s == 0 else max(told_s or 0.0, self._told_s / 2)
-        if self._told_s <= self._config.report_interval_s:
-            self._told_s = 0.0
+        interval_s = min(int(header[:9]), LONGEST_REPORT_INTERVAL_S) if header.isascii() and header.isdigit() else None
+        self._asked_s = 0.0 if interval_s == 0 else max(interval_s or 0.0, self._asked_s / 2)
+        if self._asked_s <= self._config.report_interval_s:
+            self._asked_s = 0.0
 
     def _tell_time(self, date: str) -> None:
         """Log how far this device's clock is from the cloud's, by the answer to a report with alarms."""
@@ -198,7 +198,7 @@ class CloudRequests:
                 _LOG.info("%s: outcomes were not sent: %s", self._config.device_id, error)
                 pause_s = pace.failed(asked_pause_s(error, self._clock.time()))
             else:
-                pause_s = pace.worked(self._told_s)
+                pause_s = pace.worked(self._asked_s)
 
     async def _pause(self, pause_s: float) -> bool:
         """Return after a time, or at once with True when reports are to come soon."""

@@ -482,8 +482,10 @@ async def _held_service(folder: Path) -> AsyncIterator[tuple[_HeldJournal, Monit
         service.on_verdict = VerdictRecorder()
         async with service:
             await service.watch(_step("beta", "r1"))
-            yield journal, service
-            journal.may_write.set()
+            try:
+                yield journal, service
+            finally:
+                journal.may_write.set()
 
 
 async def _until(condition: Callable[[], bool]) -> None:

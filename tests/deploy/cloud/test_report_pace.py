@@ -65,7 +65,7 @@ async def test_devices_of_a_beta_or_a_trial_report_as_they_like(tmp_path: Path) 
         step = Step(release="r1", task=_TASK, version="v2", stage="beta", gate=Gate(), steps=4)
         await service.watch(Step(**{**vars(step), "devices": frozenset({"d1"})}))
         taken = await service.take_reports([report("d1", 1), report("d2", 2)])
-        assert [taken.told_s(number) for number in (0, 1)] == [0, 1]
+        assert [taken.interval_of(number) for number in (0, 1)] == [0, 1]
         await service.watch(
             Step(**{**vars(step), "stage": "gray", "earlier_devices": frozenset({"d1"}), "share_to": 0.1})
         )
@@ -76,7 +76,7 @@ async def test_devices_of_a_beta_or_a_trial_report_as_they_like(tmp_path: Path) 
         assert await service.take(report("d2", 5)) == 0
         untold = MonitorService(journal, ManualClock())
         assert await untold.take(report("d1", 6)) is None
-        assert (await untold.take_reports([report("d1", 7)])).told_s(0) is None
+        assert (await untold.take_reports([report("d1", 7)])).interval_of(0) is None
 
 
 class _Phone:

@@ -90,7 +90,7 @@ class Totals:
 
 @dataclasses.dataclass(frozen=True)
 class ReportsTaken:
-    """What became of the reports of one call, by their numbers in it.
+    """Results of the reports of one call, by their numbers in it.
 
     `failed` could not be counted; the monitor's log says why. Devices are to report again after `interval_s`, None
     where they are told nothing; those of `awaited` ones as they like.
@@ -100,7 +100,7 @@ class ReportsTaken:
     interval_s: int | None = None
     awaited: frozenset[int] = frozenset()
 
-    def told_s(self, number: int) -> int | None:
+    def interval_of(self, number: int) -> int | None:
         """Return what the device of a report is told."""
         return 0 if number in self.awaited else self.interval_s
 

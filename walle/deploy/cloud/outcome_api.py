@@ -57,10 +57,10 @@ def device_router(outcomes: Outcomes, identify: IdentifyDevice, on_batch: OnBatc
     async def take_outcomes(request: Request) -> Response:
         """Take an `OutcomeBatch` of the device whose session X-Walle-Device is; the same batch again counts once."""
         batch, _ = await read_report(request, identify)
-        told_s = await outcomes.take(batch)
+        interval_s = await outcomes.take(batch)
         if on_batch is not None and batch.traces:
             on_batch(batch)
-        return _taken(told_s)
+        return _taken(interval_s)
 
     @router.post("/checkin", status_code=204)
     async def check_in(request: Request) -> None:
@@ -91,18 +91,18 @@ class ReportApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             batch, size_bytes = await read_report(Request(scope, receive), self._identify)
-            told_s = await self._take(batch, size_bytes)
+            interval_s = await self._take(batch, size_bytes)
         except (WalleError, ProtocolError) as error:
             answer: Response = error_answer(error)
         else:
             if self._on_batch is not None and batch.traces:
                 self._on_batch(batch)
-            answer = _taken(told_s)
+            answer = _taken(interval_s)
         await answer(scope, receive, send)
 
 
-def _taken(told_s: int | None) -> Response:
-    headers = None if told_s is None else {REPORT_INTERVAL_HEADER: str(told_s)}
+def _taken(interval_s: int | None) -> Response:
+    headers = None if interval_s is None else {REPORT_INTERVAL_HEADER: str(interval_s)}
     return Response(status_code=204, headers=headers)
 
 
