@@ -42,7 +42,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     (r"\bdespair\w*", "write 'cancel'"),
     (r"\bfor ever\b", "write 'indefinitely', 'without end' or 'permanently'"),
     (r"\bfor good\b(?! (?:measure|reason))", "write 'permanently', 'until the process exits'"),
-    (r"\bthere (?:is|was) no such\b", "write 'X does not exist' or 'unknown X'"),
+    (r"\bthere (?:is|was|are|were) no such\b", "write 'X does not exist' or 'unknown X'"),
     (
         r"(?<!there )\bis no (?!longer\b|more\b|less\b|\w+er\b)[a-z]+",
         "write 'is not a ...', or 'has no ...'",

@@ -69,7 +69,7 @@ async def test_files_are_put_listed_and_removed(tmp_path: Path) -> None:
         assert [one["policy"]["app_version"] for one in listed if "policy" in one] == ["<9", ""]
         assert "app version <9" in await walle("list", "shop")
         assert (await walle("remove", *name, *group, "--json"))["devices"] == []
-        with pytest.raises(CloudRefusedError, match=r"there is no file 'gallery.json' of shop/count for this rule"):
+        with pytest.raises(CloudRefusedError, match=r"shop/count has no file 'gallery.json' for this rule"):
             await walle("remove", *name, *group)
         for both_or_none in ((), ("--device", "phone-2", *group)):
             assert "one of both" in (await walle("put", *name, str(data), *both_or_none)).replace("\n", " ")

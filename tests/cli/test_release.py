@@ -179,7 +179,7 @@ def test_a_table_of_attributes_is_put_listed_and_removed(person: Person) -> None
     with pytest.raises(CloudRefusedError, match=r"line 1: device_id must be a text"):
         run("put", f"--file={rows}")
     assert "the table by user is removed" in run("remove", "user")
-    with pytest.raises(CloudRefusedError, match="there is no table by 'user'"):
+    with pytest.raises(CloudRefusedError, match="a table by 'user' does not exist"):
         run("remove", "user")
 
 

@@ -14,7 +14,8 @@ from tests.sim.shop_cloud import GATE, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle.cloud import CloudHome
 from walle.deploy.cloud.access import Access, Role
-from walle.deploy.cloud.audit import AuditError, AuditLog, AuditRecord, read_records, verify
+from walle.deploy.cloud.audit import AuditError, AuditRecord, read_records, verify
+from walle.deploy.cloud.audit_folder import AuditLog
 
 BROKEN = "def execute(ctx, trigger):\n    raise ValueError('v2 is broken')\n"
 

@@ -233,7 +233,7 @@ def test_a_token_is_made_used_listed_and_revoked(tmp_path: Path, cloud: tuple[Pa
     assert admin.run("token", "revoke", "anna").exit_code == 0
     with pytest.raises(CloudRefusedError, match="walle login"):
         anna.run("release", "status")
-    with pytest.raises(CloudRefusedError, match="there is no token 'anna'"):
+    with pytest.raises(CloudRefusedError, match="token 'anna' does not exist"):
         admin.run("token", "revoke", "anna")
 
 

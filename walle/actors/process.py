@@ -59,7 +59,7 @@ async def spawn_in_place(kind: type, *arguments: Any, **options: Any) -> Any:
 async def end_with_cloud(namespace: str) -> None:
     """End this process once its cloud has gone, for an actor that outlives who started it; else never return.
 
-    Without a keeper of nodes there are no such actors.
+    A cloud without a keeper of nodes has none of these actors.
     """
     seen = False
     alone_s = 0.0

@@ -133,7 +133,7 @@ def _log_of(folder: Path) -> "Iterator[AuditStore]":
     """Give the log of a cloud's folder, in its database where it has one, or that of a copy."""
     from walle.cloud import CloudHome
     from walle.cloud.state_place import read_database
-    from walle.deploy.cloud.audit import AuditLog
+    from walle.deploy.cloud.audit_folder import AuditLog
 
     if read_database(folder):
         with contextlib.closing(CloudHome(folder)) as home:

@@ -273,7 +273,9 @@ def _run[T](
         )
 
     if uploads and "://" not in uploads and not Path(uploads).is_file():  # opening would make it
-        raise ConfigError(f"{uploads}: no such file; name the uploads.db of a cloud's folder, or a postgresql:// URL")
+        raise ConfigError(
+            f"{uploads}: the file does not exist; name the uploads.db of a cloud's folder, or a postgresql:// URL"
+        )
 
     async def within() -> T:
         async with _store(uploads, wanted) if uploads else _cloud(url, token, wanted) as source:

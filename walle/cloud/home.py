@@ -16,7 +16,8 @@ from walle.cloud.identity.store import IdentityStore
 from walle.cloud.state_place import read_database
 from walle.deploy.cloud.access import ANY_SCENARIO, Access, Role
 from walle.deploy.cloud.access_file import AccessFile, UnknownTokenError
-from walle.deploy.cloud.audit import AuditLog, AuditStore
+from walle.deploy.cloud.audit import AuditStore
+from walle.deploy.cloud.audit_folder import AuditLog
 from walle.deploy.cloud.coded_files import CodedFiles
 from walle.deploy.cloud.dashboard import Sessions
 from walle.deploy.cloud.exclusive_groups import GroupFiles, GroupKey

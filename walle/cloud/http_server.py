@@ -8,10 +8,8 @@ from which nobody has shown a valid token or session within the hour.
 
 import asyncio
 import contextlib
-import errno
 import functools
 import gc
-import importlib
 import ipaddress
 import json
 import logging
@@ -19,7 +17,7 @@ import resource
 import socket
 import ssl
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -30,10 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
+from walle.cloud.acceptor import Acceptor, Connect
 from walle.cloud.edge_mark import FromEdges
-from walle.cloud.http_connection import DECRYPTED_BYTES, READ_BYTES, HttpConnection, Phase, first_record_mark, refusal
+from walle.cloud.http_connection import DECRYPTED_BYTES, HttpConnection, Phase, first_record_mark, refusal
 from walle.cloud.http_limits import RETRY_AFTER_S, HttpLimits, Knows, address_key, body_rule, is_new_work, is_stream
-from walle.cloud.newcomers import Newcomers
 from walle.cloud.turns import Turns
 from walle.deploy.cloud.disk_space import DiskFullError, DiskSpace
 from walle.deploy.cloud.metrics import counter, gauge_of
@@ -48,26 +46,18 @@ _LOG = logging.getLogger(__name__)
 # few: thousands of them would take 600 MB. What ends otherwise is freed at once.
 _ENDED_A_COLLECTION = 128
 _BACKLOG = 2048
-_ACCEPTS = 256  # in one pass of the event loop, and none after
-_ACCEPT_S = 0.004
 _NEWCOMERS = 1024  # that were accepted and have not begun
 _LARGE_BYTES = 64 << 10  # of a body
-_RETRY_S = 0.2  # after the process ran out of file descriptors
 _SWEEP_S = 0.5
 _LOOK_S = 0.01  # whether the last request is answered
 _FAREWELL_S = 3.0  # for requests under way when the gateway closes
 _SPARE_FILES = 512  # file descriptors for all but HTTP
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RETRY = [(b"retry-after", str(RETRY_AFTER_S).encode())]
 _CONNECTION = "walle.connection"  # in a scope
 _KNOWN_S = 3600.0  # after a valid token or session, for its address
 _MOST_KNOWN = 1 << 16
 _DEVICE = DEVICE_HEADER.lower().encode()
 _OF_BODY = (b"content-length", b"transfer-encoding", b"expect")
-
-
-type Connect = Callable[[Callable[[], asyncio.BaseProtocol], socket.socket], Awaitable[object]]
-"""`await connect(protocol_factory, accepted)` makes the transport of a socket, after the handshake of TLS if any."""
 
 
 class HttpFront:
@@ -433,88 +423,6 @@ class HttpFront:
         return [connections, limit, refused]
 
 
-class _Acceptor:
-    """The listening socket, in the place of an asyncio server."""
-
-    def __init__(self, front: HttpFront, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        self._front = front
-        self._listener = listener
-        self._retry: asyncio.TimerHandle | None = None
-        self._is_open = True
-        connect, is_tls = _connector(front, context), context is not None
-        self._newcomers = Newcomers(
-            front.turns,
-            front.max_newcomers,
-            lambda accepted, host: front.begin(accepted, host, connect, is_tls=is_tls),
-            front.refused,
-        )
-        front.newcomers = lambda: self._newcomers.count
-        listener.setblocking(False)
-        front.loop.add_reader(listener, self._accept)
-
-    def close(self) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        if self._retry is not None:
-            self._retry.cancel()
-        self._front.loop.remove_reader(self._listener)
-        self._newcomers.close()
-        self._front.close_unused()
-
-    def stop(self) -> None:
-        """Accept nothing more; who was accepted is served."""
-        if self._retry is not None:
-            self._retry.cancel()
-        self._front.loop.remove_reader(self._listener)
-
-    async def wait_closed(self) -> None:
-        """Return at once: connections under way are the server's."""
-
-    def _accept(self) -> None:
-        end_s = perf_counter() + _ACCEPT_S
-        for _ in range(_ACCEPTS):
-            if perf_counter() >= end_s:
-                return
-            try:
-                accepted, peer = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    raise
-                if not self._front.refused["files"]:
-                    _LOG.error("HTTP: cannot accept connections (%s); see walle_http_refused", error)
-                self._front.refused["files"] += 1
-                self._front.make_room()
-                self._front.loop.remove_reader(self._listener)
-                self._retry = self._front.loop.call_later(_RETRY_S, self._resume)
-                return
-            accepted.setblocking(False)
-            self._newcomers.add(accepted, peer[0], address_key(peer[0]))
-
-    def _resume(self) -> None:
-        self._retry = None
-        self._front.loop.add_reader(self._listener, self._accept)
-
-
-def _connector(front: HttpFront, context: ssl.SSLContext | None) -> Connect:
-    """Return what makes the transport of an accepted socket: with TLS aiofastnet's, which takes less memory."""
-    if context is None:
-        return front.loop.connect_accepted_socket
-    options: dict[str, Any] = {
-        "ssl": context,
-        "ssl_handshake_timeout": front.limits.handshake_s,
-        "ssl_shutdown_timeout": 2.0,
-    }
-    try:
-        connect = importlib.import_module("aiofastnet").connect_accepted_socket
-    except ImportError:
-        return functools.partial(front.loop.connect_accepted_socket, **options)
-    sizes = {"ssl_incoming_bio_size": READ_BYTES, "ssl_outgoing_bio_size": READ_BYTES}
-    return functools.partial(connect, front.loop, **options, **sizes)
-
-
 class _Server(uvicorn.Server):
     """A uvicorn server on connections of `front`, which leaves signals to the program around it."""
 
@@ -530,7 +438,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert sockets is not None
         self._front.config, self._front.state = self.config, self.server_state
-        self.servers = [_Acceptor(self._front, one, self._context) for one in sockets]  # type: ignore[misc]
+        self.servers = [Acceptor(self._front, one, self._context) for one in sockets]  # type: ignore[misc]
         self.started = True
 
     def stop_accepting(self) -> None:

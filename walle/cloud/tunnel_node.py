@@ -93,7 +93,7 @@ class TunnelNode:
             ConfigError: the cloud's folder is not there, or the quota cannot be read.
             AuthorityError: the authority's file is damaged or expired.
             IngestError: the store of uploads cannot be opened.
-            RingError: `host` and `public_port` are no address.
+            RingError: `host` and `public_port` are not an address.
             OSError: the port is taken.
         """
         config, home = self._config, self._home

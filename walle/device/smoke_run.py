@@ -179,7 +179,7 @@ class _Runs:
 
     async def _escalate(self, *_: object) -> tuple[str, Any]:
         self._is_unserved = True
-        return "away", "there is no cloud in a smoke run"
+        return "away", "a smoke run has no cloud"
 
     async def _exclusive_file(self, exclusive: ExclusiveFiles, name: str, known: str) -> tuple[str, bytes | None]:
         try:

@@ -91,7 +91,7 @@ class Log:
             self.dropped += 1
             return
         line = line[:MAX_LOG_CHARS]
-        if not line.isascii():  # lone surrogates do not cross, and are no reason to refuse the run's output
+        if not line.isascii():  # lone surrogates do not cross; the run's output is not refused for them
             line = line.encode(errors="backslashreplace").decode()
         self.lines.append((level, line))
 

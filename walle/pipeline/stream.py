@@ -169,7 +169,7 @@ class Events:
             raise _event_error(error) from None
 
     def numbers(self, field: str, default: float = 0.0, limit: float = float("inf")) -> list[float]:
-        """Return the field of each event as a float; `default` if it is no number, or above `limit` in size."""
+        """Return the field of each event as a float; `default` if it is not a number, or above `limit` in size."""
         try:
             return self._columns().numbers(field, default, limit)
         except ValueError as error:

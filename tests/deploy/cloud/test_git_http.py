@@ -26,7 +26,8 @@ from walle.clock import ManualClock
 from walle.deploy.cloud import git_http, push_rules
 from walle.deploy.cloud.access import Access, Role
 from walle.deploy.cloud.asgi import ASGIApp, Message, Receive, Scope, Send
-from walle.deploy.cloud.audit import AuditLog, read_records
+from walle.deploy.cloud.audit import read_records
+from walle.deploy.cloud.audit_folder import AuditLog
 from walle.deploy.cloud.git_http import MAX_REQUEST_BYTES, MAX_REQUESTS_EACH, git_app
 from walle.deploy.cloud.repo import TaskRepos
 

@@ -39,7 +39,7 @@ class UnknownTokenError(DeployError):
     """A name that no token has."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no token {name[:80]!r}; list them with: walle token list")
+        super().__init__(f"token {name[:80]!r} does not exist; list them with: walle token list")
 
 
 class LastAdminError(DeployError):

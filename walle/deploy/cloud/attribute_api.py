@@ -23,12 +23,12 @@ Authorization = Annotated[str, Header()]
 
 
 class UnknownTableError(DeployError):
-    """There is no table of this key. Over HTTP: 404."""
+    """A table of this key does not exist. Over HTTP: 404."""
 
     status = 404
 
     def __str__(self) -> str:
-        return f"there is no table by {str(self.args[0])[:100]!r}; list them with: walle attributes list"
+        return f"a table by {str(self.args[0])[:100]!r} does not exist; list them with: walle attributes list"
 
 
 class TableBusyError(DeployError):

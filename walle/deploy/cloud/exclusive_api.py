@@ -71,13 +71,13 @@ class ExclusiveFileError(DeployError):
 
 
 class UnknownGroupFileError(DeployError):
-    """There is no file for the rule. Over HTTP: 404."""
+    """A rule has no file of this name. Over HTTP: 404."""
 
     status = 404
 
     def __str__(self) -> str:
         task, name = self.args
-        what = f"there is no file {name[:100]!r} of {task[:200]} for this rule"
+        what = f"{task[:200]} has no file {name[:100]!r} for this rule"
         return f"{what}; list the files, with their rules as they were put: walle file list"
 
 

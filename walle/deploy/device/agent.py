@@ -17,10 +17,9 @@ import logging
 import random
 import sys
 import weakref
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from walle.clock import Clock
 from walle.deploy.device.agent_errors import (
@@ -31,7 +30,6 @@ from walle.deploy.device.agent_errors import (
     PullDelayedError,
     SupersededError,
 )
-from walle.deploy.device.coded_file import Base
 from walle.deploy.device.exclusive import ExclusiveFiles
 from walle.deploy.device.failure_class import TRIES_BEFORE_REPORT, Hindrances, class_of
 from walle.deploy.device.fetch import Fetcher, FetchError
@@ -46,11 +44,13 @@ from walle.deploy.device.installed import (
     verify_files,
 )
 from walle.deploy.device.outcomes import OutcomeReport
-from walle.deploy.device.pull import BundleRejectedError, KeptFiles, Puller, on_disk, to_the_end
+from walle.deploy.device.pull import BundleRejectedError, Puller, on_disk, to_the_end
 from walle.deploy.device.pull_retries import PullRetries
+from walle.deploy.device.pulls_under_way import PullsUnderWay
 from walle.deploy.device.trace_log import TraceLog
 from walle.deploy.device.trust import DeviceTrust, TrustError
 from walle.deploy.device.trust_renewal import TrustRenewal
+from walle.deploy.device.trusted_versions import TrustedVersions
 from walle.deploy.device.watched_runs import WatchedRuns
 from walle.deploy.signing import SignatureError
 from walle.errors import DeployError
@@ -137,6 +137,7 @@ class Agent:
         self.outcomes = outcomes
         self.traces = TraceLog(outcomes.device_id, clock, outcomes.trace)
         self._installed = InstalledTasks(folder)
+        self._versions = TrustedVersions(self._installed, trust)
         self._trust = trust
         self._renewal = TrustRenewal(folder, trust, fetcher, outcomes, clock)
         self._runs = WatchedRuns(folder)
@@ -162,7 +163,7 @@ class Agent:
         self._states: dict[str, TaskState] = {}
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # see `_lock`
         self._newest: dict[str, tuple[int, int]] = {}  # task → highest epoch and serial that a call is working on
-        self._pulls: dict[str, asyncio.Task[Any]] = {}  # and checks of versions that were postponed
+        self._pulls = PullsUnderWay()
         self._hindrances = Hindrances()
         self._postponed: dict[str, _Postponed] = {}  # by task
 
@@ -209,7 +210,7 @@ class Agent:
         """
         self._is_started = False
         for task, lock in list(self._locks.items()):
-            self._cancel_pull(task, _CLOSED)
+            self._pulls.cancel(task, _CLOSED)
             async with lock:
                 pass
         await self.keep_runs()
@@ -245,7 +246,7 @@ class Agent:
         version is deactivated, so that a late failure does not affect its successor. The directive that installed the
         version does not install it again.
         """
-        self._cancel_pull(task, "the active version failed meanwhile")
+        self._pulls.cancel(task, "the active version failed meanwhile")
         async with self._lock(task):
             active = self._states.get(task, TaskState(task=task)).active
             if active is None or version not in ("", active.version):
@@ -335,7 +336,7 @@ class Agent:
         if number < newest:
             raise DirectiveRefusedError(directive, f"serial {newest[1]} is being carried out")
         self._newest[task] = number
-        self._cancel_pull(task, _NEWER)
+        self._pulls.cancel(task, _NEWER)
         try:
             async with self._lock(task):
                 if self._newest[task] != number:
@@ -417,7 +418,7 @@ class Agent:
         if postponed is None and not state.is_previous(target.manifest):
             return False
         try:
-            manifest = await on_disk(self._load, directive.task, target, to_install=True)
+            manifest = await on_disk(self._versions.load, directive.task, target, to_install=True)
         except CorruptedError as error:
             _LOG.warning("%s; it is pulled again", error)
             return False
@@ -427,7 +428,7 @@ class Agent:
             await self._run_check(directive, files, manifest)
         if not is_checked and not self._missing(manifest):
             is_back = state.active is not None and target.is_back_from(state.active)
-            await self._until_newer(directive, self._run_check(directive, files, manifest, is_back=is_back))
+            await self._pulls.until_newer(directive, self._run_check(directive, files, manifest, is_back=is_back))
             is_checked = True
         activated = state.activate(directive.serial, target)
         await to_the_end(self._activate(activated, files, manifest, is_checked=is_checked))
@@ -444,7 +445,7 @@ class Agent:
             raise SupersededError(directive, _CLOSED)
         staging = self._installed.staging(task, target.manifest)
         try:
-            manifest, is_checked = await self._until_newer(directive, self._pull(state, directive, staging))
+            manifest, is_checked = await self._pulls.until_newer(directive, self._pull(state, directive, staging))
         except FetchError as error:
             self._retries.failed(task, number, error.asked_s, has_progressed=staging.received_bytes > 0)
             raise
@@ -467,7 +468,9 @@ class Agent:
         if self._jitter_s > 0:
             await self._clock.sleep(self._random.uniform(0, self._jitter_s))
         with self.traces.installing(directive.task, "device.pull"):
-            files, manifest = await self._puller.pull(directive, staging, await on_disk(self._kept_files, state))
+            files, manifest = await self._puller.pull(
+                directive, staging, await on_disk(self._versions.kept_files, state)
+            )
         target = VersionRef(directive.version, directive.manifest, directive.release)
         is_back = state.active is not None and target.is_back_from(state.active)
         if self._exclusive is not None:
@@ -500,29 +503,6 @@ class Agent:
             await on_disk(verify_files, files, manifest)
         except CorruptedError as error:
             raise BundleRejectedError(directive, f"its check changed its files: {error}", final=True) from error
-
-    async def _until_newer[T](self, directive: Directive, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` returns, unless `_cancel_pull` ends it.
-
-        Raises:
-            SupersededError: it was ended.
-        """
-        running = asyncio.create_task(work)
-        self._pulls[directive.task] = running
-        try:
-            return await running
-        except asyncio.CancelledError as error:
-            this = asyncio.current_task()
-            if this is not None and this.cancelling():
-                raise
-            raise SupersededError(directive, str(error)) from None  # the reason that _cancel_pull gave
-        finally:
-            del self._pulls[directive.task]
-
-    def _cancel_pull(self, task: str, why: str) -> None:
-        pull = self._pulls.get(task)
-        if pull is not None:
-            pull.cancel(why)
 
     # --- changes of state: not cancellable, and with the task's lock held --------------------------------------------
 
@@ -612,7 +592,7 @@ class Agent:
             manifest: Manifest | None = None
             if before.previous is not None and before.previous_good:
                 try:
-                    manifest = await on_disk(self._load, task, before.previous)
+                    manifest = await on_disk(self._versions.load, task, before.previous)
                 except (CorruptedError, OSError) as error:
                     _LOG.warning("%s", error)
                     before = before.without_previous()
@@ -643,7 +623,7 @@ class Agent:
         recovered = state
         while recovered.active is not None and manifest is None:
             try:
-                manifest = await on_disk(self._load, task, recovered.active)
+                manifest = await on_disk(self._versions.load, task, recovered.active)
             except (CorruptedError, OSError) as error:
                 _LOG.error("%s %s is left: %s", task, recovered.active.version, error)
                 recovered = recovered.fall_back(str(error), corrupted=True, failure_class=class_of(error))
@@ -683,37 +663,6 @@ class Agent:
         await self._clean(lost)
 
     # --- the disk ----------------------------------------------------------------------------------------------------
-
-    def _load(self, task: str, ref: VersionRef, *, to_install: bool = False) -> Manifest:
-        """Return the manifest of an installed version. Raises CorruptedError unless it is signed and intact.
-
-        `to_install`: a directive asks for it, so that it must be signed by the present keys.
-        """
-        verify = self._trust.verify_manifest if to_install else self._trust.verify_installed
-        try:
-            manifest = verify(self._installed.envelope(task, ref))
-        except SignatureError as error:
-            raise CorruptedError(self._installed.version_files(task, ref), str(error)) from error
-        if (manifest.name, manifest.version) != (task, ref.version):
-            reason = f"its manifest is of {manifest.name} {manifest.version}"
-            raise CorruptedError(self._installed.version_files(task, ref), reason)
-        verify_files(self._installed.version_files(task, ref), manifest)
-        return manifest
-
-    def _kept_files(self, state: TaskState) -> KeptFiles:
-        """Return the files of the installed versions. They are verified when used, not here."""
-        by_sha256: defaultdict[str, list[Path]] = defaultdict(list)
-        by_path: dict[str, Base] = {}
-        for ref in (state.active, state.previous):
-            with contextlib.suppress(CorruptedError, SignatureError):
-                if ref is not None:
-                    manifest = self._trust.verify_installed(self._installed.envelope(state.task, ref))
-                    folder = self._installed.version_files(state.task, ref)
-                    for entry in manifest.files:
-                        by_sha256[entry.sha256].append(folder / entry.path)
-                        if ref is state.active:
-                            by_path[entry.path] = Base(entry.sha256, folder / entry.path, entry.size_bytes)
-        return KeptFiles(dict(by_sha256), by_path)
 
     async def _write_or_log(self, state: TaskState) -> None:
         """Write `state`; log a disk error instead of raising it: the new state then holds until a restart."""

@@ -2,7 +2,7 @@
 
 What is shown comes from authors of tasks and from devices, and is hostile. A template writes every value as text,
 without control characters and bounded (`safe`); and should it ever write one as HTML, the policy keeps a browser from
-running it: there is no inline script or style, and only this cloud's own files are loaded.
+running it: pages have no inline script or style, and only this cloud's own files are loaded.
 """
 
 import dataclasses
