@@ -50,6 +50,7 @@ _TABLES = {
         ("failures", "number, device_id, task, version, release, kind, at_s, failure", "device_failures", ""),
     ),
 }
+_COPY_S = 3600.0  # for the one transaction
 _KEYS = {"devices": 1, "device_tasks": 2}  # whose ids devices choose: two may be one without NUL
 
 
@@ -88,7 +89,7 @@ def move_state(folder: Path, url: str) -> Mapping[str, int]:
                 raise ConfigError(f"{without_password(url)} {what}, or drop what an interrupted move left there")
             return {table.table: await _copy(connection, table) for table in tables}
 
-        counts = database.write(copy)
+        counts = database.write(copy, limit_s=_COPY_S)
     home = CloudHome(folder, database=url)
     with contextlib.closing(home):
         if faults := home.audit.verified().faults:

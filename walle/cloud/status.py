@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Header
 
+from walle.cloud.database_watch import DatabaseWatch
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import ReleasesPeer
 from walle.cloud.state import lease_states
@@ -78,6 +79,7 @@ class CloudStatus:
         tunnel: Callable[[], Mapping[str, Any]],
         generation: Callable[[], int],
         tunnel_servers: Callable[[], list[dict[str, Any]]] = list,
+        database: DatabaseWatch | None = None,
     ) -> None:
         self._home = home
         self._processes = processes
@@ -85,6 +87,7 @@ class CloudStatus:
         self._tunnel = tunnel
         self._generation = generation
         self._tunnel_servers = tunnel_servers
+        self._database = database
 
     async def read(self) -> dict[str, Any]:
         """Return the state as JSON; what cannot be read now is None."""
@@ -94,14 +97,18 @@ class CloudStatus:
             "nodes": [dataclasses.asdict(one) for one in nodes],
             "processes": shown,
             "tunnel_servers": self._tunnel_servers(),
+            "database": None if self._database is None else dict(self._database.health()),
             "leases": leases,
             "lag": lag,
         }
 
-    async def _leases(self) -> list[dict[str, Any]]:
+    async def _leases(self) -> list[dict[str, Any]] | None:
+        found = await (lease_states(self._home) if self._database is None else self._database.leases())
+        if found is None:
+            return None
         return [
             {"name": name, "holder": state.holder, "fence": state.fence, "left_s": round(state.left_s, 1)}
-            for name, state in (await lease_states(self._home)).items()
+            for name, state in found.items()
         ]
 
     async def _lag(self) -> dict[str, Any]:
@@ -126,7 +133,7 @@ def status_router(status: Callable[[], CloudStatus | None], access: Identifier) 
 
         `lag`: journalled `effects` of releases that have not run, `generations` of the release table that this gateway
         does not serve yet, and `uploads` that are not stored, with the age in seconds of the oldest. A part that does
-        not answer now is null.
+        not answer now is null. `database` is whether the one with the cloud's state answers, null where it is in files.
         """
         check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
         found = status()

@@ -243,14 +243,15 @@ class MonitorService:
         self._audit: Audit = audit or NoAudit()
         self._flush_s = flush_s
         self._group_s = group_s
-        self._group: asyncio.Task[None] | None = None  # of reports that are journalled together
+        self._group: asyncio.Task[JournalError | None] | None = None  # of reports that are journalled together
         self._can_join = False
         self._group_took_s = 0.0
         self._evidence: dict[str, _Evidence] = {}
         self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
         self._batch_ids: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._unsaved_batches: list[tuple[str, str]] = []
+        self._unsaved_batches: dict[tuple[str, str], None] = {}
+        self._flushing = asyncio.Lock()
         self._saving: asyncio.Task[None] | None = None
         self._counting = asyncio.Lock()  # of devices, which takes a core for a while
 
@@ -297,24 +298,29 @@ class MonitorService:
                 await self.flush()
             except LeaseLostError as error:
                 _LOG.warning("the monitor's evidence is not saved: %s", error)
-            except JournalError:
-                _LOG.exception("the monitor's evidence could not be saved; trying again")
+            except JournalError as error:
+                if not error.may_pass:
+                    _LOG.exception("the monitor's evidence could not be saved; trying again")
 
     async def flush(self) -> None:
         """Journal changed evidence, with the reports that it counts: after a crash, they are known to be counted."""
-        unsaved, self._unsaved = self._unsaved, set()
-        batches, self._unsaved_batches = self._unsaved_batches, []
-        if not unsaved:
-            return
-        for release_id in unsaved:
-            self._evidence[release_id].note(self._clock.time())
-        evidence = {one: self._evidence[one].to_plain() for one in unsaved}
-        try:
-            await self._journal.save_evidence(evidence, batches, keep=self.MAX_BATCH_IDS)
-        except BaseException:
-            self._unsaved |= unsaved
-            self._unsaved_batches = [*batches, *self._unsaved_batches][-self.MAX_BATCH_IDS :]
-            raise
+        async with self._flushing:
+            unsaved, self._unsaved = self._unsaved, set()
+            batches = list(self._unsaved_batches)
+            if not unsaved:
+                return
+            for release_id in unsaved:
+                self._evidence[release_id].note(self._clock.time())
+            evidence = {one: self._evidence[one].to_plain() for one in unsaved}
+            try:
+                await self._journal.save_evidence(evidence, batches, keep=self.MAX_BATCH_IDS)
+            except BaseException:
+                self._unsaved |= unsaved
+                while len(self._unsaved_batches) > self.MAX_BATCH_IDS:
+                    del self._unsaved_batches[next(iter(self._unsaved_batches))]
+                raise
+            for one in batches:
+                self._unsaved_batches.pop(one, None)
 
     async def _tick(self) -> None:
         """Count the devices whose first runs have settled."""
@@ -358,10 +364,17 @@ class MonitorService:
         self._unsaved.add(release_id)
 
     async def take(self, batch: OutcomeBatch) -> None:
-        """Count a report; a batch that was counted recently is ignored."""
+        """Count a report; a batch that was counted recently is ignored.
+
+        Raises:
+            JournalError: with `group_s`, the report is counted and the journal's database is away: the device is to
+                send it again, since it would be lost with this process.
+        """
         key = (batch.device_id, batch.batch_id)
         if key in self._batch_ids:
             self.duplicates += 1
+            if key in self._unsaved_batches:
+                await self._saved()
             return
         self._batch_ids[key] = None
         if len(self._batch_ids) > self.MAX_BATCH_IDS:
@@ -393,26 +406,39 @@ class MonitorService:
             if outcomes and monitor.take(batch.device_id, outcomes, batch.groups, now_s):
                 touched[release_id] = evidence
         if touched:
-            self._unsaved_batches.append(key)
+            self._unsaved_batches[key] = None
         self._unsaved |= touched.keys()
         for release_id, evidence in touched.items():
             await self._deliver(release_id, evidence)
-        if touched and self._group_s is not None:
-            if self._group is None or not self._can_join:
-                self._group = asyncio.create_task(self._save_group(self._group_s), name="reports of outcomes")
-                self._can_join = True
-            await asyncio.shield(self._group)
+        if touched:
+            await self._saved()
 
-    async def _save_group(self, group_s: float) -> None:
-        """Journal the reports of some time; where that fails, they are journalled by and by, as without groups."""
+    async def _saved(self) -> None:
+        """Return once the reports so far are journalled, together with those that come meanwhile; see `group_s`."""
+        if self._group_s is None:
+            return
+        if self._group is None or not self._can_join:
+            self._group = asyncio.create_task(self._save_group(self._group_s), name="reports of outcomes")
+            self._can_join = True
+        if (error := await asyncio.shield(self._group)) is not None:
+            raise error
+
+    async def _save_group(self, group_s: float) -> JournalError | None:
+        """Journal the reports of some time; where that fails, they are journalled by and by, as without groups.
+
+        Return the error of a journal whose database is away.
+        """
         await self._clock.sleep(max(group_s, 9 * self._group_took_s))
         self._can_join = False
         began_s = self._clock.monotonic()
         try:
             await self.flush()
-        except JournalError:
+        except JournalError as error:
+            if error.may_pass:
+                return error
             _LOG.exception("reports of outcomes could not be journalled; trying again")
         self._group_took_s = self._clock.monotonic() - began_s
+        return None
 
     async def totals(self, release_id: str) -> Totals:
         """Return the counts of a release, zeros where it is unknown."""
@@ -540,7 +566,9 @@ class MonitorService:
                 evidence.note_tests(self._clock.time(), numbers)
                 self._unsaved.add(release_id)
             await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason, monitor.cause)
-        except Exception:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one
+        except Exception as error:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one
             if evidence.monitor is monitor:
                 evidence.delivered = before
+            if getattr(error, "may_pass", False):
+                return
             _LOG.exception("the verdict %s on release %s was not delivered", monitor.verdict, release_id)
