@@ -20,7 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 from typer.testing import CliRunner
 
-from tests.sim.postgres_server import postgres_server
+from tests.sim.postgres_server import PostgresServer
 from walle import plain
 from walle.cli import app
 from walle.cli.feature_time import parse_time
@@ -336,17 +336,16 @@ def test_an_answer_that_was_cut_is_not_taken_for_the_end(tmp_path: Path) -> None
     assert not (tmp_path / "f.csv").exists()
 
 
-def test_features_of_a_postgresql_database(tmp_path: Path) -> None:
-    with postgres_server() as server:
-        dsn = server.make_database()
+def test_features_of_a_postgresql_database(tmp_path: Path, postgres: PostgresServer) -> None:
+    dsn = postgres.make_database()
 
-        async def accept() -> None:
-            async with open_uploads(dsn) as opened:
-                await opened.accept([Received("phone", "e", 1, "shop/visits", plain.encode(5), 1, 1)])
+    async def accept() -> None:
+        async with open_uploads(dsn) as opened:
+            await opened.accept([Received("phone", "e", 1, "shop/visits", plain.encode(5), 1, 1)])
 
-        asyncio.run(accept())
-        assert json.loads(run("tail", "--json", "--uploads", dsn)[1])["payload"] == 5
-        assert json.loads(run("export", tmp_path / "f.csv", "--json", "--uploads", dsn)[1])["features"] == 1
+    asyncio.run(accept())
+    assert json.loads(run("tail", "--json", "--uploads", dsn)[1])["payload"] == 5
+    assert json.loads(run("export", tmp_path / "f.csv", "--json", "--uploads", dsn)[1])["features"] == 1
 
 
 def test_a_spool_does_not_name_the_password() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.sim.postgres_server import postgres_server
+from tests.sim.postgres_server import PostgresServer
 from tests.sim.shop_cloud import LIMIT_S, User, shop_cloud
 from tests.sim.visits import TASK_CONFIG
 from walle import plain
@@ -88,36 +88,37 @@ async def test_several_processes_serve_one_cloud_and_are_watched_together(tmp_pa
 
 
 @pytest.mark.asyncio
-async def test_uploads_go_to_postgresql_and_consumers_and_retention_are_watched(tmp_path: Path) -> None:
-    with postgres_server() as server:
-        dsn = server.make_database()
-        rules = ("*=0.0001h",)
-        async with (
-            asyncio.timeout(90),
-            shop_cloud(tmp_path, uploads=dsn, retention=rules) as shop,
-            shop.device(tmp_path / "d0") as device,
-            open_uploads(dsn) as uploads,
-        ):
-            for number in range(5):
-                await device.tunnel.send("numbers", number)
-            await device.settled()
-            assert not shop.cloud.home.uploads_db.exists()
-            async with uploads.consume("ranker", topics=["numbers"], batch_limit=3) as consumer:
-                batch = await anext(consumer)
-                assert [plain.decode(upload.payload) for upload in batch.uploads] == [0, 1, 2]
-                await batch.commit()
-            watch = shop.cloud.gateway._uploads_watch
-            await watch.refresh()
-            found = await _metrics(shop.http)
-            assert found['walle_consumer_lag_uploads{group="ranker"}'] == 2
-            assert found['walle_consumer_lag_seconds{group="ranker"}'] > 0
-            assert found['walle_uploads_stored{topic="numbers"}'] == 5
-            await asyncio.sleep(0.4)
-            await shop.cloud.gateway._retention.apply()
-            found = await _metrics(shop.http)
-            assert found['walle_uploads_deleted_total{topic="numbers"}'] == 3  # two are not consumed
-            part = (await shop.http.get("/healthz")).json()["uploads"]
-            assert part["groups"]["ranker"]["lag"] == 2
+async def test_uploads_go_to_postgresql_and_consumers_and_retention_are_watched(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    dsn = postgres.make_database()
+    rules = ("*=0.0001h",)
+    async with (
+        asyncio.timeout(90),
+        shop_cloud(tmp_path, uploads=dsn, retention=rules) as shop,
+        shop.device(tmp_path / "d0") as device,
+        open_uploads(dsn) as uploads,
+    ):
+        for number in range(5):
+            await device.tunnel.send("numbers", number)
+        await device.settled()
+        assert not shop.cloud.home.uploads_db.exists()
+        async with uploads.consume("ranker", topics=["numbers"], batch_limit=3) as consumer:
+            batch = await anext(consumer)
+            assert [plain.decode(upload.payload) for upload in batch.uploads] == [0, 1, 2]
+            await batch.commit()
+        watch = shop.cloud.gateway._uploads_watch
+        await watch.refresh()
+        found = await _metrics(shop.http)
+        assert found['walle_consumer_lag_uploads{group="ranker"}'] == 2
+        assert found['walle_consumer_lag_seconds{group="ranker"}'] > 0
+        assert found['walle_uploads_stored{topic="numbers"}'] == 5
+        await asyncio.sleep(0.4)
+        await shop.cloud.gateway._retention.apply()
+        found = await _metrics(shop.http)
+        assert found['walle_uploads_deleted_total{topic="numbers"}'] == 3  # two are not consumed
+        part = (await shop.http.get("/healthz")).json()["uploads"]
+        assert part["groups"]["ranker"]["lag"] == 2
 
 
 @pytest.mark.asyncio

@@ -1,11 +1,15 @@
-"""A PostgreSQL server of its own for tests, in a temporary folder, which can be killed and started again."""
+"""A PostgreSQL server of its own for tests, in a temporary folder, which can be killed, stopped and started again."""
 
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +18,8 @@ import pytest
 from tests.sim.postgres_programs import postgres_folder, postgres_program, postgres_user
 
 _USER = "postgres"  # in the server; the process is `postgres_user`'s
+WITH_PASSWORD = "secured"  # a role that has to give one, if a test makes it
+_PORT = 5432  # of the name of a socket
 _SETTINGS = {
     "listen_addresses": "''",  # a socket in its folder is all that it has
     "fsync": "off",  # it is killed, but the machine is not
@@ -31,14 +37,21 @@ def _skip_without_postgres() -> None:
 
 
 class PostgresServer:
-    def __init__(self, folder: Path) -> None:
+    """A server with a socket in `folder`, and on 127.0.0.1 with a `port`."""
+
+    def __init__(self, folder: Path, *, port: int = 0) -> None:
         self.folder = folder
+        self.port = port
         self._data = folder / "data"
         self._databases = 0
 
     def _run(self, program: str, *arguments: str | Path) -> None:
+        """Run a program of PostgreSQL's, as its user."""
+        self._run_command(postgres_program(program), *arguments)
+
+    def _run_command(self, *command: str | Path) -> None:
         done = subprocess.run(
-            [postgres_program(program), *arguments],
+            command,
             cwd=self.folder,
             user=postgres_user(),
             stdin=subprocess.DEVNULL,
@@ -47,14 +60,35 @@ class PostgresServer:
             text=True,
         )
         if done.returncode:
-            raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
+            raise RuntimeError(f"{command[0]} failed: {done.stdout}{done.stderr}")
 
     def make(self) -> None:
+        """Make the server's data: a copy of what initdb makes, which takes seconds once in a process."""
+        self._run_command("cp", "-a", _template(), self._data)
+        self._configure()
+
+    def initialize(self) -> None:
         self._run("initdb", "--auth=trust", "--no-sync", "--wal-segsize=1", "-U", _USER, "-D", self._data)
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(f"local all {WITH_PASSWORD} scram-sha-256\n{rules.read_text()}")
+
+    def _configure(self) -> None:
         lines = [f"{name} = {value}" for name, value in _SETTINGS.items()]
         lines.append(f"unix_socket_directories = '{self.folder}'")
+        if self.port:
+            lines += ["listen_addresses = '127.0.0.1'", f"port = {self.port}"]
         with (self._data / "postgresql.conf").open("a") as file:
             file.write("\n".join(lines) + "\n")
+
+    def copy(self, primary: "PostgresServer") -> None:
+        """Make this server a standby of `primary`, which streams to it."""
+        source: list[str | Path] = ["-h", primary.folder, "-p", str(primary.port or _PORT), "-U", _USER]
+        self._run("pg_basebackup", *source, "-D", self._data, "-R", "-X", "stream", "-c", "fast")
+        self._configure()
+
+    def promote(self) -> None:
+        """Make a standby a server that takes writes."""
+        self._run("pg_ctl", "-D", self._data, "-w", "promote")
 
     def start(self) -> None:
         self._run("pg_ctl", "-D", self._data, "-l", self.folder / "log", "-w", "start")
@@ -70,17 +104,37 @@ class PostgresServer:
         """Kill the server; its other processes end when they notice."""
         os.kill(self.pid(), signal.SIGKILL)
 
+    def _family(self) -> list[int]:
+        first = self.pid()
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return [first, *map(int, children)]
+
+    def freeze(self) -> None:
+        """Stop all processes of the server: its connections stay open, and nothing answers."""
+        os.kill(self.pid(), signal.SIGSTOP)  # which makes no further processes from now on
+        for pid in self._family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Continue the processes of the server."""
+        for pid in reversed(self._family()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
     def start_again(self) -> None:
         """Start a server whose main process was killed; its children hold its memory until they have noticed."""
         for _ in range(50):
             with contextlib.suppress(RuntimeError):
                 self.start()
                 return
-            subprocess.run(["sleep", "0.1"], check=True)
+            time.sleep(0.1)
         raise RuntimeError("the server does not start again")
 
-    def dsn(self, database: str = "postgres") -> str:
-        return f"postgresql://{_USER}@/{database}?host={self.folder}"
+    def dsn(self, database: str = "postgres", *, user: str = _USER) -> str:
+        if self.port:
+            return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}@/{database}?host={self.folder}"
 
     def make_database(self) -> str:
         """Return the URL of a new database."""
@@ -89,26 +143,51 @@ class PostgresServer:
         self.execute(f"CREATE DATABASE {name}")
         return self.dsn(name)
 
-    def execute(self, statement: str) -> None:
-        self._run(
-            "psql", "-q", "-v", "ON_ERROR_STOP=1", "-h", self.folder, "-U", _USER, "-d", "postgres", "-c", statement
-        )
+    def execute(self, statement: str, database: str = "postgres") -> None:
+        place: list[str | Path] = ["-h", self.folder, "-p", str(self.port or _PORT), "-U", _USER, "-d", database]
+        self._run("psql", "-q", "-v", "ON_ERROR_STOP=1", *place, "-c", statement)
+
+
+@functools.cache
+def _template() -> Path:
+    """Return the data of a server that was never started, which goes with this process."""
+    folder = _own_folder()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    PostgresServer(folder).initialize()
+    return folder / "data"
+
+
+def _own_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="walle-pg-"))  # short: the path of a socket has 107 characters at most
+    if user := postgres_user():
+        shutil.chown(folder, user)
+    return folder
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nothing listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 @contextlib.contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(*, port: int = 0, standby_of: PostgresServer | None = None) -> Iterator[PostgresServer]:
     """Give a running server, which ends with the block; skip the test where none can run."""
     _skip_without_postgres()
-    folder = Path(tempfile.mkdtemp(prefix="walle-pg-"))  # short: the path of a socket has 107 characters at most
+    folder = _own_folder()
     try:
-        if user := postgres_user():
-            shutil.chown(folder, user)
-        server = PostgresServer(folder)
-        server.make()
+        server = PostgresServer(folder, port=port)
+        if standby_of is None:
+            server.make()
+        else:
+            server.copy(standby_of)
         server.start()
         try:
             yield server
         finally:
+            with contextlib.suppress(OSError):
+                server.thaw()
             with contextlib.suppress(RuntimeError):  # it is down already
                 server.stop("immediate")
     finally:

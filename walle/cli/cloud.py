@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import ipaddress
 import os
 import re
@@ -23,7 +24,7 @@ from walle.cli.credentials import is_loopback, is_network
 from walle.cli.join import JOIN_FILE, Join
 from walle.cli.output import JsonLinesFlag, emit, emit_line, progress_console, working
 from walle.cli.push_gateway import gateway
-from walle.errors import ConfigError
+from walle.errors import ConfigError, WalleError
 
 if TYPE_CHECKING:
     from walle.cloud import CloudConfig, CloudHome, GatewayAddress
@@ -36,6 +37,7 @@ _OTHER_PORTS = "choose others with --http-port and --tunnel-port, or 0 to let th
 DEFAULT_HTTP_PORT = 8470
 DEFAULT_TUNNEL_PORT = 8471
 _JOIN_LIFE_S = 86_400.0
+_START_AGAIN_S = 1.0
 _IN_FILE = "file"  # as --uploads: a file in the folder
 
 
@@ -483,14 +485,39 @@ def _is_in_database(folder: Path, database: str) -> bool:
 async def _serve(
     config: "CloudConfig", sockets: "InheritedSockets", *, ray: bool, ray_address: str, as_json: bool
 ) -> None:
-    """Run the cloud until it is told to stop. One whose lease another cloud took is a standby from then on."""
-    while await _serve_once(config, sockets, ray=ray, ray_address=ray_address, as_json=as_json):
+    """Run the cloud until it is told to stop. One whose lease another cloud took is a standby from then on.
+
+    Where its database goes away while it starts, it waits and starts again.
+    """
+    while True:
+        try:
+            if not await _serve_once(config, sockets, ray=ray, ray_address=ray_address, as_json=as_json):
+                break
+        except WalleError as error:
+            if not (config.database or config.uploads) or not getattr(error, "may_pass", False):
+                raise
+            _say_waiting(f"starting again: {error}", as_json=as_json)
+            await asyncio.sleep(_START_AGAIN_S)
+            continue
         if as_json:
             emit_line({"standby": True})
         else:
             progress_console.print("[yellow]standby[/]: another cloud acts for this one, until it ends")
     if as_json:
         emit_line({"stopped": True})
+
+
+async def _wait_for_databases(config: "CloudConfig", *, as_json: bool) -> None:
+    from walle.cloud.database_start import wait_for_databases
+
+    await wait_for_databases(config, functools.partial(_say_waiting, as_json=as_json))
+
+
+def _say_waiting(what: str, *, as_json: bool) -> None:
+    if as_json:
+        emit_line({"waiting": what})
+    else:
+        progress_console.print(f"[yellow]database[/]: {escape(what)}", soft_wrap=True)
 
 
 async def _detach(config: "CloudConfig", ray_address: str, *, as_json: bool) -> None:
@@ -502,6 +529,8 @@ async def _detach(config: "CloudConfig", ray_address: str, *, as_json: bool) -> 
 
     starting = asyncio.current_task()
     assert starting is not None
+    _on_signals(starting.cancel)
+    await _wait_for_databases(config, as_json=as_json)
     await asyncio.to_thread(start_ray, ray_address, import_root=Path.cwd())
     try:
         _on_signals(starting.cancel)
@@ -532,6 +561,7 @@ async def _serve_once(
     starting = asyncio.current_task()
     assert starting is not None
     _on_signals(starting.cancel)
+    await _wait_for_databases(config, as_json=as_json)
     stopping = asyncio.Event()
     running = _ray_cloud(config, ray_address) if ray else _cloud(config, sockets)
     async with contextlib.AsyncExitStack() as undo:

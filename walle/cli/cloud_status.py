@@ -75,9 +75,12 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
         emit_rows(servers, as_json=False)
     leases = [
         {"lease": one["name"], "holder": one["holder"], "changes of hands": one["fence"], "left s": one["left_s"]}
-        for one in found["leases"]
+        for one in found["leases"] or []
     ]
-    emit_rows(leases, as_json=False)
+    emit_rows(leases or [{"leases": "unknown"}], as_json=False)
+    if database := found.get("database"):  # an older cloud has none
+        state = "answers" if database["ok"] else f"away for {_duration(database['away_s'])}: {database['error']}"
+        emit_rows([{"database": state, "last answer took ms": database["took_ms"]}], as_json=False)
     emit_rows(
         [{f"lag: {name}": "unknown" if value is None else value for name, value in found["lag"].items()}], as_json=False
     )

@@ -24,6 +24,7 @@ from walle.plain_json import dumps
 
 _LOG = logging.getLogger(__name__)
 _MAX_READERS = 4  # pages that are read at once: one read may have 32 MiB of payloads
+_RETRY_AFTER_S = 5
 _LINES_AT_ONCE = 64
 _BYTES_AT_ONCE = 256 << 10  # of payloads
 
@@ -74,7 +75,8 @@ def feature_router(uploads: Uploads, access: Identifier) -> APIRouter:
             except IngestError as error:
                 _LOG.warning("features cannot be read: %s", error)
                 what = "the store of uploads cannot be read now; the cloud's log says why"
-                return JSONResponse({"error": what, "type": type(error).__name__}, 503)
+                headers = {"Retry-After": str(_RETRY_AFTER_S)} if error.may_pass else None
+                return JSONResponse({"error": what, "type": type(error).__name__}, 503, headers)
         return StreamingResponse(_lines(page), media_type="application/x-ndjson")
 
     return router

@@ -19,6 +19,7 @@ from walle.cloud.authority import Authority, AuthorityError
 from walle.cloud.background import in_background
 from walle.cloud.business_app import load_app
 from walle.cloud.config import CloudConfig
+from walle.cloud.database_watch import DatabaseWatch
 from walle.cloud.disk_watch import DiskWatch
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.feature_samples import FeatureSamples
@@ -240,6 +241,9 @@ class GatewayNode:
                 works["tunnel servers"] = self._follow_servers
             if rules:
                 works["retention of uploads"] = self._retention.run
+            database_watch = DatabaseWatch(self._home, self._clock) if self._home.database_url else None
+            if database_watch is not None:
+                works["watch of the database"] = database_watch.run
             for name, work in works.items():
                 await undo.enter_async_context(in_background(name, work, self._clock))
             tunnel = self._watch(self._tunnel)
@@ -251,6 +255,7 @@ class GatewayNode:
                 lambda: self._answerer.table.generation,
                 self._servers.rows,
                 keeper,
+                database=database_watch,
             )
             parts = self._parts = {
                 "tunnel": tunnel,
@@ -265,6 +270,8 @@ class GatewayNode:
                 "delays": self._delays,
                 "requests": self._durations,
             }
+            if database_watch is not None:
+                parts["database"] = database_watch
             if self._pulls is not None:
                 parts["pulls"] = self._pulls
             if config.tunnel_servers:
@@ -379,6 +386,7 @@ class GatewayNode:
 
         What was not acknowledged the devices send again.
         """
+        self._home.hurry()
         await self._undo.aclose()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import functools
+from collections.abc import Callable
 
 from walle.clock import SystemClock
 from walle.cloud.background import in_background
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
-from walle.cloud.state import StopWhenLost, node_state
+from walle.cloud.state import STOP_S, StopWhenLost, node_state
 from walle.deploy.cloud.lease import MONITOR
 from walle.deploy.cloud.monitor_service import MonitorService
 
@@ -24,6 +25,7 @@ class MonitorNode:
         self._home = CloudHome(config.folder, database=config.database)
         self._undo = contextlib.AsyncExitStack()
         self._stopping: StopWhenLost | None = None
+        self._hurry: Callable[[float], None] = lambda _: None
 
     async def start(self, *, is_successor: bool = False) -> MonitorService:
         """Return the service with the evidence of its journal, once it has the lease. The caller sets `on_verdict`.
@@ -38,6 +40,7 @@ class MonitorNode:
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self._home.close)
             state = await undo.enter_async_context(node_state(self._home, MONITOR, clock, is_successor=is_successor))
+            self._hurry = state.hurry
             uploaded = self._home.uploaded
             devices = await undo.enter_async_context(state.registry(clock, uploaded=uploaded))
             monitor = MonitorService(
@@ -57,8 +60,13 @@ class MonitorNode:
         self.lost = self._stopping.lost
         return service
 
+    def hurry(self, limit_s: float = STOP_S) -> None:
+        """End what waits for a database in `limit_s`: the node is closed next."""
+        self._hurry(limit_s)
+
     async def close(self) -> None:
-        """Save the evidence and close the journal."""
+        """Save the evidence and close the journal, in some seconds where the database does not answer."""
+        self.hurry()
         if self._stopping is not None:
             await self._stopping.close()
         await self._undo.aclose()

@@ -12,6 +12,10 @@ from walle.cloud.inference import InferenceNode
 from walle.cloud.inherited_sockets import InheritedSockets
 from walle.cloud.monitor import MonitorNode
 from walle.cloud.release import ReleaseNode
+from walle.cloud.state import STOP_S, is_database_away
+
+_SHORT_DRAIN_S = 10.0
+_REQUESTS_S = 2.0  # less than HTTP waits for requests when it stops
 
 
 class Cloud:
@@ -40,8 +44,11 @@ class Cloud:
             self.home.prepare_edges()
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(self.home.close)
-            for node in (self._identity_node, self._monitor_node, self._release_node, self.inference, self.gateway):
+            for node in (self._identity_node, self._monitor_node, self._release_node):
                 undo.push_async_callback(node.close)  # does nothing where it was never started
+            undo.callback(self._hurry)
+            for other in (self.inference, self.gateway):
+                undo.push_async_callback(other.close)
             self.identities = await self._identity_node.start()
             self.monitor = await self._monitor_node.start()
             self.releases = await self._release_node.start(self.gateway, self.monitor)
@@ -54,7 +61,14 @@ class Cloud:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self.config.drain_s <= _SHORT_DRAIN_S and is_database_away(self.home):
+            self._hurry(_REQUESTS_S)  # else requests that wait for it would be cut, and not answered
         await self._undo.aclose()
+
+    def _hurry(self, limit_s: float = STOP_S) -> None:
+        """Let both nodes wait for a database that is away at the same time, not one after the other."""
+        self._release_node.hurry(limit_s)
+        self._monitor_node.hurry(limit_s)
 
     async def lost(self) -> None:
         """Return when the release service or the monitor has lost its lease, and stops: another cloud may act."""

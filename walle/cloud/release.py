@@ -16,7 +16,7 @@ from walle.cloud.isolation import check_layers, compiler, task_host
 from walle.cloud.peers import GatewayPeer, MonitorPeer
 from walle.cloud.scrubbing import Scrubbing
 from walle.cloud.simulation import Simulator
-from walle.cloud.state import StopWhenLost, node_state
+from walle.cloud.state import STOP_S, StopWhenLost, node_state
 from walle.cloud.stored_files import StoredFiles
 from walle.cloud.trust import OnlineRoles
 from walle.deploy.cloud.attribute_schema import read_schema
@@ -54,6 +54,7 @@ class ReleaseNode:
         self._home = CloudHome(config.folder, database=config.database)
         self._undo = contextlib.AsyncExitStack()
         self._stopping: StopWhenLost | None = None
+        self._hurry: Callable[[float], None] = lambda _: None
 
     async def start(self, gateway: GatewayPeer, monitor: MonitorPeer, *, is_successor: bool = False) -> ReleaseService:
         """Return the service, once it has the lease; it continues the releases that its journal has.
@@ -167,6 +168,7 @@ class ReleaseNode:
             undo.push_async_callback(simulator.close)
             await check_layers(self._config, host)
             state = await undo.enter_async_context(node_state(home, RELEASES, clock, is_successor=is_successor))
+            self._hurry = state.hurry
             cdn_url, restamp_s = home.file_addresses.prefix, life_s / 4
             service = ReleaseService(
                 state.journal, world, clock, cdn_url=cdn_url, restamp_s=restamp_s, audit=home.audit
@@ -197,8 +199,16 @@ class ReleaseNode:
         scrubber = StoredFiles(self._home).scrubber(clock, build)
         return Scrubbing(self._home.folder, scrubber, pause, clock, mb_s=self._config.scrub_mb_s)
 
+    def hurry(self, limit_s: float = STOP_S) -> None:
+        """End what waits for a database in `limit_s`: the node is closed next."""
+        self._hurry(limit_s)
+
     async def close(self) -> None:
-        """Stop the service; effects that have not run stay journalled."""
+        """Stop the service, in some seconds where the database does not answer.
+
+        Effects that have not run stay journalled.
+        """
+        self.hurry()
         if self._stopping is not None:
             await self._stopping.close()
         await self._undo.aclose()

@@ -13,24 +13,31 @@ from walle.clock import Clock
 from walle.cloud.home import CloudHome
 from walle.deploy.cloud.device_registry import DeviceRegistry
 from walle.deploy.cloud.journal import Journal
-from walle.deploy.cloud.lease import MONITOR, RELEASES, LeaseKeeper, Leases, LeaseState
+from walle.deploy.cloud.lease import MONITOR, RELEASES, LeaseKeeper, LeaseState
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
 from walle.deploy.cloud.sqlite_leases import SqliteLeases
 from walle.deploy.cloud.sqlite_registry import SqliteDeviceRegistry
 from walle.errors import WalleError
 
+STOP_S = 3.0  # for what waits for a database in a node that stops
 _LOG = logging.getLogger(__name__)
 
 type MakeRegistry = Callable[..., DeviceRegistry]
 
 
 class NodeState:
-    """The state while the node has its lease. `registry(clock, ...)` returns the registry of devices, not open yet."""
+    """The state while the node has its lease. `registry(clock, ...)` returns the registry of devices, not open yet.
 
-    def __init__(self, keeper: LeaseKeeper, journal: Journal, registry: MakeRegistry) -> None:
+    `hurry(limit_s)` has calls end in that time that wait for a database: for a node that stops.
+    """
+
+    def __init__(
+        self, keeper: LeaseKeeper, journal: Journal, registry: MakeRegistry, hurry: Callable[[float], None]
+    ) -> None:
         self.keeper = keeper
         self.journal = journal
         self.registry = registry
+        self.hurry = hurry
 
 
 @contextlib.asynccontextmanager
@@ -57,7 +64,7 @@ async def node_state(
             def in_database(*args: Any, **options: Any) -> DeviceRegistry:
                 return PostgresDeviceRegistry(database, *args, grant=keeper.grant, **options)
 
-            yield NodeState(keeper, PostgresJournal(database, grant=keeper.grant), in_database)
+            yield NodeState(keeper, PostgresJournal(database, grant=keeper.grant), in_database, database.hurry)
         return
     path = home.monitor_db if lease == MONITOR else home.releases_db
     async with (
@@ -68,22 +75,22 @@ async def node_state(
         def in_file(*args: Any, **options: Any) -> DeviceRegistry:
             return SqliteDeviceRegistry(home.devices_db, *args, **options)
 
-        yield NodeState(keeper, journal, in_file)
+        yield NodeState(keeper, journal, in_file, lambda _: None)
+
+
+def is_database_away(home: CloudHome) -> bool:
+    """Return whether the database that has the cloud's state did not answer at the latest call of this process."""
+    if not home.database_url:
+        return False
+    from walle.postgres import outage_of, without_password
+
+    return outage_of(without_password(home.database_url)).is_on
 
 
 async def lease_states(home: CloudHome) -> dict[str, LeaseState]:
-    """Return the leases that a node ever had, by name. Raises JournalError."""
-    async with contextlib.AsyncExitStack() as undo:
-        places: dict[str, Leases]
-        if home.database_url:
-            from walle.deploy.cloud.postgres_database import PostgresDatabase
-            from walle.deploy.cloud.postgres_leases import PostgresLeases
-
-            leases = PostgresLeases(await undo.enter_async_context(PostgresDatabase(home.database_url)))
-            places = {RELEASES: leases, MONITOR: leases}
-        else:
-            places = {RELEASES: SqliteLeases(home.releases_db), MONITOR: SqliteLeases(home.monitor_db)}
-        found = {name: await one.state(name) for name, one in places.items()}
+    """Return the leases in the cloud's files that a node ever had, by name. Raises JournalError."""
+    places = {RELEASES: SqliteLeases(home.releases_db), MONITOR: SqliteLeases(home.monitor_db)}
+    found = {name: await one.state(name) for name, one in places.items()}
     return {name: state for name, state in found.items() if state is not None}
 
 

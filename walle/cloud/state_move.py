@@ -20,6 +20,8 @@ from walle.deploy.cloud.sync_database import SyncDatabase
 from walle.durable_file import sync_folder
 from walle.errors import ConfigError
 
+_COPY_S = 3600.0  # for the one transaction
+
 
 def move_state(folder: Path, url: str) -> Mapping[str, int]:
     """Move the state of the cloud in `folder`, which is not running; return how many rows each table got.
@@ -52,7 +54,7 @@ def move_state(folder: Path, url: str) -> Mapping[str, int]:
                 await note_moved(connection, name)
             return {table.table: await copy_rows(connection, table) for table in tables}
 
-        counts = database.write(copy)
+        counts = database.write(copy, limit_s=_COPY_S)
     home = CloudHome(folder, database=url)
     with contextlib.closing(home):
         if faults := home.audit.verified().faults:

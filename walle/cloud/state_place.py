@@ -72,7 +72,7 @@ def choose_database(folder: Path, url: str) -> str:
             )
         make_folders(folder, mode=0o700)
         write_database(folder, url)
-    elif found != without_password(url):
+    elif without_password(found) != without_password(url):
         raise ConfigError(
             f"{folder} has its state in {found}, not in {without_password(url)}; where the database itself was moved,"
             f" change {folder / _FILE}"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Header
 
 import walle
+from walle.cloud.database_watch import DatabaseWatch
 from walle.cloud.home import CloudHome
 from walle.cloud.peers import KeeperPeer, ReleasesPeer
 from walle.cloud.state import lease_states
@@ -87,6 +88,7 @@ class CloudStatus:
         generation: Callable[[], int],
         tunnel_servers: Callable[[], list[dict[str, Any]]] = list,
         keeper: KeeperPeer | None = None,
+        database: DatabaseWatch | None = None,
     ) -> None:
         self._home = home
         self._processes = processes
@@ -95,6 +97,7 @@ class CloudStatus:
         self._generation = generation
         self._tunnel_servers = tunnel_servers
         self._keeper = keeper
+        self._database = database
 
     async def read(self) -> dict[str, Any]:
         """Return the state as JSON; what cannot be read now is None."""
@@ -108,14 +111,18 @@ class CloudStatus:
             "versions": sorted({one.version for one in processes if one.version}),
             "tunnel_servers": self._tunnel_servers(),
             "plan": plan,
+            "database": None if self._database is None else dict(self._database.health()),
             "leases": leases,
             "lag": lag,
         }
 
-    async def _leases(self) -> list[dict[str, Any]]:
+    async def _leases(self) -> list[dict[str, Any]] | None:
+        found = await (lease_states(self._home) if self._database is None else self._database.leases())
+        if found is None:
+            return None
         return [
             {"name": name, "holder": state.holder, "fence": state.fence, "left_s": round(state.left_s, 1)}
-            for name, state in (await lease_states(self._home)).items()
+            for name, state in found.items()
         ]
 
     async def _plan(self) -> dict[str, Any] | None:
@@ -150,8 +157,9 @@ def status_router(status: Callable[[], CloudStatus | None], access: Identifier) 
         `versions` of walle are more than one while the cloud takes another one. `lag`: journalled `effects` of releases
         that have not run, `generations` of the release table that this gateway does not serve yet, and `uploads` that
         are not stored, with the age in seconds of the oldest. `plan`: drained nodes and what they still have, processes
-        that are still to be started again, and the `fault` that hinders it. A part that does not answer now is null, as
-        is the plan of a cloud without a keeper of nodes.
+        that are still to be started again, and the `fault` that hinders it. `database` is whether the one with the
+        cloud's state answers. A part that does not answer now is null, as is the plan of a cloud without a keeper of
+        nodes, and the database of one whose state is in files.
         """
         check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
         found = status()

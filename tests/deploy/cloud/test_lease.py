@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.sim.postgres_server import PostgresServer
+from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.clock import Clock, ManualClock, SystemClock
 from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.lease import Grant, LeaseKeeper, LeaseLostError, Leases
@@ -382,3 +382,29 @@ class TestPostgresLeases(LeaseContract):
             may_commit.set()
             await writing
             assert await taking == Grant("releases", "b", 2)
+
+    @pytest.mark.asyncio
+    async def test_a_holder_goes_on_while_the_database_is_away_and_a_standby_waits(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with postgres_server() as server:
+            async with asyncio.timeout(120), self.opened(server.dsn()) as one, self.opened(server.dsn()) as other:
+                clock = ManualClock()
+                async with LeaseKeeper(one.leases, "releases", clock, life_s=10) as keeper:
+                    server.stop()
+                    standby = LeaseKeeper(other.leases, "releases", SystemClock(), standby_s=0.01)
+                    waiting = asyncio.create_task(standby.__aenter__())
+                    for _ in range(10):
+                        await clock.advance(2)
+                        await asyncio.sleep(0.3)
+                    assert not keeper.lost.is_set()
+                    assert not waiting.done()
+                    server.start()
+                    while True:  # who is first has it then: it has ended
+                        await clock.advance(2)
+                        if keeper.lost.is_set() or "standby: " in caplog.text:
+                            break
+                        await asyncio.sleep(0.05)
+                await waiting
+                assert standby.grant.fence == 2
+                await standby.__aexit__()

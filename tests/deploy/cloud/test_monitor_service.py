@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from walle.clock import ManualClock, SystemClock
 from walle.deploy.cloud.gate import Gate, Verdict
-from walle.deploy.cloud.journal import Journal
+from walle.deploy.cloud.journal import Journal, JournalError
 from walle.deploy.cloud.monitor import Monitor
 from walle.deploy.cloud.monitor_service import MonitorService, ReportsTaken, Totals
 from walle.deploy.cloud.sqlite_journal import SqliteJournal
@@ -554,3 +554,41 @@ async def test_reports_in_one_call_count_as_alone_and_are_journalled_by_one_writ
         assert await again.take_reports(reports) == ReportsTaken()
         assert again.duplicates == 50
         await again.close()
+
+
+class AwayJournal(SqliteJournal):
+    """A journal whose database is away at times."""
+
+    is_away = False
+
+    async def save_evidence(self, *args: Any, **options: Any) -> None:
+        if self.is_away:
+            error = JournalError("there", "does not answer")
+            error.may_pass = True
+            raise error
+        await super().save_evidence(*args, **options)
+
+
+@pytest.mark.asyncio
+async def test_a_report_that_cannot_be_journalled_is_not_answered_and_counts_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "away.sqlite"
+    async with AwayJournal(path) as journal:
+        service = await MonitorService(journal, SystemClock(), group_s=0.0).start()
+        await service.watch(_step("beta"))
+        report = _batch("b1", OutcomeKind.RUN, ok=3)
+        journal.is_away = True
+        for _ in range(2):  # the device sends it again
+            with pytest.raises(JournalError, match="does not answer"):
+                await service.take(report)
+        assert caplog.text == ""  # its database has said so
+        journal.is_away = False
+        await service.take(report)
+        await service.take(report)
+        assert (await service.totals("r1")).ok == 3
+        async with AwayJournal(path) as other, MonitorService(other, SystemClock()) as successor:
+            assert (await successor.totals("r1")).ok == 3
+            await successor.take(report)
+            assert (await successor.totals("r1")).ok == 3
+        await service.close()

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.pipeline.ingest.upload_samples import received
 from tests.sim.postgres_proxy import PostgresProxy
 from tests.sim.postgres_server import PostgresServer, postgres_server
 from walle.deploy.cloud.api import error_status
@@ -16,6 +19,9 @@ pytest.importorskip("asyncpg", reason="asyncpg is not installed")
 from walle.deploy.cloud.postgres_database import DatabaseError, PostgresDatabase, without_password
 from walle.deploy.cloud.postgres_journal import PostgresJournal
 from walle.deploy.cloud.postgres_schema import MIGRATIONS, Migration
+from walle.deploy.cloud.sync_database import SyncDatabase
+from walle.pipeline.ingest.upload_store import IngestError, open_uploads
+from walle.postgres import TRY_AGAIN_S
 
 
 @pytest.fixture
@@ -75,7 +81,117 @@ async def test_a_write_that_cannot_be_made_is_reported(own_server: PostgresServe
             await PostgresJournal(database).draw("serial")
         assert error_status(raised.value) == 503
         own_server.start()
+        await asyncio.sleep(TRY_AGAIN_S)  # until then it is not asked again
         assert await PostgresJournal(database).draw("serial") == 1
+
+
+@pytest.mark.asyncio
+async def test_calls_end_in_their_time_at_a_stopped_server_and_later_ones_at_once(own_server: PostgresServer) -> None:
+    async with asyncio.timeout(120), PostgresDatabase(own_server.dsn(), retry_s=2.0, connections=2) as database:
+        journal = PostgresJournal(database)
+        assert await journal.draw("serial") == 1
+        own_server.freeze()
+        try:
+            calls = [journal.draw("serial") for _ in range(6)]  # more than it has connections
+            failed = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(one, DatabaseError) and one.may_pass for one in failed), failed
+            assert error_status(failed[0]) == 503  # type: ignore[arg-type]
+            began_s = time.monotonic()
+            refused = await asyncio.gather(*(journal.draw("serial") for _ in range(50)), return_exceptions=True)
+            assert sum("has not answered for" in str(one) for one in refused) >= 49
+            assert time.monotonic() - began_s < 60
+        finally:
+            own_server.thaw()
+        await asyncio.sleep(TRY_AGAIN_S)
+        drawn = await journal.draw("serial")  # what was sent to the stopped server may have been written
+        assert 2 <= drawn <= 8
+
+
+@pytest.mark.asyncio
+async def test_a_database_that_is_hurried_ends_the_calls_that_wait(own_server: PostgresServer) -> None:
+    async with asyncio.timeout(120):
+        database = await PostgresDatabase(own_server.dsn()).__aenter__()
+        own_server.freeze()
+        waiting = asyncio.create_task(database.read("SELECT 1"))
+        await asyncio.sleep(0.1)
+        database.hurry(0.2)
+        with pytest.raises(DatabaseError):
+            await waiting
+        with pytest.raises(DatabaseError):
+            await PostgresJournal(database).draw("serial")
+        await database.__aexit__()
+
+
+@pytest.mark.asyncio
+async def test_a_fail_over_to_a_standby_loses_nothing_that_both_had() -> None:
+    with postgres_server() as first, postgres_server(standby_of=first) as second:
+        first.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        first.execute("SELECT pg_reload_conf()")
+        both = f"postgresql://postgres@/postgres?host={first.folder},{second.folder}&target_session_attrs=read-write"
+        async with (
+            asyncio.timeout(120),
+            PostgresDatabase(both, retry_s=100) as database,
+            open_uploads(both) as uploads,
+        ):
+            journal = PostgresJournal(database)
+            drawn = [await journal.draw("serial") for _ in range(5)]
+            await uploads.accept([received(seq) for seq in (1, 2)])
+            first.kill()
+            drawing = asyncio.create_task(journal.draw("serial"))
+            await asyncio.sleep(1.0)
+            second.promote()
+            assert await drawing == len(drawn) + 1
+            accepted = None
+            while accepted is None:
+                with contextlib.suppress(IngestError):  # a connection to the first server may be left
+                    accepted = await uploads.accept([received(seq) for seq in (1, 2, 3)])
+            assert [one.seq for one in accepted.fresh] == [3]
+            assert await uploads.count() == 3
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_takes_no_writes_any_more_is_asked_again_by_a_new_connection(
+    postgres: PostgresServer,
+) -> None:
+    dsn = postgres.make_database()
+    name = dsn.partition("?")[0].rpartition("/")[2]
+    async with PostgresDatabase(dsn, retry_s=60, connections=1) as database:
+        assert await PostgresJournal(database).draw("serial") == 1
+        await database.read("SELECT set_config('default_transaction_read_only', 'on', FALSE)")
+        assert await PostgresJournal(database).draw("serial") == 2
+        postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        await database.read("SELECT set_config('default_transaction_read_only', 'on', FALSE)")
+        drawing = asyncio.create_task(PostgresJournal(database).draw("serial"))
+        await asyncio.sleep(0.5)
+        assert not drawing.done()
+        postgres.execute(f"ALTER DATABASE {name} RESET ALL")
+        assert await drawing == 3
+
+
+def test_a_database_that_is_closed_ends_the_calls_of_other_threads(own_server: PostgresServer) -> None:
+    """Else their threads wait without end, and the process with them."""
+    database = SyncDatabase(own_server.dsn())
+    assert database.read("SELECT 1")[0][0] == 1
+    own_server.freeze()
+    failed: list[Exception] = []
+
+    def read() -> None:
+        try:
+            database.read("SELECT 2")
+        except DatabaseError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    database.close()
+    for thread in threads:
+        thread.join(60)
+    assert len(failed) == 4
+    own_server.thaw()
+    assert database.read("SELECT 3")[0][0] == 3
+    database.close()
 
 
 @pytest.mark.asyncio

@@ -46,7 +46,13 @@ type SignHead = Callable[[bytes], tuple[bytes, bytes]]
 
 
 class AuditError(DeployError):
-    """The audit log cannot be written or read. `path` is a file, folder or database; `is_full`: the disk is full."""
+    """The audit log cannot be written or read. `path` is a file, folder or database; `is_full`: the disk is full.
+
+    `may_pass`: its database is away; over HTTP, a client is told to try again after `retry_after_s`.
+    """
+
+    may_pass = False
+    retry_after_s: int | None = None
 
     def __init__(self, path: Path | str, why: str, *, is_full: bool = False) -> None:
         super().__init__(f"audit log {path}: {why}")
@@ -257,7 +263,8 @@ class OwingLog(abc.ABC):
         except AuditError as error:
             if must:
                 raise
-            _LOG.error("%s is done without its record, which is kept in memory: %s", printable(action), error)
+            level = logging.DEBUG if self._owed else logging.ERROR  # the first of them says why
+            _LOG.log(level, "%s goes on without its record, which is kept in memory: %s", printable(action), error)
             self._owed_lost += len(self._owed) == MAX_OWED
             self._owed.append((action, fields))
 

@@ -289,7 +289,8 @@ class DeviceRegistry(abc.ABC):
             try:
                 await self.flush()
             except DeployError as error:
-                _LOG.warning("the device registry could not be saved: %s", error)
+                if not getattr(error, "may_pass", False):  # else its database has logged it
+                    _LOG.warning("the device registry could not be saved: %s", error)
 
     # --- reads ---
 

@@ -21,7 +21,12 @@ from walle.errors import DeployError
 
 
 class JournalError(DeployError):
-    """The journal's file cannot be read or written. `path` names it. `is_full`: the disk is full."""
+    """The journal's file cannot be read or written. `path` names it. `is_full`: the disk is full.
+
+    `may_pass`: it is in a database that cannot be used now, which is logged already.
+    """
+
+    may_pass = False
 
     def __init__(self, path: str, why: str, is_full: bool = False) -> None:
         super().__init__(path, why, is_full)

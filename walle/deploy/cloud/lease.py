@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from typing import Protocol, Self
 
 from walle.clock import Clock
+from walle.deploy.cloud.journal import JournalError
 from walle.errors import DeployError
 
 LIFE_S = 10.0  # after which another one may take the lease of a holder that does not renew it
@@ -74,9 +75,14 @@ class LeaseLostError(DeployError):
 class Leases(Protocol):
     """Interface to the leases of a database.
 
+    `decides_later`: a holder that does not reach the database goes on, and changes nothing, until it does: each of its
+    writes asks there whether the lease is still its own. Else a lease that was not renewed for its life is lost.
+
     Raises, from every call:
         JournalError: the database cannot be read or written.
     """
+
+    decides_later: bool
 
     async def acquire(self, name: str, holder: str, life_s: float) -> Grant | None:
         """Take the lease for `life_s` seconds; None while another holder has it. The fencing number goes up."""
@@ -110,7 +116,8 @@ def check_grant(row: Iterable[object] | None, grant: Grant) -> None:
 class LeaseKeeper:
     """Holder of one lease within `async with`: entering waits until it has the lease, leaving releases it.
 
-    `lost` is set when another one has it, or when it could not be renewed for its whole life, so that another one may.
+    `lost` is set when another one has it, or may: when it could not be renewed for its whole life, unless the leases
+    decide later. One that enters waits while the database that has them is away.
     One that `is_successor` of a holder that has ended waits for that one's lease only, never as a standby.
     """
 
@@ -151,16 +158,18 @@ class LeaseKeeper:
         began_s = self._clock.monotonic()
         while True:
             asked_s = self._clock.monotonic()
-            acquiring = asyncio.ensure_future(self._leases.acquire(self._name, holder, self._life_s))
             try:
-                self._grant = await asyncio.shield(acquiring)
-            except asyncio.CancelledError:  # one that it got must not keep the others waiting
-                if (grant := await acquiring) is not None:
-                    await self._leases.release(grant)
-                raise
-            if self._grant is not None:
-                break
-            found = await self._leases.state(self._name)
+                self._grant = await self._acquired(holder)
+                if self._grant is not None:
+                    break
+                found = await self._leases.state(self._name)
+            except JournalError as error:  # LeaseLostError is not one
+                if not error.may_pass:
+                    raise
+                _LOG.debug("lease %r: %s", self._name, error)
+                began_s += self._clock.monotonic() - asked_s
+                await self._clock.sleep(self._standby_s)
+                continue
             if self._is_successor and asked_s - began_s > self._life_s + self._standby_s:  # somebody renews it
                 raise LeaseLostError(self._name, found.holder if found is not None else "")
             if found is not None and found.holder != other:
@@ -170,6 +179,16 @@ class LeaseKeeper:
         _LOG.info("lease %r: %s has it, fencing number %d", self._name, holder, self._grant.fence)
         self._renewing = asyncio.create_task(self._renew_periodically(asked_s), name=f"lease {self._name}")
         return self
+
+    async def _acquired(self, holder: str) -> Grant | None:
+        acquiring = asyncio.ensure_future(self._leases.acquire(self._name, holder, self._life_s))
+        try:
+            return await asyncio.shield(acquiring)
+        except asyncio.CancelledError:  # one that it got must not keep the others waiting
+            with contextlib.suppress(DeployError):
+                if (grant := await acquiring) is not None:
+                    await self._leases.release(grant)
+            raise
 
     async def __aexit__(self, *_: object) -> None:
         if self._renewing is not None:
@@ -192,7 +211,10 @@ class LeaseKeeper:
                 _LOG.error("%s; this node stops acting", error)
                 self.lost.set()
             except (DeployError, TimeoutError) as error:
-                _LOG.warning("lease %r cannot be renewed: %s", self._name, error)
-                if self._clock.monotonic() - renewed_s >= self._life_s:
+                is_logged = getattr(error, "may_pass", False)  # by the database
+                _LOG.log(
+                    logging.DEBUG if is_logged else logging.WARNING, "lease %r cannot be renewed: %s", self._name, error
+                )
+                if not self._leases.decides_later and self._clock.monotonic() - renewed_s >= self._life_s:
                     _LOG.error("lease %r has ended: it was not renewed; this node stops acting", self._name)
                     self.lost.set()

@@ -15,6 +15,7 @@ from walle.deploy.cloud.gate_course import TEST_NAMES
 
 UNITS = ("seconds", "bytes", "ratio", "uploads", "devices", "requests")
 FURTHER_GATEWAYS = "Further gateways"  # the part that `walle cloud gateway` alone has
+DATABASE = "Database"  # the part that a cloud with its state in PostgreSQL has
 EDGE_GATEWAYS = "Edge gateways"  # the part that edge gateways alone have
 MAX_RELEASES = 500  # releases with series of their own
 
@@ -358,6 +359,12 @@ _ALL = [
         (_GAUGE, "stored_file_last_pass_timestamp_seconds", "End of the last whole pass"),
         (_GAUGE, "audit_head_records", "Number of the record at the last signed head of the audit log"),
         (_GAUGE, "audit_head_timestamp_seconds", "Time of the last signed head of the audit log"),
+    ),
+    *_part(
+        DATABASE,
+        (_GAUGE, "database_up", "1 while the database with the cloud's state answers, 0 while it does not"),
+        (_GAUGE, "database_answer_seconds", "What its last answer took"),
+        (_COUNTER, "database_outages", "Times that it stopped answering"),
     ),
 ]
 

@@ -264,16 +264,16 @@ class MonitorService:
         self._flush_s = flush_s
         self._group_s = group_s
         self._pace = ReportPace(reports_s, clock) if reports_s else None
-        self._group: asyncio.Task[None] | None = None  # of reports that are journalled together
+        self._group: asyncio.Task[JournalError | None] | None = None  # of reports that are journalled together
         self._can_join = False
         self._group_took_s = 0.0
-        self._groups: dict[tuple[str, str], asyncio.Task[None]] = {}  # of reports that are not journalled yet
         self._flushing = asyncio.Lock()
         self._evidence: dict[str, _Evidence] = {}
         self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
         self._batch_ids: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._unsaved_batches: list[tuple[str, str]] = []
+        self._unsaved_batches: dict[tuple[str, str], None] = {}
+        self._flushing = asyncio.Lock()
         self._saving: asyncio.Task[None] | None = None
         self._counting = asyncio.Lock()  # of devices, which takes a core for a while
 
@@ -320,8 +320,9 @@ class MonitorService:
                 await self.flush()
             except LeaseLostError as error:
                 _LOG.warning("the monitor's evidence is not saved: %s", error)
-            except JournalError:
-                _LOG.exception("the monitor's evidence could not be saved; trying again")
+            except JournalError as error:
+                if not error.may_pass:
+                    _LOG.exception("the monitor's evidence could not be saved; trying again")
 
     async def flush(self) -> None:
         """Journal changed evidence, with the reports that it counts: after a crash, they are known to be counted.
@@ -329,22 +330,22 @@ class MonitorService:
         What another call is journalling is journalled when this one returns.
         """
         async with self._flushing:
-            await self._flush()
-
-    async def _flush(self) -> None:
-        unsaved, self._unsaved = self._unsaved, set()
-        batches, self._unsaved_batches = self._unsaved_batches, []
-        if not unsaved:
-            return
-        for release_id in unsaved:
-            self._evidence[release_id].note(self._clock.time())
-        evidence = {one: self._evidence[one].to_plain() for one in unsaved}
-        try:
-            await self._journal.save_evidence(evidence, batches, keep=self.MAX_BATCH_IDS)
-        except BaseException:
-            self._unsaved |= unsaved
-            self._unsaved_batches = [*batches, *self._unsaved_batches][-self.MAX_BATCH_IDS :]
-            raise
+            unsaved, self._unsaved = self._unsaved, set()
+            batches = list(self._unsaved_batches)
+            if not unsaved:
+                return
+            for release_id in unsaved:
+                self._evidence[release_id].note(self._clock.time())
+            evidence = {one: self._evidence[one].to_plain() for one in unsaved}
+            try:
+                await self._journal.save_evidence(evidence, batches, keep=self.MAX_BATCH_IDS)
+            except BaseException:
+                self._unsaved |= unsaved
+                while len(self._unsaved_batches) > self.MAX_BATCH_IDS:
+                    del self._unsaved_batches[next(iter(self._unsaved_batches))]
+                raise
+            for one in batches:
+                self._unsaved_batches.pop(one, None)
 
     async def _tick(self) -> None:
         """Count the devices whose first runs have settled."""
@@ -391,6 +392,10 @@ class MonitorService:
         """Count a report; one that was counted recently is ignored. With `group_s`, return once it is journalled.
 
         What is returned is after how many seconds the device is to report again, 0 for its choice, None for nothing.
+
+        Raises:
+            JournalError: with `group_s`, the report is counted and the journal's database is away: the device is to
+                send it again, since it would be lost with this process.
         """
         touched = self._count(batch, self._clock.time())
         await self._judge(touched)
@@ -400,7 +405,11 @@ class MonitorService:
         return 0 if self._is_awaited(batch) else self._pace.interval_s
 
     async def take_reports(self, batches: Sequence[OutcomeBatch]) -> ReportsTaken:
-        """Count reports as `take` does, and journal them together. One that cannot be counted costs no other."""
+        """Count reports as `take` does, and journal them together. One that cannot be counted costs no other.
+
+        Raises:
+            JournalError: as `take`, for all of them.
+        """
         now_s = self._clock.time()
         touched: set[str] = set()
         failed = set()
@@ -469,9 +478,7 @@ class MonitorService:
                 touched.add(release_id)
         if touched:
             self._unsaved |= touched
-            self._unsaved_batches.append(key)
-            if self._group_s is not None:
-                self._groups[key] = self._present_group(self._group_s)
+            self._unsaved_batches[key] = None
         return touched
 
     async def _judge(self, touched: Collection[str]) -> None:
@@ -479,33 +486,36 @@ class MonitorService:
         for release_id in touched:
             await self._deliver(release_id, self._evidence[release_id])
 
-    def _present_group(self, group_s: float) -> asyncio.Task[None]:
-        """Return the group of reports that a report of now is journalled with."""
-        if self._group is None or not self._can_join:
-            self._group = asyncio.create_task(self._save_group(group_s), name="reports of outcomes")
-            self._can_join = True
-        return self._group
-
     async def _journalled(self, batches: Sequence[OutcomeBatch]) -> None:
-        """Return once the reports are journalled: also those that are sent again before that, and were counted."""
-        groups = {self._groups.get((one.device_id, one.batch_id)) for one in batches}
-        for group in groups:
-            if group is not None:
-                await asyncio.shield(group)
+        """Return once the reports are journalled, with `group_s`: also those that were sent and counted before.
 
-    async def _save_group(self, group_s: float) -> None:
-        """Journal the reports of some time; where that fails, they are journalled by and by, as without groups."""
-        group = asyncio.current_task()
+        They are journalled together with those that come meanwhile.
+        """
+        waiting = any((one.device_id, one.batch_id) in self._unsaved_batches for one in batches)
+        if self._group_s is None or not waiting:
+            return
+        if self._group is None or not self._can_join:
+            self._group = asyncio.create_task(self._save_group(self._group_s), name="reports of outcomes")
+            self._can_join = True
+        if (error := await asyncio.shield(self._group)) is not None:
+            raise error
+
+    async def _save_group(self, group_s: float) -> JournalError | None:
+        """Journal the reports of some time; where that fails, they are journalled by and by, as without groups.
+
+        Return the error of a journal whose database is away.
+        """
         await self._clock.sleep(max(group_s, 9 * self._group_took_s))
         self._can_join = False
         began_s = self._clock.monotonic()
         try:
             await self.flush()
-        except JournalError:
+        except JournalError as error:
+            if error.may_pass:
+                return error
             _LOG.exception("reports of outcomes could not be journalled; trying again")
-        finally:
-            self._groups = {key: one for key, one in self._groups.items() if one is not group}
         self._group_took_s = self._clock.monotonic() - began_s
+        return None
 
     async def totals(self, release_id: str) -> Totals:
         """Return the counts of a release, zeros where it is unknown."""
@@ -633,7 +643,9 @@ class MonitorService:
                 evidence.note_tests(self._clock.time(), numbers)
                 self._unsaved.add(release_id)
             await self.on_verdict(release_id, evidence.stage, monitor.verdict, reason, monitor.cause)
-        except Exception:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one
+        except Exception as error:  # noqa: BLE001 - the report was taken; its verdict is delivered again with the next one
             if evidence.monitor is monitor:
                 evidence.delivered = before
+            if getattr(error, "may_pass", False):
+                return
             _LOG.exception("the verdict %s on release %s was not delivered", monitor.verdict, release_id)

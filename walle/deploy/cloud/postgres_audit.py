@@ -63,6 +63,12 @@ class PostgresAuditLog(OwingLog):
         with self._appending:
             return self._append_all(action, fields)
 
+    def _failure(self, error: JournalError) -> AuditError:
+        found = AuditError(self.place, error.why, is_full=error.is_full)
+        found.may_pass = error.may_pass
+        found.retry_after_s = getattr(error, "retry_after_s", None)
+        return found
+
     def _append_all(self, action: str, fields: AuditFields) -> AuditRecord:
         """Append the records that are owed, and this one; return this one."""
         owed = len(self._owed)
@@ -77,7 +83,7 @@ class PostgresAuditLog(OwingLog):
         try:
             line = self._database.write(write)
         except JournalError as error:
-            raise AuditError(self.place, error.why, is_full=error.is_full) from error
+            raise self._failure(error) from error
         self._settle(owed)
         return AuditRecord.from_line(line.encode())
 
@@ -137,7 +143,7 @@ class PostgresAuditLog(OwingLog):
         try:
             return AuditHead(**json.loads(self._database.write(write)))
         except JournalError as error:
-            raise AuditError(self.place, error.why, is_full=error.is_full) from error
+            raise self._failure(error) from error
 
     def last_head(self) -> AuditHead | None:
         found = self._read("SELECT head FROM walle.audit_heads")
@@ -175,4 +181,4 @@ class PostgresAuditLog(OwingLog):
         try:
             return self._database.read(query, *values)
         except JournalError as error:
-            raise AuditError(self.place, error.why, is_full=error.is_full) from error
+            raise self._failure(error) from error

@@ -2,8 +2,10 @@
 
 The answer to a commit is lost with its connection: the write may be in the database, or not. So each write has a key,
 which its transaction stores beside what it changes. It is tried again with the same key, waits for the transaction
-that may still run on the server, and finds its result where that was committed. A server that restarts delays a write;
-one that stays away fails it after `retry_s`, and the caller hears of it.
+that may still run on the server, and finds its result where that was committed.
+
+A server that restarts delays a call. One that stays away fails it after `retry_s`, and the caller hears of it; later
+calls fail at once, but for one a second, until the server answers (`walle.postgres.Outage`).
 """
 
 import asyncio
@@ -14,7 +16,6 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Self, cast
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from walle.backoff import Backoff
 from walle.clock import Clock, SystemClock
@@ -25,16 +26,34 @@ try:
     import asyncpg
 
     from walle.deploy.cloud.postgres_schema import MIGRATIONS, Migration, NewerSchemaError, migrate
+    from walle.postgres import (
+        DISK_FULL,
+        ERRORS,
+        TRY_S,
+        Pool,
+        ServerError,
+        check_pooling,
+        close_pool,
+        explained,
+        is_away,
+        lent,
+        may_pass,
+        open_pool,
+        outage_of,
+        without_password,
+    )
 except ImportError as _error:
     raise JournalError("PostgreSQL", "asyncpg is not installed; install walle[postgres]") from _error
+
+__all__ = ["Connection", "DatabaseError", "PostgresDatabase", "is_database_url", "without_password"]
 
 type Connection = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 type Action[T] = Callable[["Connection"], Awaitable[T]]
 
 CONNECTIONS = 4
 RETRY_S = 15.0
-_CALL_S = 30.0
-_CLOSE_S = 5.0
+_CLOSE_S = 1.0
+_RETRY_AFTER_S = 5  # that a client is told to wait
 _WRITES_KEPT = "1 hour"  # far longer than a write is tried
 _FORGET_EVERY = 1000  # writes
 _SETTINGS = {
@@ -44,29 +63,21 @@ _SETTINGS = {
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "10s",  # a process that was stopped must not keep a lease's row locked
 }
-_TRANSIENT_CLASSES = {
-    "08",  # connection
-    "40",  # rolled back: serialization, deadlock
-    "53",  # insufficient resources: out of memory, too many connections
-    "55",  # lock not available
-    "57",  # shut down, crashed, cannot connect now, cancelled
-    "58",  # system error
-}
-_DISK_FULL = "53100"
-_IDLE_IN_TRANSACTION = "25P03"
-_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 _LOG = logging.getLogger(__name__)
 
 
 class DatabaseError(JournalError):
     """The database cannot be used, or refused a write. `path` is its URL without a password.
 
-    Over HTTP: 503; 507 where its disk is full.
+    Over HTTP: 503; 507 where its disk is full. `may_pass`: the same call may succeed later.
     """
 
-    def __init__(self, path: str, why: str, is_full: bool = False) -> None:
+    retry_after_s = _RETRY_AFTER_S
+
+    def __init__(self, path: str, why: str, is_full: bool = False, may_pass: bool = False) -> None:
         super().__init__(path, why, is_full)
         self.status = 507 if is_full else 503
+        self.may_pass = may_pass or is_full
 
     def __str__(self) -> str:
         return f"the cloud's database {self.path}: {self.why}"
@@ -75,10 +86,11 @@ class DatabaseError(JournalError):
 class PostgresDatabase:
     """The database at a URL, `postgresql://USER@HOST:PORT/NAME`, within `async with`; of one event loop.
 
-    A password is that of the URL, of PGPASSWORD or of ~/.pgpass. Entering makes the schema, or brings it up to date.
+    A password is that of the URL, of PGPASSWORD or of ~/.pgpass. Of several hosts, the one that takes writes is used.
+    Entering makes the schema, or brings it up to date.
 
     Raises, from every call:
-        DatabaseError: the database does not answer for `retry_s` seconds, or refuses.
+        DatabaseError: the database has not answered for `retry_s` seconds, or refuses.
     """
 
     def __init__(
@@ -96,7 +108,10 @@ class PostgresDatabase:
         self._retry_s = retry_s
         self._clock = clock or SystemClock()
         self._migrations = migrations
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._outage = outage_of(self.place)
+        self._pool: Pool | None = None
+        self._end_s: float | None = None  # monotonic time at which all calls end
+        self._ending: asyncio.TimerHandle | None = None
         self._writes = 0
 
     async def __aenter__(self) -> Self:
@@ -106,55 +121,76 @@ class PostgresDatabase:
     async def __aexit__(self, *_: object) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            await _close(pool)
+            await close_pool(pool, 0.0 if self._outage.is_on else _CLOSE_S)
+        if self._ending is not None:
+            self._ending.cancel()
 
-    async def _open(self) -> "asyncpg.Pool[asyncpg.Record]":
-        pool = await asyncpg.create_pool(
-            self._dsn,
-            min_size=1,
-            max_size=self._connections,
-            timeout=_CALL_S,
-            command_timeout=_CALL_S,
-            server_settings=_SETTINGS,
-        )
+    async def check_pooling(self) -> None:
+        """Refuse a pooler that gives each transaction another session; before the database is entered."""
+
+        async def attempt(_: float) -> None:
+            await check_pooling(self._dsn)
+
+        await self._retrying(attempt, self._retry_s)
+
+    def hurry(self, limit_s: float) -> None:
+        """End all calls, those that go on and those that begin, in `limit_s`: for a node that stops."""
+        if self._end_s is None:
+            self._end_s = self._clock.monotonic() + limit_s
+            self._ending = asyncio.get_running_loop().call_later(limit_s, self._cut)
+
+    def _cut(self) -> None:
+        if self._pool is not None:
+            self._pool.terminate()
+
+    async def _open(self, limit_s: float) -> Pool:
+        pool = await open_pool(self._dsn, connections=self._connections, settings=_SETTINGS)
         try:
-            async with pool.acquire() as connection:
+            async with lent(pool, limit_s) as connection:
                 encoding = await connection.fetchval("SHOW server_encoding")
                 if encoding != "UTF8":
                     what = f"has the encoding {encoding}; make one with ENCODING 'UTF8'"
                     raise DatabaseError(self.place, what)  # noqa: TRY301 - as any other fault
                 await migrate(cast("asyncpg.Connection[asyncpg.Record]", connection), self._migrations)
         except BaseException:
-            await _close(pool)
+            await close_pool(pool, _CLOSE_S)
             raise
         return pool
 
     async def read(self, query: str, *values: object) -> list[Any]:
         """Return the rows of a query."""
 
-        async def attempt() -> list[Any]:
-            async with self._connection() as connection:
+        async def attempt(limit_s: float) -> list[Any]:
+            async with self._connection(limit_s) as connection:
                 return list(await connection.fetch(query, *values))
 
         return await self._retrying(attempt, self._retry_s)
 
     async def write[T](
-        self, action: Action[T], *, grant: Grant | None = None, durable: bool = True, retry_s: float | None = None
+        self,
+        action: Action[T],
+        *,
+        grant: Grant | None = None,
+        durable: bool = True,
+        retry_s: float | None = None,
+        limit_s: float = RETRY_S,
     ) -> T:
         """Run `action` in a transaction and return its result, which JSON must hold; it takes effect once.
 
         The transaction refuses a `grant` whose lease another holder has. One that is not `durable` may be undone where
-        the server loses its power. A write that has begun is finished where the caller is cancelled.
+        the server loses its power. A write that has begun is finished where the caller is cancelled. One attempt takes
+        `limit_s` at most.
 
         Raises:
             LeaseLostError: another holder has the lease; nothing was written by this attempt.
         """
         key = uuid.uuid4()
 
-        async def attempt() -> T:
-            return await self._transaction(key, action, grant, durable=durable)
+        async def attempt(limit_s: float) -> T:
+            return await self._transaction(key, action, grant, limit_s, durable=durable)
 
-        work = asyncio.ensure_future(self._retrying(attempt, self._retry_s if retry_s is None else retry_s))
+        retry_s = self._retry_s if retry_s is None else retry_s
+        work = asyncio.ensure_future(self._retrying(attempt, retry_s, limit_s))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -163,8 +199,10 @@ class PostgresDatabase:
                 work.exception()
             raise
 
-    async def _transaction[T](self, key: uuid.UUID, action: Action[T], grant: Grant | None, *, durable: bool) -> T:
-        async with self._connection() as connection, connection.transaction():
+    async def _transaction[T](
+        self, key: uuid.UUID, action: Action[T], grant: Grant | None, limit_s: float, *, durable: bool
+    ) -> T:
+        async with self._connection(limit_s) as connection, connection.transaction():
             if not durable:
                 await connection.execute("SET LOCAL synchronous_commit = off")
             if grant is not None:  # the row stays locked, so that nobody takes the lease before the commit
@@ -185,64 +223,57 @@ class PostgresDatabase:
             self._writes += 1
             return result
 
-    async def _retrying[T](self, attempt: Callable[[], Awaitable[T]], retry_s: float) -> T:
-        until_s = self._clock.monotonic() + retry_s
-        backoff = Backoff(random.Random(), first_s=0.1, most_s=2.0)
+    async def _retrying[T](
+        self, attempt: Callable[[float], Awaitable[T]], retry_s: float, limit_s: float = RETRY_S
+    ) -> T:
+        """Return what an attempt gives, which takes `limit_s` at most; try it again for `retry_s`."""
+        outage, began_s = self._outage, self._clock.monotonic()
+        until_s, is_long = began_s + retry_s, limit_s > RETRY_S
+        if (lasted_s := outage.lasts_s()) > 0.0:  # what others have waited for it counts
+            until_s = max(began_s, until_s - lasted_s)
+            if until_s <= began_s:
+                if not outage.may_try():
+                    what = f"has not answered for {lasted_s:.0f} s: {outage.error}"
+                    raise DatabaseError(self.place, what, may_pass=True)
+                limit_s = min(limit_s, TRY_S)
+        backoff = Backoff(random.Random(), first_s=0.1, most_s=1.0)
         while True:
+            if self._end_s is not None:
+                left_s = max(0.01, self._end_s - self._clock.monotonic())
+                until_s, limit_s = min(until_s, self._end_s), min(limit_s, left_s)
             try:
-                return await attempt()
-            except (*_ERRORS, ValueError, NewerSchemaError) as error:
-                if not _may_pass(error) or self._clock.monotonic() >= until_s:
-                    raise self._failure(error) from error
-                if backoff.failures == 0:
-                    _LOG.warning("%s; trying again", self._failure(error))
+                result = await attempt(limit_s)
+            except (*ERRORS, ValueError, NewerSchemaError, ServerError) as error:
+                failure = self._failure(error)
+                if is_away(error) and not self._is_ending:
+                    outage.failed(failure.why)
+                if not failure.may_pass or failure.is_full or self._clock.monotonic() >= until_s or self._is_ending:
+                    raise failure from error
+                if backoff.failures == 0 and not is_away(error):
+                    _LOG.warning("%s; trying again", failure)
+            else:
+                outage.answered()
+                return result
             await self._clock.sleep(0.02 + backoff.failed())
+            if not is_long:
+                limit_s = max(TRY_S, min(limit_s, until_s - self._clock.monotonic()))
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._end_s is not None and self._clock.monotonic() >= self._end_s
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
+    async def _connection(self, limit_s: float) -> AsyncIterator[Connection]:
         if self._pool is None:
             raise DatabaseError(self.place, "is not open")
-        async with self._pool.acquire() as connection:
+        async with lent(self._pool, limit_s) as connection:
             yield connection
 
     def _failure(self, error: Exception) -> DatabaseError:
-        text = str(error) or type(error).__name__
-        for secret in _passwords(self._dsn):
-            text = text.replace(secret, "***")
-        return DatabaseError(self.place, text, getattr(error, "sqlstate", None) == _DISK_FULL)
-
-
-async def _close(pool: "asyncpg.Pool[asyncpg.Record]") -> None:
-    try:
-        async with asyncio.timeout(_CLOSE_S):
-            await pool.close()
-    except _ERRORS:
-        pool.terminate()
-
-
-def _may_pass(error: Exception) -> bool:
-    if isinstance(error, asyncpg.PostgresError):
-        state = error.sqlstate or ""
-        return state != _DISK_FULL and (state[:2] in _TRANSIENT_CLASSES or state == _IDLE_IN_TRANSACTION)
-    # DataError and other ValueErrors: of a value, or of a URL that is wrong
-    return not isinstance(error, ValueError | NewerSchemaError)
+        is_full = getattr(error, "sqlstate", None) == DISK_FULL
+        return DatabaseError(self.place, explained(error, self._dsn), is_full, may_pass(error))
 
 
 def is_database_url(text: str) -> bool:
     """Return whether `text` is the URL of a PostgreSQL database."""
     return text.startswith(("postgresql://", "postgres://"))
-
-
-def without_password(dsn: str) -> str:
-    """Return the URL of a database without its password."""
-    parts = urlsplit(dsn)
-    user, at, host = parts.netloc.rpartition("@")
-    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] != "password"], safe="/:")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=query))
-
-
-def _passwords(dsn: str) -> list[str]:
-    parts = urlsplit(dsn)
-    user = parts.netloc.rpartition("@")[0]
-    found = [user.partition(":")[2], *(value for name, value in parse_qsl(parts.query) if name == "password")]
-    return [secret for one in found for secret in {one, unquote(one)} if secret]

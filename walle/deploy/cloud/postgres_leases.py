@@ -17,8 +17,13 @@ SELECT holder, fence, 0 FROM walle.leases WHERE name = $1 AND until = '-infinity
 """
 
 
+_CALL_S = 3.0
+
+
 class PostgresLeases:
-    """The leases in an open database."""
+    """The leases in an open database. Nobody can take one while the database is away, and it decides afterwards."""
+
+    decides_later = True
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
@@ -37,13 +42,13 @@ class PostgresLeases:
             check_grant(await connection.fetchrow(query, grant.name), grant)
             await connection.execute(_RENEW, grant.name, life_s)
 
-        await self._database.write(write, retry_s=life_s / 5)
+        await self._database.write(write, retry_s=life_s / 5, limit_s=max(life_s / 2, _CALL_S))
 
     async def release(self, grant: Grant) -> None:
         async def write(connection: Connection) -> None:
             await connection.execute(_RELEASE, grant.name, grant.holder, grant.fence)
 
-        await self._database.write(write, retry_s=0)
+        await self._database.write(write, retry_s=0, limit_s=_CALL_S)
 
     async def state(self, name: str) -> LeaseState | None:
         rows = await self._database.read(_STATE, name)

@@ -433,6 +433,8 @@ class ReleaseService:
             **dataclasses.asdict(event),
         }
         must = not isinstance(event, (Rollback, GateRejected, GatePaused, SimulationFailed, Pause))
+        if not must:  # a record that is owed must not be of a transition that the journal cannot take
+            await self._journal.confirm()
         await self._audit.record("release.moved", who=_WHO, subject=after.id, details=details, must=must)
 
     def _take(self, release: Release) -> None:
@@ -476,10 +478,11 @@ class ReleaseService:
         while True:
             try:
                 await action()
-            except Exception:  # noqa: BLE001 - a journalled effect is retried after any error
+            except Exception as error:  # noqa: BLE001 - a journalled effect is retried after any error
                 wait_s = _RETRY_S[min(failures, len(_RETRY_S) - 1)]
                 failures += 1
-                _LOG.exception("cannot %s; retrying in %g s", what, wait_s)
+                if not getattr(error, "may_pass", False):  # else its database has logged it
+                    _LOG.exception("cannot %s; retrying in %g s", what, wait_s)
                 await self._clock.sleep(wait_s)
             else:
                 return

@@ -28,6 +28,8 @@ _BUSY_S = 5.0
 class SqliteLeases:
     """The leases in the file at `path`, which is made where it is missing; see `walle.deploy.cloud.lease.Leases`."""
 
+    decides_later = False
+
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
         self.path = path
         self._clock = clock or SystemClock()

@@ -1,4 +1,4 @@
-"""Schema of the PostgreSQL store of uploads, and the errors after which a retry may succeed."""
+"""Schema of the PostgreSQL store of uploads, and the errors that are about what it is given."""
 
 import asyncpg
 
@@ -56,15 +56,6 @@ CREATE TABLE IF NOT EXISTS walle.refused (
 );
 """
 _SCHEMA_LOCK = 0x57414C4C  # of an advisory lock: several processes may start at once
-_TRANSIENT_CLASSES = {
-    "08",  # connection
-    "40",  # rolled back: serialization, deadlock
-    "53",  # insufficient resources: disk full, out of memory, too many connections
-    "55",  # lock not available
-    "57",  # shut down, crashed, cannot connect now, cancelled
-    "58",  # system error: I/O
-}
-
 
 _CONTENTS_CLASSES = {
     "22",  # data exception
@@ -88,14 +79,6 @@ async def make_schema(connection: asyncpg.Connection) -> int:
             await connection.execute("UPDATE walle.head SET format = $1", FORMAT)
             found = FORMAT
         return found
-
-
-def may_pass(error: Exception) -> bool:
-    """Return whether a retry may succeed: the server restarts, is full or is not reached."""
-    if isinstance(error, asyncpg.PostgresError):
-        return (error.sqlstate or "")[:2] in _TRANSIENT_CLASSES
-    # ValueError: a URL that is wrong. Else InterfaceError of a lost connection, OSError, TimeoutError.
-    return not isinstance(error, ValueError | OverflowError)
 
 
 def is_of_contents(error: Exception) -> bool:

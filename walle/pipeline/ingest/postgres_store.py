@@ -6,14 +6,12 @@ later ones of the process that had the device before. Claims and positions of co
 A lost connection is replaced at the next call; a batch whose commit was cut is sent again, and what it stored is known.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import logging
 import secrets
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import cast, override
-from urllib.parse import urlsplit, urlunsplit
 
 from walle.clock import Clock, SystemClock
 from walle.pipeline.checksums import first_link
@@ -49,7 +47,20 @@ try:
     import asyncpg
 
     from walle.pipeline.ingest import postgres_groups, postgres_losses, postgres_quarantine
-    from walle.pipeline.ingest.postgres_schema import FORMAT, is_of_contents, make_schema, may_pass
+    from walle.pipeline.ingest.postgres_schema import FORMAT, is_of_contents, make_schema
+    from walle.postgres import (
+        ERRORS,
+        Pool,
+        ServerError,
+        close_pool,
+        explained,
+        is_away,
+        lent,
+        may_pass,
+        open_pool,
+        outage_of,
+        without_password,
+    )
 except ImportError as _error:
     raise IngestError(
         "PostgreSQL", "asyncpg is not installed; install walle[postgres], or keep uploads in a file"
@@ -59,18 +70,11 @@ _LOG = logging.getLogger(__name__)
 
 _CONNECTIONS = 4
 _CALL_S = 30.0  # until a call to a database that does not answer fails
-_CLOSE_S = 5.0
-# InternalClientError: asyncpg's, where a connection is lost during COPY.
+_READ_S = 10.0  # until one fails that reads little, or a device that connects is told to come back
+_CLOSE_S = 1.0
 # UnicodeError, OverflowError: of a value of COPY that cannot be encoded.
-_ERRORS = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-    TimeoutError,
-    UnicodeError,
-    OverflowError,
-)
+_ERRORS = (*ERRORS, ServerError, UnicodeError, OverflowError)
+_SETTINGS = {"application_name": "walle"}
 _COLUMNS = ("position", "stream", "seq", "topic", "payload", "sent_ms", "received_ms")
 
 type _Connection = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
@@ -83,19 +87,17 @@ class PostgresUploadStore(UploadStore):
         super().__init__()
         self.clock = clock or SystemClock()
         self._dsn = dsn
-        self._place = _without_password(dsn)  # in errors
+        self._place = without_password(dsn)  # in errors
+        self._outage = outage_of(self._place)
         self._owner = secrets.token_hex(8)  # of the devices that resumed here
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._pool: Pool | None = None
 
     @override
     async def start(self) -> None:
         try:
-            pool = await asyncpg.create_pool(
-                self._dsn, min_size=1, max_size=_CONNECTIONS, command_timeout=_CALL_S, timeout=_CALL_S
-            )
+            self._pool = await open_pool(self._dsn, connections=_CONNECTIONS, settings=_SETTINGS)
         except (*_ERRORS, ValueError) as error:
             raise self._failure(error) from error
-        self._pool = pool
         try:
             async with self._connection() as connection:
                 await self._check_encoding(connection)
@@ -115,17 +117,13 @@ class PostgresUploadStore(UploadStore):
 
     @override
     async def close(self) -> None:
-        if self._pool is not None:
+        if self._pool is not None and not self._outage.is_on:
             with contextlib.suppress(IngestError, TimeoutError):
-                async with asyncio.timeout(_CLOSE_S), self._transaction(durable=False) as connection:
+                async with self._transaction(durable=False, limit_s=_CLOSE_S) as connection:
                     await connection.execute("DELETE FROM walle.owners WHERE owner = $1", self._owner)
         pool, self._pool = self._pool, None
         if pool is not None:
-            try:
-                async with asyncio.timeout(_CLOSE_S):
-                    await pool.close()
-            except _ERRORS:
-                pool.terminate()
+            await close_pool(pool, 0.0 if self._outage.is_on else _CLOSE_S)
 
     @override
     async def reopen(self) -> None:
@@ -243,7 +241,7 @@ class PostgresUploadStore(UploadStore):
     @override
     async def resume(self, hello: Hello) -> ResumePoint:
         origins = check_hello(hello)
-        async with self._transaction(durable=False) as connection:
+        async with self._transaction(durable=False, limit_s=_READ_S) as connection:
             # Waits for a transaction with this device's uploads; the queries below see what that stored.
             await connection.execute(
                 "INSERT INTO walle.owners AS o VALUES ($1, $2)"
@@ -339,7 +337,7 @@ class PostgresUploadStore(UploadStore):
         if topic is not None:
             wanted["topic ="] = _text(topic)
         where = " AND ".join(f"{column} ${number}" for number, column in enumerate(wanted, start=2))
-        async with self._connection() as connection:
+        async with self._connection(_CALL_S) as connection:
             return await postgres_groups.uploads(connection, where, limit, *wanted.values())
 
     # --- consumer groups and retention ---
@@ -370,7 +368,7 @@ class PostgresUploadStore(UploadStore):
     async def read(
         self, partitions: Collection[int], topics: Collection[str] | None, after: int, upto: int, limit: int
     ) -> list[tuple[int, Received]]:
-        async with self._connection() as connection:
+        async with self._connection(_CALL_S) as connection:
             return await postgres_groups.read(connection, partitions, topics, after, upto, limit)
 
     @override
@@ -426,20 +424,23 @@ class PostgresUploadStore(UploadStore):
     # --- connections ---
 
     @contextlib.asynccontextmanager
-    async def _connection(self) -> AsyncIterator[_Connection]:
-        """Give a connection. Errors within the block become IngestError."""
+    async def _connection(self, limit_s: float = _READ_S) -> AsyncIterator[_Connection]:
+        """Give a connection for `limit_s`. Errors within the block become IngestError."""
         if self._pool is None:
             raise IngestError(self._place, "is not open")
         try:
-            async with self._pool.acquire() as connection:
+            async with lent(self._pool, limit_s) as connection:
                 yield connection
-        except _ERRORS as error:
+        except (*_ERRORS, ValueError) as error:
+            if is_away(error):
+                self._outage.failed(explained(error, self._dsn))
             raise self._failure(error) from error
+        self._outage.answered()
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, *, durable: bool = True) -> AsyncIterator[_Connection]:
+    async def _transaction(self, *, durable: bool = True, limit_s: float = _CALL_S) -> AsyncIterator[_Connection]:
         """Give a connection with a transaction. A commit that is not `durable` may be undone by a power cut."""
-        async with self._connection() as connection, connection.transaction():
+        async with self._connection(limit_s) as connection, connection.transaction():
             # A lost row lock or an idle holder must not stop the others for longer than a call may take.
             await connection.execute(
                 f"SET LOCAL synchronous_commit = {'on' if durable else 'off'};"
@@ -449,7 +450,7 @@ class PostgresUploadStore(UploadStore):
 
     def _failure(self, error: Exception) -> IngestError:
         what = {"may_pass": may_pass(error), "of_contents": is_of_contents(error)}
-        return IngestError(self._place, str(error) or type(error).__name__, **what)
+        return IngestError(self._place, explained(error, self._dsn), **what)
 
 
 async def _find(connection: _Connection, key: StreamKey) -> StoredStream | None:
@@ -562,9 +563,3 @@ async def _stored(connection: _Connection, places: Iterable[tuple[Place, int]]) 
 def _text(text: str) -> str:
     """Return text that PostgreSQL can hold: without NUL characters."""
     return text.replace("\0", "\ufffd")
-
-
-def _without_password(dsn: str) -> str:
-    parts = urlsplit(dsn)
-    user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}"))

@@ -19,6 +19,7 @@ from walle.pipeline.tunnel.supervisor import PumpSupervisor
 from walle.protocol import Hello
 
 _FAREWELL_S = 3.0  # for uploads that have arrived, when the service closes
+_REFUSED_FAREWELL_S = 0.5  # where the store refuses them: their devices send them again
 _DRAIN_GRACE_S = 1.0  # for the devices that are late to move
 _LONGEST_DRAIN_S = 3600.0
 _COUNTS = (
@@ -169,7 +170,7 @@ class TunnelService:
         try:
             await self.drain()
             await self.server.close()
-            await asyncio.wait([self._pumping], timeout=_FAREWELL_S)
+            await asyncio.wait([self._pumping], timeout=_REFUSED_FAREWELL_S if self.pump.error else _FAREWELL_S)
         finally:
             self._pumping.cancel()
             await asyncio.gather(self._pumping, return_exceptions=True)
