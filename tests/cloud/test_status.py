@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from tests.sim.shop_cloud import shop_cloud
 from walle.cli import app
 from walle.cloud.home import CloudHome
-from walle.cloud.status import CloudStatus, OneProcess
+from walle.cloud.status import CloudStatus, NodeState, OneProcess, ProcessState
 from walle.errors import DeployError
 
 
@@ -54,6 +54,23 @@ async def test_the_rest_is_shown_without_the_release_service(tmp_path: Path) -> 
     found = await status.read()
     assert found["lag"] == {"effects": None, "generations": None, "uploads": 3, "uploads_s": 1.5}
     assert found["leases"] == []
+
+
+class UnknownProcesses:
+    async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
+        raise DeployError("Ray's head does not answer")
+
+
+@pytest.mark.asyncio
+async def test_the_rest_is_shown_where_nobody_can_say_what_runs(tmp_path: Path) -> None:
+    home = CloudHome(tmp_path / "cloud")
+    home.prepare()
+    tunnel = {"queued": 3, "lag_s": 1.5}
+    status = CloudStatus(home, UnknownProcesses(), LostReleases(), lambda: tunnel, lambda: 4)  # type: ignore[arg-type]
+    found = await status.read()
+    assert (found["nodes"], found["processes"]) == (None, None)
+    assert found["unknown"] == "Ray's head does not answer"
+    assert found["lag"]["uploads"] == 3
 
 
 def test_the_command_asks_for_an_address() -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import ray
 
+from walle.actors.head import HeadAwayError, ask_head
 from walle.actors.layout import SERVICES, spawn_again
 from walle.actors.members import MemberKind
 from walle.actors.node import NodeLostError, ask
-from walle.actors.process import KEEPER, actor_names, end, find
+from walle.actors.process import KEEPER, actor_names, end, find, find_soon
 from walle.actors.processes import record_of
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
@@ -92,7 +93,7 @@ class NodeKeeper:
             UnknownNodeError: as `find_node`.
             DrainRefusedError: no other node can do its work.
         """
-        nodes = await asyncio.to_thread(_nodes)
+        nodes = await ask_head(_nodes)
         found = find_node(nodes, node)
         if found.id == self._home_node:
             what = "has the cloud's folder, or the command that runs the cloud"
@@ -130,7 +131,7 @@ class NodeKeeper:
         Raises:
             UnknownNodeError: as `find_node`.
         """
-        nodes, processes = await asyncio.to_thread(self._read)
+        nodes, processes = await ask_head(self._read)
         meant = {find_node(nodes, node).id} if node else {one.id for one in nodes}
         chosen = tuple(one for one in processes if one.node in meant)
         await self._change(
@@ -140,7 +141,7 @@ class NodeKeeper:
 
     async def progress(self) -> dict[str, Any]:
         """Return what is left of the plan; see `walle.cloud.node_plan.progress`."""
-        _, processes = await asyncio.to_thread(self._read)
+        _, processes = await ask_head(self._read)
         return progress(self._plan, self._rules, processes, self._doing, self._fault)
 
     async def _change(self, change: Callable[[Plan], Plan]) -> None:
@@ -178,13 +179,13 @@ class NodeKeeper:
         _LOG.warning("%s; trying again", self._fault, exc_info=not isinstance(error, WalleError))
 
     async def _supply(self) -> None:
-        nodes, processes = await asyncio.to_thread(self._read)
+        nodes, processes = await ask_head(self._read)
         for action in urgent(self._plan, nodes, self._rules, processes):
             await self._do(action)
 
     async def _step(self) -> bool:
         """Do what the plan says is next; return whether there was anything."""
-        nodes, processes = await asyncio.to_thread(self._read)
+        nodes, processes = await ask_head(self._read)
         actions = in_turn(self._plan, self._rules, processes)
         if all(one.id in self._plan.drained for one in nodes if self._may_serve(one)):
             actions = [one for one in actions if not isinstance(one, Move)]  # they would come back to where they are
@@ -222,10 +223,10 @@ class NodeKeeper:
                 await self._start_member(kind, node, successor)
                 await self._leave(name, _RESTART_OVER_S)
             case Move(name) if name == KEEPER:
-                await ask(find("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
+                await ask(await find_soon("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
                 await asyncio.Event().wait()  # this process is ended from there
             case Move(name):
-                await end(find(name, self._place.namespace))
+                await end(await find_soon(name, self._place.namespace))
                 actor = await spawn_again(self._config, self._place, name, avoid=self._plan.drained)
                 await self._until_ready(name, actor)
             case Restart(name):
@@ -242,7 +243,7 @@ class NodeKeeper:
 
     async def _leave(self, name: str, over_s: float) -> None:
         with contextlib.suppress(NodeLostError):
-            actor = find(name, self._place.namespace)
+            actor = await find_soon(name, self._place.namespace)
             try:
                 async with asyncio.timeout(over_s + _LEAVE_MORE_S):
                     await ask(actor, "drain", over_s)
@@ -252,10 +253,10 @@ class NodeKeeper:
 
     async def _kill(self, name: str) -> None:
         with contextlib.suppress(NodeLostError):
-            ray.kill(await asyncio.to_thread(find, name, self._place.namespace))
+            ray.kill(await find_soon(name, self._place.namespace))
 
     async def _restart(self, name: str) -> None:
-        actor = find(name, self._place.namespace)
+        actor = await find_soon(name, self._place.namespace)
         if name == KEEPER:  # its successor continues with the plan, in which it is done then
             ray.kill(actor, no_restart=False)
             await asyncio.Event().wait()
@@ -277,7 +278,7 @@ class NodeKeeper:
         for name in sorted(actor_names(self._place.namespace)):
             with contextlib.suppress(NodeLostError):
                 if not (record := record_of(find(name, self._place.namespace))):
-                    continue
+                    raise HeadAwayError(f"it does not say where {name} runs")  # not that nothing runs there
                 kind, node, pid = "", record["Address"]["NodeID"], int(record["Pid"])
                 if member := parse_member(name):
                     kind, start = member

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 
+from walle.actors.head import HeadAwayError, ask_head
 from walle.cloud import CloudConfig
 from walle.errors import DeployError
 
@@ -128,8 +129,8 @@ async def ask_again(
             if loop.time() - began_s >= (_DEAD_S if is_dead else WAIT_S):
                 raise _lost(method, args, error) from error
             if is_dead and find is not None:
-                with contextlib.suppress(NodeLostError):
-                    actor = await asyncio.to_thread(find)
+                with contextlib.suppress(NodeLostError, HeadAwayError):
+                    actor = await ask_head(find)
         else:
             return _opened(answer)
         await asyncio.sleep(_ASK_AGAIN_S)
@@ -203,5 +204,5 @@ class Remote:
 
     async def _find_again(self) -> None:
         if self._find is not None:
-            with contextlib.suppress(NodeLostError):  # it is being moved: the next call looks again
-                self._actor = await asyncio.to_thread(self._find)
+            with contextlib.suppress(NodeLostError, HeadAwayError):  # it is being moved: the next call looks again
+                self._actor = await ask_head(self._find)

@@ -1,6 +1,5 @@
 """The nodes of a Ray cluster and a cloud's processes on them, with why the last of each ended."""
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -10,6 +9,7 @@ from typing import Any
 
 import ray
 
+from walle.actors.head import ask_head
 from walle.actors.node import NodeLostError
 from walle.actors.process import actor_names, find
 from walle.cloud.status import NodeState, ProcessState
@@ -42,7 +42,8 @@ class ClusterProcesses:
         self._sockets = sockets
 
     async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
-        return await asyncio.to_thread(self._read)
+        """Return both. Raises HeadAwayError."""
+        return await ask_head(self._read)
 
     def _read(self) -> tuple[list[NodeState], list[ProcessState]]:
         nodes = [

@@ -52,7 +52,8 @@ class ProcessState:
 class Processes(Protocol):
     """Source of the nodes and processes of a cloud."""
 
-    async def read(self) -> tuple[list[NodeState], list[ProcessState]]: ...
+    async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
+        """Return both. Raises WalleError where nobody can say."""
 
 
 class OneProcess:
@@ -88,14 +89,22 @@ class CloudStatus:
 
     async def read(self) -> dict[str, Any]:
         """Return the state as JSON; what cannot be read now is None."""
-        (nodes, processes), leases, lag = await asyncio.gather(self._processes.read(), self._leases(), self._lag())
-        shown = [{**dataclasses.asdict(one), "up_s": round(one.up_s, 1)} for one in processes]
+        machines, leases, lag = await asyncio.gather(self._machines(), self._leases(), self._lag())
         return {
-            "nodes": [dataclasses.asdict(one) for one in nodes],
-            "processes": shown,
+            **machines,
             "tunnel_servers": self._tunnel_servers(),
             "leases": leases,
             "lag": lag,
+        }
+
+    async def _machines(self) -> dict[str, Any]:
+        try:
+            nodes, processes = await self._processes.read()
+        except WalleError as error:
+            return {"nodes": None, "processes": None, "unknown": str(error)}
+        return {
+            "nodes": [dataclasses.asdict(one) for one in nodes],
+            "processes": [{**dataclasses.asdict(one), "up_s": round(one.up_s, 1)} for one in processes],
         }
 
     async def _leases(self) -> list[dict[str, Any]]:
@@ -126,7 +135,7 @@ def status_router(status: Callable[[], CloudStatus | None], access: Identifier) 
 
         `lag`: journalled `effects` of releases that have not run, `generations` of the release table that this gateway
         does not serve yet, and `uploads` that are not stored, with the age in seconds of the oldest. A part that does
-        not answer now is null.
+        not answer now is null; where nodes and processes are, `unknown` says why.
         """
         check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
         found = status()
