@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-cluster soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ soak-vm: $(STAMP)  ## ten minutes of hostile tasks in one process, ten in a VM h
 
 soak-faults: $(STAMP)  ## 2,000 kills, cut links, rollbacks, cut logs, full disks and flipped bits at random (about six minutes)
 	@$(BIN)/python -m tests.sim.faults $(FAULT_ARGS)
+
+soak-cluster: $(STAMP)  ## cut off, restart and lose the head of a Ray cluster of simulated machines, and cut off a node (about six minutes)
+	@$(BIN)/python -m tests.sim.head_walk $(CLUSTER_ARGS)
 
 soak-livestream: $(STAMP)  ## two hours of a livestream as fast as possible (about 25 minutes); fails if memory grows or a second is missing
 	@$(BIN)/python -m tests.sim.long_stream $(STREAM_ARGS)

@@ -1,4 +1,4 @@
-"""What is seen of a cloud while faults happen to it: devices that upload, releases, check-ins, and their counts."""
+"""Devices, releases and check-ins of a cloud while faults happen to it, and counts of what was seen."""
 
 import asyncio
 import collections
@@ -21,7 +21,7 @@ from walle.device import Device
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.protocol import PROFILE_HEADER, Profile
 
-LIMIT_S = 240.0
+LIMIT_S = 400.0
 NAMES = [f"d{number}" for number in range(4)]
 NO_ANSWER = "no answer"
 TOPIC = "shop/count"
@@ -89,9 +89,11 @@ class CloudWalk:
         """Return what is known of the actors, for a failure of the test."""
         return ""
 
-    async def release(self, version: str) -> str:
+    async def release(self, version: str, hold_s: float = 0.0) -> str:
+        """Begin the release of a new version, each of whose steps lasts `hold_s` seconds at least; return its id."""
         await push(self.address.url, self.token, self.folder / "work", version, {"note.txt": version}, ca=self.ca)
-        body = {"scenario": "shop", "task": "count", "version": version, "beta": ["d0"], "steps": _STEPS, "gate": GATE}
+        body = {"scenario": "shop", "task": "count", "version": version, "beta": ["d0"], "steps": _STEPS}
+        body["gate"] = {**GATE, "hold_s": hold_s}
         created = await self.call("POST", "/v1/releases", json=body)
         await self.call("POST", f"/v1/releases/{created['id']}/start")
         return str(created["id"])

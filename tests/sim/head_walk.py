@@ -1,7 +1,7 @@
 """A cloud on a Ray cluster of machines, whose head is cut off, restarted and lost:
-`python -m tests.sim.head_walk FOLDER DATABASE [--faults NAME ...] [--ray-defaults]`.
+`python -m tests.sim.head_walk [--faults NAME ...] [--ray-defaults]`.
 
-Run it by `tests.sim.machines.UNSHARE`. A head without services and two nodes with them are started by `ray start`, as
+A head without services and two nodes with them are started by `ray start`, as
 in docs/how-to/cluster.md, and started again when they end; Ray's head has its state in a Redis. The cloud is started by
 `walle cloud up --detach`. Devices play in this process, outside of the machines, and find the cloud by a name that has
 the addresses of both nodes. Each fault happens in the middle of a release. Prints one JSON object.
@@ -16,6 +16,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,8 +25,8 @@ from typing import Any
 import httpx
 
 from tests.sim.cloud_walk import LIMIT_S, CloudWalk
-from tests.sim.machines import OUTSIDE, Machine, Machines
-from tests.sim.redis_server import redis_server
+from tests.sim.machines import OUTSIDE, UNSHARE, Machine, Machines, why_no_machines
+from tests.sim.redis_server import redis_server, why_no_redis
 from tests.sim.shop_cloud import until
 from walle.cloud import CloudHome, GatewayAddress
 
@@ -44,6 +45,7 @@ _TUNNEL_PORT = 8471
 _RAY_PORT = 6379
 _REDIS_PORT = 6400
 _PASSWORD = "secret"
+_HOLD_S = 6.0  # that each step of a release lasts: a fault comes before its end
 _ASK_S = 40.0  # for one question to the cloud: longer than an edge holds it
 _CONFIG = """\
 [gateways]
@@ -132,7 +134,7 @@ class HeadWalk(CloudWalk):
         self.log("the cloud runs")
 
     async def until_ray(self, nodes: int) -> None:
-        """Return once Ray has so many live nodes."""
+        """Return once Ray has a given number of live nodes."""
         code = f"import ray; ray.init({self._ray_address!r}, logging_level='ERROR');"
         code += "print('alive', sum(one['Alive'] for one in ray.nodes()))"
         machine = next(iter(self.nodes.values())).machine
@@ -193,7 +195,7 @@ class HeadWalk(CloudWalk):
         `fault` returns once it is over, and notes what it sees; then the release is to end, and all must run again.
         """
         found: dict[str, Any] = {}
-        release = await self.release(version)
+        release = await self.release(version, _HOLD_S)
         await self.follow(release, version, "beta")
         self.take_counts()
         before = await self.processes()
@@ -225,10 +227,11 @@ class HeadWalk(CloudWalk):
         await fault(found)
         found["fault_s"] = round(time.monotonic() - began_s, 1)
         found["stored_meanwhile"] = (await self.received())[0] - stored
-        found["full_meanwhile"] = ending.done()
         found["full_s"] = await ending
         history = (await self.call("GET", f"/v1/releases/{release}"))["history"]
-        found["stages"] = [[one["event"], round(one["at_s"] - began_at_s, 1)] for one in history]
+        steps = [round(one["at_s"] - began_at_s, 1) for one in history if one["event"] == "GateAccepted"]
+        found["steps_s"] = steps
+        found["steps_meanwhile"] = sum(0 < at_s < found["fault_s"] for at_s in steps)
         self.log(f"full after {found['full_s']} s")
         await until(self.is_whole, LIMIT_S)
         found["whole_s"] = round(time.monotonic() - began_s, 1)
@@ -352,7 +355,8 @@ async def main(
     async with contextlib.AsyncExitStack() as undo:
         # With a token, as the how-to says: whoever reaches Ray's ports runs code there.
         auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        env = {**settings, **auth, "RAY_USAGE_STATS_ENABLED": "0"}
+        # Ray's workers would have a niceness of 15, and hardly any time beside other work on this machine.
+        env = {**settings, **auth, "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
         machines = undo.enter_context(Machines(3, env, {_HOST: [1, 2]}))
         undo.enter_context(redis_server(OUTSIDE, _REDIS_PORT, _PASSWORD))
         walk = HeadWalk(folder, database, machines)
@@ -377,15 +381,37 @@ async def main(
     return found
 
 
+def run_apart(arguments: list[str], database: str, folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run this program in namespaces of its own; return how it ended, with what it printed."""
+    command = [*UNSHARE, sys.executable, "-m", "tests.sim.head_walk", "--inside", str(folder), database, *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **options)
+
+
+def _with_a_database(arguments: list[str]) -> int:
+    from tests.sim.postgres_server import postgres_server
+
+    with tempfile.TemporaryDirectory(prefix="walle-walk-") as folder, postgres_server() as postgres:
+        database = postgres.make_database()
+        postgres.folder.chmod(0o711)  # in the namespace, root is nobody else: it enters as others do
+        run = run_apart(arguments, database, Path(folder))
+    if run.returncode == 0:
+        sys.stdout.write(json.dumps(json.loads(run.stdout.splitlines()[-1]), indent=1) + "\n")
+    return run.returncode
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Faults of the head of a cluster")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("database")
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS))
     parser.add_argument("--ray-defaults", action="store_true", help="without the settings that are recommended")
     parser.add_argument("--logs", type=Path, help="folder that gets Ray's logs")
+    parser.add_argument("--inside", nargs=2, metavar=("FOLDER", "DATABASE"), help="the namespaces are there")
     given = parser.parse_args()
-    os.environ["XDG_CACHE_HOME"] = f"{given.folder}/node"
+    if given.inside is None:
+        if why := why_no_machines() or why_no_redis():
+            sys.exit(f"the walk cannot run here: {why}")
+        sys.exit(_with_a_database(sys.argv[1:]))
+    inside = Path(given.inside[0])
+    os.environ["XDG_CACHE_HOME"] = f"{inside}/node"
     used = {} if given.ray_defaults else RAY_SETTINGS
-    seen = asyncio.run(main(given.folder, given.database, given.faults, used, given.logs))
+    seen = asyncio.run(main(inside, given.inside[1], given.faults, used, given.logs))
     sys.stdout.write(json.dumps(seen) + "\n")

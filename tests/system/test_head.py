@@ -2,14 +2,14 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.sim.cloud_walk import NO_ANSWER
-from tests.sim.machines import UNSHARE, why_no_machines
+from tests.sim.head_walk import run_apart
+from tests.sim.machines import why_no_machines
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.processes import MARKER, wait_until_gone
 from tests.sim.redis_server import why_no_redis
@@ -27,18 +27,13 @@ def test_a_cloud_goes_on_while_the_head_is_cut_off_for_30_s_and_restarted_from_r
     marker = f"head-{os.getpid()}"
     database = postgres.make_database()
     postgres.folder.chmod(0o711)  # in the namespace, root is nobody else: it enters as others do
-    run = subprocess.run(
-        [
-            *UNSHARE,
-            *(sys.executable, "-m", "tests.sim.head_walk", tmp_path, database),
-            *("--faults", "cut-head", "restart-head"),
-        ],
+    run = run_apart(
+        ["--faults", "cut-head", "restart-head"],
+        database,
+        tmp_path,
         cwd=ROOT,
         env={**os.environ, MARKER: marker},
-        stdout=subprocess.PIPE,
-        text=True,
         timeout=880,
-        check=False,
     )
     assert run.returncode == 0
     found = json.loads(run.stdout.splitlines()[-1])
@@ -50,6 +45,7 @@ def test_a_cloud_goes_on_while_the_head_is_cut_off_for_30_s_and_restarted_from_r
     assert len(cut["kept"]) == 10  # six services, and an edge and a tunnel server on each node
     assert (cut["restarted_nodes"], restarted["restarted_nodes"]) == (0, 0)
     assert cut["stored_meanwhile"] > 0
+    assert cut["steps_meanwhile"] > 0
     assert set(restarted["kept"]) == set(cut["kept"]) - {"releases"}  # which was killed, and started again
     for seen in (cut, restarted):
         answers = seen["check_ins"]

@@ -38,7 +38,7 @@ class GatewayActor(ServiceActor):
 
         is_successor = self.is_successor()
         config = await asyncio.to_thread(self._same_ports) if is_successor else self._config
-        releases = self._place.peer("releases")
+        releases = self._peer("releases")
         node = GatewayNode(config)
         self._set_node(node)
         if is_successor:  # devices must not be answered from an empty table
@@ -54,11 +54,11 @@ class GatewayActor(ServiceActor):
         names += [f"inference-{number}" for number in range(config.inference_processes)]
         address = await node.start(
             releases,
-            self._place.peer("monitor"),
+            self._peer("monitor"),
             inference,
-            self._place.peer("identities"),
+            self._peer("identities"),
             processes=ClusterProcesses(names, self._place.namespace, Path(self._place.sockets)),
-            keeper=self._place.peer(KEEPER) if has_keeper else None,
+            keeper=self._peer(KEEPER) if has_keeper else None,
         )
         self._address = address
         http = "gateway_port" if config.gateways else "http_port"
