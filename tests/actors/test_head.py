@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from walle.actors import head
-from walle.actors.head import HeadAwayError, ask_head
+from walle.actors.head import HeadAwayError, SharedQuestion, ask_head
 
 
 @pytest.mark.asyncio
@@ -48,3 +48,26 @@ async def test_questions_without_an_answer_keep_nobody_from_other_threads(monkey
                 break
             except HeadAwayError:
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.asyncio
+async def test_who_asks_while_a_shared_question_is_open_gets_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering, calls = threading.Event(), 0
+
+    def count() -> int:
+        nonlocal calls
+        calls += 1
+        answering.wait()
+        return calls
+
+    shared = SharedQuestion(count)
+    with monkeypatch.context() as short:
+        short.setattr(head, "ASK_S", 0.05)
+        for _ in range(3):
+            with pytest.raises(HeadAwayError, match="no answer"):
+                await shared.ask()
+    waiting = [asyncio.create_task(shared.ask()) for _ in range(5)]
+    await asyncio.sleep(0)
+    answering.set()
+    assert await asyncio.gather(*waiting) == [1] * 5
+    assert await shared.ask() == 2

@@ -6,6 +6,7 @@ A call of Ray that asks the head blocks while the head cannot be reached, for up
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -39,10 +40,41 @@ async def ask_head[**P, T](question: Callable[P, T], *args: P.args, **kwargs: P.
         HeadAwayError: the head does not answer within ASK_S, or MAX_OPEN calls wait for it already. The call itself
             goes on until Ray ends it.
     """
+    return await _within_limit(_answer(functools.partial(question, *args, **kwargs)))
+
+
+class SharedQuestion[T]:
+    """A call of Ray of which one is open at a time: whoever asks meanwhile gets its answer.
+
+    Without it, all who asked while the head was away would be answered at once when it is back, one after the other.
+    """
+
+    def __init__(self, question: Callable[[], T]) -> None:
+        self._question = question
+        self._open: asyncio.Future[T] | None = None
+
+    async def ask(self) -> T:
+        """Return what the call returns. Raises as `ask_head`."""
+        if self._open is None or self._open.done():
+            self._open = _answer(self._question)
+        return await _within_limit(self._open)
+
+
+async def _within_limit[T](answer: asyncio.Future[T]) -> T:
+    try:
+        async with asyncio.timeout(ASK_S):
+            return await asyncio.shield(answer)
+    except TimeoutError:
+        raise HeadAwayError(f"no answer within {ASK_S:.0f} s") from None
+
+
+def _answer[T](question: Callable[[], T]) -> asyncio.Future[T]:
+    """Return the answer that a thread gives. Raises HeadAwayError where too many wait."""
     if not _open.acquire(blocking=False):
         raise HeadAwayError(f"{MAX_OPEN} questions wait for it already")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
+    answer.add_done_callback(_look_at)
 
     def give(result: Any, error: Exception | None) -> None:
         if answer.done():
@@ -56,7 +88,7 @@ async def ask_head[**P, T](question: Callable[P, T], *args: P.args, **kwargs: P.
         result: Any = None
         failure: Exception | None = None
         try:
-            result = question(*args, **kwargs)
+            result = question()
         except ray.exceptions.RayError as error:
             failure = HeadAwayError(str(error))
         except Exception as error:  # noqa: BLE001 - it is the caller's
@@ -67,11 +99,13 @@ async def ask_head[**P, T](question: Callable[P, T], *args: P.args, **kwargs: P.
             loop.call_soon_threadsafe(give, result, failure)
 
     threading.Thread(target=ask, name="question to Ray's head", daemon=True).start()
-    try:
-        async with asyncio.timeout(ASK_S):
-            return await answer
-    except TimeoutError:
-        raise HeadAwayError(f"no answer within {ASK_S:.0f} s") from None
+    return answer
+
+
+def _look_at(answer: asyncio.Future[Any]) -> None:
+    """Look at the error of an answer for which nobody waits any more, so that asyncio does not report it."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 _open = threading.BoundedSemaphore(MAX_OPEN)

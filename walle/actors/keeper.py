@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from walle.actors.head import HeadAwayError, ask_head
+from walle.actors.head import HeadAwayError, SharedQuestion, ask_head
 from walle.actors.layout import SERVICES, spawn_again
 from walle.actors.members import MemberKind
 from walle.actors.node import NodeLostError, ask
@@ -68,6 +68,7 @@ class NodeKeeper:
         self._fault = ""
         self._changing = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._reading = SharedQuestion(self._read)
         self._undo = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -131,7 +132,7 @@ class NodeKeeper:
         Raises:
             UnknownNodeError: as `find_node`.
         """
-        nodes, processes = await ask_head(self._read)
+        nodes, processes = await self._reading.ask()
         meant = {find_node(nodes, node).id} if node else {one.id for one in nodes}
         chosen = tuple(one for one in processes if one.node in meant)
         await self._change(
@@ -141,7 +142,7 @@ class NodeKeeper:
 
     async def progress(self) -> dict[str, Any]:
         """Return what is left of the plan; see `walle.cloud.node_plan.progress`."""
-        _, processes = await ask_head(self._read)
+        _, processes = await self._reading.ask()
         return progress(self._plan, self._rules, processes, self._doing, self._fault)
 
     async def _change(self, change: Callable[[Plan], Plan]) -> None:
@@ -179,13 +180,13 @@ class NodeKeeper:
         _LOG.warning("%s; trying again", self._fault, exc_info=not isinstance(error, WalleError))
 
     async def _supply(self) -> None:
-        nodes, processes = await ask_head(self._read)
+        nodes, processes = await self._reading.ask()
         for action in urgent(self._plan, nodes, self._rules, processes):
             await self._do(action)
 
     async def _step(self) -> bool:
         """Do what the plan says is next; return whether there was anything."""
-        nodes, processes = await ask_head(self._read)
+        nodes, processes = await self._reading.ask()
         actions = in_turn(self._plan, self._rules, processes)
         if all(one.id in self._plan.drained for one in nodes if self._may_serve(one)):
             actions = [one for one in actions if not isinstance(one, Move)]  # they would come back to where they are

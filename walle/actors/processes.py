@@ -9,7 +9,7 @@ from typing import Any
 
 import ray
 
-from walle.actors.head import ask_head
+from walle.actors.head import SharedQuestion
 from walle.actors.node import NodeLostError
 from walle.actors.process import actor_names, find
 from walle.cloud.status import NodeState, ProcessState
@@ -40,10 +40,11 @@ class ClusterProcesses:
         self._names = names
         self._namespace = namespace
         self._sockets = sockets
+        self._reading = SharedQuestion(self._read)
 
     async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
         """Return both. Raises HeadAwayError."""
-        return await ask_head(self._read)
+        return await self._reading.ask()
 
     def _read(self) -> tuple[list[NodeState], list[ProcessState]]:
         nodes = [
