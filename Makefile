@@ -8,7 +8,7 @@ TEST_ARGS ?=
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-database soak-livestream loadtest wheel lint format figures clean
+.PHONY: help setup demo test test-python test-most test-rest test-python-rest test-cpp test-security test-big test-upgrade test-asan test-tsan test-neon numpy-suite fuzz fuzz-frames docs soak-vm soak-faults soak-database soak-cluster soak-livestream loadtest wheel lint format figures clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ soak-faults: $(STAMP)  ## 2,000 kills, cut links, rollbacks, cut logs, full disk
 soak-database: $(STAMP)  ## outages of 5, 20 and 60 s of a real PostgreSQL under a cloud with a device, by seven faults, and stops meanwhile (about 15 minutes; needs root for a small disk)
 	@$(BIN)/python -m tests.sim.database_walk $(DATABASE_ARGS)
 	@$(BIN)/python -m tests.sim.database_walk --faults fail-over --seconds 20 --stops $(DATABASE_ARGS)
+
+soak-cluster: $(STAMP)  ## cut off, restart and lose the head of a Ray cluster of simulated machines, and cut off a node (about six minutes)
+	@$(BIN)/python -m tests.sim.head_walk $(CLUSTER_ARGS)
 
 soak-livestream: $(STAMP)  ## two hours of a livestream as fast as possible (about 25 minutes); fails if memory grows or a second is missing
 	@$(BIN)/python -m tests.sim.long_stream $(STREAM_ARGS)

@@ -106,6 +106,23 @@ async def test_drained_nodes_what_hinders_their_processes_and_versions_that_diff
     assert "versions of walle differ (0.1.0: gateway; 0.2.0: edge-0; unknown: edge-1)" in shown.output
 
 
+class UnknownProcesses:
+    async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
+        raise DeployError("Ray's head does not answer")
+
+
+@pytest.mark.asyncio
+async def test_the_rest_is_shown_where_nobody_can_say_what_runs(tmp_path: Path) -> None:
+    home = CloudHome(tmp_path / "cloud")
+    home.prepare()
+    tunnel = {"queued": 3, "lag_s": 1.5}
+    status = CloudStatus(home, UnknownProcesses(), LostReleases(), lambda: tunnel, lambda: 4)  # type: ignore[arg-type]
+    found = await status.read()
+    assert (found["nodes"], found["processes"]) == (None, None)
+    assert found["unknown"] == "Ray's head does not answer"
+    assert found["lag"]["uploads"] == 3
+
+
 def test_the_command_asks_for_an_address() -> None:
     answer = CliRunner(env={"WALLE_URL": ""}).invoke(app, ["cloud", "status"])
     assert "WALLE_URL" in str(answer.exception)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 
+from tests.sim.head_walk import RAY_SETTINGS
 from walle.cli import app
 from walle.deploy.cloud.dashboard import Pages
 from walle.deploy.cloud.routes import Caller, RouteTable
@@ -315,6 +316,71 @@ def test_all_objects_are_those_of_the_kustomization(folder: Path) -> None:
             inside, outside = one["spec"]["ingress"]
             assert inside == {"from": [{"podSelector": one["spec"]["podSelector"]}]}
             assert {port["port"] for port in outside["ports"]} == {"https", "tunnel"}
+
+
+def patched(thing: Any, patch: list[Any]) -> Any:
+    """Return a copy with a JSON Patch of additions (RFC 6902) applied."""
+    found = copy.deepcopy(thing)
+    for one in patch:
+        assert set(one) == {"op", "path", "value"}
+        assert one["op"] == "add"
+        *parents, name = one["path"].removeprefix("/").split("/")
+        place = found
+        for part in parents:
+            place = place[int(part)] if isinstance(place, list) else place[part]
+        assert name not in place
+        place[name] = one["value"]
+    return found
+
+
+def test_the_kustomization_with_a_redis_gives_the_ray_cluster_its_address_and_password() -> None:
+    folder = KUBERNETES / "redis"
+    kustomization = load(folder / "kustomization.yaml")
+    assert kustomization["resources"] == ["../nodes", "redis.yaml"]
+    (patch,) = kustomization["patches"]
+    target = patch["target"]
+    cluster = ray_cluster(NODES)
+    assert cluster["apiVersion"] == f"{target['group']}/{target['version']}"
+    assert (cluster["kind"], cluster["metadata"]["name"]) == (target["kind"], target["name"])
+    with_redis = patched(cluster, load(folder / patch["path"]))
+    check_ray_cluster(with_redis)
+    service, server = yaml.safe_load_all((folder / "redis.yaml").read_text())
+    for thing in (service, server):
+        kubernetes_validate.validate(thing, KUBERNETES_VERSION, strict=True)
+        assert thing["metadata"]["namespace"] == kustomization["namespace"]
+    options = with_redis["spec"]["gcsFaultToleranceOptions"]
+    assert options["redisAddress"] == f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    (container,) = server["spec"]["template"]["spec"]["containers"]
+    assert container["env"][0]["valueFrom"] == options["redisPassword"]["valueFrom"]
+    wrong = copy.deepcopy(with_redis)
+    wrong["spec"]["gcsFaultToleranceOptions"]["redisAdress"] = "redis:6379"
+    with pytest.raises(jsonschema.ValidationError):
+        check_ray_cluster(wrong)
+
+
+def test_every_machine_of_a_cluster_has_the_settings_of_ray_that_are_tried() -> None:
+    for template in (*templates(ray_cluster()), *templates(ray_cluster(NODES))):
+        ray_container = template["spec"]["containers"][0]
+        found = {one["name"]: one["value"] for one in ray_container["env"] if one["name"].startswith("RAY_")}
+        assert found == RAY_SETTINGS
+    config = load(PACKAGING / "ray" / "cluster.yaml")
+    for name in ("head_start_ray_commands", "worker_start_ray_commands"):
+        assert dict(re.findall(r"(RAY_[a-z_]+)=(\d+)", config[name][-1])) == RAY_SETTINGS
+    unit = (PACKAGING / "systemd" / "ray-node.service").read_text()
+    assert dict(re.findall(r"^Environment=(RAY_[a-z_]+)=(\d+)$", unit, re.MULTILINE)) == RAY_SETTINGS
+
+
+def test_the_unit_of_ray_starts_it_with_options_that_exist() -> None:
+    from ray.scripts.scripts import start
+
+    text = (PACKAGING / "systemd" / "ray-node.service").read_text()
+    commands = re.findall(r"/opt/walle/bin/ray start (.*)$", text, re.MULTILINE)
+    assert len(commands) == 2  # of the head, in a comment, and of the others
+    known = {option for one in start.params for option in one.opts}
+    for command in commands:
+        assert {word.partition("=")[0] for word in shlex.split(command)} <= known
+        assert "--block" in command
+    assert re.findall(r"^Restart=(.*)$", text, re.MULTILINE) == ["always"]
 
 
 def test_ray_up_takes_the_cluster_of_machines() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.fault_walk import NO_ANSWER
+from tests.sim.cloud_walk import NO_ANSWER
 from tests.sim.postgres_server import PostgresServer
 from tests.sim.processes import MARKER, wait_until_gone
 from tests.system.test_two_nodes import UNSHARE, why_no_namespace

@@ -6,8 +6,9 @@ import ipaddress
 import re
 from pathlib import Path
 
+from walle.actors.head import HeadAwayError
 from walle.actors.node import NodeLostError, ask, returns_errors
-from walle.actors.process import find
+from walle.actors.process import find_soon
 from walle.actors.processes import note_address
 from walle.actors.service import Place, ServiceActor
 from walle.cloud import CloudConfig
@@ -50,9 +51,9 @@ class EdgeActor(ServiceActor):
     async def _find_gateway(self) -> str:
         try:
             async with asyncio.timeout(_ASK_S):
-                gateway = await asyncio.to_thread(find, "gateway", self._place.namespace)
+                gateway = await find_soon("gateway", self._place.namespace)
                 address, node = await ask(gateway, "address")
-        except (NodeLostError, TimeoutError) as error:
+        except (NodeLostError, HeadAwayError, TimeoutError) as error:
             raise GatewayAwayError(f"the gateway is being started ({error})") from error
         url = str(address.inner_url)
         return re.sub(r"//.*:", f"//{_bracketed(node)}:", url) if _is_unspecified(self._config.host) else url

@@ -8,7 +8,7 @@ from pathlib import Path
 import ray
 
 from walle.actors.node import ask, returns_errors
-from walle.actors.process import KEEPER, actor_names, end, find
+from walle.actors.process import KEEPER, actor_names, end, find_soon
 from walle.actors.processes import ClusterProcesses
 from walle.actors.service import Place, ServiceActor
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress, GatewayNode
@@ -33,12 +33,12 @@ class GatewayActor(ServiceActor):
     async def _open(self) -> GatewayAddress:
         async def reach(number: int) -> Connection:
             key = PeerKey()
-            replica = find(f"inference-{number}", self._place.namespace)
+            replica = await find_soon(f"inference-{number}", self._place.namespace)
             return await connect(await ask(replica, "listen", key.certificate), key)
 
         is_successor = self.is_successor()
         config = await asyncio.to_thread(self._same_ports) if is_successor else self._config
-        releases = self._place.peer("releases")
+        releases = self._peer("releases")
         node = GatewayNode(config)
         self._set_node(node)
         if is_successor:  # devices must not be answered from an empty table
@@ -54,11 +54,11 @@ class GatewayActor(ServiceActor):
         names += [f"inference-{number}" for number in range(config.inference_processes)]
         address = await node.start(
             releases,
-            self._place.peer("monitor"),
+            self._peer("monitor"),
             inference,
-            self._place.peer("identities"),
+            self._peer("identities"),
             processes=ClusterProcesses(names, self._place.namespace, Path(self._place.sockets)),
-            keeper=self._place.peer(KEEPER) if has_keeper else None,
+            keeper=self._peer(KEEPER) if has_keeper else None,
         )
         self._address = address
         http = "gateway_port" if config.gateways else "http_port"
@@ -79,7 +79,7 @@ class GatewayActor(ServiceActor):
         from walle.actors.layout import spawn_again  # the layout has this class
 
         async def move() -> None:
-            await end(find(KEEPER, self._place.namespace))
+            await end(await find_soon(KEEPER, self._place.namespace))
             await spawn_again(self._config, self._place, KEEPER, avoid=avoid)
 
         self._moving = asyncio.create_task(move())

@@ -10,10 +10,11 @@ from typing import Any
 
 import ray
 
+from walle.actors.head import HeadAwayError, SharedQuestion, ask_head
 from walle.actors.layout import SERVICES, spawn_again
 from walle.actors.members import MemberKind
 from walle.actors.node import NodeLostError, ask
-from walle.actors.process import KEEPER, actor_names, end, find
+from walle.actors.process import KEEPER, actor_names, end, find, find_soon
 from walle.actors.processes import has_room, record_of
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
@@ -74,6 +75,7 @@ class NodeKeeper:
         self._supplying: dict[str, asyncio.Task[Exception | None]] = {}  # by node, or _GONE
         self._changing = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._reading = SharedQuestion(self._read)
         self._undo = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -103,7 +105,7 @@ class NodeKeeper:
             UnknownNodeError: as `find_node`.
             DrainRefusedError: no other node can do its work.
         """
-        nodes = await asyncio.to_thread(_nodes)
+        nodes = await ask_head(_nodes)
         found = find_node(nodes, node)
         if found.id == self._home_node:
             what = "has the cloud's folder, or the command that runs the cloud"
@@ -141,7 +143,7 @@ class NodeKeeper:
         Raises:
             UnknownNodeError: as `find_node`.
         """
-        nodes, processes = await asyncio.to_thread(self._read)
+        nodes, processes = await ask_head(self._read)
         meant = {find_node(nodes, node).id} if node else {one.id for one in nodes}
         chosen = tuple(one for one in processes if one.node in meant)
         await self._change(
@@ -151,7 +153,7 @@ class NodeKeeper:
 
     async def progress(self) -> dict[str, Any]:
         """Return what is left of the plan; see `walle.cloud.node_plan.progress`."""
-        _, processes = await asyncio.to_thread(self._read)
+        _, processes = await self._reading.ask()
         return progress(self._plan, self._rules, processes, self._doing, "; ".join(self._faults.values()))
 
     async def _change(self, change: Callable[[Plan], Plan]) -> None:
@@ -192,7 +194,7 @@ class NodeKeeper:
 
     async def _supply(self) -> None:
         """Begin what is urgent, each node by itself: one that cannot have its processes keeps no other waiting."""
-        nodes, processes = await asyncio.to_thread(self._read)
+        nodes, processes = await self._reading.ask()
         turns: dict[str, list[Start | Forget]] = {}
         for action in urgent(self._plan, nodes, self._rules, processes):
             turns.setdefault(action.node if isinstance(action, Start) else _GONE, []).append(action)
@@ -220,7 +222,7 @@ class NodeKeeper:
 
     async def _step(self) -> bool:
         """Do what the plan says is next; return whether there was anything."""
-        nodes, processes = await asyncio.to_thread(self._read)
+        nodes, processes = await ask_head(self._read)  # as it is after the step before
         actions = in_turn(self._plan, self._rules, processes)
         if all(one.id in self._plan.drained for one in nodes if self._may_serve(one)):
             actions = [one for one in actions if not isinstance(one, Move)]  # they would come back to where they are
@@ -255,7 +257,7 @@ class NodeKeeper:
             case Leave(name, over_s):
                 await self._leave(name, over_s)
             case Replace(kind, node, name, successor):
-                if await asyncio.to_thread(has_room, node, self._kinds[kind].options):
+                if await ask_head(has_room, node, self._kinds[kind].options):
                     await self._start_member(kind, node, successor)
                     await self._leave(name, _RESTART_OVER_S)
                 else:  # the one before it has what it would take
@@ -263,10 +265,10 @@ class NodeKeeper:
                     await self._leave(name, _RESTART_OVER_S)
                     await self._until_supplied(kind, node)
             case Move(name) if name == KEEPER:
-                await ask(find("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
+                await ask(await find_soon("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
                 await asyncio.Event().wait()  # this process is ended from there
             case Move(name):
-                await end(find(name, self._place.namespace))
+                await end(await find_soon(name, self._place.namespace))
                 actor = await spawn_again(self._config, self._place, name, avoid=self._plan.drained)
                 await self._until_ready(name, actor)
             case Restart(name):
@@ -280,7 +282,7 @@ class NodeKeeper:
                 async with asyncio.timeout(_READY_S):
                     await ask(actor, "start")
             except TimeoutError as error:
-                is_placed = bool((await asyncio.to_thread(record_of, actor)).get("Pid"))
+                is_placed = bool((await ask_head(record_of, actor)).get("Pid"))
                 why = "it does not become ready" if is_placed else f"Ray has no room there for {_taken(options)}"
                 raise MemberNotReadyError(
                     f"{name} has not started on node {node[:12]} in {_READY_S:.0f} s: {why}"
@@ -294,18 +296,18 @@ class NodeKeeper:
         async with asyncio.timeout(_READY_S):
             while True:
                 await asyncio.sleep(_LOOK_S / 10)
-                _, processes = await asyncio.to_thread(self._read)
+                _, processes = await ask_head(self._read)
                 present = [one.name for one in processes if (one.kind, one.node) == (kind, node)]
                 if len(present) < self._kinds[kind].count:
                     continue
                 with contextlib.suppress(NodeLostError):
                     for name in present:
-                        await ask(find(name, self._place.namespace), "ready")
+                        await ask(await find_soon(name, self._place.namespace), "ready")
                     return
 
     async def _leave(self, name: str, over_s: float) -> None:
         with contextlib.suppress(NodeLostError):
-            actor = find(name, self._place.namespace)
+            actor = await find_soon(name, self._place.namespace)
             try:
                 async with asyncio.timeout(over_s + _LEAVE_MORE_S):
                     await ask(actor, "drain", over_s)
@@ -315,10 +317,10 @@ class NodeKeeper:
 
     async def _kill(self, name: str) -> None:
         with contextlib.suppress(NodeLostError):
-            ray.kill(await asyncio.to_thread(find, name, self._place.namespace))
+            ray.kill(await find_soon(name, self._place.namespace))
 
     async def _restart(self, name: str) -> None:
-        actor = find(name, self._place.namespace)
+        actor = await find_soon(name, self._place.namespace)
         if name == KEEPER:  # its successor continues with the plan, in which it is done then
             ray.kill(actor, no_restart=False)
             await asyncio.Event().wait()
@@ -340,7 +342,7 @@ class NodeKeeper:
         for name in sorted(actor_names(self._place.namespace)):
             with contextlib.suppress(NodeLostError):
                 if not (record := record_of(find(name, self._place.namespace))):
-                    continue
+                    raise HeadAwayError(f"it does not say where {name} runs")  # not that nothing runs there
                 kind, node, pid = "", record["Address"]["NodeID"], int(record["Pid"])
                 if member := parse_member(name):
                     kind, start = member

@@ -8,7 +8,7 @@ class MonitorActor(ServiceActor):
     early = frozenset({"watch", "unwatch"})
 
     async def _open(self) -> None:
-        releases = self._place.peer("releases")
+        releases = self._peer("releases")
         owner = MonitorNode(self._config)
         self._undo.push_async_callback(owner.close)
         node = await owner.start(is_successor=self.is_successor())

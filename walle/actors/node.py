@@ -5,13 +5,14 @@ import contextlib
 import dataclasses
 import functools
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
 
 import walle
+from walle.actors.head import HeadAwayError, ask_head
 from walle.cloud import CloudConfig
 from walle.errors import DeployError
 
@@ -129,8 +130,8 @@ async def ask_again(
             if loop.time() - began_s >= (_DEAD_S if is_dead else WAIT_S):
                 raise _lost(method, args, error) from error
             if is_dead and find is not None:
-                with contextlib.suppress(NodeLostError):
-                    actor = await asyncio.to_thread(find)
+                with contextlib.suppress(NodeLostError, HeadAwayError):
+                    actor = await ask_head(find)
         else:
             return _opened(answer)
         await asyncio.sleep(_ASK_AGAIN_S)
@@ -207,7 +208,22 @@ class Remote:
             await self._find_again()
         return await ask_again(self._actor, "call", method, *args, find=self._find)
 
+    async def _touch(self) -> None:
+        try:
+            await ask(self._actor, "ray_node")
+        except NodeLostError:
+            await self._find_again()
+
     async def _find_again(self) -> None:
         if self._find is not None:
-            with contextlib.suppress(NodeLostError):  # it is being moved: the next call looks again
-                self._actor = await asyncio.to_thread(self._find)
+            with contextlib.suppress(NodeLostError, HeadAwayError):  # it is being moved: the next call looks again
+                self._actor = await ask_head(self._find)
+
+
+async def touch(peers: Iterable[Remote]) -> None:
+    """Call each of some peers without effect.
+
+    Ray makes the way to another process at the first call, and needs its head for that. So a call that comes first
+    while the head is away would wait for the head, and calls after it do not.
+    """
+    await asyncio.gather(*(peer._touch() for peer in peers), return_exceptions=True)

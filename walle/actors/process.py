@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from walle.actors.head import HeadAwayError, ask_head
 from walle.actors.node import NodeLostError, ask
 
 _LOG = logging.getLogger(__name__)
@@ -31,6 +32,11 @@ def find(name: str, namespace: str) -> Any:
         return ray.get_actor(name, namespace=namespace)
     except ValueError as error:
         raise NodeLostError(name, str(error)) from error
+
+
+async def find_soon(name: str, namespace: str) -> Any:
+    """Return what `find` returns. Raises NodeLostError; HeadAwayError as `ask_head`."""
+    return await ask_head(find, name, namespace)
 
 
 def actor_names(namespace: str) -> set[str]:
@@ -66,11 +72,11 @@ async def end_with_cloud(namespace: str) -> None:
     while alone_s < _ALONE_S:
         await asyncio.sleep(_LOOK_S)
         try:
-            await asyncio.to_thread(find, KEEPER, namespace)
+            await find_soon(KEEPER, namespace)
         except NodeLostError:
             alone_s += _LOOK_S if seen else 0.0
-        except Exception:  # noqa: BLE001 - Ray's head does not answer now
-            _LOG.debug("whether the cloud still runs cannot be asked", exc_info=True)
+        except HeadAwayError as error:
+            _LOG.debug("whether the cloud still runs is unknown: %s", error)
         else:
             seen, alone_s = True, 0.0
     _LOG.error("the cloud of this process has gone; it ends")

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from walle.actors.head import SharedQuestion
 from walle.actors.node import NodeLostError, ask
 from walle.actors.process import actor_names, find
 from walle.cloud.status import NodeState, ProcessState
@@ -43,23 +44,15 @@ class ClusterProcesses:
         self._names = names
         self._namespace = namespace
         self._sockets = sockets
+        self._reading = SharedQuestion(self._read)
 
     async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
-        nodes, processes = await asyncio.to_thread(self._read)
-        return nodes, list(await asyncio.gather(*(self._with_version(one) for one in processes)))
+        """Return both. Raises HeadAwayError."""
+        nodes, processes = await self._reading.ask()
+        return nodes, list(await asyncio.gather(*(_with_version(*one) for one in processes)))
 
-    async def _with_version(self, process: ProcessState) -> ProcessState:
-        """Return a process with its version of walle, if it runs and answers."""
-        if process.state != _STATES["ALIVE"]:
-            return process
-        try:
-            async with asyncio.timeout(_ASK_S):
-                actor = await asyncio.to_thread(find, process.name, self._namespace)
-                return dataclasses.replace(process, version=await ask(actor, "version"))
-        except (NodeLostError, TimeoutError, AttributeError):  # the last: of a version without this method
-            return process
-
-    def _read(self) -> tuple[list[NodeState], list[ProcessState]]:
+    def _read(self) -> tuple[list[NodeState], list[tuple[ProcessState, Any]]]:
+        """Return the nodes, and the processes with their actors, None for one that is gone."""
         nodes = [
             NodeState(
                 id=one["NodeID"],
@@ -74,17 +67,17 @@ class ClusterProcesses:
         others = sorted(actor_names(self._namespace) - set(self._names))
         return nodes, [self._process(name, ends) for name in (*self._names, *others)]
 
-    def _process(self, name: str, ends: dict[int, str]) -> ProcessState:
+    def _process(self, name: str, ends: dict[int, str]) -> tuple[ProcessState, Any]:
         try:
             actor = find(name, self._namespace)
         except NodeLostError as error:
-            return ProcessState(name=name, state="gone", last_end=error.why[:_DETAIL_CHARS])
+            return ProcessState(name=name, state="gone", last_end=error.why[:_DETAIL_CHARS]), None
         record = record_of(actor)
         if not record:
-            return ProcessState(name=name)
+            return ProcessState(name=name), actor
         is_running = record["State"] == "ALIVE"
         pid = int(record["Pid"]) if is_running else 0
-        return ProcessState(
+        state = ProcessState(
             name=name,
             state=_STATES.get(record["State"], "starting"),
             node=record["Address"]["NodeID"] if is_running else "",
@@ -94,6 +87,7 @@ class ClusterProcesses:
             address=self._noted(f"{name}.address") if is_running else "",
             last_end=next((ends[one] for one in reversed(self._pids(name)) if one != pid and one in ends), ""),
         )
+        return state, actor
 
     def _noted(self, name: str) -> str:
         try:
@@ -106,6 +100,17 @@ class ClusterProcesses:
             return [int(line) for line in (self._sockets / f"{name}.pids").read_text().split()]
         except (OSError, ValueError):  # of another node
             return []
+
+
+async def _with_version(process: ProcessState, actor: Any) -> ProcessState:
+    """Return a process with its version of walle, if it runs and answers."""
+    if actor is None or process.state != _STATES["ALIVE"]:
+        return process
+    try:
+        async with asyncio.timeout(_ASK_S):
+            return dataclasses.replace(process, version=await ask(actor, "version"))
+    except (NodeLostError, TimeoutError, AttributeError):  # the last: of a version without this method
+        return process
 
 
 # Ray has no public call for these without its dashboard. What changes there is shown as unknown here.

@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from walle.actors.node import WAIT_S, NodeActor, NodeLostError, Remote, returns_errors
+from walle.actors.node import WAIT_S, NodeActor, NodeLostError, Remote, returns_errors, touch
 from walle.actors.process import end_with_cloud, find
 from walle.actors.processes import note_process
 from walle.clock import SystemClock
@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _MAX_RETRY_S = 5.0
+_TOUCH_S = 10.0  # between two calls to peers that have moved, perhaps, and were not called since
 _PARENT_CHARS = 20  # a socket's path has at most 107
 
 
@@ -91,9 +92,12 @@ class ServiceActor(NodeActor):
         self._has_node = asyncio.Event()
         self._is_open = asyncio.Event()
         self._opening: asyncio.Task[Any] | None = None
+        self._peers: list[Remote] = []
         if ray.is_initialized():
             note_process(Path(place.sockets), ray.get_runtime_context().get_actor_name() or "")
-            self._watching = asyncio.get_running_loop().create_task(end_with_cloud(place.namespace))
+            loop = asyncio.get_running_loop()
+            self._watching = loop.create_task(end_with_cloud(place.namespace))
+            self._touching = loop.create_task(self._touch_peers())
         if self.is_successor():
             self._opening = asyncio.get_running_loop().create_task(self._open_again())
 
@@ -116,6 +120,18 @@ class ServiceActor(NodeActor):
     async def _open(self) -> Any:
         """Make and start the node; call `_set_node` before anything that asks for it. What it holds is in `_undo`."""
         raise NotImplementedError
+
+    def _peer(self, name: str) -> Remote:
+        """Return the node of the actor with this name, which is called now and then. Raises NodeLostError."""
+        peer = self._place.peer(name)
+        self._peers.append(peer)
+        return peer
+
+    async def _touch_peers(self) -> None:
+        while True:
+            await self._is_open.wait()
+            await touch(self._peers)
+            await asyncio.sleep(_TOUCH_S)
 
     def _set_node(self, node: Any) -> None:
         self._node = node
@@ -141,6 +157,7 @@ class ServiceActor(NodeActor):
                     await asyncio.to_thread(self._place.lost_file.touch)
                 _LOG.exception("%s cannot continue yet; trying again in %.1f s", type(self).__name__, retry_s)
                 self._has_node.clear()
+                self._peers.clear()
                 with contextlib.suppress(Exception):
                     await self._undo.aclose()
                 await asyncio.sleep(retry_s)

@@ -40,8 +40,8 @@ class TunnelActor(ServiceActor):
         public_port = labels.get(PORT_LABEL, "")
         node = TunnelNode(
             self._config,
-            self._place.peer("gateway"),
-            self._place.peer("identities"),
+            self._peer("gateway"),
+            self._peer("identities"),
             name=name,
             node=node_id,
             bind=bind,

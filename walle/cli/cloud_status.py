@@ -39,9 +39,10 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
             "address": one.get("address", ""),
             "the last ended": one["last_end"],
         }
-        for one in found["processes"]
+        for one in found["processes"] or []
     ]
-    emit_rows(rows, as_json=False)
+    reason = found.get("unknown")  # why neither nodes nor processes are
+    emit_rows([{"nodes and processes": f"unknown: {reason}"}] if reason else rows, as_json=False)
     if len(found.get("versions", [])) > 1:
         emit(found, as_json=False, text=_mixed(found["processes"]))
     plan = found.get("plan") or {"drained": {}, "remaining": 0, "doing": "", "fault": ""}  # an older cloud has none
@@ -54,9 +55,10 @@ def status(url: UrlOption = "", token: TokenOption = "", as_json: JsonFlag = Fal
             "resources": ", ".join(f"{name}={amount:g}" for name, amount in sorted(one["resources"].items())),
             "labels": ", ".join(f"{name}={value}" for name, value in sorted(one["labels"].items())),
         }
-        for one in found["nodes"]
+        for one in found["nodes"] or []
     ]
-    emit_rows(nodes, as_json=False)
+    if not reason:
+        emit_rows(nodes, as_json=False)
     if plan["remaining"] or plan["fault"]:
         emit_rows([{"to do": plan["remaining"], "doing": plan["doing"], "hindered by": plan["fault"]}], as_json=False)
     servers = [

@@ -56,7 +56,8 @@ class ProcessState:
 class Processes(Protocol):
     """Source of the nodes and processes of a cloud."""
 
-    async def read(self) -> tuple[list[NodeState], list[ProcessState]]: ...
+    async def read(self) -> tuple[list[NodeState], list[ProcessState]]:
+        """Return both. Raises WalleError where nobody can say."""
 
 
 class OneProcess:
@@ -101,19 +102,25 @@ class CloudStatus:
 
     async def read(self) -> dict[str, Any]:
         """Return the state as JSON; what cannot be read now is None."""
-        (nodes, processes), leases, lag, plan = await asyncio.gather(
-            self._processes.read(), self._leases(), self._lag(), self._plan()
-        )
-        shown = [{**dataclasses.asdict(one), "up_s": round(one.up_s, 1)} for one in processes]
+        machines, leases, lag, plan = await asyncio.gather(self._machines(), self._leases(), self._lag(), self._plan())
         return {
-            "nodes": [dataclasses.asdict(one) for one in nodes],
-            "processes": shown,
-            "versions": sorted({one.version for one in processes if one.version}),
+            **machines,
             "tunnel_servers": self._tunnel_servers(),
             "plan": plan,
             "database": None if self._database is None else dict(self._database.health()),
             "leases": leases,
             "lag": lag,
+        }
+
+    async def _machines(self) -> dict[str, Any]:
+        try:
+            nodes, processes = await self._processes.read()
+        except WalleError as error:
+            return {"nodes": None, "processes": None, "versions": [], "unknown": str(error)}
+        return {
+            "nodes": [dataclasses.asdict(one) for one in nodes],
+            "processes": [{**dataclasses.asdict(one), "up_s": round(one.up_s, 1)} for one in processes],
+            "versions": sorted({one.version for one in processes if one.version}),
         }
 
     async def _leases(self) -> list[dict[str, Any]] | None:
@@ -158,7 +165,8 @@ def status_router(status: Callable[[], CloudStatus | None], access: Identifier) 
         that have not run, `generations` of the release table that this gateway does not serve yet, and `uploads` that
         are not stored, with the age in seconds of the oldest. `plan`: drained nodes and what they still have, processes
         that are still to be started again, and the `fault` that hinders it. `database` is whether the one with the
-        cloud's state answers. A part that does not answer now is null, as is the plan of a cloud without a keeper of
+        cloud's state answers. A part that does not answer now is null (where nodes and
+        processes are, `unknown` says why), as is the plan of a cloud without a keeper of
         nodes, and the database of one whose state is in files.
         """
         check_role(identify(access, authorization), ANY_SCENARIO, Role.READER)
