@@ -22,6 +22,7 @@ CONNECT_S = 4.0  # to one host
 TRY_S = 5.0  # for an attempt at a server that has been away for long
 TRY_AGAIN_S = 1.0  # from a failure to the next such attempt
 _LOGGED_S = 0.5
+_FULL_S = 60.0
 OLDEST = 130000  # server_version_num
 ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 READ_ONLY = "25006"
@@ -332,6 +333,7 @@ class Outage:
         self.since_s: float | None = None  # monotonic time of the first failure, None while it answers
         self._next_s = 0.0  # monotonic time from which on it is to be tried again
         self._is_logged = False
+        self._full_s: float | None = None  # monotonic time of the latest write that its disk had no space for
         self._lock = threading.Lock()
 
     def failed(self, what: str) -> None:
@@ -354,6 +356,15 @@ class Outage:
             was_logged, self._is_logged = self._is_logged, False
         if since_s is not None and was_logged:
             _LOG.warning("database %s: answers again after %.1f s", self.place, time.monotonic() - since_s)
+
+    def full(self) -> None:
+        """Take note of a write that the server's disk had no space for; others may have fitted."""
+        self._full_s = time.monotonic()
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether its disk had no space for a write of the last minute."""
+        return self._full_s is not None and time.monotonic() - self._full_s < _FULL_S
 
     @property
     def is_on(self) -> bool:

@@ -61,10 +61,17 @@ class DatabaseWatch:
         silent_s = self._clock.monotonic() - self._answered_s
         return silent_s if self._error or silent_s > _LOOK_S + _LATE_S else 0.0
 
+    def _is_full(self) -> bool:
+        from walle.postgres import outage_of, without_password
+
+        return outage_of(without_password(self._home.database_url)).is_full
+
     def health(self) -> Mapping[str, Any]:
-        """Return whether the database answers; `away_s` is for how long it has not."""
+        """Return whether the database answers and has room; `away_s` is for how long it has not answered."""
         away_s = self._away_s()
         error = self._error or ("does not answer" if away_s else "")
+        if not error and self._is_full():
+            error = "its disk is full"
         return {"ok": not error, "error": error, "away_s": round(away_s, 1), "took_ms": round(self._took_s * 1e3, 1)}
 
     def metrics(self) -> list[Metric]:

@@ -247,6 +247,8 @@ class PostgresDatabase:
                 failure = self._failure(error)
                 if is_away(error) and not self._is_ending:
                     outage.failed(failure.why)
+                if failure.is_full:
+                    outage.full()
                 if not failure.may_pass or failure.is_full or self._clock.monotonic() >= until_s or self._is_ending:
                     raise failure from error
                 if backoff.failures == 0 and not is_away(error):
