@@ -222,3 +222,17 @@ def test_large_files_are_moved_by_parts(left: LeftFolder, home: CloudHome, monke
     for path in (home.identities_db, home.exclusive_db):
         home.move_left_file(path)
     left.check(home)
+
+
+def test_a_file_beside_a_database_that_has_identities_of_its_own_is_refused(tmp_path: Path, left: LeftFolder) -> None:
+    own = tmp_path / "own"
+    choose_database(own, left.dsn)
+    with contextlib.closing(CloudHome(own)) as home:
+        home.exclusive.put("z", 1, TASK, "one", b"x", by="anna")
+        home.identities().certify("z", b"key", home.identities().make_token(life_s=60.0), expires_s=4e9)
+        for path in (left.folder / "identities.db", left.folder / "exclusive.db"):
+            with pytest.raises(ConfigError, match=r"is of another cloud, .*; move the file out of the folder"):
+                home.move_left_file(path)
+            assert path.exists()
+        assert [record.device_id for record in home.identities().records()] == ["z"]
+        assert home.database.read("SELECT * FROM walle.moved_files") == []

@@ -21,7 +21,8 @@ from walle.deploy.cloud.sync_database import SyncDatabase
 from walle.durable_file import sync_folder
 from walle.errors import ConfigError
 
-LEFT_FILES = ("identities.db", "exclusive.db")
+_FILLED = {"identities.db": "identities", "exclusive.db": "exclusive_serials"}  # a table of each that has rows
+LEFT_FILES = tuple(_FILLED)
 _WITHDRAWN = "moved_"  # begins the names of tables
 _LOCK = 0x57414C46  # of an advisory lock
 _WAIT_S = 600  # for another process that moves files
@@ -34,8 +35,8 @@ def move_left_file(path: Path, database: SyncDatabase) -> Mapping[str, int]:
     Several processes may do so at once. A file that was moved before, and came back with a backup, is set aside.
 
     Raises:
-        ConfigError: the file cannot be read.
-        DatabaseError: the database cannot be used, or has other rows; nothing was moved.
+        ConfigError: the file cannot be read, or the database has other rows; nothing was moved.
+        DatabaseError: the database cannot be used; nothing was moved.
     """
     try:
         if not _withdraw(path):
@@ -50,6 +51,10 @@ def move_left_file(path: Path, database: SyncDatabase) -> Mapping[str, int]:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK, timeout=_WAIT_S)
         if not await note_moved(connection, path.name):
             return None
+        table = _FILLED[path.name]
+        if await connection.fetchval(f"SELECT EXISTS (SELECT FROM walle.{table})"):  # noqa: S608 - our own names
+            what = "is of another cloud, or older than what the database has of this one"
+            raise ConfigError(f"{path} {what}, which never had this file; move the file out of the folder")
         return {rows.table: await copy_rows(connection, rows) for rows in rows_of(path, prefix=_WITHDRAWN)}
 
     try:
