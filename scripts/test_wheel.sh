@@ -5,7 +5,7 @@
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
-most_bytes=4000000
+most_bytes=5000000  # 4.66 MB on 2026-11-28, of which 3.17 are the core with the kernels of all instruction sets
 room=$(mktemp -d)
 trap 'rm -rf "$room"' EXIT
 log=$root/build/wheel.log
@@ -56,7 +56,7 @@ import walle
 
 home = Path(sys.prefix).resolve()
 assert home in Path(walle.__file__).resolve().parents, f"{walle.__file__} lies outside of {home}"
-for name in ("onnx", "numpy", "ray"):
+for name in ("onnx", "numpy", "ray", "fastapi", "uvicorn", "dulwich", "prometheus_client"):
     assert importlib.util.find_spec(name) is None, f"{name} is in the environment"
 session = walle.Session("relu.walle")
 result = session.run({"x": [[-1.0, 2.0, -3.0], [4.0, -5.0, 6.0]]})["y"]
