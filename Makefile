@@ -112,7 +112,7 @@ soak-vm: $(STAMP)  ## ten minutes of hostile tasks in one process, ten in a VM h
 soak-faults: $(STAMP)  ## 2,000 kills, cut links, rollbacks, cut logs, full disks and flipped bits at random (about six minutes)
 	@$(BIN)/python -m tests.sim.faults $(FAULT_ARGS)
 
-soak-cluster: $(STAMP)  ## cut off, restart and lose the head of a Ray cluster of simulated machines, and cut off a node (about six minutes)
+soak-cluster: $(STAMP)  ## cut off, restart and lose the head of a Ray cluster of simulated machines, and cut off a node (some minutes)
 	@$(BIN)/python -m tests.sim.head_walk $(CLUSTER_ARGS)
 
 soak-livestream: $(STAMP)  ## two hours of a livestream as fast as possible (about 25 minutes); fails if memory grows or a second is missing
