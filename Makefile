@@ -119,7 +119,7 @@ soak-database: $(STAMP)  ## outages of 5, 20 and 60 s of a real PostgreSQL under
 	@$(BIN)/python -m tests.sim.database_walk $(DATABASE_ARGS)
 	@$(BIN)/python -m tests.sim.database_walk --faults fail-over --seconds 20 --stops $(DATABASE_ARGS)
 
-soak-cluster: $(STAMP)  ## cut off, restart and lose the head of a Ray cluster of simulated machines, and cut off a node (about six minutes)
+soak-cluster: $(STAMP)  ## cut off, restart and lose the head of a Ray cluster of simulated machines, and cut off a node (some minutes)
 	@$(BIN)/python -m tests.sim.head_walk $(CLUSTER_ARGS)
 
 soak-livestream: $(STAMP)  ## two hours of a livestream as fast as possible (about 25 minutes); fails if memory grows or a second is missing

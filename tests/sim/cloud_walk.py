@@ -92,8 +92,13 @@ class CloudWalk:
     async def release(self, version: str, hold_s: float = 0.0) -> str:
         """Begin the release of a new version, each of whose steps lasts `hold_s` seconds at least; return its id."""
         await push(self.address.url, self.token, self.folder / "work", version, {"note.txt": version}, ca=self.ca)
-        body: dict[str, Any] = {"scenario": "shop", "task": "count", "version": version, "beta": ["d0"]}
-        body["steps"] = _STEPS
+        body: dict[str, Any] = {
+            "scenario": "shop",
+            "task": "count",
+            "version": version,
+            "beta": ["d0"],
+            "steps": _STEPS,
+        }
         body["gate"] = {**GATE, "hold_s": hold_s}
         created = await self.call("POST", "/v1/releases", json=body)
         await self.call("POST", f"/v1/releases/{created['id']}/start")

@@ -165,8 +165,9 @@ async def main(folder: Path, database: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    signal.alarm(280)
+    signal.alarm(580)
     loopback_up()
     os.environ["XDG_CACHE_HOME"] = f"{sys.argv[1]}/node"
     os.environ["RAY_health_check_period_ms"] = "1000"  # noqa: SIM112 -- a lost node is noticed after 5 s, not 15
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- else Ray's workers get hardly any time on a busy machine
     sys.stdout.write(json.dumps(asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))) + "\n")

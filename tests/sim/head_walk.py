@@ -210,7 +210,8 @@ class HeadWalk(CloudWalk):
 
             async def once() -> None:
                 asked_s = time.monotonic()
-                status["answered"] += await self.ask("/v1/cloud") is not None
+                answer = await self.ask("/v1/cloud")
+                status["answered"] += answer is not None
                 status["longest_s"] = max(status["longest_s"], round(time.monotonic() - asked_s, 1))
 
             async with asyncio.TaskGroup() as asking:

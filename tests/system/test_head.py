@@ -46,6 +46,7 @@ def test_a_cloud_goes_on_while_the_head_is_cut_off_for_30_s_and_restarted_from_r
     assert (cut["restarted_nodes"], restarted["restarted_nodes"]) == (0, 0)
     assert cut["stored_meanwhile"] > 0
     assert cut["steps_meanwhile"] > 0
+    assert cut["status"]["answered"] == cut["status"]["asked"]
     assert set(restarted["kept"]) == set(cut["kept"]) - {"releases"}  # which was killed, and started again
     for seen in (cut, restarted):
         answers = seen["check_ins"]

@@ -15,7 +15,7 @@ from tests.system.test_two_nodes import UNSHARE, why_no_namespace
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(320)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(640)]
 
 
 def test_a_cloud_whose_node_with_all_services_is_killed_goes_on_with_its_release_and_uploads(
@@ -32,7 +32,7 @@ def test_a_cloud_whose_node_with_all_services_is_killed_goes_on_with_its_release
         env={**os.environ, MARKER: marker, "RAY_USAGE_STATS_ENABLED": "0"},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 0
