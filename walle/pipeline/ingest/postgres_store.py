@@ -102,8 +102,10 @@ class PostgresUploadStore(UploadStore):
             async with self._connection() as connection:
                 await self._check_encoding(connection)
                 found = await make_schema(cast("asyncpg.Connection[asyncpg.Record]", connection))
-        except BaseException:
+        except BaseException as error:
             await self.close()
+            if isinstance(error, ValueError):  # of the URL
+                raise self._failure(error) from error
             raise
         if found != FORMAT:
             await self.close()
@@ -431,7 +433,7 @@ class PostgresUploadStore(UploadStore):
         try:
             async with lent(self._pool, limit_s) as connection:
                 yield connection
-        except (*_ERRORS, ValueError) as error:
+        except _ERRORS as error:  # not ValueError, which is of a Hello that no device sends
             if is_away(error):
                 self._outage.failed(explained(error, self._dsn))
             raise self._failure(error) from error
