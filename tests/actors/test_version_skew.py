@@ -35,7 +35,7 @@ def test_the_record_is_of_this_minor_version_or_the_one_before() -> None:
 
 @pytest.mark.parametrize("name", RECORD["types"])
 def test_what_the_version_before_sends_can_be_read_and_it_can_read_what_is_sent(name: str) -> None:
-    # Until the recorded version is released, a type that moves or goes is no fault: the record is written again.
+    # Until the recorded version is released, a type may move or go: the record is written again.
     assert name in TYPES, "the version before still sends it: remove it one minor version later"
     kind: Any = TYPES[name]
     before, now = RECORD["types"][name], names_of(kind)

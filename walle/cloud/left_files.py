@@ -26,6 +26,7 @@ LEFT_FILES = tuple(_FILLED)
 _WITHDRAWN = "moved_"  # begins the names of tables
 _LOCK = 0x57414C46  # of an advisory lock
 _WAIT_S = 600  # for another process that moves files
+_COPY_S = 3600.0  # for the one transaction, and for its wait for another process
 _LOG = logging.getLogger(__name__)
 
 
@@ -58,7 +59,7 @@ def move_left_file(path: Path, database: SyncDatabase) -> Mapping[str, int]:
         return {rows.table: await copy_rows(connection, rows) for rows in rows_of(path, prefix=_WITHDRAWN)}
 
     try:
-        counts = database.write(copy)
+        counts = database.write(copy, limit_s=_COPY_S)
     except sqlite3.Error as error:
         raise ConfigError(f"{path} cannot be read: {error}; nothing was moved") from error
     if counts is None and not path.exists():  # another process has just moved it
