@@ -299,7 +299,7 @@ def test_an_export_ends_at_the_newest_upload_of_its_start(
 def test_wrong_uses_are_named(cloud: ServedFeatures, tmp_path: Path) -> None:
     assert run("tail", env={"WALLE_URL": ""})[0] == 2
     assert run("tail", "--url", "ftp://x")[0] == 2
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="the file does not exist"):
         run("tail", "--uploads", tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()
     with pytest.raises(ConfigError, match="cannot be read; write how long ago"):
