@@ -12,7 +12,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 
 from tests.sim.otlp_receiver import Spans, otlp_receiver
 from tests.sim.shop_cloud import User, shop_cloud, until
-from walle.clock import SystemClock
+from walle.clock import ManualClock, SystemClock
 from walle.cloud.span_queue import MAX_SPANS, SpanQueue
 from walle.cloud.tracing import FROM_ENVIRONMENT, Tracer, exporter
 from walle.errors import ConfigError
@@ -178,7 +178,7 @@ def test_a_device_cannot_name_the_trace_of_another() -> None:
 
 def test_one_device_cannot_crowd_out_others() -> None:
     with otlp_receiver() as spans:
-        tracer = Tracer(1.0, exporter(spans.url), SystemClock())
+        tracer = Tracer(1.0, exporter(spans.url), ManualClock())  # all within a minute
         tracer.stored([_upload("flood", number) for number in range(1000)], 1.0)
         tracer.stored([_upload("honest", 7)], 1.0)
         tracer.close()
