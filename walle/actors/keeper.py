@@ -56,6 +56,10 @@ class MemberNotReadyError(ConfigError):
     """A process of a node that has not started in time. It is tried again while the cloud runs."""
 
 
+class OrderLostError(WalleError):
+    """An order to end this process that had no effect. It is given again."""
+
+
 class NodeKeeper:
     """Looks at the nodes of Ray each second between `start` and `close`, and does what `node_plan` says is next.
 
@@ -227,6 +231,7 @@ class NodeKeeper:
         if all(one.id in self._plan.drained for one in nodes if self._may_serve(one)):
             actions = [one for one in actions if not isinstance(one, Move)]  # they would come back to where they are
         if not actions:
+            self._faults.pop(_PLAN, None)
             done = self._plan.restarting
             if done and not self._plan.left(processes):
                 await self._change(
@@ -266,7 +271,7 @@ class NodeKeeper:
                     await self._until_supplied(kind, node)
             case Move(name) if name == KEEPER:
                 await ask(await find_soon("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
-                await asyncio.Event().wait()  # this process is ended from there
+                await self._until_ended()  # from there
             case Move(name):
                 await end(await find_soon(name, self._place.namespace))
                 actor = await spawn_again(self._config, self._place, name, avoid=self._plan.drained)
@@ -323,9 +328,18 @@ class NodeKeeper:
         actor = await find_soon(name, self._place.namespace)
         if name == KEEPER:  # its successor continues with the plan, in which it is done then
             ray.kill(actor, no_restart=False)
-            await asyncio.Event().wait()
+            await self._until_ended()
         await end(actor, is_again=True)
         await self._until_ready(name, actor)
+
+    async def _until_ended(self) -> None:
+        """Wait for the end of this process.
+
+        Raises:
+            OrderLostError: it has not come in time, such as where Ray's head was lost with the order.
+        """
+        await asyncio.sleep(_READY_S)
+        raise OrderLostError(f"the keeper of nodes was to be ended and still runs after {_READY_S:.0f} s")
 
     async def _until_ready(self, name: str, actor: Any) -> Any:
         """Wait until a process continues."""
