@@ -202,3 +202,25 @@ async def test_a_keeper_that_was_to_be_ended_and_still_runs_goes_on(
     with pytest.raises(OrderLostError):
         await asyncio.wait_for(keeper._do(Restart(KEEPER)), 30.0)
     assert orders == [(KEEPER, False)]
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_does_not_continue_in_time_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(actor: object, method: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(keeper_module, "_READY_S", 0.01)
+    monkeypatch.setattr(keeper_module, "ask", never)
+    monkeypatch.setattr(NodeKeeper, "_read", lambda _: (_NODES, []))
+    keeper = NodeKeeper(
+        CloudConfig(folder=tmp_path),
+        Place("ns", str(tmp_path)),
+        member_kinds(CloudConfig(folder=tmp_path, gateways=1)),
+        "",
+    )
+    with pytest.raises(MemberNotReadyError, match="monitor does not continue after its restart"):
+        await keeper._until_ready("monitor", "monitor")
+    with pytest.raises(MemberNotReadyError, match=f"node {'a' * 12} has not its processes 'edge' again"):
+        await keeper._until_supplied("edge", _NODES[0].id)

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -53,7 +53,7 @@ _GONE = "gone"  # processes of nodes that are gone
 
 
 class MemberNotReadyError(ConfigError):
-    """A process of a node that has not started in time. It is tried again while the cloud runs."""
+    """A process that has not started in time. It is tried again while the cloud runs."""
 
 
 class OrderLostError(WalleError):
@@ -297,8 +297,12 @@ class NodeKeeper:
             raise
 
     async def _until_supplied(self, kind: str, node: str) -> None:
-        """Wait until a node has its processes of a kind again, which `_supply` starts."""
-        async with asyncio.timeout(_READY_S):
+        """Wait until a node has its processes of a kind again, which `_supply` starts.
+
+        Raises:
+            MemberNotReadyError: it does not have them in time.
+        """
+        async with _in_time(f"node {node[:12]} has not its processes {kind!r} again"):
             while True:
                 await asyncio.sleep(_LOOK_S / 10)
                 _, processes = await ask_head(self._read)
@@ -342,9 +346,13 @@ class NodeKeeper:
         raise OrderLostError(f"the keeper of nodes was to be ended and still runs after {_READY_S:.0f} s")
 
     async def _until_ready(self, name: str, actor: Any) -> Any:
-        """Wait until a process continues."""
+        """Wait until a process continues.
+
+        Raises:
+            MemberNotReadyError: it does not in time.
+        """
         method = "ready" if name in SERVICES else "start"
-        async with asyncio.timeout(_READY_S):
+        async with _in_time(f"{name} does not continue after its restart"):
             while True:
                 with contextlib.suppress(NodeLostError):
                     return await ask(actor, method)
@@ -363,6 +371,16 @@ class NodeKeeper:
                     node = by_start.get(start, start)  # also of one that Ray cannot start again: its node has gone
                 found.append(Process(name, node, pid, kind))
         return nodes, found
+
+
+@contextlib.asynccontextmanager
+async def _in_time(failure: str) -> AsyncIterator[None]:
+    """Give the block _READY_S. Raises MemberNotReadyError, which says the failure, when they are over."""
+    try:
+        async with asyncio.timeout(_READY_S):
+            yield
+    except TimeoutError as error:
+        raise MemberNotReadyError(f"{failure} in {_READY_S:.0f} s; see the logs of Ray on its node") from error
 
 
 def _taken(options: Mapping[str, Any]) -> str:
