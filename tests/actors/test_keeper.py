@@ -9,11 +9,13 @@ import ray
 
 from tests.sim.shop_cloud import until
 from walle.actors import keeper as keeper_module
-from walle.actors.keeper import MemberNotReadyError, NodeKeeper
+from walle.actors.head import HeadAwayError
+from walle.actors.keeper import MemberNotReadyError, NodeKeeper, OrderLostError
 from walle.actors.members import MemberKind, member_kinds
+from walle.actors.process import KEEPER
 from walle.actors.service import Place
 from walle.cloud import CloudConfig
-from walle.cloud.node_plan import DrainRefusedError, Node, Plan, Process
+from walle.cloud.node_plan import DrainRefusedError, Node, Plan, Process, Restart
 
 _NODES = [Node(letter * 56, f"host-{letter}") for letter in "abc"]
 
@@ -154,3 +156,71 @@ async def test_a_process_that_does_not_start_in_time_is_ended_and_the_reason_is_
     with pytest.raises(MemberNotReadyError, match=why):
         await keeper._start_member("edge", _NODES[0].id, "edge-0")
     assert killed == ["edge-0"]
+
+
+@pytest.mark.asyncio
+async def test_a_fault_is_over_once_the_head_answers_and_the_plan_has_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_away = False
+
+    def read(_: NodeKeeper) -> tuple[list[Node], list[Process]]:
+        if is_away:
+            raise HeadAwayError("no answer within 5 s")
+        return _NODES, []
+
+    monkeypatch.setattr(NodeKeeper, "_read", read)
+    monkeypatch.setattr(keeper_module, "_LOOK_S", 0.01)
+    keeper = NodeKeeper(CloudConfig(folder=tmp_path), Place("ns", str(tmp_path)), (), "")
+    try:
+        await keeper.start()
+        is_away = True
+
+        async def are_noted() -> bool:
+            return all(what in caplog.text for what in ("the plan cannot go on", "the nodes cannot be read"))
+
+        await until(are_noted)
+        is_away = False
+
+        async def is_over() -> bool:
+            return not (await keeper.progress())["fault"]
+
+        await until(is_over)
+    finally:
+        await keeper.close()
+
+
+@pytest.mark.asyncio
+async def test_a_keeper_that_was_to_be_ended_and_still_runs_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders: list[tuple[str, bool]] = []
+    monkeypatch.setattr(keeper_module, "_READY_S", 0.01)
+    monkeypatch.setattr("walle.actors.process.find", lambda name, _: name)
+    monkeypatch.setattr(ray, "kill", lambda actor, *, no_restart: orders.append((actor, no_restart)))  # which is lost
+    keeper = NodeKeeper(CloudConfig(folder=tmp_path), Place("ns", str(tmp_path)), (), "")
+    with pytest.raises(OrderLostError):
+        await asyncio.wait_for(keeper._do(Restart(KEEPER)), 30.0)
+    assert orders == [(KEEPER, False)]
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_does_not_continue_in_time_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(actor: object, method: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(keeper_module, "_READY_S", 0.01)
+    monkeypatch.setattr(keeper_module, "ask", never)
+    monkeypatch.setattr(NodeKeeper, "_read", lambda _: (_NODES, []))
+    keeper = NodeKeeper(
+        CloudConfig(folder=tmp_path),
+        Place("ns", str(tmp_path)),
+        member_kinds(CloudConfig(folder=tmp_path, gateways=1)),
+        "",
+    )
+    with pytest.raises(MemberNotReadyError, match="monitor does not continue after its restart"):
+        await keeper._until_ready("monitor", "monitor")
+    with pytest.raises(MemberNotReadyError, match=f"node {'a' * 12} has not its processes 'edge' again"):
+        await keeper._until_supplied("edge", _NODES[0].id)

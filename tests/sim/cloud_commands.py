@@ -167,9 +167,11 @@ class Operator:
         return done
 
     async def status(self) -> dict[str, Any]:
-        code, found, said = await self.walle("cloud", "status")
-        assert code == 0, said
-        return found
+        while True:
+            code, found, said = await self.walle("cloud", "status")
+            assert code == 0, said
+            if found["processes"] is not None:  # else Ray did not answer in its time
+                return found
 
     async def play(self, undo: contextlib.AsyncExitStack) -> list[Any]:
         """Begin the devices, joined by join.json, and return their visitors."""
@@ -226,7 +228,7 @@ class Operator:
 
     async def has_members(self) -> bool:
         shown = await self.call("GET", "/v1/cloud")
-        running = [one["name"] for one in shown["processes"] if one["state"] == "running"]
+        running = [one["name"] for one in shown["processes"] or [] if one["state"] == "running"]
         members = [name for name in running if name.startswith(("edge-", "tunnel-"))]
         return len(shown["tunnel_servers"]) == self._nodes and len(members) == self._nodes * (1 + self._gateways)
 

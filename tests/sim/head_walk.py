@@ -185,7 +185,8 @@ class HeadWalk(CloudWalk):
 
     async def machine_of(self, name: str) -> RayMachine:
         """Return the machine on which a process runs."""
-        shown = await self.call("GET", "/v1/cloud")
+        while (shown := await self.call("GET", "/v1/cloud"))["processes"] is None:
+            pass  # Ray did not answer in its time
         node = next(one["node"] for one in shown["processes"] if one["name"] == name)
         return self.nodes[next(one["host"] for one in shown["nodes"] if one["id"] == node)]
 

@@ -39,9 +39,11 @@ async def _kill_an_edge(cloud: ActorCloud) -> None:
     async with httpx.AsyncClient(base_url=cloud.address.url, timeout=LIMIT_S) as http:
 
         async def edges() -> list[dict[str, object]]:
-            answer = await http.get("/v1/cloud", headers=person)
-            assert answer.status_code == 200, answer.text
-            processes = answer.json()["processes"]
+            processes = None
+            while processes is None:  # Ray did not answer in its time
+                answer = await http.get("/v1/cloud", headers=person)
+                assert answer.status_code == 200, answer.text
+                processes = answer.json()["processes"]
             return [one for one in processes if one["name"].startswith("edge-") and one["state"] == "running"]
 
         before = await edges()

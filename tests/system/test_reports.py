@@ -53,8 +53,10 @@ async def _kill_while_devices_report(cloud: ActorCloud) -> None:
         person = {"Authorization": f"Bearer {home.admin_token}"}
 
         async def processes(name: str) -> list[dict[str, Any]]:
-            answer = await http.get(f"{url}/v1/cloud", headers=person)
-            found = answer.json()["processes"] if answer.status_code == 200 else []
+            found = None
+            while found is None:  # Ray did not answer in its time
+                answer = await http.get(f"{url}/v1/cloud", headers=person)
+                found = answer.json()["processes"] if answer.status_code == 200 else []
             return [one for one in found if one["name"].startswith(name) and one["state"] == "running"]
 
         answered = dict.fromkeys(range(_DEVICES), 0)

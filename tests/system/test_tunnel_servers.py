@@ -54,8 +54,10 @@ async def _kill_in_mid_upload(cloud: ActorCloud) -> None:
     ):
 
         async def status() -> dict[str, Any]:
-            found: dict[str, Any] = (await http.get("/v1/cloud")).json()
-            return found
+            while True:
+                found: dict[str, Any] = (await http.get("/v1/cloud")).json()
+                if found["processes"] is not None:  # else Ray did not answer in its time
+                    return found
 
         async def connected(count: int) -> bool:
             servers = (await status())["tunnel_servers"]

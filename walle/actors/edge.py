@@ -28,7 +28,7 @@ class EdgeActor(ServiceActor):
         self._address: EdgeAddress
 
     async def _open(self) -> EdgeAddress:
-        edge = EdgeGateway(self._config, self._find_gateway, self._place.peer("monitor"))
+        edge = EdgeGateway(self._config, self._find_gateway, self._peer("monitor"))
         self._set_node(edge)
         self._undo.push_async_callback(edge.close)
         self._address = await edge.start(await asyncio.to_thread(lambda: self._place.node_folder))

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -53,7 +53,11 @@ _GONE = "gone"  # processes of nodes that are gone
 
 
 class MemberNotReadyError(ConfigError):
-    """A process of a node that has not started in time. It is tried again while the cloud runs."""
+    """A process that has not started in time. It is tried again while the cloud runs."""
+
+
+class OrderLostError(WalleError):
+    """An order to end this process that had no effect. It is given again."""
 
 
 class NodeKeeper:
@@ -227,6 +231,7 @@ class NodeKeeper:
         if all(one.id in self._plan.drained for one in nodes if self._may_serve(one)):
             actions = [one for one in actions if not isinstance(one, Move)]  # they would come back to where they are
         if not actions:
+            self._faults.pop(_PLAN, None)
             done = self._plan.restarting
             if done and not self._plan.left(processes):
                 await self._change(
@@ -266,7 +271,7 @@ class NodeKeeper:
                     await self._until_supplied(kind, node)
             case Move(name) if name == KEEPER:
                 await ask(await find_soon("gateway", self._place.namespace), "move_keeper", sorted(self._plan.drained))
-                await asyncio.Event().wait()  # this process is ended from there
+                await self._until_ended()  # from there
             case Move(name):
                 await end(await find_soon(name, self._place.namespace))
                 actor = await spawn_again(self._config, self._place, name, avoid=self._plan.drained)
@@ -292,8 +297,12 @@ class NodeKeeper:
             raise
 
     async def _until_supplied(self, kind: str, node: str) -> None:
-        """Wait until a node has its processes of a kind again, which `_supply` starts."""
-        async with asyncio.timeout(_READY_S):
+        """Wait until a node has its processes of a kind again, which `_supply` starts.
+
+        Raises:
+            MemberNotReadyError: it does not have them in time.
+        """
+        async with _in_time(f"node {node[:12]} has not its processes {kind!r} again"):
             while True:
                 await asyncio.sleep(_LOOK_S / 10)
                 _, processes = await ask_head(self._read)
@@ -323,14 +332,27 @@ class NodeKeeper:
         actor = await find_soon(name, self._place.namespace)
         if name == KEEPER:  # its successor continues with the plan, in which it is done then
             ray.kill(actor, no_restart=False)
-            await asyncio.Event().wait()
+            await self._until_ended()
         await end(actor, is_again=True)
         await self._until_ready(name, actor)
 
+    async def _until_ended(self) -> None:
+        """Wait for the end of this process.
+
+        Raises:
+            OrderLostError: it has not come in time, such as where Ray's head was lost with the order.
+        """
+        await asyncio.sleep(_READY_S)
+        raise OrderLostError(f"the keeper of nodes was to be ended and still runs after {_READY_S:.0f} s")
+
     async def _until_ready(self, name: str, actor: Any) -> Any:
-        """Wait until a process continues."""
+        """Wait until a process continues.
+
+        Raises:
+            MemberNotReadyError: it does not in time.
+        """
         method = "ready" if name in SERVICES else "start"
-        async with asyncio.timeout(_READY_S):
+        async with _in_time(f"{name} does not continue after its restart"):
             while True:
                 with contextlib.suppress(NodeLostError):
                     return await ask(actor, method)
@@ -349,6 +371,16 @@ class NodeKeeper:
                     node = by_start.get(start, start)  # also of one that Ray cannot start again: its node has gone
                 found.append(Process(name, node, pid, kind))
         return nodes, found
+
+
+@contextlib.asynccontextmanager
+async def _in_time(failure: str) -> AsyncIterator[None]:
+    """Give the block _READY_S. Raises MemberNotReadyError, which says the failure, when they are over."""
+    try:
+        async with asyncio.timeout(_READY_S):
+            yield
+    except TimeoutError as error:
+        raise MemberNotReadyError(f"{failure} in {_READY_S:.0f} s; see the logs of Ray on its node") from error
 
 
 def _taken(options: Mapping[str, Any]) -> str:

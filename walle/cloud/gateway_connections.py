@@ -69,8 +69,18 @@ def _local_errors() -> Iterator[None]:
         raise httpcore.LocalProtocolError(str(error)) from error
 
 
+class _Reader(asyncio.StreamReader):
+    """Reader that gives what came before the connection was reset, unlike its base class; `lost` is why it was."""
+
+    lost: Exception | None = None
+
+    def set_exception(self, exc: Exception) -> None:
+        self.lost = exc
+        self.feed_eof()
+
+
 class _Connection:
-    def __init__(self, place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, place: Place, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self.place = place
         self.reader = reader
         self.writer = writer
@@ -81,7 +91,7 @@ class _Connection:
         """Return whether an idle connection leads there and is open: one with something to read is being ended."""
         if self.place != place or time.monotonic() - self.idle_since_s > _IDLE_S:
             return False
-        if self.writer.transport.is_closing() or self.reader.at_eof() or self.reader.exception() is not None:
+        if self.writer.transport.is_closing() or self.reader.at_eof():
             return False
         poll = select.poll()
         poll.register(self.writer.get_extra_info("socket").fileno(), select.POLLIN)
@@ -122,10 +132,9 @@ class _Connection:
                 raise httpcore.RemoteProtocolError(str(error)) from error
             if event is not h11.NEED_DATA:
                 return event  # type: ignore[return-value]  # NEED_DATA is excluded
-            try:
-                data = await self.reader.read(_READ_BYTES)
-            except OSError as error:
-                raise httpcore.ReadError(str(error)) from error
+            data = await self.reader.read(_READ_BYTES)
+            if not data and self.reader.lost is not None:
+                raise httpcore.ReadError(str(self.reader.lost)) from self.reader.lost
             if not data and self.state.their_state is h11.SEND_RESPONSE:
                 raise httpcore.RemoteProtocolError("the gateway ended the connection before its answer")
             self.state.receive_data(data)
@@ -200,15 +209,19 @@ class GatewayConnections:
 
     async def _connect(self, place: Place) -> _Connection:
         tls = self._tls if place.is_tls else None
+        loop = asyncio.get_running_loop()
+        reader = _Reader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
         try:
             async with asyncio.timeout(_CONNECT_S):
-                reader, writer = await asyncio.open_connection(
-                    place.host, place.port, ssl=tls, server_hostname=place.host if tls else None
+                transport, _ = await loop.create_connection(
+                    lambda: protocol, place.host, place.port, ssl=tls, server_hostname=place.host if tls else None
                 )
         except TimeoutError:
             raise httpcore.ConnectTimeout(f"no connection within {_CONNECT_S:g} s") from None
         except OSError as error:  # ssl.SSLError is one
             raise httpcore.ConnectError(str(error)) from error
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         for option in _SOCKET_OPTIONS:
             writer.get_extra_info("socket").setsockopt(*option)
         self.made += 1
@@ -219,7 +232,8 @@ class GatewayConnections:
         self._room.release()
         state = connection.state
         is_done = state.our_state is h11.DONE and state.their_state is h11.DONE
-        if not is_done or self._is_closed:
+        has_more, _ = state.trailing_data  # bytes that the next request would take for its answer
+        if not is_done or has_more or self._is_closed:
             connection.writer.transport.abort()
             return
         state.start_next_cycle()

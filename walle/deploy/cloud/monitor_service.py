@@ -267,7 +267,6 @@ class MonitorService:
         self._group: asyncio.Task[JournalError | None] | None = None  # of reports that are journalled together
         self._can_join = False
         self._group_took_s = 0.0
-        self._flushing = asyncio.Lock()
         self._evidence: dict[str, _Evidence] = {}
         self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
