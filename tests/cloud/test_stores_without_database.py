@@ -16,6 +16,7 @@ from walle.cloud.identity.service import IdentityService
 from walle.cloud.identity.store import IdentityStore, IdentityStoreError
 from walle.cloud.identity.watch import IdentityWatch
 from walle.deploy.cloud.api import error_answer
+from walle.deploy.cloud.audit import AuditError
 from walle.deploy.cloud.exclusive_store import ExclusiveStoreError
 
 LIMIT_S = 120.0
@@ -57,6 +58,26 @@ async def test_callers_are_told_to_try_again_and_a_stop_ends_what_waits(
         answer = error_answer(one)
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     await node.close()
+
+
+@pytest.mark.asyncio
+async def test_records_of_the_audit_log_that_wait_leave_threads_for_others(
+    own_server: PostgresServer, tmp_path: Path
+) -> None:
+    """Else devices that fetch files would wait for the database with them."""
+    with contextlib.closing(CloudHome(tmp_path, database=own_server.dsn())) as home:
+        await home.audit.record("file.put", who="anna")
+        own_server.freeze()
+        waiting = [asyncio.create_task(home.audit.record("file.put", who="anna")) for _ in range(50)]
+        await asyncio.sleep(_AT_ONCE_S)
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.gather(*(asyncio.to_thread(int, number) for number in range(20)))
+        assert not any(one.done() for one in waiting)
+        home.hurry(_AT_ONCE_S)
+        async with asyncio.timeout(LIMIT_S):
+            failed = await asyncio.gather(*waiting, return_exceptions=True)
+        own_server.thaw()
+    assert {type(one) for one in failed} == {AuditError}
 
 
 class CountedIdentities(IdentityService):
