@@ -14,7 +14,7 @@ from walle.errors import ConfigError
         "postgresql://walle@db.example/walle",
         "postgres://walle:hush@db.example:5432,other:5433/walle?target_session_attrs=read-write",
         "postgresql://walle:h%2Fsh@[::1]:5432,[::2]/walle",
-        "postgresql://walle@/walle?host=/run/postgresql&user=me@tenant",
+        "postgresql://walle@/walle?host=/run/postgresql&user=me@corp",
         "postgresql:///walle",
     ],
 )
