@@ -70,6 +70,9 @@ def test_errors_are_told_apart() -> None:
     assert text == "wrong ***; give the password in PGPASSWORD, ~/.pgpass or the URL"
     assert without_password("postgresql:///db") == "postgresql:///db"
     assert without_password("postgresql://me:x@a,b/db?password=y&host=a,b") == "postgresql://me@a,b/db?host=a,b"
+    of_key = "postgresql://me@a/db?sslkey=k.pem&sslpassword=hush"
+    assert without_password(of_key) == "postgresql://me@a/db?sslkey=k.pem"
+    assert explained(OSError("key hush"), of_key) == "key ***"
 
 
 @contextlib.asynccontextmanager

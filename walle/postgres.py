@@ -37,6 +37,7 @@ _TRANSIENT_CLASSES = {
 }
 _TRANSIENT = {READ_ONLY, "25P03"}  # 25P03: the transaction was idle for too long
 _LOOKS = 5  # of a check for a pooler: another client may take the session between two
+_SECRETS = {"password", "sslpassword"}  # of a URL's query
 _PROTOCOL = "08P01"  # what a pooler refuses
 _AWAY_CLASSES = {"08", "57", "58"}
 _AWAY = {READ_ONLY, "53300"}  # 53300: too many connections
@@ -94,10 +95,10 @@ def explained(error: Exception, dsn: str) -> str:
 
 
 def without_password(dsn: str) -> str:
-    """Return the URL of a database without its password."""
+    """Return the URL of a database without its password, and without that of a TLS key."""
     parts = urlsplit(dsn)
     user, at, host = parts.netloc.rpartition("@")
-    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] != "password"], safe="/:,")
+    query = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] not in _SECRETS], safe="/:,")
     return _joined(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=query))
 
 
@@ -109,7 +110,7 @@ def _joined(parts: SplitResult) -> str:
 def _passwords(dsn: str) -> list[str]:
     parts = urlsplit(dsn)
     user = parts.netloc.rpartition("@")[0]
-    found = [user.partition(":")[2], *(value for name, value in parse_qsl(parts.query) if name == "password")]
+    found = [user.partition(":")[2], *(value for name, value in parse_qsl(parts.query) if name in _SECRETS)]
     return [secret for one in found for secret in {one, unquote(one)} if secret]
 
 

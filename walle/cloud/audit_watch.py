@@ -1,13 +1,12 @@
 """The last signed head of the audit log, for /metrics."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client.core import Metric
 
 from walle.clock import Clock
-from walle.deploy.cloud.audit import AuditError, AuditHead, AuditStore
+from walle.deploy.cloud.audit import THREADS, AuditError, AuditHead, AuditStore
 from walle.deploy.cloud.metrics import gauge
 
 _LOOK_S = 10.0
@@ -31,7 +30,7 @@ class AuditWatch:
     async def look(self) -> None:
         """Read the last head. One that cannot be read stays as it was."""
         try:
-            self._head = await asyncio.to_thread(self._log.last_head)
+            self._head = await THREADS.run(self._log.last_head)
             self._error = ""
         except AuditError as error:  # `walle audit verify` tells what is wrong
             self._error = str(error)

@@ -124,10 +124,10 @@ class CloudHome:
 
         return SyncDatabase(self.database_url)
 
-    def hurry(self) -> None:
-        """End soon what waits for the database here, such as a record of the audit log: the home is closed next."""
+    def hurry(self, limit_s: float = _HURRY_S) -> None:
+        """End in `limit_s` what waits for the database here, such as a record of the audit log: it is closed next."""
         if "database" in self.__dict__:
-            self.database.hurry(_HURRY_S)
+            self.database.hurry(limit_s)
 
     def close(self) -> None:
         """Close the connections to the database; a later use opens them again."""

@@ -36,11 +36,12 @@ def move_left_file(path: Path, database: SyncDatabase) -> Mapping[str, int]:
     Several processes may do so at once. A file that was moved before, and came back with a backup, is set aside.
 
     Raises:
-        ConfigError: the file cannot be read, or the database has other rows; nothing was moved.
+        ConfigError: the file cannot be read, or the database has other rows; nothing was moved. A file that is refused
+            for such rows is unchanged.
         DatabaseError: the database cannot be used; nothing was moved.
     """
     try:
-        if not _withdraw(path):
+        if not _withdraw(path, database):
             return {}
     except sqlite3.Error as error:
         if not path.exists():  # another process has moved it
@@ -52,10 +53,8 @@ def move_left_file(path: Path, database: SyncDatabase) -> Mapping[str, int]:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK, timeout=_WAIT_S)
         if not await note_moved(connection, path.name):
             return None
-        table = _FILLED[path.name]
-        if await connection.fetchval(f"SELECT EXISTS (SELECT FROM walle.{table})"):  # noqa: S608 - our own names
-            what = "is of another cloud, or older than what the database has of this one"
-            raise ConfigError(f"{path} {what}, which never had this file; move the file out of the folder")
+        if await connection.fetchval(_has_rows(path)):
+            raise _of_another_cloud(path)
         return {rows.table: await copy_rows(connection, rows) for rows in rows_of(path, prefix=_WITHDRAWN)}
 
     try:
@@ -79,14 +78,33 @@ async def note_moved(connection: Connection, name: str) -> bool:
     return bool(await connection.fetchval(query, name))
 
 
-def _withdraw(path: Path) -> bool:
+def _has_rows(path: Path) -> str:
+    return f"SELECT EXISTS (SELECT FROM walle.{_FILLED[path.name]})"  # noqa: S608 - our own names
+
+
+def _of_another_cloud(path: Path) -> ConfigError:
+    what = "is of another cloud, or older than what the database has of this one"
+    return ConfigError(f"{path} {what}, which never had this file; move the file out of the folder")
+
+
+def _check_own(path: Path, database: SyncDatabase) -> None:
+    """Raise ConfigError where the database has rows that are not of the file. Raises DatabaseError too."""
+    query = f"{_has_rows(path)} AND NOT EXISTS (SELECT FROM walle.moved_files WHERE name = $1)"
+    if database.read(query, path.name)[0][0]:
+        raise _of_another_cloud(path)
+
+
+def _withdraw(path: Path, database: SyncDatabase) -> bool:
     """Give the tables of a file the names that they have while it is moved; return whether it has any.
 
-    An empty file is removed: a process of the version before made it after the move.
+    An empty file is removed: a process of the version before made it after the move. One that the database refuses, or
+    cannot take now, is unchanged. Raises as `_check_own`.
     """
     if not path.exists():
         return False
     with contextlib.closing(open_file(path)) as db:
+        if tables_in(db):
+            _check_own(path, database)
         db.execute("BEGIN IMMEDIATE")
         known = tables_in(db)
         ours = {table.local for table in TABLES[path.name]} & known

@@ -66,9 +66,10 @@ class Cloud:
         await self._undo.aclose()
 
     def _hurry(self, limit_s: float = STOP_S) -> None:
-        """Let both nodes wait for a database that is away at the same time, not one after the other."""
+        """Let the nodes wait for a database that is away at the same time, not one after the other."""
         self._release_node.hurry(limit_s)
         self._monitor_node.hurry(limit_s)
+        self._identity_node.hurry(limit_s)
 
     async def lost(self) -> None:
         """Return when the release service or the monitor has lost its lease, and stops: another cloud may act."""

@@ -202,6 +202,7 @@ class ReleaseNode:
     def hurry(self, limit_s: float = STOP_S) -> None:
         """End what waits for a database in `limit_s`: the node is closed next."""
         self._hurry(limit_s)
+        self._home.hurry(limit_s)  # records of the audit log, lists of exclusive files
 
     async def close(self) -> None:
         """Stop the service, in some seconds where the database does not answer.

@@ -6,15 +6,18 @@ that is of PGPASSWORD, of ~/.pgpass, or of the URL that `walle cloud up --databa
 
 import contextlib
 import json
+import re
 import sqlite3
 import tomllib
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from walle.durable_file import make_folders, write_file
 from walle.errors import ConfigError
 
 MOVED = ".moved"  # ends the names of files whose contents are in the database now
 _FILE = "database.toml"
+_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 _SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -46,10 +49,27 @@ def write_database(folder: Path, url: str) -> None:
 
 
 def check_url(url: str) -> str:
-    """Return the URL of a PostgreSQL database. Raises ConfigError where it is another text."""
+    """Return the URL of a PostgreSQL database.
+
+    Raises:
+        ConfigError: it is another text, or no part of it can be told to be the password, which would be shown then.
+    """
     if not url.startswith(_SCHEMES):
         raise ConfigError("must be postgresql://USER@HOST/DATABASE")
+    if not _is_split_well(url):
+        what = "must be postgresql://USER@HOST:PORT/DATABASE, the port a number"
+        raise ConfigError(f"{what}; in a password write % / ? # [ as %25 %2F %3F %23 %5B, or give it in PGPASSWORD")
     return url
+
+
+def _is_split_well(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # of the address of IPv6
+        return False
+    if "@" in parts.path or parts.fragment or not all("=" in one for one in parts.query.split("&") if one):
+        return False
+    return all(_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(","))
 
 
 def choose_database(folder: Path, url: str) -> str:

@@ -6,6 +6,7 @@ from walle.clock import Clock
 from walle.cloud.config import CloudConfig
 from walle.cloud.home import CloudHome
 from walle.cloud.identity.service import IdentityService
+from walle.cloud.state import STOP_S
 
 
 class IdentityNode:
@@ -29,6 +30,10 @@ class IdentityNode:
     def _open(self) -> None:
         self._home.move_left_file(self._home.identities_db)
         self._service.open()
+
+    def hurry(self, limit_s: float = STOP_S) -> None:
+        """End what waits for a database in `limit_s`: the node is closed next."""
+        self._home.hurry(limit_s)
 
     async def close(self) -> None:
         """Let the space go that is kept for revocations, and the connections to the database."""

@@ -47,7 +47,8 @@ class IdentityWatch:
             try:
                 await self._ask()
             except Exception as error:  # noqa: BLE001 - the identity node may be gone, with any error; it may come back
-                _LOG.warning("what is revoked is not known since %.0f s: %s", self._late_s, error)
+                if not getattr(error, "may_pass", False):  # else its database has logged it
+                    _LOG.warning("what is revoked is not known since %.0f s: %s", self._late_s, error)
                 continue
             if (version := self.revocations.version) != self._passed_on:
                 await on_change(self.revocations)

@@ -27,6 +27,7 @@ from typing import Any, Protocol, Required, Self, TypedDict, Unpack
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from walle.deploy.cloud.store_threads import StoreThreads
 from walle.deploy.signing import key_id
 from walle.errors import DeployError
 from walle.protocol import printable
@@ -41,6 +42,7 @@ HEAD_FILE = "head.json"
 _SEGMENT = "[0-9]" * 12 + ".jsonl"
 _LOG = logging.getLogger(__name__)
 
+THREADS = StoreThreads("audit log")  # for its calls that block
 type SignHead = Callable[[bytes], tuple[bytes, bytes]]
 """`sign(data)` returns the Ed25519 signature of `data` and the raw public key."""
 
@@ -248,7 +250,7 @@ class OwingLog(abc.ABC):
 
     async def record(self, action: str, *, must: bool = True, **fields: Unpack[AuditFields]) -> None:
         """Append a record; see `Audit.record`. An append that has begun is finished where the caller is cancelled."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._append_or_owe, action, fields, must))
+        work = asyncio.ensure_future(THREADS.run(self._append_or_owe, action, fields, must))
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query
 
 from walle.deploy.cloud.access import ANY_SCENARIO, Identifier, Role
 from walle.deploy.cloud.api import check_role, identify
-from walle.deploy.cloud.audit import AuditStore
+from walle.deploy.cloud.audit import THREADS, AuditStore
 
 MAX_PAGE = 1000
 
@@ -26,21 +26,21 @@ def audit_router(audit: AuditStore, access: Identifier) -> APIRouter:
     ) -> dict[str, Any]:
         """List records, oldest first: number, time, action, who, subject, address, details, and their hashes."""
         check_role(identify(access, authorization), ANY_SCENARIO, Role.ADMIN)
-        found = await asyncio.to_thread(audit.records, after=after, limit=limit)
+        found = await THREADS.run(audit.records, after=after, limit=limit)
         return {"records": [record.to_plain() for record in found]}
 
     @router.get("/head")
     async def head(authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Return the number and hash of the last record, signed; keep it elsewhere, and verify the log against it."""
         check_role(identify(access, authorization), ANY_SCENARIO, Role.ADMIN)
-        return dataclasses.asdict(await asyncio.to_thread(audit.head))
+        return dataclasses.asdict(await THREADS.run(audit.head))
 
     @router.get("/verify")
     async def verified(authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Check the whole chain and the head beside it. A stolen cloud may lie here: verify a copy too."""
         check_role(identify(access, authorization), ANY_SCENARIO, Role.ADMIN)
         async with verifying:
-            found = await asyncio.to_thread(audit.verified)
+            found = await THREADS.run(audit.verified)
         return {"ok": found.ok, **dataclasses.asdict(found)}
 
     return router

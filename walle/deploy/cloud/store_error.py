@@ -12,10 +12,13 @@ from walle.errors import DeployError
 class StoreError(DeployError):
     """A store that cannot be read or written. `place` is a file, or the URL of a database without its password.
 
-    Over HTTP: 503, on a full disk 507.
+    Over HTTP: 503, on a full disk 507. `may_pass`: its database cannot be used now; a client is told to try again after
+    `retry_after_s`.
     """
 
     holds: ClassVar[str]  # what is in the store
+    may_pass = False
+    retry_after_s: int | None = None
 
     def __init__(self, place: str, why: str, status: int = 503) -> None:
         super().__init__(place, why, status)
@@ -37,5 +40,9 @@ class StoreError(DeployError):
     def of_database(cls, error: JournalError) -> Self:
         """Return the error for what a database refused."""
         if error.is_full:
-            return cls(error.path, f"{error.why}; free some space on the database's disk", 507)
-        return cls(error.path, error.why)
+            found = cls(error.path, f"{error.why}; free some space on the database's disk", 507)
+        else:
+            found = cls(error.path, error.why)
+        found.may_pass = error.may_pass
+        found.retry_after_s = getattr(error, "retry_after_s", None)
+        return found
