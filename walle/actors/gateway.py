@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import logging
 from pathlib import Path
 
 import ray
@@ -18,6 +19,9 @@ from walle.cloud.inference.replica_address import Connection, PeerKey, connect
 from walle.cloud.inference.version_source import HomeSource
 from walle.cloud.malloc import keep_what_is_loaded, map_tls_buffers
 from walle.durable_file import write_file
+from walle.errors import WalleError
+
+_LOG = logging.getLogger(__name__)
 
 
 class GatewayActor(ServiceActor):
@@ -79,8 +83,11 @@ class GatewayActor(ServiceActor):
         from walle.actors.layout import spawn_again  # the layout has this class
 
         async def move() -> None:
-            await end(await find_soon(KEEPER, self._place.namespace))
-            await spawn_again(self._config, self._place, KEEPER, avoid=avoid)
+            try:
+                await end(await find_soon(KEEPER, self._place.namespace))
+                await spawn_again(self._config, self._place, KEEPER, avoid=avoid)
+            except WalleError as error:  # the keeper gives the order again, if it is still there
+                _LOG.warning("the keeper of nodes was not moved: %s", error)
 
         self._moving = asyncio.create_task(move())
 

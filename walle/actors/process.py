@@ -17,6 +17,7 @@ _STOP_S = 15.0
 _NAME_S = 10.0  # after an actor's end until another may have its name
 _ALONE_S = 30.0  # that a cloud may be without its keeper
 _LOOK_S = 5.0
+_AGAIN_S = 1.0
 KEEPER = "nodes"
 
 
@@ -48,6 +49,8 @@ def actor_names(namespace: str) -> set[str]:
 async def spawn_in_place(kind: type, *arguments: Any, **options: Any) -> Any:
     """Return an actor with the name of one that was ended just now, once the name is free.
 
+    Where Ray cannot start one now, it is tried again for as long as it takes: nobody else would start it.
+
     Raises:
         NodeLostError: another actor has the name.
     """
@@ -59,6 +62,10 @@ async def spawn_in_place(kind: type, *arguments: Any, **options: Any) -> Any:
         except ValueError as error:
             if loop.time() - began_s > _NAME_S:
                 raise NodeLostError(str(options.get("name")), str(error)) from error
+        except ray.exceptions.RayError as error:
+            _LOG.warning("%s cannot be started now: %s; trying again", options.get("name"), error)
+            began_s = loop.time()
+            await asyncio.sleep(_AGAIN_S)
         await asyncio.sleep(0.05)
 
 

@@ -592,3 +592,29 @@ async def test_a_report_that_cannot_be_journalled_is_not_answered_and_counts_onc
             await successor.take(report)
             assert (await successor.totals("r1")).ok == 3
         await service.close()
+
+
+@pytest.mark.asyncio
+async def test_reports_that_come_while_the_journal_is_away_do_not_crowd_out_the_id_of_one_that_was_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MonitorService, "MAX_BATCH_IDS", 4)
+    async with AwayJournal(tmp_path / "away.sqlite") as journal:
+        service = await MonitorService(journal, SystemClock(), group_s=0.0, flush_s=3600.0).start()
+        await service.watch(_step("beta"))
+        first = _batch("b0", OutcomeKind.RUN, ok=3)
+        others = [_batch(f"b{number}", OutcomeKind.RUN, ok=1, device=f"d{number}") for number in range(1, 10)]
+        journal.is_away = True
+        with pytest.raises(JournalError, match="does not answer"):
+            await service.take(first)
+        for other in others:
+            with pytest.raises(JournalError, match="does not answer"):
+                await service.take(other)
+        with pytest.raises(JournalError, match="does not answer"):
+            await service.take_reports(others)
+        journal.is_away = False
+        await service.take(first)
+        assert (await service.totals("r1")).ok == 3
+        await service.take_reports(others[:2])
+        assert (await service.totals("r1")).ok == 5
+        await service.close()

@@ -273,6 +273,7 @@ class MonitorService:
         self._batch_ids: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._unsaved_batches: dict[tuple[str, str], None] = {}
         self._flushing = asyncio.Lock()
+        self._is_away = False  # the journal, at the last write
         self._saving: asyncio.Task[None] | None = None
         self._counting = asyncio.Lock()  # of devices, which takes a core for a while
 
@@ -338,11 +339,13 @@ class MonitorService:
             evidence = {one: self._evidence[one].to_plain() for one in unsaved}
             try:
                 await self._journal.save_evidence(evidence, batches, keep=self.MAX_BATCH_IDS)
-            except BaseException:
+            except BaseException as error:
+                self._is_away = isinstance(error, JournalError) and error.may_pass
                 self._unsaved |= unsaved
                 while len(self._unsaved_batches) > self.MAX_BATCH_IDS:
                     del self._unsaved_batches[next(iter(self._unsaved_batches))]
                 raise
+            self._is_away = False
             for one in batches:
                 self._unsaved_batches.pop(one, None)
 
@@ -396,6 +399,7 @@ class MonitorService:
             JournalError: with `group_s`, the report is counted and the journal's database is away: the device is to
                 send it again, since it would be lost with this process.
         """
+        await self._reach_journal()
         touched = self._count(batch, self._clock.time())
         await self._judge(touched)
         await self._journalled([batch])
@@ -409,6 +413,7 @@ class MonitorService:
         Raises:
             JournalError: as `take`, for all of them.
         """
+        await self._reach_journal()
         now_s = self._clock.time()
         touched: set[str] = set()
         failed = set()
@@ -424,6 +429,22 @@ class MonitorService:
             return ReportsTaken(frozenset(failed))
         awaited = frozenset(number for number, batch in enumerate(batches) if self._is_awaited(batch))
         return ReportsTaken(frozenset(failed), self._pace.interval_s, awaited)
+
+    async def _reach_journal(self) -> None:
+        """Try to write what is unsaved, where the journal was away at the last write.
+
+        A report that was counted while the journal is away is refused, and sent again: of thousands a second, its id
+        would be forgotten by then, and it would count twice. So nothing is counted until the journal is back.
+
+        Raises:
+            JournalError: it is still away.
+        """
+        if self._is_away and self._group_s is not None:
+            try:
+                await self.flush()
+            except JournalError as error:
+                if error.may_pass:
+                    raise
 
     def _is_awaited(self, batch: OutcomeBatch) -> bool:
         """Return whether a release waits for this device by name, or for its runs, as in a trial: they are few."""
