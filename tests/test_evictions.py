@@ -16,6 +16,7 @@ from walle.deploy.cloud.push_rules import RefQuota
 from walle.engine_ext.vm import pool
 
 WALLE = Path(__file__).parents[1] / "walle"
+SMALL = {WALLE / "pipeline" / "context.py"}  # its maps have tens of entries, and a VM starts without `collections`
 
 
 def slow_evictions(text: str) -> Iterator[int]:
@@ -38,7 +39,8 @@ def test_no_module_searches_for_what_it_evicts() -> None:
     assert list(slow_evictions("del self.a[next(iter(self.a))]")) == [1]
     assert list(slow_evictions("x = 1\nself.a.pop(next(iter(self.a)), None)")) == [2]
     assert list(slow_evictions("del self.a[next(iter(self.b))]; a.pop(0); next(iter(a))")) == []
-    found = [f"{path}:{line}" for path in sorted(WALLE.rglob("*.py")) for line in slow_evictions(path.read_text())]
+    paths = sorted(set(WALLE.rglob("*.py")) - SMALL)
+    found = [f"{path}:{line}" for path in paths for line in slow_evictions(path.read_text())]
     assert not found, f"use an OrderedDict and popitem(last=False): {found}"
 
 

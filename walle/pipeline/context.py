@@ -7,7 +7,6 @@ and gives is plain data and arrays where it crosses to the cloud, and anything a
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 
 from walle.engine_ext import _core
 from walle.engine_ext.vm import callbacks, dispatch
@@ -46,9 +45,9 @@ _resources: dict[str, memoryview] = {}
 _exclusive: dict[str, tuple[str, bytes]] = {}  # of exclusive files that a run has asked for: hash and contents
 _elsewhere: set[str] = set()  # paths below resources/ of the version's files that only the cloud has, on a device
 # By run, oldest first: of the present run, and of failed ones until `take_failure`.
-_logs: OrderedDict[int, Log] = OrderedDict()
+_logs: dict[int, Log] = {}
 # Of the latest runs that returned, oldest first: their result may be refused after that.
-_returned: OrderedDict[int, Log] = OrderedDict()
+_returned: dict[int, Log] = {}
 
 
 class TaskContextError(PipelineError):
@@ -426,7 +425,7 @@ def _open_log(run_id: int) -> Log:
         kept -= len(log.lines)
         log.drop_lines()
     while len(_logs) >= MAX_KEPT_LOGS:
-        _logs.popitem(last=False)
+        del _logs[next(iter(_logs))]
     log = _logs[run_id] = Log()
     dispatch.output.line = log.add
     return log
@@ -438,7 +437,7 @@ def _close_log(run_id: int) -> list[tuple[str, str]]:
     log = _logs.pop(run_id)
     _returned[run_id] = log
     if len(_returned) > _MAX_RETURNED:
-        _returned.popitem(last=False)
+        del _returned[next(iter(_returned))]
     return log.to_plain()
 
 

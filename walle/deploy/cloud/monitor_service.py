@@ -271,7 +271,7 @@ class MonitorService:
         self._judged: set[str] = set()  # releases with a monitor
         self._unsaved: set[str] = set()
         self._batch_ids: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._unsaved_batches: dict[tuple[str, str], None] = {}
+        self._unsaved_batches: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._flushing = asyncio.Lock()
         self._is_away = False  # the journal, at the last write
         self._saving: asyncio.Task[None] | None = None
@@ -343,7 +343,7 @@ class MonitorService:
                 self._is_away = isinstance(error, JournalError) and error.may_pass
                 self._unsaved |= unsaved
                 while len(self._unsaved_batches) > self.MAX_BATCH_IDS:
-                    del self._unsaved_batches[next(iter(self._unsaved_batches))]
+                    self._unsaved_batches.popitem(last=False)
                 raise
             self._is_away = False
             for one in batches:
