@@ -16,7 +16,7 @@ from walle.deploy.cloud.push_rules import RefQuota
 from walle.engine_ext.vm import pool
 
 WALLE = Path(__file__).parents[1] / "walle"
-SMALL = {WALLE / "pipeline" / "context.py"}  # its maps have tens of entries, and a VM starts without `collections`
+SMALL = {WALLE / "pipeline" / "context.py"}  # a thousand entries at most, and a VM starts without `collections`
 
 
 def slow_evictions(text: str) -> Iterator[int]:
