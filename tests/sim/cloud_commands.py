@@ -108,6 +108,7 @@ class Operator:
         self.folder = folder
         self._nodes = nodes
         self.cloud = folder / "cloud"
+        self.ca_file = folder / "ca.pem"
         self._database = database
         self._gateways = gateways
         self._began_s = time.monotonic()
@@ -158,11 +159,9 @@ class Operator:
 
             self.join = Join.load(Path(done[1]["join_file"]))
             self.token = (self.cloud / "admin.token").read_text().strip()
-            ca_file = self.folder / "ca.pem"
-            ca_file.write_text(self.join.ca_pem)
-            own = {"WALLE_URL": self.join.url, "WALLE_TOKEN": self.token, "WALLE_CA_FILE": str(ca_file)}
+            self.ca_file.write_text(self.join.ca_pem)
+            own = {"WALLE_URL": self.join.url, "WALLE_TOKEN": self.token, "WALLE_CA_FILE": str(self.ca_file)}
             self.environment = own
-            os.environ["GIT_SSL_CAINFO"] = str(ca_file)
             self.tls = ssl.create_default_context(cadata=self.join.ca_pem)
         return done
 
@@ -212,7 +211,8 @@ class Operator:
                 await asyncio.sleep(0.1)
 
     async def release(self, version: str) -> str:
-        await push(self.join.url, self.token, self.folder / "work", version, {"note.txt": version})
+        files = {"note.txt": version}
+        await push(self.join.url, self.token, self.folder / "work", version, files, ca=self.ca_file)
         body = {"scenario": "shop", "task": "count", "version": version, "beta": ["d0"], "steps": _STEPS, "gate": GATE}
         created = await self.call("POST", "/v1/releases", json=body)
         await self.call("POST", f"/v1/releases/{created['id']}/start")

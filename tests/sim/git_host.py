@@ -47,9 +47,8 @@ def served(app: ASGIApp) -> Iterator[str]:
 
 
 def git(folder: Path, *arguments: str, check: bool = True, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run git in `folder` with no configuration but ours and GIT_SSL_CAINFO; its output is an error where it fails."""
+    """Run git in `folder` with no configuration but ours; its output is an error where it fails."""
     environment = {
-        **{name: os.environ[name] for name in ("GIT_SSL_CAINFO",) if name in os.environ},
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # with git-lfs
         "HOME": str(folder),
         "GIT_CONFIG_NOSYSTEM": "1",
