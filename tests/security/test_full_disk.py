@@ -100,7 +100,7 @@ WRITES: dict[tuple[str, str], tuple[dict[str, object], int, str]] = {
     ("PUT", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
     ("DELETE", "/v1/exclusive/{scenario}/{task}/{name}"): ({}, 422, "device"),
     ("PUT", "/v1/attributes/{key}"): ({}, 422, "neither device_id"),
-    ("DELETE", "/v1/attributes/{key}"): ({}, 404, "no table"),
+    ("DELETE", "/v1/attributes/{key}"): ({}, 404, "does not exist"),
     ("POST", "/v1/push-sightings"): ({"seen": []}, 200, "taken"),  # the registry is written later
     ("POST", "/v1/preview"): ({}, 422, "required"),  # nothing is written
     # A session writes nothing; what its forms do is what the routes above do.
