@@ -113,7 +113,7 @@ def move_state(
     The files stay, with .moved after their names. Features stay in their file; then start the cloud with
     --uploads file, or with the URL of a database for new ones.
     """
-    from walle.cli.cloud import only_one
+    from walle.cli.folder_lock import only_one
     from walle.cloud.state_move import move_state as move
 
     if not folder.is_dir():

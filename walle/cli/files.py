@@ -185,7 +185,7 @@ def move(
     Each file is verified on its way. The copies that were left remain, and repair the new ones, until they are removed.
     Keys of the bucket are taken from the environment, or from the file of credentials of other S3 programs.
     """
-    from walle.cli.cloud import only_one
+    from walle.cli.folder_lock import only_one
     from walle.cloud.file_places import move_files, parse_place
 
     place = parse_place(to, endpoint=s3_endpoint, region=s3_region, public=s3_public)
