@@ -79,14 +79,24 @@ async def _kill_while_devices_report(cloud: ActorCloud) -> None:
                         await asyncio.sleep(0.05)
                     answered[device] += 1
 
+        async def reports_of(edge: dict[str, Any]) -> dict[str, Any]:
+            found: dict[str, Any] = (await http.get(f"{edge['address']}/healthz", headers=person)).json()["reports"]
+            return found
+
+        async def taken_by(process: dict[str, Any]) -> int:
+            """Return how many reports an edge has taken; 0 of another process."""
+            return int((await reports_of(process)).get("taken", 0)) if process["name"].startswith("edge-") else 0
+
         reporting = [asyncio.ensure_future(report(device)) for device in range(_DEVICES)]
         for name in ("edge-", "monitor"):
             await until(lambda: any(answered.values()))
-            (killed, *_) = await processes(name)
-            os.kill(killed["pid"], signal.SIGKILL)
+            killed = max([(await taken_by(one), one["pid"]) for one in await processes(name)])[1]
+            os.kill(killed, signal.SIGSTOP)
+            await asyncio.sleep(0.5)  # reports are under way in it now
+            os.kill(killed, signal.SIGKILL)
             count = 2 if name == "edge-" else 1
 
-            async def is_back(name: str = name, pid: int = killed["pid"], count: int = count) -> bool:
+            async def is_back(name: str = name, pid: int = killed, count: int = count) -> bool:
                 try:
                     now = await processes(name)
                 except httpx.TransportError:  # its connection was the killed one's
@@ -99,8 +109,7 @@ async def _kill_while_devices_report(cloud: ActorCloud) -> None:
         assert again  # a kill met reports under way
         counted = await totals()
         assert counted["ok"] == sum(answered.values())
-        edges = await processes("edge-")
-        taken = [(await http.get(f"{one['address']}/healthz", headers=person)).json()["reports"] for one in edges]
+        taken = [await reports_of(one) for one in await processes("edge-")]
         assert sum(one.get("taken", 0) for one in taken) > 0
         assert any(one["calls"] < one.get("taken", 0) for one in taken)  # several in one call
 
