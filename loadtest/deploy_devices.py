@@ -29,6 +29,7 @@ from walle.deploy.device.fetch import FetchError, HttpFetcher
 from walle.deploy.device.outcomes import OutcomeReport
 from walle.deploy.device.trust import DeviceTrust
 from walle.deploy.http_roots import http_tls
+from walle.device.cloud_requests import HTTP_LIMITS
 from walle.device.credentials import DeviceCredentials
 from walle.errors import WalleError
 from walle.protocol import (
@@ -180,7 +181,7 @@ class DeployDevice:
 
 def main(descriptor: int, join_file: Path, folder: Path) -> None:
     join = Join.load(join_file)
-    http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem), timeout=30.0)
+    http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem), timeout=30.0, limits=HTTP_LIMITS)
     commands = Commands(lambda device_id: DeployDevice(device_id, join, folder, http))
     event_loop.run(serve(socket.socket(fileno=descriptor), commands))
 

@@ -21,6 +21,7 @@ from walle.cli import event_loop
 from walle.cli.join import Join
 from walle.clock import SystemClock
 from walle.deploy.http_roots import http_tls
+from walle.device.cloud_requests import HTTP_LIMITS
 from walle.device.credentials import DeviceCredentials
 from walle.pipeline.outbox import Outbox
 from walle.pipeline.store import FeatureStore
@@ -131,7 +132,7 @@ def main(descriptor: int, join_file: Path, folder: Path) -> None:
     join = Join.load(join_file)
     ca_path = folder / "ca.pem"
     ca_path.write_text(join.ca_pem)
-    http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem))
+    http = httpx.AsyncClient(base_url=join.url, verify=http_tls(join.ca_pem), limits=HTTP_LIMITS)
     commands = Commands(lambda device_id: LoadDevice(device_id, join, ca_path, folder, http))
     event_loop.run(serve(socket.socket(fileno=descriptor), commands))
 

@@ -40,6 +40,9 @@ _LOG = logging.getLogger(__name__)
 _ERROR_HEADER = "X-Walle-Error"
 _RETRY_STATUSES = (401, 403, 408, 425, 429)  # from a proxy, or from a cloud during its set-up
 
+# Idle connections end before the gateway ends them (5 s): else a request may meet the end of one.
+HTTP_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
+
 
 class CloudRequests:
     """A device's requests to the gateway, and its part of an app's own requests."""

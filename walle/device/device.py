@@ -21,7 +21,7 @@ from walle.deploy.device.trust import DeviceTrust
 from walle.deploy.http_roots import http_tls
 from walle.deploy.sealing import open_sealed
 from walle.device.background import BackgroundWork
-from walle.device.cloud_requests import CloudRequests
+from walle.device.cloud_requests import HTTP_LIMITS, CloudRequests
 from walle.device.cloud_tunnel import CloudTunnel
 from walle.device.config import DeviceConfig
 from walle.device.credentials import DeviceCredentials, asked_pause_s
@@ -85,7 +85,9 @@ class Device:
             runner = TaskRunner(config.vms, task_log=task_log, host=host)
             undo.push_async_callback(runner.close)
             http = await undo.enter_async_context(
-                httpx.AsyncClient(base_url=config.cloud_url, timeout=10.0, verify=_http_verification(config))
+                httpx.AsyncClient(
+                    base_url=config.cloud_url, timeout=10.0, verify=_http_verification(config), limits=HTTP_LIMITS
+                )
             )
             self._tunnel = CloudTunnel(
                 config, self.outbox, client_context(ca_path), clock, self._rng, on_ack=self._on_ack
