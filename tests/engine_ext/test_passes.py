@@ -280,6 +280,17 @@ def test_batch_normalization_stays_where_others_read_what_it_reads() -> None:
     assert ops(passes.fold_batch_normalization(before)) == ["Gemm", "BatchNormalization", "Neg"]
 
 
+@pytest.mark.parametrize("between", ["Relu", "Sigmoid", "Tanh", "Add"])
+def test_batch_normalization_is_not_folded_through_what_a_convolution_absorbed(between: str) -> None:
+    operands = ("h", "k") if between == "Add" else ("h",)
+    norm = make_node("BatchNormalization", ("a", "scale", "shift", "mean", "var"), ("y",), {}, "norm")
+    before, x = conv_graph([CONV, make_node(between, operands, ("a",)), norm], ["y"])
+    parts = {part: numbers(3, seed=seed) for seed, part in enumerate(("scale", "shift", "mean"), 1)}
+    parts |= {"var": np.abs(numbers(3, seed=4)) + 0.5, "k": numbers(1, 3, 5, 5, seed=5)}
+    before = replace(before, constants={**before.constants, **parts})
+    same(before, passes.optimise(before), x, rtol=1e-5)
+
+
 def test_all_passes_together_keep_the_outputs() -> None:
     x = {"x": numbers(2, 3)}
     before = graph(

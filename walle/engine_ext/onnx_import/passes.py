@@ -145,6 +145,9 @@ def _merged_weights(producer: Node, norm: Node, constants: Mapping[str, Array]) 
     operands = [*producer.inputs[1:], *norm.inputs[1:]]
     if producer.op not in {"Conv", "ConvTranspose", "Gemm"} or norm.int_attribute("training_mode") != 0:
         return None
+    # An activation or a residual that another pass attached is applied before the normalisation: not part of the sums.
+    if "activation" in producer.attributes or producer.has_input(3):
+        return None
     if any(name not in constants for name in operands if name) or not producer.has_input(1) or len(norm.inputs) != 5:
         return None
     if any(norm.outputs[1:]) or any(producer.attributes.get(key, 1.0) != 1.0 for key in ("alpha", "beta")):
