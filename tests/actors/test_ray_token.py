@@ -35,7 +35,7 @@ def test_a_token_is_made_once_for_its_owner_alone(tmp_path: Path, token: Path) -
     assert [one.name for one in token.parent.iterdir()] == ["auth_token"]
 
 
-def test_a_file_that_others_can_read_is_taken_away_from_them(
+def test_a_file_that_others_can_read_is_narrowed_to_its_owner(
     tmp_path: Path, token: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     token.parent.mkdir()

@@ -3,6 +3,7 @@
 Walle itself is on no index: whoever registers the name would run code on the machines of those who install it.
 """
 
+import importlib.metadata
 import re
 import subprocess
 import tomllib
@@ -133,7 +134,7 @@ def test_messages_name_where_walle_came_from(monkeypatch: pytest.MonkeyPatch, tm
         (None, "pip install 'PATH[s3]', PATH being"),
     ]:
         installed = Installed(text)
-        monkeypatch.setattr(extras.importlib.metadata, "distribution", lambda _, found=installed: found)
+        monkeypatch.setattr(importlib.metadata, "distribution", lambda _, found=installed: found)
         hint = extras.install_hint("s3")
         assert hint.startswith(expected)
         assert faults(hint) == []

@@ -25,7 +25,7 @@ _TOKEN_BYTES = 32
 
 
 def prepare_token(environment: Mapping[str, str], home: Path) -> None:
-    """Make the token of a Ray on this machine unless there is one, and take a file of it away from others.
+    """Make the token of a Ray on this machine unless there is one, and narrow an existing file to its owner.
 
     Raises:
         ConfigError: tokens are turned off; the file cannot be made, is not the user's, or is empty.
@@ -61,7 +61,7 @@ def warn_of_open_cluster(address: str) -> None:
 
 
 def _narrow(path: Path) -> bool:
-    """Take the file's permissions away from others; return whether there is a file."""
+    """Narrow the file's permissions to its owner; return whether there is a file."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
