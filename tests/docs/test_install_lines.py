@@ -25,7 +25,7 @@ OTHERS = {
     "torch": "PyTorch Foundation",
     "uv": "Astral",
 }
-EXAMPLES = {"tests/docs/test_install_lines.py", "tests/docs/install_lines.py", "CHANGELOG.md"}
+EXAMPLES = {"tests/docs/test_install_lines.py", "tests/docs/install_lines.py"}
 
 
 def project_packages() -> set[str]:
