@@ -173,6 +173,6 @@ def test_a_compiler_that_was_taken_over_ends_when_its_cloud_is_killed(tmp_path: 
     until_s = time.monotonic() + LIMIT_S
     while (left := alive(pids)) and time.monotonic() < until_s:
         time.sleep(0.05)
-    for pid in left and pids:
-        os.kill(pid, signal.SIGKILL)
+    if left:
+        os.kill(pids[0], signal.SIGKILL)
     assert left == []
