@@ -85,7 +85,7 @@ fuzz: $(STAMP)  ## fuzz the model reader, planner and kernels for FUZZ_SECONDS (
 fuzz-frames: $(STAMP)  ## fuzz the tunnel's decoder, server and client for FUZZ_SECONDS (1800)
 	@$(BIN)/python -m tests.fuzz.frames --seconds $(or $(FUZZ_SECONDS),1800) --seed $(or $(FUZZ_SEED),1)
 
-wheel: $(STAMP)  ## build wheel and sdist into dist/, and test both in empty environments
+wheel: $(STAMP)  ## build wheel, its bill of materials and sdist into dist/, and test both packages in empty environments
 	@PYTHON=$(abspath $(BIN)/python) sh scripts/test_wheel.sh
 
 lint: $(STAMP)  ## ruff, mypy, import-linter, C++ include directions, clang-format

@@ -34,6 +34,7 @@ from typing import Any
 import ray
 
 from walle import plain
+from walle.actors.wiring import close_ray, start_ray
 from walle.cloud import CloudConfig, CloudHome
 from walle.cloud.inference import InferenceNode
 from walle.cloud.inference.process_engine import ProcessEngine
@@ -303,10 +304,8 @@ async def measure(rounds: int, seconds: float, max_batch: int, *, with_peers: bo
         ours, names = own_processes(), set(asks)
         note = ""
         if with_peers:
-            ray.init(
-                include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, object_store_memory=100 << 20
-            )
-            stack.callback(ray.shutdown)
+            start_ray()
+            stack.callback(close_ray)
             asks["ray_actor"] = ray_actor(max_batch)
             try:
                 asks["ray_serve"] = ray_serve(max_batch)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 if importlib.util.find_spec("locust") is None:
-    sys.exit("the load test needs locust, which is not installed; install walle[dev]")
+    sys.exit("the load test needs locust, which is not installed; it is in the extra dev: make setup")
 
 import gevent  # locust is checked first
 from locust import User, between, task

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the wheel and the sdist into dist/, and tests each in a virtual environment of its own, outside of the checkout and
+# Builds the wheel, its bill of materials (CycloneDX) and the sdist into dist/, and tests each package in a virtual environment of its own, outside of the checkout and
 # without its environment variables: import, `walle operators`, `walle task new` and `check`, a model run and a call of a VM.
 # usage: PYTHON=.venv/bin/python test_wheel.sh
 set -eu
@@ -23,6 +23,8 @@ sdist=$(ls "$root"/dist/*.tar.gz)
 size=$(wc -c <"$wheel")
 say "$(basename "$wheel"): $size bytes; $(basename "$sdist"): $(wc -c <"$sdist") bytes"
 [ "$size" -lt "$most_bytes" ] || die "the wheel has $size bytes, which must be fewer than $most_bytes"
+"$PYTHON" scripts/bill_of_materials.py "$wheel" >>"$log" 2>&1 || die "the bill of materials cannot be written"
+say "bill of materials: $(basename "$wheel").cdx.json"
 
 # The model and the task of the test. A device has no ONNX, so the model is converted here.
 mkdir "$room/task"

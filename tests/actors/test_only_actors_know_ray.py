@@ -32,6 +32,19 @@ def knows_ray(name: str) -> bool:
     return name in ("ray", "walle.actors") or name.startswith(("ray.", "walle.actors."))
 
 
+def test_every_ray_is_started_where_it_listens_on_loopback_alone() -> None:
+    calls = [
+        (str(path.relative_to(WALLE.parent)), ast.unparse(node))
+        for folder in ("walle", "apps", "benchmarks", "loadtest", "scripts", "tests")
+        for path in (WALLE.parent / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ray.init"
+    ]
+    started = [where for where, call in calls if "address=address" not in call]
+    assert started == ["walle/actors/local_ray.py"]
+    assert len(calls) == 2  # the other one joins a cluster that runs
+
+
 def test_nothing_below_the_actors_imports_them_or_ray() -> None:
     known = {name for name, path in modules().items() if any(map(knows_ray, imported(path)))}
     assert "walle.actors.node" in known

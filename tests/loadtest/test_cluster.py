@@ -19,7 +19,7 @@ _ROOT = Path(__file__).parents[2]
 
 @pytest.mark.system
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust is not installed; it is in walle[dev]")
+@pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust of the extra dev is not installed")
 def test_uploads_and_releases_on_two_nodes_leave_no_wrong_result(tmp_path: Path) -> None:
     if reason := why_no_namespace():
         pytest.skip(reason)

@@ -21,7 +21,7 @@ BAD = Played(release_id="ipv-v2-2", version="v2", weights="b", shares=[(30.0, 1.
 
 @pytest.mark.system
 @pytest.mark.timeout(240)
-@pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust is not installed; it is in walle[dev]")
+@pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust of the extra dev is not installed")
 def test_a_few_releases_under_load_leave_no_wrong_result(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest.deploy", "--users=30", "--spawn-rate=30", "--seconds=0", "--json"]
     done = subprocess.run(

@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.system
-@pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust is not installed; it is in walle[dev]")
+@pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="locust of the extra dev is not installed")
 def test_a_few_seconds_of_load_leave_no_wrong_result(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest.tunnel", "--users=8", "--spawn-rate=8", "--seconds=3", "--json"]
     command.append(f"--out={tmp_path}")

@@ -66,7 +66,9 @@ def in_an_actor(times: int) -> dict[str, Any]:
     """Return what `cycles` does in a Ray actor, which then terminates as actors do."""
     import ray
 
-    ray.init(num_cpus=1, include_dashboard=False)
+    from walle.actors.wiring import close_ray, start_ray
+
+    start_ray(import_root=Path(__file__).parents[2])
     try:
         actor: Any = ray.remote(Actor).remote()
         found = ray.get(actor.run.remote(times))
@@ -74,7 +76,7 @@ def in_an_actor(times: int) -> dict[str, Any]:
         ray.wait([gone], timeout=30)
         return found  # type: ignore[no-any-return]
     finally:
-        ray.shutdown()
+        close_ray()
 
 
 def main() -> None:

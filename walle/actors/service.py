@@ -38,12 +38,14 @@ class Place:
 
     With a `cloud_id` that folder is in the cloud's, which every node sees: no sockets are in it, and an actor may run
     on any node where the folder has this id. `is_successor`: another process had this actor before, on another node.
+    `is_local`: all of them are on this machine's own Ray, with which that folder ends.
     """
 
     namespace: str
     sockets: str
     cloud_id: str = ""
     is_successor: bool = False
+    is_local: bool = False
 
     def peer(self, name: str) -> Remote:
         """Return the node of the actor with this name. Raises NodeLostError."""
@@ -53,6 +55,10 @@ class Place:
     @property
     def node_folder(self) -> Path:
         """Folder on this node alone, for this user's sockets; its path is short. Made where it is missing."""
+        if self.is_local:
+            folder = Path(self.sockets) / "node"
+            folder.mkdir(mode=0o700, exist_ok=True)
+            return folder
         parent = tempfile.gettempdir()
         parent = parent if len(parent) < _PARENT_CHARS else "/tmp"  # noqa: S108
         folder = Path(parent) / f"{self.namespace}-{os.getuid()}"

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ class TunnelActor(ServiceActor):
         node_id, name = str(context.get_node_id()), str(context.get_actor_name())
         labels = await asyncio.to_thread(_labels, node_id)
         check_label(labels, self._config.tunnel_servers, node_id)
-        bind, host = _hosts(self._config.host, str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
+        node_ip = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        bind, host = _hosts(self._config.host, node_ip, self._config.tunnel_names)
         note = self._place.node_folder / f"{name}.port"
         port = self._config.tunnel_server_port or (await asyncio.to_thread(_noted, note) if self.is_successor() else 0)
         public_port = labels.get(PORT_LABEL, "")
@@ -89,15 +90,24 @@ def _labels(node_id: str) -> Mapping[str, str]:
     return next((one["Labels"] for one in nodes if one["NodeID"] == node_id), {})
 
 
-def _hosts(host: str, node_ip: str) -> tuple[str, str]:
-    """Return where to listen, and the address of it that devices get: on this machine alone if the gateway is."""
+def _hosts(host: str, node_ip: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return where to listen, and the address of it that devices get: on this machine alone if the gateway is.
+
+    A node at the loopback interface is of a Ray on this machine alone: devices reach it as they reach the gateway.
+    """
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host)
         if address.is_loopback:
             return host, host
         if address.is_unspecified:
-            return host, node_ip
-    return ("127.0.0.1", "127.0.0.1") if host == "localhost" else (node_ip, node_ip)
+            return host, names[0] if _is_loopback(node_ip) else node_ip
+    if host == "localhost":
+        return "127.0.0.1", "127.0.0.1"
+    return (host, host) if _is_loopback(node_ip) else (node_ip, node_ip)
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback
 
 
 def _noted(note: Path) -> int:

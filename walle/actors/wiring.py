@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -16,11 +15,13 @@ import ray
 
 from walle.actors.device import DeviceActor
 from walle.actors.layout import SERVICES, service_options
+from walle.actors.local_ray import LocalRay
 from walle.actors.members import member_kinds
 from walle.actors.node import NodeLostError, Remote, ask
 from walle.actors.nodes import NodesActor
 from walle.actors.placement import cloud_name
 from walle.actors.process import KEEPER, actor_names, end, end_together, find, spawn
+from walle.actors.ray_token import warn_of_open_cluster
 from walle.actors.replicas import Replicas
 from walle.actors.service import Place
 from walle.cloud import CloudConfig, CloudHome, GatewayAddress
@@ -34,71 +35,27 @@ _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 1.0  # whether a lease is lost
 _PLACED_S = 30.0
-_OBJECT_STORE_BYTES = 100 << 20  # messages between actors are small; we put nothing into the object store
-_PARENT_CHARS = 20  # a socket's path has at most 107
-_own_folders: list[str] = []  # of a Ray that runs in this process
+_local_rays: list[LocalRay] = []  # the one that this process has started
 
 
 def start_ray(address: str = "", *, import_root: Path | None = None) -> None:
     """Join the cluster at `address`, or start a Ray on this machine. Actors import from `import_root` too.
 
-    A Ray of its own has nothing in common with others on the machine: it is not looked for at RAY_ADDRESS, and its
-    files are in a folder of their own, which `close_ray` removes.
-
     Raises:
-        ConfigError: no cluster is at `address`, or a Ray cannot be started.
+        ConfigError: no cluster is at `address`, or as `LocalRay.start`.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     python_path = os.pathsep.join(filter(None, [str(import_root or ""), os.environ.get("PYTHONPATH")]))
-    common: dict[str, Any] = {"logging_level": "ERROR"}
     with _interrupt_later():
         if address:
             runtime_env = {"env_vars": {"PYTHONPATH": python_path}}
             try:
-                ray.init(address=address, log_to_driver=True, runtime_env=runtime_env, **common)
+                ray.init(address=address, log_to_driver=True, runtime_env=runtime_env, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ConfigError(f"no Ray cluster can be joined at {address!r}: {error}") from error
+            warn_of_open_cluster(address)
         else:
-            folder = _own_folder()
-            # Inherited: with a runtime_env, Ray would start other workers than those that it has already.
-            with _variable("PYTHONPATH", python_path), _variable("RAY_ADDRESS", None):
-                try:
-                    ray.init(
-                        address="local",
-                        include_dashboard=False,
-                        log_to_driver=False,
-                        object_store_memory=_OBJECT_STORE_BYTES,
-                        _temp_dir=folder,
-                        **common,
-                    )
-                except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    raise ConfigError(f"Ray cannot be started on this machine: {error}") from error
-            _own_folders.append(folder)
-
-
-def _own_folder() -> str:
-    """Make a folder for the files of a Ray. Its path is short, because sockets are in it, with 75 characters more."""
-    parent = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="wray-", dir=parent if len(parent) < _PARENT_CHARS else "/tmp")  # noqa: S108
-
-
-@contextlib.contextmanager
-def _variable(name: str, value: str | None) -> Iterator[None]:
-    """Set a variable of the environment within the block, None for none."""
-    before = os.environ.get(name)
-    _set_variable(name, value)
-    try:
-        yield
-    finally:
-        _set_variable(name, before)
-
-
-def _set_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
+            _local_rays.append(LocalRay.start(python_path, logging_level=logging.ERROR))
 
 
 @contextlib.contextmanager
@@ -118,8 +75,8 @@ def _interrupt_later() -> Iterator[None]:
 def close_ray() -> None:
     """Leave the cluster; a Ray that `start_ray` started ends with all its processes."""
     ray.shutdown()
-    while _own_folders:
-        shutil.rmtree(_own_folders.pop(), ignore_errors=True)
+    while _local_rays:
+        _local_rays.pop().close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +252,9 @@ def _place(config: CloudConfig) -> Place:
         cloud_id = make_cloud_id(config.folder)
         (config.folder / NOTES / "lost").unlink(missing_ok=True)
         return Place(f"walle-{cloud_name(config)}", str(config.folder / NOTES), cloud_id)
-    return Place(f"walle-{cloud_name(config)}", tempfile.mkdtemp(prefix="walle-"))
+    folder = _local_rays[-1].folder if _local_rays else None  # which goes with that Ray, however it ends
+    sockets = tempfile.mkdtemp(prefix="walle-", dir=folder)
+    return Place(f"walle-{cloud_name(config)}", sockets, is_local=folder is not None)
 
 
 async def _end_members(place: Place) -> None:

@@ -13,6 +13,7 @@ from walle.cli.output import fail
 from walle.cli.verbose import log_to_stderr
 from walle.cli.version import version_lines
 from walle.errors import ConfigError, WalleError
+from walle.extras import install_hint
 
 app = typer.Typer(
     name="walle",
@@ -67,7 +68,7 @@ def main() -> None:
         sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name and not error.name.startswith("walle"):
-            sys.exit(fail(WalleError(f"this command needs {error.name}; install it with: pip install 'walle[cloud]'")))
+            sys.exit(fail(WalleError(f"this command needs {error.name}; install it with: {install_hint('cloud')}")))
         raise
     except OSError as error:
         if error.filename is None:

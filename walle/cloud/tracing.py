@@ -15,6 +15,7 @@ from typing import Any
 from walle.clock import Clock
 from walle.cloud.span_queue import SpanQueue
 from walle.errors import ConfigError
+from walle.extras import install_hint
 from walle.pipeline.topics import owner
 from walle.pipeline.tunnel.connection import Received
 from walle.protocol import Directive, OutcomeBatch, printable
@@ -39,9 +40,7 @@ def exporter(address: str) -> SpanQueue:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
-        raise ConfigError(
-            f"traces need OpenTelemetry ({error}); install it with: pip install 'walle[traces]'"
-        ) from error
+        raise ConfigError(f"traces need OpenTelemetry ({error}); install it with: {install_hint('traces')}") from error
     if address == FROM_ENVIRONMENT:
         return SpanQueue(OTLPSpanExporter())
     if not address.startswith(("http://", "https://")):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from walle.errors import DeployError
+from walle.extras import install_hint
 
 _TRUTH = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _PIECE_BYTES = 256 << 10
@@ -75,7 +76,7 @@ def _parquet_rows(path: Path, key: str, columns: Mapping[str, str]) -> Iterator[
         import pyarrow as pa
         from pyarrow import parquet
     except ModuleNotFoundError as error:
-        what = "a Parquet file needs pyarrow; install it with: pip install 'walle[parquet]', or give a .csv"
+        what = f"a Parquet file needs pyarrow; give a .csv, or install it with: {install_hint('parquet')}"
         raise AttributeRowsError(f"{path}: {what}") from error
     try:
         with parquet.ParquetFile(path) as file:

@@ -15,6 +15,7 @@ from typing import IO, Any, Literal, Self
 
 from walle.durable_file import sync_folder, write_all
 from walle.errors import ConfigError
+from walle.extras import install_hint
 from walle.feature_files.columns import Columns
 from walle.plain_json import dumps
 
@@ -46,7 +47,7 @@ def form_of(path: Path) -> FileForm:
         try:
             import pyarrow.parquet  # noqa: F401
         except ModuleNotFoundError as error:
-            what = "a Parquet file needs pyarrow; install it with: pip install 'walle[parquet]', or export to .csv"
+            what = f"a Parquet file needs pyarrow; export to .csv, or install it with: {install_hint('parquet')}"
             raise ExportError(path, what) from error
     return form
 

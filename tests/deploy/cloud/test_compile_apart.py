@@ -1,13 +1,18 @@
 """Sources of strangers, compiled in a process with limits: what one cannot do to the cloud that compiles it."""
 
+import os
 import resource
+import signal
+import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.cloud.test_bundle import SIGNER, WITH_MODEL
+from tests.sim.processes import alive, descendants
 from tests.sim.tasks import task_version
 from walle.deploy.cloud import compilers
 from walle.deploy.cloud.bundle import BundleError, build_bundle, build_unsigned
@@ -20,6 +25,7 @@ SOURCES = {
     b"def execute(ctx, x):\n    return ctx.store.query('clicks', task='browse')\n",
     "shop/ipv/v1/pkg/part.py": b"# coding: latin-1\nname = '\xe9'\ndef f(x, *, y=3): return lambda: x + y\n",
 }
+LIMIT_S = 10.0
 HONEST = {"a/main.py": b"x = 1\n"}
 
 
@@ -139,3 +145,34 @@ def test_several_versions_compile_at_once_and_leave_no_process() -> None:
     for children in Path("/proc/self/task").glob("*/children"):
         for child in children.read_text().split():
             assert b"source_facts" not in Path(f"/proc/{child}/cmdline").read_bytes()
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from walle.deploy.cloud import compilers
+compilers._PROGRAM = Path(sys.argv[1])
+compilers.compile_apart({"a/main.py": b"x = 1", "a/bad.py": b"y = 2"})
+"""
+
+
+def test_a_compiler_that_was_taken_over_ends_when_its_cloud_is_killed(tmp_path: Path) -> None:
+    taken_over = program(tmp_path, instead="__import__('time').sleep(60)")
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(taken_over)])
+    try:
+        until_s = time.monotonic() + 6 * LIMIT_S  # until it is imported, on a busy machine
+        while not (compiling := [one for one in alive(descendants([parent.pid])) if " -I -S -B " in one]):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        pids = [int(one.split()[0]) for one in compiling]
+        time.sleep(1)  # it has read its sources, and entered the layers
+        assert alive(pids) != []
+    finally:
+        parent.kill()
+        parent.wait()
+    until_s = time.monotonic() + LIMIT_S
+    while (left := alive(pids)) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    if left:
+        os.kill(pids[0], signal.SIGKILL)
+    assert left == []

@@ -21,6 +21,7 @@ from walle.backoff import Backoff
 from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.journal import JournalError
 from walle.deploy.cloud.lease import Grant, check_grant
+from walle.extras import install_hint
 
 try:
     import asyncpg
@@ -43,7 +44,7 @@ try:
         without_password,
     )
 except ImportError as _error:
-    raise JournalError("PostgreSQL", "asyncpg is not installed; install walle[postgres]") from _error
+    raise JournalError("PostgreSQL", f"asyncpg is missing; install it with: {install_hint('postgres')}") from _error
 
 __all__ = ["Connection", "DatabaseError", "PostgresDatabase", "is_database_url", "without_password"]
 

@@ -34,6 +34,7 @@ from walle.deploy.cloud.files import (
 from walle.deploy.cloud.retention import SKEW_S
 from walle.durable_file import make_folders
 from walle.errors import ConfigError
+from walle.extras import install_hint
 
 if TYPE_CHECKING:
     from obstore.store import S3Store as Bucket
@@ -81,7 +82,7 @@ class S3Store(FileStore):
         try:
             import obstore
         except ImportError:
-            raise ConfigError(f"{place}: files in a bucket need the S3 client: pip install 'walle[s3]'") from None
+            raise ConfigError(f"{place}: files in a bucket need the S3 client: {install_hint('s3')}") from None
         make_folders(folder)
         self._s3 = obstore
         self._clock = clock or SystemClock()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 _MAX_PROBLEM_CHARS = 1000
 _NO_MEMORY = "needs more memory to compile than it may have; split the file"
+_PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 _HASH_BASED = 0b01  # PEP 552: identified by its source's hash, which a device need not check
 
 
@@ -158,10 +159,15 @@ def _main() -> None:
 
 def _contain(core: str, limits: Mapping[str, int]) -> None:
     """Limit this process, and enter the layers of walle's native core at the path `core`, "" for none."""
+    import contextlib
     import os
     import resource
 
     os.nice(10)  # devices are served first
+    with contextlib.suppress(ImportError, AttributeError):  # another system than Linux
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)  # with the cloud's thread, which waits for this process
     for what, most in (
         (resource.RLIMIT_AS, limits["memory_bytes"]),
         (resource.RLIMIT_CPU, limits["cpu_s"]),

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequen
 from typing import cast, override
 
 from walle.clock import Clock, SystemClock
+from walle.extras import install_hint
 from walle.pipeline.checksums import first_link
 from walle.pipeline.ingest.partitions import partition
 from walle.pipeline.ingest.quarantine import refused_upload
@@ -63,7 +64,8 @@ try:
     )
 except ImportError as _error:
     raise IngestError(
-        "PostgreSQL", "asyncpg is not installed; install walle[postgres], or keep uploads in a file"
+        "PostgreSQL",
+        f"asyncpg is missing; keep uploads in a file, or install it with: {install_hint('postgres')}",
     ) from _error
 
 _LOG = logging.getLogger(__name__)

@@ -1,0 +1,113 @@
+"""The Ray of `walle cloud up --ray`: where it listens, who can read its token, and what is left after a kill."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sim.listeners import is_loopback, listeners
+from tests.sim.processes import MARKER, alive, descendants, pids_with, wait_until_gone
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 10.0
+UP = ["--http-port", "0", "--tunnel-port", "0", "--json"]
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path, for everything that a cloud writes: HOME, TMPDIR and its own folder."""
+    made = Path(tempfile.mkdtemp(prefix="w"))
+    (made / "tmp").mkdir()
+    yield made
+    shutil.rmtree(made)
+
+
+def cloud_up(folder: Path, marker: str, *options: str, **variables: str) -> subprocess.Popen[str]:
+    env = {**os.environ, MARKER: marker, "HOME": str(folder), "TMPDIR": str(folder / "tmp"), **variables}
+    command = [sys.executable, "-c", "from walle.cli import main; main()", "cloud", "up", str(folder / "cloud"), *UP]
+    return subprocess.Popen(
+        [*command, "--ray", *options],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@contextlib.contextmanager
+def running(folder: Path, marker: str, *options: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """A cloud that is up; nothing of it outlives the block."""
+    process = cloud_up(folder, marker, *options, **variables)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        assert "url" in json.loads(line)
+        yield process
+    finally:
+        for pid in descendants([process.pid, *pids_with(marker)]) if process.poll() is None else pids_with(marker):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_cloud_on_loopback_listens_nowhere_else_and_after_a_kill_nothing_of_it_is_left(folder: Path) -> None:
+    marker = f"local-ray-{os.getpid()}"
+    options = ["--host", "127.0.0.1", "--gateways", "1", "--tunnel-servers", "1", "--scenario", "shop"]
+    shared_memory = set(Path("/dev/shm").iterdir())
+    with running(folder, marker, *options) as process:
+        pids = descendants([process.pid])
+        found = listeners(pids)
+        names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in found.values()}
+        assert {"gcs_server", "raylet", "ray::EdgeActor", "ray::GatewayAct"} <= names, names
+        assert [one for one in found if not is_loopback(one)] == []
+        token = folder / ".ray" / "auth_token"
+        assert stat.S_IMODE(token.stat().st_mode) == 0o600
+        assert token.stat().st_size >= 32
+        assert len(list((folder / "tmp").iterdir())) >= 1  # Ray's folder
+
+        process.kill()
+        deadline_s = time.monotonic() + LIMIT_S
+        while (left := alive(pids | set(pids_with(marker)))) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        assert left == []
+        assert [one.name for one in (folder / "tmp").iterdir()] == []
+        assert set(Path("/dev/shm").iterdir()) <= shared_memory
+
+
+def test_a_cloud_that_is_stopped_leaves_nothing(folder: Path) -> None:
+    marker = f"stopped-ray-{os.getpid()}"
+    with running(folder, marker, "--host", "127.0.0.1") as process:
+        pids = descendants([process.pid])
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert alive(pids) == []
+        assert wait_until_gone(marker, 0.0) == []
+        assert [one.name for one in (folder / "tmp").iterdir()] == []
+
+
+def test_a_cloud_for_all_interfaces_is_refused_where_ray_has_no_token(folder: Path) -> None:
+    options = ["--host", "0.0.0.0", "--name", "cloud.example"]
+    process = cloud_up(folder, f"open-ray-{os.getpid()}", *options, RAY_AUTH_MODE="disabled")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "RAY_AUTH_MODE=disabled" in errors
+    assert "unset RAY_AUTH_MODE" in " ".join(errors.split())
+    assert not (folder / ".ray").exists()
+    assert list((folder / "tmp").iterdir()) == []

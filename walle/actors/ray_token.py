@@ -1,0 +1,95 @@
+"""Token by which the processes of a Ray know each other (`~/.ray/auth_token`), readable to its owner alone.
+
+Ray makes the file as the umask says, which others can read; whoever has the token runs code as its owner.
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+from walle.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+
+_MODE = "RAY_AUTH_MODE"
+_GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+_OTHERS = 0o077
+_TOKEN_BYTES = 32
+
+
+def prepare_token(environment: Mapping[str, str], home: Path) -> None:
+    """Make the token of a Ray on this machine unless there is one, and narrow an existing file to its owner.
+
+    Raises:
+        ConfigError: tokens are turned off; the file cannot be made, is not the user's, or is empty.
+    """
+    if environment.get(_MODE, "token").lower() != "token":
+        raise ConfigError(
+            f"{_MODE}={environment[_MODE]}: a Ray without a token runs the code of whoever reaches its ports, as this"
+            f" user; unset {_MODE}, so that a token is made"
+        )
+    if any(environment.get(name) for name in _GIVEN):
+        return
+    path = home / ".ray" / "auth_token"
+    try:
+        if not _narrow(path):
+            _make(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the token of Ray cannot be kept there ({error.strerror}); make the folder writable, or give a"
+            f" token as {_GIVEN[0]}"
+        ) from error
+
+
+def warn_of_open_cluster(address: str) -> None:
+    """Log a warning if the cluster that was joined asks for no token."""
+    if not is_token_auth_enabled():
+        _LOG.warning(
+            "the Ray cluster at %s asks for no token: whoever reaches its ports runs code there; set %s=token and %s"
+            " on all machines (docs/how-to/cluster.md)",
+            address,
+            _MODE,
+            _GIVEN[0],
+        )
+
+
+def _narrow(path: Path) -> bool:
+    """Narrow the file's permissions to its owner; return whether there is a file."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or not found.st_size:
+            raise ConfigError(f"{path} holds no token of Ray; remove it, and another is made")
+        if found.st_mode & _OTHERS:
+            os.fchmod(file, stat.S_IMODE(found.st_mode) & ~_OTHERS)
+            _LOG.warning(
+                "%s could be read by others, until now: who has read it runs code in each Ray of this user;"
+                " end these, remove the file, and another is made",
+                path,
+            )
+    finally:
+        os.close(file)
+    return True
+
+
+def _make(path: Path) -> None:
+    """Write a token, whole and for its owner alone; where another process is faster, its token stays."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file, name = tempfile.mkstemp(dir=path.parent, prefix=".auth_token-")  # 0600
+    try:
+        with os.fdopen(file, "w") as whole:
+            whole.write(secrets.token_hex(_TOKEN_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        Path(name).unlink()
