@@ -220,7 +220,7 @@ async def test_a_request_is_answered_by_the_gateways_inference_and_cancelled_wit
                 stopped.set()
             return b""
 
-        shop.cloud.gateway._inference.answer = slow  # type: ignore[method-assign]
+        shop.cloud.gateway._requests.answer = slow  # type: ignore[method-assign]
         client = client_of(shop, KeepingOutbox(), 1)
         async with running(client):
             asking = asyncio.create_task(client.request("t", b"", 30.0))

@@ -94,6 +94,10 @@ class Rule:
         """Return whether the rule is true of a device."""
         return self.holds(activation(profile, self.columns, self.versions))
 
+    def denies(self, profile: Profile) -> bool:
+        """Return whether the rule is false of a device, whatever the attributes are that its profile lacks."""
+        return self.expression.eval(activation(profile, self.columns, self.versions)).value() is False
+
     def holds(self, values: cel.Activation) -> bool:
         """Return whether the rule is true of the values, which have the types of its columns."""
         return self.expression.eval(values).value() is True  # an unknown part makes it an error value

@@ -21,6 +21,10 @@ class RequestBusyError(PipelineError):
     """The cloud has no room for a request now. A handler raises it, or a class of its own that inherits it."""
 
 
+class RequestRefusedError(PipelineError):
+    """A request that this device may not send, or that cannot be read. One that sends many is read more slowly."""
+
+
 class Handlers:
     """A pool of at most `limit` running handlers, of which one device gets a quarter.
 

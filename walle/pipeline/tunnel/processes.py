@@ -24,7 +24,7 @@ from walle.pipeline.tunnel.channel import Channel, ChannelError
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
 from walle.pipeline.tunnel.reserved_port import ReservedPort, reserve
 from walle.pipeline.tunnel.server import RequestHandler
 from walle.pipeline.tunnel.service import DeviceConnection, DrainTarget, TunnelState, TunnelStateError
@@ -395,7 +395,7 @@ class TunnelProcesses:
 
 def failure_kind(error: WalleError) -> str:
     """Return how a tunnel process is told of the kind of an error, of which it raises one for the device."""
-    kinds = {"busy": RequestBusyError, "expired": RequestExpiredError}
+    kinds = {"busy": RequestBusyError, "expired": RequestExpiredError, "refused": RequestRefusedError}
     return next((kind for kind, known in kinds.items() if isinstance(error, known)), "failed")
 
 

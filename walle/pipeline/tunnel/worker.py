@@ -19,7 +19,7 @@ from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.channel import Channel
 from walle.pipeline.tunnel.deadline import request_due_s
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 from walle.pipeline.tunnel.stored_notes import StoredNotes
 from walle.pipeline.tunnel.tls import server_tls
@@ -34,6 +34,7 @@ class RequestFailedError(WalleError):
 _ERRORS: Mapping[str, type[Exception]] = {  # by the kind that `processes.failure_kind` sends; others: RuntimeError
     "busy": RequestBusyError,
     "expired": RequestExpiredError,
+    "refused": RequestRefusedError,
     "failed": RequestFailedError,
 }
 
