@@ -1,14 +1,17 @@
-"""Requests of devices through the tunnel: who may ask for what, before anything runs."""
+"""Requests and uploads of devices through the tunnel: who may ask for what, and send what, before anything runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from walle.clock import Clock
 from walle.cloud.inference.failures import InferenceError, InferenceRefusedError
 from walle.cloud.inference.phase_audience import PhaseAudience
 from walle.cloud.inference.request import phase_request
 from walle.cloud.peers import InferencePeer, MonitorPeer, ReleasesPeer
+from walle.pipeline.ingest.topic_check import DeviceTask
 from walle.protocol import Profile
 from walle.task_runner import PhasePlaceError
+
+RESTORED_S = 30 * 86_400.0  # since the restore of a cloud, in which devices may have tasks that it does not know of
 
 
 class DeviceRequests:
@@ -22,10 +25,15 @@ class DeviceRequests:
         self, profile_of: Callable[[str], Profile | None], join: Callable[[Profile], Profile], clock: Clock
     ) -> None:
         self._audience = PhaseAudience(profile_of, join, clock)
+        self._clock = clock
+        self._restored_s = 0.0
         self._inference: InferencePeer | None = None
 
-    def start(self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer) -> None:
-        """Answer from now on, by these."""
+    def start(
+        self, releases: ReleasesPeer, monitor: MonitorPeer, inference: InferencePeer, *, restored_s: float = 0.0
+    ) -> None:
+        """Answer from now on, by these. `restored_s` is when the cloud was restored from a backup, 0 for never."""
+        self._restored_s = restored_s
 
         async def versions_of(device_id: str) -> Mapping[str, frozenset[str]]:
             device = await monitor.device(device_id, None)
@@ -33,6 +41,18 @@ class DeviceRequests:
 
         self._audience.start(releases.all, versions_of)
         self._inference = inference
+
+    async def foreign_tasks(self, pairs: Sequence[DeviceTask]) -> frozenset[DeviceTask]:
+        """Return those of the pairs whose device surely never had the task, so that it puts no features under it.
+
+        In a cloud that was restored from a backup in the last RESTORED_S none is sure: the backup may lack releases.
+
+        Raises:
+            WalleError: the releases cannot be read now.
+        """
+        if self._clock.time() - self._restored_s < RESTORED_S:
+            return frozenset()
+        return await self._audience.never_had(pairs)
 
     def note_change(self) -> None:
         """Take note that a release has changed."""

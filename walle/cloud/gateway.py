@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import Depends, FastAPI
@@ -22,6 +22,7 @@ from walle.cloud.config import CloudConfig
 from walle.cloud.database_watch import DatabaseWatch
 from walle.cloud.device_requests import DeviceRequests
 from walle.cloud.disk_watch import DiskWatch
+from walle.cloud.epoch import read_epoch
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.feature_samples import FeatureSamples
 from walle.cloud.home import CloudHome
@@ -94,6 +95,7 @@ from walle.errors import ConfigError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
+from walle.pipeline.ingest.topic_check import DeviceTask
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_deadline
@@ -192,7 +194,8 @@ class GatewayNode:
         if config.tunnel_servers and config.tunnel_processes > 1:
             raise ConfigError("tunnel servers take the place of tunnel processes: give one of the two")
         await asyncio.to_thread(check_git)
-        self._requests.start(releases, monitor, inference)
+        restored_s = await asyncio.to_thread(read_epoch, config.folder)  # 1: never
+        self._requests.start(releases, monitor, inference, restored_s=restored_s)
         sockets = sockets or InheritedSockets()
         if config.traces and self._tracer is None:
             tracer = self._tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
@@ -342,6 +345,7 @@ class GatewayNode:
                 port=config.tunnel_port,
                 sock=sockets.tunnel,
                 on_stored=self._note_batch,
+                foreign_tasks=self._requests.foreign_tasks,
                 drain_to=drain_to,
                 clock=self._clock,
             )
@@ -361,6 +365,7 @@ class GatewayNode:
             on_request=self._requests.answer,
             dictionaries=stored_dictionary(self._home.files),
             on_stored=self._delays.add,
+            foreign_tasks=self._requests.foreign_tasks,
             on_traced=None if self._tracer is None else self._tracer.stored,
         )
 
@@ -591,6 +596,10 @@ class GatewayNode:
         """Return fallback inference's answer to a device's request, for which it waits `left_s`, None for any time."""
         with request_deadline(None if left_s is None else self._clock.monotonic() + left_s):
             return await self._requests.answer(device_id, topic, payload)
+
+    async def foreign_tasks(self, pairs: Sequence[DeviceTask]) -> frozenset[DeviceTask]:
+        """Return those pairs of a device and a task whose features are not to be stored."""
+        return await self._requests.foreign_tasks(pairs)
 
     async def _follow_servers(self) -> None:
         """Notice tunnel servers that do not report any more, until cancelled."""

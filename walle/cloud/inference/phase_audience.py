@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from walle.clock import Clock
 from walle.cloud.inference.request import PhaseRequest
 from walle.deploy.cloud.device_registry import UnknownDeviceError
 from walle.deploy.cloud.release import Release
-from walle.deploy.cloud.release_extent import reaches
+from walle.deploy.cloud.release_extent import may_have_reached, reaches
 from walle.errors import WalleError
 from walle.protocol import Profile
 
@@ -35,6 +35,7 @@ class PhaseAudience:
         self._all_releases: Callable[[], Awaitable[Iterable[Release]]]
         self._versions_of: Callable[[str], Awaitable[Mapping[str, frozenset[str]]]]
         self._by_version: dict[_Name, list[Release]] = {}
+        self._by_task: dict[str, list[Release]] = {}
         self._changes = 0
         self._read_changes = -1  # those that are in `_by_version`
         self._read_s = 0.0
@@ -69,6 +70,29 @@ class PhaseAudience:
         if name not in self._by_version or not await self._has_reported(profile.device_id, name):
             return False
         return self._is_reached(name, profile, has_version=True)
+
+    async def never_had(self, pairs: Sequence[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Return those pairs of a device and a task of which no release can have given the device the task.
+
+        A task without releases is nobody's: nothing is known of it, as in a cloud that lost its journal.
+
+        Raises:
+            WalleError: the releases cannot be read now.
+        """
+        found = self._not_reached(pairs)
+        if found and not self._is_fresh:
+            await self._read()
+            found = self._not_reached(found)
+        return frozenset(found)
+
+    def _not_reached(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        by_task = self._by_task
+        return [
+            (device_id, task)
+            for device_id, task in pairs
+            if not any(may_have_reached(one, device_id) for one in by_task.get(task, ()))
+            and (task in by_task or not self._is_fresh)
+        ]
 
     def _profile(self, request: PhaseRequest) -> Profile:
         """Return what the device says of itself, in its last profile and in the request, and what was uploaded."""
@@ -107,10 +131,13 @@ class PhaseAudience:
     async def _read_all(self) -> None:
         changes, now_s = self._changes, self._clock.monotonic()
         by_version: dict[_Name, list[Release]] = {}
+        by_task: dict[str, list[Release]] = {}
         for release in await self._all_releases():
             if release.manifest:
                 by_version.setdefault((release.request.name, release.request.version), []).append(release)
-        self._by_version, self._read_changes, self._read_s = by_version, changes, now_s
+                by_task.setdefault(release.request.name, []).append(release)
+        self._by_version, self._by_task = by_version, by_task
+        self._read_changes, self._read_s = changes, now_s
 
     def _note_end(self, reading: asyncio.Task[None]) -> None:
         self._reading = None

@@ -32,6 +32,16 @@ def reaches(release: Release, profile: Profile, *, has_version: bool) -> bool:
         return False
 
 
+def may_have_reached(release: Release, device_id: str) -> bool:
+    """Return whether a device may have been given the release's version by it, whatever it said of itself then.
+
+    Lists of devices and the furthest step decide; uploaded attributes may have changed since.
+    """
+    devices = release.request.policy.devices
+    is_named = not devices or device_id in devices
+    return bool(release.manifest) and is_named and _is_drawn(release, device_id, has_version=True)
+
+
 def _is_drawn(release: Release, device_id: str, *, has_version: bool) -> bool:
     """Return whether the device is among those of the furthest step of the release."""
     state = release.resumes or release.state

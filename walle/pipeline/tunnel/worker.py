@@ -12,10 +12,12 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from walle import plain
 from walle.errors import WalleError
 from walle.pipeline.ingest.quota import DeviceQuota
+from walle.pipeline.ingest.topic_check import DeviceTask
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.channel import Channel
 from walle.pipeline.tunnel.deadline import request_due_s
@@ -71,6 +73,7 @@ class Worker:
                     port=port,
                     reuse_port=True,
                     on_stored=self._notes.add,
+                    foreign_tasks=self._foreign_tasks,
                     drain_to=DrainTarget(*drain_to),
                 )
                 await service.revoke(version, lowest)
@@ -141,6 +144,10 @@ class Worker:
 
     async def _dictionary(self, digest: str) -> bytes | None:
         return await self._ask(digest)
+
+    async def _foreign_tasks(self, pairs: Sequence[DeviceTask]) -> frozenset[DeviceTask]:
+        answer = await self._ask("foreign", plain.encode(list(pairs)))
+        return frozenset((str(device_id), str(task)) for device_id, task in plain.decode(answer or b""))
 
     async def _ask(self, *question: str | bytes | float | None) -> bytes | None:
         """Return the main process's answer."""
