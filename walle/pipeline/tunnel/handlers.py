@@ -82,7 +82,10 @@ class Handlers:
     @staticmethod
     def abandon(work: asyncio.Task[bytes]) -> None:
         """Cancel a handler that has not ended. One that has not started will not start."""
-        if not work.done() and not work.cancelling():
+        if work.done():
+            if not work.cancelled():
+                work.exception()  # nobody waits for it any more, where the device has left at that moment
+        elif not work.cancelling():
             work.cancel()
             work.add_done_callback(_report)
 
