@@ -14,6 +14,7 @@ from walle.clock import SystemClock
 from walle.cloud.epoch import raise_epoch
 from walle.device import Device
 from walle.pipeline.losses import LossCause
+from walle.pipeline.tunnel.processes import TunnelProcesses
 
 MAIN = "def execute(ctx, x):\n    return 1\n"
 
@@ -43,6 +44,12 @@ async def stored(shop: ShopCloud) -> list[tuple[str, str]]:
     return [(row.device_id, row.topic) for _, row in await shop.cloud.gateway._uploads.query(limit=1000)]
 
 
+def _counts(shop: ShopCloud, name: str) -> int:
+    tunnel = shop.cloud.gateway._tunnel
+    states = tunnel.states() if isinstance(tunnel, TunnelProcesses) else [tunnel.state()]
+    return sum(state.counts[name] for state in states)
+
+
 @pytest.mark.asyncio
 async def test_features_of_a_task_that_a_device_never_had_are_refused_and_counted(
     shop: ShopCloud, tmp_path: Path
@@ -58,6 +65,9 @@ async def test_features_of_a_task_that_a_device_never_had_are_refused_and_counte
         assert {loss.cause for loss in losses} == {LossCause.REFUSED}
         assert sum(loss.count for loss in losses) == 3
         assert not await shop.cloud.gateway._uploads.losses("a")
+        await until(lambda: _counts(shop, "foreign_uploads") == 3)  # a tunnel process reports twice a second
+        metrics = (await shop.http.get("/metrics")).text
+        assert "walle_tunnel_foreign_uploads_total 3.0" in metrics
         await shop.releases.rollback(release_id)
         await sent(inside, "shop/count")  # it was queued before the device went back
         assert (await stored(shop)).count(("a", "shop/count")) == 2

@@ -33,6 +33,7 @@ _COUNTS = (
     "cancelled_requests",
     "resumed",
     "pauses",
+    "slowed",
     "bytes_in",
     "bytes_out",
 )
@@ -211,7 +212,10 @@ class TunnelService:
             stored=status.stored,
             commits=status.commits,
             pump_failures=status.total_failures,
-            counts={name: getattr(server.counts, name) for name in _COUNTS},
+            counts={
+                **{name: getattr(server.counts, name) for name in _COUNTS},
+                "foreign_uploads": status.refused,
+            },
             refusals=dict(server.counts.refusals),
         )
 
