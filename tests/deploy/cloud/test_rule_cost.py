@@ -141,7 +141,9 @@ def test_a_rule_of_before_the_bounds_goes_on_and_one_far_beyond_takes_no_device(
     stored = Policy.from_plain({"rule": before, "columns": {"os": "string"}})
     hostile = Policy.from_plain({"rule": f"os.matches('{TEN_THOUSAND}')", "columns": {"os": "string"}})
     assert pattern_size("^x{0,300}android$") > MAX_INSTRUCTIONS
-    assert PolicyIndex([stored, hostile]).matching(Profile("d", "1", {"os": "xxandroid"})) == 1
+    profile = Profile("d", "1", {"os": "xxandroid"})
+    assert PolicyIndex([stored, hostile]).matching(profile) == 1
+    assert (stored.matches(profile), hostile.matches(profile)) == (True, False)
     assert "takes no device" in caplog.text
     with pytest.raises(RuleError, match="instructions"):
         compile_rule(hostile.rule, columns)

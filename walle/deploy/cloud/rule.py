@@ -122,7 +122,6 @@ def column_types(text: str, schema: Schema) -> Columns:
     return columns
 
 
-@functools.lru_cache(maxsize=4096)
 def compile_rule(text: str, columns: Columns) -> Rule:
     """Return a rule over these columns and `app_version`, of a release or of a part of one.
 
@@ -131,7 +130,19 @@ def compile_rule(text: str, columns: Columns) -> Rule:
     Raises:
         RuleError: it is not valid; the message shows the place.
     """
-    return _compile(text, columns, is_stored=True)
+    found = _compiled(text, columns)
+    if isinstance(found, RuleError):
+        raise RuleError(found.rule, found.offset, found.what)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(text: str, columns: Columns) -> Rule | RuleError:
+    """Return a rule, or why it is refused: a release may have one that is not valid any more, for each profile."""
+    try:
+        return _compile(text, columns, is_stored=True)
+    except RuleError as error:
+        return RuleError(error.rule, error.offset, error.what)  # without its frames
 
 
 def compile_bits(rules: tuple[Rule, ...]) -> cel.Expression:
