@@ -115,7 +115,7 @@ async def main(folder: Path) -> dict[str, Any]:
             release_id = (await client.start(release["id"]))["id"]
 
             async def is_in_beta() -> bool:
-                return (await Remote(cloud.actors["releases"]).get(release_id)).stage == "beta"
+                return bool((await Remote(cloud.actors["releases"]).get(release_id)).stage == "beta")
 
             await until(is_in_beta, LIMIT_S)
         device = await undo.enter_async_context(Device(device_config(cloud.address, cloud.home, folder / "d0")))

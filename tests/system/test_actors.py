@@ -195,7 +195,7 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_p
         async def is_in_beta() -> bool:
             release = await releases.get(release_id)
             assert release.state.value in ("simulating", "beta"), release.reason
-            return release.state.value == "beta"
+            return bool(release.state.value == "beta")
 
         await until(is_in_beta, LIMIT_S)
     async with Device(device_config(cloud.address, cloud.home, tmp_path / "escalates")) as device:
@@ -218,7 +218,7 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
         release_id = await start_release(client, version="v3", beta=["d9"])
 
         async def is_in_beta() -> bool:
-            return (await Remote(cloud.actors["releases"]).get(release_id)).stage == "beta"
+            return bool((await Remote(cloud.actors["releases"]).get(release_id)).stage == "beta")
 
         await until(is_in_beta, LIMIT_S)
     async with Device(device_config(cloud.address, cloud.home, tmp_path / "d9")) as device:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def main(seconds: float = 0.0, timeout_ms: int | None = None) -> str:
 
 @contextlib.asynccontextmanager
 async def escalating(
-    folder: Path, code: str, config: str = AUTO, *, devices: Sequence[str] = ("d0",), **files: Any
+    folder: Path, code: str, config: str = AUTO, *, devices: Any = ("d0",), **files: Any
 ) -> AsyncIterator[tuple[ShopCloud, User]]:
     async with shop_cloud(folder) as shop, shop.device(folder / "d0") as device:
         await shop.push("v1", main=code, config=config, **files)
