@@ -89,8 +89,8 @@ async def test_the_cloud_runs_a_phase_and_the_device_stores_its_result_or_counts
         assert (summary.runs_ok, summary.runs_failed, summary.produced) == (2, 2, 2)
 
         for changes, message in (
-            ({"version": "v9"}, "shop/count v9 was never released here"),
-            ({"task": "shop/other"}, "shop/other v1 was never released here"),
+            ({"version": "v9"}, "shop/count v9 is not a version that this device was given"),
+            ({"task": "shop/other"}, "shop/other v1 is not a version that this device was given"),
             ({"phase": "preprocess"}, "does not allow 'preprocess' on the cloud"),
             ({"phase": "main"}, "does not allow 'main' on the cloud"),
             ({"device": 5}, "cannot be read"),

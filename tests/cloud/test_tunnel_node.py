@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import random
 from pathlib import Path
 from typing import Any
@@ -220,13 +221,44 @@ async def test_a_request_is_answered_by_the_gateways_inference_and_cancelled_wit
                 stopped.set()
             return b""
 
-        shop.cloud.gateway._inference.answer = slow  # type: ignore[method-assign]
+        shop.cloud.gateway._requests.answer = slow  # type: ignore[method-assign]
         client = client_of(shop, KeepingOutbox(), 1)
         async with running(client):
             asking = asyncio.create_task(client.request("t", b"", 30.0))
             await started.wait()
             asking.cancel()
             await stopped.wait()
+
+
+@pytest.mark.asyncio
+async def test_a_server_asks_the_gateway_whose_tasks_topics_are(tmp_path: Path) -> None:
+    async with (
+        asyncio.timeout(LIMIT_S),
+        shop_cloud(tmp_path, tunnel_servers=1) as shop,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        node = node_of(shop, "a")
+        await node.start()
+        stack.push_async_callback(node.close)
+        await until(lambda: len(node.ring.members) == 1)
+        await shop.push("v1", main=MAIN, config=AUTO)
+        await shop.release("v1", beta=["device-1"])
+        await until(lambda: "shop/count" in shop.cloud.gateway._answerer.table.rows)
+        for number in (1, 2):
+            outbox = KeepingOutbox()
+            client = client_of(shop, outbox, number)
+            async with running(client):
+                await client.send("shop/count", b"x")
+                await client.send("own", b"y")
+                await until(functools.partial(_is_empty, outbox))
+        rows = await shop.cloud.gateway._uploads.query(limit=100)
+        found = sorted((row.device_id, row.topic) for _, row in rows)
+        assert found == [("device-1", "own"), ("device-1", "shop/count"), ("device-2", "own")]
+        assert node._service.pump.status.refused == 1
+
+
+def _is_empty(outbox: KeepingOutbox) -> bool:
+    return not outbox.uploads
 
 
 async def _checked_in(user: User) -> bool:

@@ -111,13 +111,13 @@ async def main(folder: Path) -> dict[str, Any]:
 
         await push(cloud.address.url, cloud.home.admin_token, folder / "work", "v1", files())
         async with ReleaseClient(cloud.address.url, cloud.home.admin_token) as client:
-            release = await client.create("shop", "count", "v1", beta=["nobody"], steps=[1.0])
+            release = await client.create("shop", "count", "v1", beta=["d0"], steps=[1.0])
             release_id = (await client.start(release["id"]))["id"]
 
-            async def has_a_bundle() -> bool:
-                return bool((await Remote(cloud.actors["releases"]).get(release_id)).manifest)
+            async def is_in_beta() -> bool:
+                return bool((await Remote(cloud.actors["releases"]).get(release_id)).stage == "beta")
 
-            await until(has_a_bundle, LIMIT_S)
+            await until(is_in_beta, LIMIT_S)
         device = await undo.enter_async_context(Device(device_config(cloud.address, cloud.home, folder / "d0")))
 
         async def request(number: int, sleep_s: float) -> str:

@@ -182,7 +182,7 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_p
     files = {"main.py": FAILING, "task.toml": AUTO}
     await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v2", files)
     async with admin(cloud) as client:
-        release_id = await start_release(client, version="v2", beta=["nobody"])
+        release_id = await start_release(client, version="v2", beta=["escalates"])
         with pytest.raises(CloudRefusedError) as refused:
             await client.start(release_id)
         assert (refused.value.status, refused.value.kind) == (409, "TransitionError")
@@ -192,12 +192,12 @@ async def test_errors_of_a_node_arrive_as_what_they_are(cloud: ActorCloud, tmp_p
         assert transition.value.allowed
         assert "In the other process" in transition.value.__notes__[0]
 
-        async def has_a_bundle() -> bool:
+        async def is_in_beta() -> bool:
             release = await releases.get(release_id)
             assert release.state.value in ("simulating", "beta"), release.reason
-            return bool(release.manifest)
+            return bool(release.state.value == "beta")
 
-        await until(has_a_bundle, LIMIT_S)
+        await until(is_in_beta, LIMIT_S)
     async with Device(device_config(cloud.address, cloud.home, tmp_path / "escalates")) as device:
         with pytest.raises(RequestError, match="ValueError: not on the cloud"):
             await device.tunnel.request(PHASE_TOPIC, question("v2", 1))
@@ -215,12 +215,12 @@ async def test_a_killed_inference_process_is_replaced_and_its_request_answered(
     files = {"main.py": main, "task.toml": AUTO + "[limits]\ndeadline_ms = 10000\n"}
     await push(cloud.address.url, cloud.home.admin_token, cloud.home.folder.parent / "work", "v3", files)
     async with admin(cloud) as client:
-        release_id = await start_release(client, version="v3", beta=["nobody"])
+        release_id = await start_release(client, version="v3", beta=["d9"])
 
-        async def has_a_bundle() -> bool:
-            return bool((await Remote(cloud.actors["releases"]).get(release_id)).manifest)
+        async def is_in_beta() -> bool:
+            return bool((await Remote(cloud.actors["releases"]).get(release_id)).stage == "beta")
 
-        await until(has_a_bundle, LIMIT_S)
+        await until(is_in_beta, LIMIT_S)
     async with Device(device_config(cloud.address, cloud.home, tmp_path / "d9")) as device:
         assert plain.decode(await device.tunnel.request(PHASE_TOPIC, question("v3", 0))) == ["cloud", 0]
         (pid,) = pids_with(ray_marker, "::InferenceActor")

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import Depends, FastAPI
@@ -20,7 +20,9 @@ from walle.cloud.background import in_background
 from walle.cloud.business_app import load_app
 from walle.cloud.config import CloudConfig
 from walle.cloud.database_watch import DatabaseWatch
+from walle.cloud.device_requests import DeviceRequests
 from walle.cloud.disk_watch import DiskWatch
+from walle.cloud.epoch import read_epoch
 from walle.cloud.feature_routes import feature_router
 from walle.cloud.feature_samples import FeatureSamples
 from walle.cloud.home import CloudHome
@@ -93,6 +95,7 @@ from walle.errors import ConfigError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
 from walle.pipeline.ingest.retention import Retention, parse_rule
+from walle.pipeline.ingest.topic_check import DeviceTask
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_deadline
@@ -149,6 +152,7 @@ class GatewayNode:
         self._tracer: Tracer | None = None
         ratio = config.trace_ratio if config.traces else 0.0
         self._answerer = Answerer(budget=self._pulls, trace_ratio=ratio)
+        self._requests = DeviceRequests(self._answerer.recent_profile, self._answerer.join_uploaded, self._clock)
         self._feed = TableFeed(self._answerer, lambda: self._sizes.known)
         self._has_table = asyncio.Event()
         self._tables = TablePublisher(self._feed, self._clock)
@@ -190,7 +194,8 @@ class GatewayNode:
         if config.tunnel_servers and config.tunnel_processes > 1:
             raise ConfigError("tunnel servers take the place of tunnel processes: give one of the two")
         await asyncio.to_thread(check_git)
-        self._inference = inference
+        restored_s = await asyncio.to_thread(read_epoch, config.folder)  # 1: never
+        self._requests.start(releases, monitor, inference, restored_s=restored_s)
         sockets = sockets or InheritedSockets()
         if config.traces and self._tracer is None:
             tracer = self._tracer = Tracer(config.trace_ratio, exporter(config.traces), self._clock)
@@ -213,7 +218,7 @@ class GatewayNode:
             quota = DeviceQuota.parse(config.device_quota)
             uploads: UploadStore = open_uploads(location, clock=self._clock, device_quota=quota)
             self._uploads = await undo.enter_async_context(uploads)
-            self._tunnel = self._make_tunnel(authority, inference, sockets)
+            self._tunnel = self._make_tunnel(authority, sockets)
             await self._revoke(self._identity.revocations)
             await undo.enter_async_context(self._tunnel)
             self._retention = Retention(self._uploads, rules)
@@ -327,21 +332,20 @@ class GatewayNode:
         await undo.enter_async_context(in_background("renewal of HTTP's certificate", follow, self._clock))
         return files.context
 
-    def _make_tunnel(
-        self, authority: Authority, inference: InferencePeer, sockets: InheritedSockets
-    ) -> TunnelService | TunnelProcesses:
+    def _make_tunnel(self, authority: Authority, sockets: InheritedSockets) -> TunnelService | TunnelProcesses:
         config = self._config
         drain_to = DrainTarget.parse(config.drain_to, config.drain_s)
         if config.tunnel_processes == 1:
             return TunnelService(
                 self._uploads,
                 ssl_context=authority.server_context(client_ca_pem=self._identity.ca_pem),
-                on_request=inference.answer,
+                on_request=self._requests.answer,
                 dictionaries=stored_dictionary(self._home.files),
                 host=config.host,
                 port=config.tunnel_port,
                 sock=sockets.tunnel,
                 on_stored=self._note_batch,
+                foreign_tasks=self._requests.foreign_tasks,
                 drain_to=drain_to,
                 clock=self._clock,
             )
@@ -358,9 +362,10 @@ class GatewayNode:
         return TunnelProcesses(
             config.tunnel_processes,
             settings,
-            on_request=inference.answer,
+            on_request=self._requests.answer,
             dictionaries=stored_dictionary(self._home.files),
             on_stored=self._delays.add,
+            foreign_tasks=self._requests.foreign_tasks,
             on_traced=None if self._tracer is None else self._tracer.stored,
         )
 
@@ -566,6 +571,7 @@ class GatewayNode:
 
     async def publish(self, table: ReleaseTable) -> None:
         """Answer from `table` from now on; new versions once fallback inference has loaded them."""
+        self._requests.note_change()
         if self._pulls is not None:
             await self._sizes.learn(table.manifests)
         await self._tables.publish(table)
@@ -589,7 +595,11 @@ class GatewayNode:
     async def answer_request(self, device_id: str, topic: str, payload: bytes, left_s: float | None) -> bytes:
         """Return fallback inference's answer to a device's request, for which it waits `left_s`, None for any time."""
         with request_deadline(None if left_s is None else self._clock.monotonic() + left_s):
-            return await self._inference.answer(device_id, topic, payload)
+            return await self._requests.answer(device_id, topic, payload)
+
+    async def foreign_tasks(self, pairs: Sequence[DeviceTask]) -> frozenset[DeviceTask]:
+        """Return those pairs of a device and a task whose features are not to be stored."""
+        return await self._requests.foreign_tasks(pairs)
 
     async def _follow_servers(self) -> None:
         """Notice tunnel servers that do not report any more, until cancelled."""

@@ -1,7 +1,7 @@
 """Interfaces between the nodes of a cloud: asynchronous calls with plain values or frozen dataclasses."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from walle.cloud.identity.routes import Identities
 from walle.deploy.cloud.api import Outcomes, Releases, WatchedPart
@@ -16,6 +16,9 @@ from walle.deploy.cloud.signature_api import SignedVersions
 from walle.deploy.cloud.step import Step
 from walle.deploy.cloud.targeting_api import TargetedDevices
 from walle.protocol import OutcomeBatch
+
+if TYPE_CHECKING:
+    from walle.cloud.inference.request import PhaseRequest  # its package imports this module
 
 
 class GatewayPeer(Protocol):
@@ -57,7 +60,7 @@ class IdentityPeer(Identities, Protocol):
 class InferencePeer(WatchedPart, Protocol):
     """Methods of fallback inference that the gateway calls: for its tunnel, /healthz and /metrics, and its tables."""
 
-    async def answer(self, device_id: str, topic: str, payload: bytes) -> bytes: ...
+    async def run(self, request: "PhaseRequest") -> bytes: ...
     async def cold(self, manifests: Sequence[str]) -> frozenset[str]: ...
     async def load(self, manifest: str) -> None: ...
     async def keep(self, manifests: Sequence[str]) -> None: ...

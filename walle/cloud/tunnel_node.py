@@ -10,7 +10,7 @@ import functools
 import hashlib
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from walle.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from walle.cloud.tunnel_servers import TunnelReport
 from walle.errors import ConfigError, WalleError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
+from walle.pipeline.ingest.topic_check import DeviceTask
 from walle.pipeline.ingest.upload_store import UploadStore, open_uploads
 from walle.pipeline.tunnel.deadline import request_due_s
 from walle.pipeline.tunnel.ring import Ring, RingMember
@@ -45,6 +46,7 @@ class TunnelGatewayPeer(Protocol):
 
     async def report_tunnel(self, report: TunnelReport) -> dict[str, Any] | None: ...
     async def answer_request(self, device_id: str, topic: str, payload: bytes, left_s: float | None) -> bytes: ...
+    async def foreign_tasks(self, pairs: Sequence[DeviceTask]) -> frozenset[DeviceTask]: ...
 
 
 class TunnelNode:
@@ -119,6 +121,7 @@ class TunnelNode:
                 port=self._port,
                 reuse_port=self._port != 0,  # beside the server that this one takes the place of
                 on_stored=self._notes.add,
+                foreign_tasks=self._foreign_tasks,
                 drain_to=DrainTarget(over_s=config.drain_s),
                 name=self._name,
                 clock=self._clock,
@@ -201,6 +204,9 @@ class TunnelNode:
         due_s = request_due_s()
         left_s = None if due_s is None else due_s - self._clock.monotonic()
         return await self._gateway.answer_request(device_id, topic, payload, left_s)
+
+    async def _foreign_tasks(self, pairs: Sequence[DeviceTask]) -> frozenset[DeviceTask]:
+        return await self._gateway.foreign_tasks(pairs)
 
     async def _revoke(self, revocations: Revocations) -> None:
         await self._service.revoke(revocations.version, revocations.lowest)

@@ -20,6 +20,8 @@ _COUNTS = {  # metric → its name in a `TunnelState`
     "cancelled_requests": "cancelled_requests",
     "resumed": "resumed",
     "pauses": "pauses",
+    "slowed": "slowed",
+    "foreign_uploads": "foreign_uploads",
     "received_bytes": "bytes_in",
     "sent_bytes": "bytes_out",
 }

@@ -161,13 +161,17 @@ class MetReleaseJson(TypedDict):
 
 
 class PreviewJson(TypedDict):
-    """The reach of a policy among the `seen` devices; there are more where `is_full`."""
+    """The reach of a policy among the `seen` devices; there are more where `is_full`, or where `is_partial`.
+
+    An older cloud does not send `is_partial`.
+    """
 
     policy: PolicyJson
     kind: str
     seen: int
     reached: int
     is_full: bool
+    is_partial: NotRequired[bool]
     terms: list[ReachedTermJson]
     meets: list[MetReleaseJson]
 

@@ -23,7 +23,9 @@ class LossCause(enum.StrEnum):
     CLOUD_RESTORED = "cloud-restored"  # they were acknowledged; the cloud's file does not have them any more
     DEVICE_RESTORED = "device-restored"  # the device's file does not have them any more: lost, or they come twice
     DAMAGED = "damaged"  # the device could not read them any more: lost, unless the cloud has them already
-    REFUSED = "refused"  # the cloud's database refuses their contents, or has damaged them; they are set aside there
+    # The cloud's database refuses their contents, or has damaged them: they are set aside there. Or no release gave the
+    # device their task: they are not kept.
+    REFUSED = "refused"
 
 
 def uploads_by_cause(losses: Iterable["Loss"]) -> Counter[str]:

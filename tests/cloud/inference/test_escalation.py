@@ -38,11 +38,11 @@ def main(seconds: float = 0.0, timeout_ms: int | None = None) -> str:
 
 @contextlib.asynccontextmanager
 async def escalating(
-    folder: Path, code: str, config: str = AUTO, **files: Any
+    folder: Path, code: str, config: str = AUTO, *, devices: Any = ("d0",), **files: Any
 ) -> AsyncIterator[tuple[ShopCloud, User]]:
     async with shop_cloud(folder) as shop, shop.device(folder / "d0") as device:
         await shop.push("v1", main=code, config=config, **files)
-        await shop.release("v1", beta=["d0"])
+        await shop.release("v1", beta=list(devices))
         user = User(device)
 
         async def has_task() -> bool:
@@ -139,7 +139,10 @@ async def test_a_cloud_that_is_away_is_an_error_that_a_task_catches(tmp_path: Pa
 @pytest.mark.asyncio
 async def test_requests_of_devices_meet_in_a_batch(tmp_path: Path) -> None:
     config = AUTO + "[cloud]\nmax_batch = 4\nbatch_ms = 200\n"
-    async with escalating(tmp_path, main(), config) as (shop, user), shop.device(tmp_path / "d1") as other:
+    async with (
+        escalating(tmp_path, main(), config, devices=("d0", "d1")) as (shop, user),
+        shop.device(tmp_path / "d1") as other,
+    ):
         tunnels = [user.device.tunnel, other.tunnel]
         await until(lambda: all(tunnel.connected for tunnel in tunnels))
         asked = [tunnels[n % 2].request(PHASE_TOPIC, question(n=n)) for n in range(4)]

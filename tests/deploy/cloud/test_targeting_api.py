@@ -36,9 +36,8 @@ class Cloud:
         self.devices = MonitorService(world.journal, clock, devices=registry)
         app = FastAPI()
         app.include_router(release_router(world.service, world.monitor, access))
-        app.include_router(
-            targeting_router(Targeting(world.service, self.devices, lambda: world.answerer.table), access)
-        )
+        targeting = Targeting(world.service, self.devices, lambda: world.answerer.table, clock=clock)
+        app.include_router(targeting_router(targeting, access))
         install_error_handlers(app)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://cloud")
 
@@ -80,6 +79,22 @@ async def cloud(tmp_path: Path) -> AsyncIterator[Cloud]:
 
 
 @pytest.mark.asyncio
+async def test_a_costly_rule_is_refused_and_a_token_that_asks_without_end_is_slowed(cloud: Cloud) -> None:
+    await cloud.see("d1", os="android")
+    status, answer = await cloud.preview(rule="app_version.matches('(.{100}){10}')", who="bert")
+    assert (status, answer["type"]) == (422, "RuleError")
+    assert "instructions" in answer["error"]
+    asked = 0
+    while (status := (await cloud.preview(rule="os == 'android'", who="bert"))[0]) == 200:
+        asked += 1
+        assert asked < 1_000
+    assert status == 429
+    assert (await cloud.preview(rule="os == 'android'", who="anna"))[0] == 200
+    await cloud.clock.advance(30)
+    assert (await cloud.preview(rule="os == 'android'", who="bert"))[0] == 200
+
+
+@pytest.mark.asyncio
 async def test_a_preview_counts_devices_of_the_last_week_and_the_releases_that_it_meets(cloud: Cloud) -> None:
     await cloud.see("old", os="android", memory_mb=8192)
     await cloud.clock.advance(WEEK_S + 1)
@@ -90,7 +105,7 @@ async def test_a_preview_counts_devices_of_the_last_week_and_the_releases_that_i
     group = await cloud.full("v2", rule="os == 'ios'")
     status, found = await cloud.preview(rule="os == 'android' && memory_mb >= 4096")
     assert status == 200
-    assert (found["seen"], found["reached"], found["is_full"]) == (11, 3, False)
+    assert (found["seen"], found["reached"], found["is_full"], found["is_partial"]) == (11, 3, False, False)
     assert found["terms"] == [
         {"term": 'os == "android"', "reached": 5},
         {"term": "memory_mb >= 4096", "reached": 6},

@@ -1,4 +1,5 @@
 import contextlib
+import time
 import tomllib
 from typing import Any
 
@@ -14,6 +15,7 @@ from walle.deploy.cloud.task_config import (
     TaskConfig,
     TaskConfigError,
     is_name,
+    load_config,
 )
 from walle.protocol import PHASES, ContentsTest, Destination, ExclusiveFile, TriggerCondition
 
@@ -249,3 +251,26 @@ def test_any_toml_is_taken_or_refused_with_a_reason(document: dict[str, dict[str
         config = TaskConfig.parse(data.encode(), "task.toml")
         assert is_name(config.name)
         assert config.trigger.trigger_ids
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a." * 32_000 + "a = 1\n",
+        "[task]\nname = 'x'\n[" + "a." * 31_000 + "a]\n",
+        "x = { " + "a." * 31_000 + "a = 1 }\n",
+        ("a." * 499 + "b = 1\n") * 60,
+        "a" + " .a" * 21_000,
+    ],
+)
+def test_a_key_of_many_parts_costs_no_more_than_its_length(text: str) -> None:
+    """The parser of the standard library took 12 s of CPU time for the first."""
+    began = time.process_time()
+    with pytest.raises(TaskConfigError):
+        TaskConfig.parse(text.encode(), "task.toml")
+    assert time.process_time() - began < 1.0
+
+
+def test_a_line_of_too_many_dots_is_refused_with_its_number() -> None:
+    with pytest.raises(TaskConfigError, match=r"task\.toml:2: has 501 dots, and a line may have 500"):
+        load_config(b"[task]\nname = '" + b"." * 501 + b"'\n", "task.toml")

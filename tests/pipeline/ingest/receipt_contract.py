@@ -9,6 +9,7 @@ import pytest
 from tests.pipeline.ingest.upload_samples import MakeStore, as_read, came_compressed, chain_of, received, stored
 from walle.pipeline.ingest.receipt import Accepted
 from walle.pipeline.ingest.upload_store import IngestError, TopicSize, UploadStore
+from walle.pipeline.losses import Loss, LossCause
 from walle.pipeline.tunnel.server import Received
 from walle.protocol import Hello
 
@@ -36,6 +37,28 @@ class ReceiptContract:
         assert await store.count() == 3
         assert await store.accept([received(4), received(5)]) == Accepted({("d", "e"): 5}, [received(4), received(5)])
         assert await store.accept([received(9, device="new")]) == Accepted({("new", "e"): 0}, [])
+
+    @pytest.mark.asyncio
+    async def test_an_upload_of_another_devices_task_is_recorded_and_the_numbers_go_on(
+        self, store: UploadStore, other: UploadStore
+    ) -> None:
+        foreign = frozenset({("d", "bank/fraud")})
+        batch = [received(seq, topic="bank/fraud" if seq in (2, 3, 5) else "t") for seq in range(1, 7)]
+        batch += [received(1, device="other", topic="bank/fraud")]
+        accepted = await store.accept(batch, foreign)
+        kept = [row for row in batch if row.topic == "t" or row.device_id == "other"]
+        assert accepted == Accepted({("d", "e"): 6, ("other", "e"): 1}, kept, refused=3)
+        assert await stored(store) == kept
+        assert [loss for _, loss, _ in await store.losses("d")] == [
+            Loss("e", 2, 3, LossCause.REFUSED),
+            Loss("e", 5, 5, LossCause.REFUSED),
+        ]
+        assert (await store.accept(batch, foreign)).refused == 0  # sent again: duplicates
+        assert len(await store.losses("d")) == 2
+        last = await store.accept([received(7, topic="bank/fraud")], foreign)
+        assert last == Accepted({("d", "e"): 7}, [], refused=1)
+        whole = [row for row in batch if row.device_id == "d"] + [received(7, topic="bank/fraud")]
+        assert await other.resume(Hello("d", "e", "", acked=7, acked_chain=chain_of(whole))) == (7, chain_of(whole))
 
     @pytest.mark.asyncio
     async def test_query_pages_filters_and_keeps_the_order(self, store: UploadStore) -> None:

@@ -14,7 +14,8 @@ from walle import protocol
 from walle.clock import ManualClock
 from walle.pipeline.tunnel.client import RequestError
 from walle.pipeline.tunnel.deadline import request_due_s
-from walle.pipeline.tunnel.handlers import RequestBusyError
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestRefusedError
+from walle.pipeline.tunnel.refusal_pace import BURST, PER_S, RefusalPace
 from walle.pipeline.tunnel.server import ServerLimits
 
 
@@ -342,3 +343,50 @@ async def test_requests_that_wait_for_a_connection_do_not_hold_back_one_that_doe
         for one in patient:
             one.cancel()
         await asyncio.gather(*patient, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_a_device_whose_requests_are_refused_is_read_slowly_and_others_are_not(
+    authority: TunnelAuthority,
+) -> None:
+    clock = ManualClock()
+
+    async def handler(device_id: str, topic: str, payload: bytes) -> bytes:
+        if device_id == "device-0":
+            raise RequestRefusedError("not for this device")
+        return payload
+
+    async with (
+        bare_server(authority, on_request=handler, clock=clock) as server,
+        RawDevice.connect(authority, server.port) as hostile,
+        RawDevice.connect(authority, server.port, device=1) as honest,
+    ):
+        await hostile.hello()
+        await honest.hello(1)
+        hostile.say(*(protocol.Request(number, "phase", b"") for number in range(5_000)))
+        await until(lambda: server.counts.slowed == 1)
+        for number in range(100):
+            honest.say(protocol.Request(number, "phase", b"mine"))
+            assert await honest.hear() == protocol.Response(number, b"mine")
+        handled = server.counts.requests - 100
+        # One read may have as many requests as answers that are under way; beyond these each is counted at once.
+        assert BURST <= handled <= BURST + 2 * server.limits.requests
+        for _ in range(10):
+            await clock.advance(1.0)
+            await asyncio.sleep(0.01)
+        assert BURST < server.counts.requests - 100 <= handled + 10 * PER_S + 2 * server.limits.requests
+        assert server.counts.open == 2  # its uploads and pings go on, at that pace
+
+
+@pytest.mark.asyncio
+async def test_refused_requests_are_forgotten_with_time_and_kept_of_few_devices() -> None:
+    clock = ManualClock()
+    pace = RefusalPace(clock)
+    assert [pace.note("d") for _ in range(BURST)] == [0.0] * BURST
+    assert pace.note("d") == 1 / PER_S
+    for number in range(30_000):
+        pace.note(f"other-{number}")
+    assert len(pace._refused) <= 10_000
+    assert pace.note("d") == 2 / PER_S  # those that send most stay
+    await clock.advance(BURST / PER_S + 1)
+    assert pace.note("d") == 0.0

@@ -1,7 +1,7 @@
 """Errors of fallback inference. Their texts reach the device."""
 
 from walle.errors import DeployError
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
 
 
 class InferenceError(DeployError):
@@ -10,6 +10,10 @@ class InferenceError(DeployError):
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
+
+
+class InferenceRefusedError(InferenceError, RequestRefusedError):
+    """A hand-over that the device may not ask for, or that cannot be read."""
 
 
 class InferenceFullError(InferenceError, RequestBusyError):

@@ -1,7 +1,6 @@
 """Fallback-inference node: answers devices' requests by a scheduler and an engine."""
 
 import asyncio
-import math
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -16,15 +15,14 @@ from walle.cloud.inference.engine import Engine
 from walle.cloud.inference.failures import InferenceError
 from walle.cloud.inference.feature_views import FeatureViews
 from walle.cloud.inference.local_engine import LocalEngine
-from walle.cloud.inference.request import PhaseRequest
+from walle.cloud.inference.request import PhaseRequest, phase_request
 from walle.cloud.inference.scheduler import Scheduler
 from walle.cloud.inference.served_versions import ServedVersions
 from walle.cloud.inference.version_source import HomeSource
 from walle.cloud.inference.versions import Versions
 from walle.cloud.inference.watch import InferenceWatch
 from walle.cloud.peers import ReleasesPeer
-from walle.pipeline.tunnel.deadline import request_due_s
-from walle.task_runner import PHASE_TOPIC, check_place
+from walle.task_runner import check_place
 
 
 class InferenceNode:
@@ -75,7 +73,7 @@ class InferenceNode:
             await self._local.close()
 
     async def answer(self, device_id: str, topic: str, payload: bytes) -> bytes:
-        """Run the phase that the payload names, and return its result as plain data.
+        """Run the phase that the payload names, whoever asks, and return its result as plain data.
 
         The deadline is that of the tunnel's request (`request_due_s`).
 
@@ -86,10 +84,10 @@ class InferenceNode:
                 result cannot be sent.
             PhasePlaceError, VMError: as `TaskRunner.phase`.
         """
-        if topic != PHASE_TOPIC:
-            raise InferenceError(f"request {topic[:100]!r} is unknown; a device may send {PHASE_TOPIC!r}")
-        due_s = request_due_s()
-        request = PhaseRequest.parse(device_id, payload, math.inf if due_s is None else due_s)
+        return await self.run(phase_request(device_id, topic, payload))
+
+    async def run(self, request: PhaseRequest) -> bytes:
+        """Run the phase of a request that was read, whoever asks. Raises as `answer`."""
         if self._versions is None:
             raise InferenceError("fallback inference has not started yet")
         version = await self._versions.find(request.task, request.version)

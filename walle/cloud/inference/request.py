@@ -8,8 +8,10 @@ from typing import Any
 import msgpack
 
 from walle import plain
-from walle.cloud.inference.failures import InferenceError
+from walle.cloud.inference.failures import InferenceRefusedError
 from walle.engine_ext._core import packed_values
+from walle.pipeline.tunnel.deadline import request_due_s
+from walle.task_runner import PHASE_TOPIC
 
 MAX_VALUES = 1 << 19  # of a request or batch, with those in containers: an empty list is 1 byte here, 72 in Python
 MAX_PART_BYTES = 16 << 10  # of the device's attributes, and of each other part beside the payload
@@ -38,10 +40,10 @@ class PhaseRequest:
         """Return the request in `data`. The payload is not decoded, so that one that waits costs its bytes alone.
 
         Raises:
-            InferenceError: it cannot be read, has too many values, or too large attributes of the device.
+            InferenceRefusedError: it cannot be read, has too many values, or too large attributes of the device.
         """
         if (values := packed_values(data)) > MAX_VALUES:
-            raise InferenceError(
+            raise InferenceRefusedError(
                 f"the request of {device_id} has {values} values, more than {MAX_VALUES}; hand over arrays"
             )
         found: dict[str, Any] = {}
@@ -69,16 +71,28 @@ class PhaseRequest:
             if any(type(value) not in _ATTRIBUTES for value in device.values()):
                 raise TypeError("an attribute of the device is neither text nor a number")  # noqa: TRY301
         except (ValueError, KeyError, TypeError, msgpack.exceptions.UnpackException) as error:
-            raise InferenceError(f"the request of {device_id} cannot be read: {error!r}") from error
+            raise InferenceRefusedError(f"the request of {device_id} cannot be read: {error!r}") from error
         return cls(task=task, version=version, phase=phase, payload=payload, device=device, values=values, due_s=due_s)
 
     def value(self) -> Any:
         """Return the payload, decoded.
 
         Raises:
-            InferenceError: it is not plain data.
+            InferenceRefusedError: it is not plain data.
         """
         try:
             return plain.decode(self.payload, strict=True)
         except plain.PlainDataError as error:
-            raise InferenceError(f"the request of {self.device['id']} cannot be read: {error}") from error
+            raise InferenceRefusedError(f"the request of {self.device['id']} cannot be read: {error}") from error
+
+
+def phase_request(device_id: str, topic: str, payload: bytes) -> PhaseRequest:
+    """Return a device's request, with the deadline of the tunnel's (`request_due_s`).
+
+    Raises:
+        InferenceRefusedError: its topic is unknown, or it cannot be read.
+    """
+    if topic != PHASE_TOPIC:
+        raise InferenceRefusedError(f"request {topic[:100]!r} is unknown; a device may send {PHASE_TOPIC!r}")
+    due_s = request_due_s()
+    return PhaseRequest.parse(device_id, payload, math.inf if due_s is None else due_s)

@@ -12,7 +12,7 @@
 A profile carries the values of the first section, of the device (its system, its memory) and of its user (a group, an
 age). Those of the second are uploaded to the cloud (`walle.deploy.cloud.uploaded_attributes`): a rule names them
 `uploaded.age_group`, and what a profile says by such a name is ignored. A value of another type than the declared one
-counts as missing.
+counts as missing, and so does a text of more than MAX_VALUE_CHARS characters.
 """
 
 import dataclasses
@@ -31,6 +31,7 @@ APP_VERSION = "app_version"  # a column of every rule, of type string
 UPLOADED = "uploaded."  # begins the names of columns that the cloud knows, whatever a profile says
 MAX_ATTRIBUTES = 200
 MAX_TEXT_BYTES = 1 << 16
+MAX_VALUE_CHARS = 512  # of a text that rules compare; its length bounds what a rule's evaluation costs
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Words that CEL's grammar reserves: they cannot be names of columns.
 _RESERVED = re.compile(
@@ -60,11 +61,16 @@ class ColumnType(enum.StrEnum):
     DOUBLE = "double"
     BOOL = "bool"
 
+    @property
+    def words(self) -> str:
+        """The type in words, with the bound of its values."""
+        return f"string with at most {MAX_VALUE_CHARS} characters" if self is ColumnType.STRING else self.value
+
     def take(self, value: object) -> Attribute | None:
         """Return a profile's value as one of this type, None where it is of another or cannot be one."""
         match self:
             case ColumnType.STRING:
-                return value if isinstance(value, str) and (value.isascii() or _is_text(value)) else None
+                return value if isinstance(value, str) and _is_text(value) else None
             case ColumnType.INT:
                 return value if type(value) is int and -(1 << 63) <= value < 1 << 63 else None
             case ColumnType.BOOL:
@@ -76,8 +82,10 @@ class ColumnType(enum.StrEnum):
 
 
 def _is_text(value: str) -> bool:
-    """Return whether a text has no lone surrogates, which JSON can carry and CEL cannot."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+    """Return whether a text is not too long, and has no lone surrogates, which JSON can carry and CEL cannot."""
+    if len(value) > MAX_VALUE_CHARS:
+        return False
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 type Columns = tuple[tuple[str, ColumnType], ...]

@@ -204,7 +204,9 @@ def _row(number: int, line: bytes, key: str, columns: Mapping[str, ColumnType]) 
             continue
         taken = kind.take(said)
         if taken is None:
-            raise AttributeTableError(f"line {number}: {name} is {json.dumps(said)[:80]}, which is not of type {kind}")
+            raise AttributeTableError(
+                f"line {number}: {name} is {json.dumps(said)[:80]}, which is not of type {kind.words}"
+            )
         row[name] = taken
     return one, row
 

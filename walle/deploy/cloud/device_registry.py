@@ -15,7 +15,8 @@ import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from walle.clock import Clock
@@ -37,6 +38,7 @@ MAX_FAILURES_PAGE = 100
 _MAX_WAITING = 20_000  # weight of the changes in memory between two writes, about 0.5 to 1 KB each
 _FLUSH_S = 2.0
 MAX_VALUES = 30  # of an attribute that are counted
+_MAX_COMBINATIONS = 128  # of policies that take a device, between two times that they are added up
 
 
 class UnknownDeviceError(DeployError):
@@ -173,13 +175,56 @@ class Reach:
     """Counts of devices that policies take, among the `seen` ones that the registry has of the asked time.
 
     `taken` is for each policy, `shared` for each policy and the first one together. Where `is_full`, the registry had
-    to forget devices, so that there are more than it counts.
+    to forget devices, so that there are more than it counts. Where `is_partial`, the budget ended first: counted are
+    the devices of the first ids. `cpu_s` is the CPU time that it took.
     """
 
     seen: int
     taken: tuple[int, ...]
     shared: tuple[int, ...]
     is_full: bool
+    is_partial: bool = False
+    cpu_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReachBudget:
+    """Bounds of one count of the devices that policies take: `cpu_s` of CPU time, with a pause after each slice.
+
+    Evaluations hold the interpreter's lock, so that another thread alone would not let the process answer devices. One
+    evaluation takes some milliseconds at most (`rule_cost`). `cpu_clock` returns the CPU seconds of the calling thread.
+    """
+
+    cpu_s: float = 5.0
+    slice_s: float = 0.005
+    pause_s: float = 0.005
+    cpu_clock: Callable[[], float] = time.thread_time
+
+
+class _Counting:
+    """One count under way, in a thread: its CPU time and its devices."""
+
+    def __init__(self, budget: ReachBudget) -> None:
+        self.devices = 0
+        self.is_over = False
+        self._budget = budget
+        self._began_s = self._slice_s = budget.cpu_clock()
+
+    @property
+    def used_s(self) -> float:
+        return self._budget.cpu_clock() - self._began_s
+
+    def goes_on(self) -> bool:
+        """Count a device; return False where the budget has ended. Pause after each slice."""
+        now_s = self._budget.cpu_clock()
+        if now_s - self._began_s >= self._budget.cpu_s:
+            self.is_over = True
+            return False
+        if now_s - self._slice_s >= self._budget.slice_s:
+            time.sleep(self._budget.pause_s)
+            self._slice_s = now_s
+        self.devices += 1
+        return True
 
 
 class DeviceRegistry(abc.ABC):
@@ -196,8 +241,10 @@ class DeviceRegistry(abc.ABC):
         uploaded: UploadedAttributes | None = None,
         flush_s: float = _FLUSH_S,
         max_devices: int = MAX_DEVICES,
+        reach_budget: ReachBudget | None = None,
     ) -> None:
         self.unlisted = 0
+        self._reach_budget = reach_budget or ReachBudget()
         self._clock = clock
         self._uploaded = uploaded
         self._flush_s = flush_s
@@ -393,7 +440,7 @@ class DeviceRegistry(abc.ABC):
         """Return, for each pair of an active and a reported version, devices, failing ones, and runs ok and failed."""
 
     async def reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
-        """Return how many of the devices that were seen in these last seconds the policies take.
+        """Return how many of the devices that were seen in these last seconds the policies take, within the budget.
 
         A device counts with the attributes that the registry keeps of its latest profile, and those uploaded of it.
         """
@@ -401,27 +448,35 @@ class DeviceRegistry(abc.ABC):
         return await asyncio.to_thread(self._reach, policies, seen_within_s)
 
     def _reach(self, policies: Sequence[Policy], seen_within_s: float) -> Reach:
+        counting = _Counting(self._reach_budget)
         index = PolicyIndex(policies)
-        since_s = self._clock.time() - seen_within_s
-        combinations: dict[int, int] = {}
-        count = 0
-        for profile, last_seen_s in self._profiles():
-            count += 1
-            if last_seen_s >= since_s:
-                found = index.matching(profile)
-                combinations[found] = combinations.get(found, 0) + 1
         taken, shared = [0] * len(policies), [0] * len(policies)
-        for found, devices in combinations.items():
-            for number in range(len(policies)):
-                if found >> number & 1:
-                    taken[number] += devices
-                    shared[number] += devices if found & 1 else 0
+        combinations: dict[int, int] = {}
+        seen = 0
+        for profile in self._recent(seen_within_s, counting):
+            seen += 1
+            found = index.matching(profile)
+            combinations[found] = combinations.get(found, 0) + 1
+            if len(combinations) >= _MAX_COMBINATIONS:
+                _add_up(combinations, taken, shared)
+        _add_up(combinations, taken, shared)
         return Reach(
-            seen=sum(combinations.values()),
+            seen=seen,
             taken=tuple(taken),
             shared=tuple(shared),
-            is_full=count >= self._max_devices,
+            is_full=counting.devices >= self._max_devices,
+            is_partial=counting.is_over,
+            cpu_s=counting.used_s,
         )
+
+    def _recent(self, seen_within_s: float, counting: "_Counting") -> Iterator[Profile]:
+        """Yield the devices that were seen in these last seconds, until the budget ends."""
+        since_s = self._clock.time() - seen_within_s
+        for profile, last_seen_s in self._profiles():
+            if not counting.goes_on():
+                return
+            if last_seen_s >= since_s:
+                yield profile
 
     def _profiles(self) -> Iterator[tuple[Profile, float]]:
         """Yield the devices with their latest attributes, uploaded ones too, and when they were last seen."""
@@ -441,14 +496,16 @@ class DeviceRegistry(abc.ABC):
     async def groups(self, policy: Policy, seen_within_s: float) -> TargetedGroups:
         """Return the groups, by app version and system, of the devices seen in these last seconds that a policy takes.
 
+        Where the budget ends first, they are those of the devices of the first ids.
+
         Raises:
             JournalError: the registry cannot be read.
         """
         await self.flush()
 
         def count() -> TargetedGroups:
-            index, since_s = PolicyIndex([policy]), self._clock.time() - seen_within_s
-            recent = (profile for profile, last_seen_s in self._profiles() if last_seen_s >= since_s)
+            counting = _Counting(self._reach_budget)
+            index, recent = PolicyIndex([policy]), self._recent(seen_within_s, counting)
             return TargetedGroups.of(profile for profile in recent if index.matching(profile))
 
         return await asyncio.to_thread(count)
@@ -479,6 +536,19 @@ def up_to_enough_tasks(devices: Iterable[KnownDevice]) -> tuple[KnownDevice, ...
         if tasks >= MAX_PAGE_TASKS:
             break
     return tuple(found)
+
+
+def _add_up(combinations: dict[int, int], taken: list[int], shared: list[int]) -> None:
+    """Add devices, by the policies that take them, to the counts of each policy; `combinations` is empty then."""
+    for found, devices in combinations.items():
+        has_first, rest = found & 1, found
+        while rest:
+            low = rest & -rest
+            rest ^= low
+            number = low.bit_length() - 1
+            taken[number] += devices
+            shared[number] += devices if has_first else 0
+    combinations.clear()
 
 
 def may_read(task: str, scenarios: Collection[str] | None) -> bool:

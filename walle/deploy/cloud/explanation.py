@@ -193,7 +193,9 @@ def _term(node: Node, policy: Policy, profile: Profile) -> TermExplanation:
             where = "nothing was uploaded of its" if is_uploaded else "it says no"
             said.append(f"{where} {name.removeprefix(UPLOADED)}, so that the term is unknown")
         elif types[name].take(value) is None:
-            said.append(f"{name} is {_shown(value)}, which is not of type {types[name]}, so that the term is unknown")
+            said.append(
+                f"{name} is {_shown(value)}, which is not of type {types[name].words}, so that the term is unknown"
+            )
         elif is_uploaded and isinstance(profile, JoinedProfile) and name in profile.sources:
             said.append(f"{name} is {_shown(value)}, by its {profile.sources[name]}")
         else:

@@ -244,6 +244,12 @@ _ALL = [
         (_COUNTER, "tunnel_cancelled_requests", "Requests that devices cancelled"),
         (_COUNTER, "tunnel_resumed", "Connections whose TLS session was resumed"),
         (_COUNTER, "tunnel_pauses", "Times that a connection was not read until there was room"),
+        (_COUNTER, "tunnel_slowed", "Times that a device was read slowly, since many of its requests were refused"),
+        (
+            _COUNTER,
+            "tunnel_foreign_uploads",
+            "Uploads, not stored, of tasks that no release gave their device",
+        ),
         (_COUNTER, "tunnel_received_bytes", "Bytes received from devices"),
         (_COUNTER, "tunnel_sent_bytes", "Bytes sent to devices"),
         (_COUNTER, "tunnel_stored", "New uploads that were stored"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from walle.deploy.cloud.attribute_schema import UPLOADED, Columns, ColumnType, Schema
-from walle.deploy.cloud.rule import Rule, column_types, compile_rule
+from walle.deploy.cloud.rule import Rule, RuleError, column_types, compile_rule
 from walle.deploy.version_range import VersionRangeError, check_range, in_range
 from walle.errors import DeployError
 from walle.protocol import MAX_ID_CHARS, Profile
@@ -107,12 +107,15 @@ class Policy:
         return compile_rule(self.rule, self.columns)
 
     def matches(self, profile: Profile) -> bool:
-        """Return whether the release is for this device."""
+        """Return whether the release is for this device. A rule that is not valid any more takes no device."""
         if self.devices and profile.device_id not in self.devices:
             return False
         if self.app_version and not in_range(profile.app_version, self.app_version):
             return False
-        return not self.rule or self.compiled().matches(profile)
+        try:
+            return not self.rule or self.compiled().matches(profile)
+        except RuleError:
+            return False
 
     def to_plain(self) -> dict[str, Any]:
         """Return the policy as JSON-ready values, `app_version` and what else is given."""

@@ -181,6 +181,10 @@ class Answerer:
         """Set the uploaded attributes for answers, from the next call on."""
         self._uploaded = uploaded
 
+    def join_uploaded(self, profile: Profile) -> Profile:
+        """Return a profile with what was uploaded of it."""
+        return self._uploaded.join(profile)
+
     def headers(self, raw: bytes, sender: str, have: bytes | None = None) -> Headers:
         """Return the response headers for a raw profile header; none where the device is up to date.
 
@@ -428,6 +432,11 @@ class Answerer:
         self._note(device_id, sent)
         self._set_recent(device_id, sent)
         return True
+
+    def recent_profile(self, device_id: str) -> Profile | None:
+        """Return what a device said of itself last, without its tasks; None where it is none of the latest ones."""
+        sent = self._recent.get(device_id)
+        return None if sent is None else sent.of_device(device_id)
 
     def _set_recent(self, device_id: str, sent: _Sent) -> None:
         self._recent[device_id] = sent

@@ -9,6 +9,7 @@ that is unknown takes no device. So `!(os == "ios")` takes no device that does n
 A rule is a part of CEL: comparisons, `in`, `&&`, `||`, `!`, `?:`, arithmetic, the methods of texts, and
 `version_in(text, range)`. Macros, maps, times and conversions are refused: attributes are single values. Patterns and
 ranges are literals, so that no device's text is one. Texts have no order here: "9" is above "10" as a text.
+`rule_cost` bounds what an evaluation costs, when a rule is taken.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ from cel_expr_python import cel
 
 from walle.deploy.cloud.attribute_schema import APP_VERSION, Columns, ColumnType, Schema, value_of
 from walle.deploy.cloud.cel_tree import Node, tree_of
+from walle.deploy.cloud.rule_cost import excess
 from walle.deploy.version_range import VersionRangeError, check_range, in_range
 from walle.errors import DeployError
 from walle.protocol import Attribute, Profile
@@ -92,6 +94,10 @@ class Rule:
         """Return whether the rule is true of a device."""
         return self.holds(activation(profile, self.columns, self.versions))
 
+    def denies(self, profile: Profile) -> bool:
+        """Return whether the rule is false of a device, whatever the attributes are that its profile lacks."""
+        return self.expression.eval(activation(profile, self.columns, self.versions)).value() is False
+
     def holds(self, values: cel.Activation) -> bool:
         """Return whether the rule is true of the values, which have the types of its columns."""
         return self.expression.eval(values).value() is True  # an unknown part makes it an error value
@@ -106,7 +112,7 @@ def column_types(text: str, schema: Schema) -> Columns:
     if len(text) > MAX_RULE_CHARS:
         raise RuleError(text, MAX_RULE_CHARS, f"a rule has at most {MAX_RULE_CHARS} characters, this one {len(text)}")
     declared = tuple(sorted(schema.items()))
-    terms = _compile(text, declared).terms
+    terms = _compile(text, declared, is_stored=False).terms
     names = {name for term in terms for name in names_in(term)}
     columns = tuple((name, kind) for name, kind in declared if name in names)
     try:
@@ -116,14 +122,27 @@ def column_types(text: str, schema: Schema) -> Columns:
     return columns
 
 
-@functools.lru_cache(maxsize=4096)
 def compile_rule(text: str, columns: Columns) -> Rule:
-    """Return a rule over these columns and `app_version`.
+    """Return a rule over these columns and `app_version`, of a release or of a part of one.
+
+    It may be of before there were bounds of its cost, up to ten times of which it may have.
 
     Raises:
         RuleError: it is not valid; the message shows the place.
     """
-    return _compile(text, columns)
+    found = _compiled(text, columns)
+    if isinstance(found, RuleError):
+        raise RuleError(found.rule, found.offset, found.what)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(text: str, columns: Columns) -> Rule | RuleError:
+    """Return a rule, or why it is refused: a release may have one that is not valid any more, for each profile."""
+    try:
+        return _compile(text, columns, is_stored=True)
+    except RuleError as error:
+        return RuleError(error.rule, error.offset, error.what)  # without its frames
 
 
 def compile_bits(rules: tuple[Rule, ...]) -> cel.Expression:
@@ -153,7 +172,7 @@ def _compile_bits(text: str, columns: Columns, versions: tuple[str, ...]) -> cel
         raise RuleError(text, 0, str(error)[:200]) from error
 
 
-def _compile(text: str, columns: Columns) -> Rule:
+def _compile(text: str, columns: Columns, *, is_stored: bool) -> Rule:
     if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         raise RuleError(text, 0, "has a character that no text has")
     environment = _environment(columns)
@@ -167,7 +186,10 @@ def _compile(text: str, columns: Columns) -> Rule:
         )
         raise RuleError(text, 0, what)
     tree = tree_of(expression)
-    _check(text, tree, {APP_VERSION: ColumnType.STRING, **dict(columns)})
+    types = {APP_VERSION: ColumnType.STRING, **dict(columns)}
+    if (found := excess(tree, types, is_stored=is_stored)) is not None:
+        raise RuleError(text, found.node.offset, found.what)
+    _check(text, tree, types)
     versions: dict[str, tuple[str, str]] = {}
     without = _without_versions(tree, versions)
     named = tuple((name, *versions[name]) for name in sorted(versions))
@@ -286,6 +308,7 @@ def _check(text: str, node: Node, types: Mapping[str, ColumnType]) -> None:
         elif function == "matches":
             if one.parts[1].kind != "literal":
                 raise refuse(one.parts[1], "a pattern is a literal")
+            # Its size is bounded: see `excess`.
             tried = _environment(()).compile(f"''.matches({_quoted(str(one.parts[1].value))})").eval(data={})
             if not isinstance(tried.value(), bool):
                 raise refuse(one.parts[1], f"{str(tried.value())[:200]}")

@@ -10,7 +10,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from walle.deploy.cloud.attribute_schema import APP_VERSION, UPLOADED, Columns, ColumnType, attributes_of
+from walle.deploy.cloud.attribute_schema import (
+    APP_VERSION,
+    MAX_VALUE_CHARS,
+    UPLOADED,
+    Columns,
+    ColumnType,
+    attributes_of,
+)
 from walle.deploy.cloud.cel_tree import Node
 from walle.deploy.cloud.evaluated_rules import ColumnRules
 from walle.deploy.cloud.policy import Policy
@@ -206,7 +213,7 @@ class PolicyIndex:
         found = self._everyone
         for column, kind, free, table in self._tables:
             if column == APP_VERSION:
-                found &= table.allowed(app_version)
+                found &= table.allowed(app_version) if len(app_version) <= MAX_VALUE_CHARS else free
                 continue
             value = kind.take(attributes.get(column))
             found &= free if value is None else table.allowed(value)

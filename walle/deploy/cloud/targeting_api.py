@@ -6,12 +6,14 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from walle.clock import Clock, SystemClock
 from walle.deploy.cloud.access import Identifier, Identity, Role
 from walle.deploy.cloud.api import AccessError, Releases, check_role, identify
 from walle.deploy.cloud.device_api import Scenarios
 from walle.deploy.cloud.device_registry import KnownDevice, Reach
 from walle.deploy.cloud.explanation import explain
 from walle.deploy.cloud.policy import Policy
+from walle.deploy.cloud.preview_pace import PreviewPace, PreviewTurn
 from walle.deploy.cloud.release import Release
 from walle.deploy.cloud.release_table import ReleaseTable
 from walle.deploy.cloud.rule import MAX_RULE_CHARS, unparse
@@ -55,11 +57,13 @@ class Targeting:
         table: Callable[[], ReleaseTable],
         *,
         uploaded: Callable[[], UploadedTables] = UploadedTables,
+        clock: Clock | None = None,
     ) -> None:
         self._releases = releases
         self._devices = devices
         self._table = table
         self._uploaded = uploaded
+        self._pace = PreviewPace(clock or SystemClock())
 
     async def explain(self, identity: Identity, device_id: str, task: str = "") -> dict[str, Any]:
         """Return why a device gets what it gets; see the route /v1/explain. Raises AccessError, UnknownDeviceError."""
@@ -79,8 +83,18 @@ class Targeting:
         }
 
     async def preview(self, identity: Identity, body: PreviewBody) -> dict[str, Any]:
-        """Return how many devices a policy reaches; see the route /v1/preview. Raises AccessError, RuleError."""
+        """Return how many devices a policy reaches; see the route /v1/preview.
+
+        Raises:
+            AccessError: the caller may not read the scenario.
+            PreviewBusyError: the caller's previews take too much, or too many callers wait.
+            RuleError: the rule is refused.
+        """
         check_role(identity, body.scenario, Role.READER)
+        async with self._pace.turn(identity.name) as turn:
+            return await self._preview(body, turn)
+
+    async def _preview(self, body: PreviewBody, turn: PreviewTurn) -> dict[str, Any]:
         policy = await self._releases.typed_policy(Policy(body.app_version, body.rule))
         terms = policy.compiled().terms[:MAX_TERMS] if policy.rule else ()
         alone = [Policy(rule=unparse(term), columns=policy.columns) for term in terms]
@@ -93,6 +107,7 @@ class Targeting:
         ][:MAX_MET]
         policies = [policy, *alone, *(release.request.policy for release in met)]
         reach = await self._devices.reach(policies, body.seen_within_s)
+        turn.used_s += reach.cpu_s
         shared = reach.shared[1 + len(alone) :]
         return {
             "policy": policy.to_plain(),
@@ -100,6 +115,7 @@ class Targeting:
             "seen": reach.seen,
             "reached": reach.taken[0],
             "is_full": reach.is_full,
+            "is_partial": reach.is_partial,
             "terms": [
                 {"term": term.rule, "reached": count}
                 for term, count in zip(alone, reach.taken[1 : 1 + len(alone)], strict=True)
@@ -130,8 +146,10 @@ def targeting_router(targeting: Targeting, access: Identifier) -> APIRouter:
     async def preview(body: PreviewBody, authorization: Annotated[str, Header()] = "") -> dict[str, Any]:
         """Say how many devices a policy reaches, and which releases it meets, before a release is made.
 
-        Counted are the devices that the cloud keeps, at most 100,000: `is_full` says that there are more. `goes_first`
-        says of a release that it meets whether a new release of this policy would go before it.
+        Counted are the devices that the cloud keeps, at most 100,000: `is_full` says that there are more. A count ends
+        after 5 s of CPU time: `is_partial` says that it did, and `seen` how many devices were counted. A token has one
+        preview at a time and 10 s of CPU time, of which a fifth of a second comes back each second; then it gets 429.
+        `goes_first` says of a release that it meets whether a new release of this policy would go before it.
         """
         return await targeting.preview(identify(access, authorization), body)
 

@@ -75,6 +75,7 @@ LIMITS = {  # key: (default, least, most)
 }
 POLICIES = {key: (getattr(QueuePolicy(), key), choices) for key, choices in QueuePolicy.CHOICES.items()}
 MAX_CONFIG_BYTES = 64 * 1024
+_MAX_LINE_DOTS = 500  # the parser takes the square of a dotted key's parts: 12 s of CPU time for 64 KB of them
 MAX_FILES = 1000
 _SECTIONS = (
     "task",
@@ -289,10 +290,14 @@ def load_config(data: bytes, where: str) -> dict[str, Any]:
     """Return the sections of a task.toml, unchecked.
 
     Raises:
-        TaskConfigError: it is too large, or not TOML.
+        TaskConfigError: it is too large, has a line of more than _MAX_LINE_DOTS dots, or is not TOML.
     """
     if len(data) > MAX_CONFIG_BYTES:
         raise TaskConfigError(where, "", "", f"has {len(data)} bytes, more than {MAX_CONFIG_BYTES}")
+    for line, text in enumerate(data.split(b"\n"), 1):
+        if (dots := text.count(b".")) > _MAX_LINE_DOTS:
+            what = f"has {dots} dots, and a line may have {_MAX_LINE_DOTS}; write sections, or values on several lines"
+            raise TaskConfigError(where, "", "", what, line=line)
     try:
         return tomllib.loads(data.decode())
     except UnicodeDecodeError as error:

@@ -137,17 +137,20 @@ class PostgresUploadStore(UploadStore):
     # --- receipt ---
 
     @override
-    async def store_batch(self, batch: Sequence[Received]) -> Accepted:
+    async def store_batch(
+        self, batch: Sequence[Received], foreign_topics: frozenset[tuple[str, str]] = frozenset()
+    ) -> Accepted:
         keys = sorted({received[:2] for received in batch})  # in one order, so that no two transactions block another
         async with self._transaction() as connection:
             foreign = await self._foreign(connection, keys)
             streams = await _lock_streams(connection, [key for key in keys if key not in foreign])
             older = await _stored(connection, moved_places(batch, streams))
-            sorted_batch = sort_batch(batch, streams, older, storable=_text)
+            sorted_batch = sort_batch(batch, streams, older, storable=_text, foreign_topics=foreign_topics)
             await self._write(connection, streams, sorted_batch)
         if sorted_batch.fresh:
             self._notify()
-        return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
+        highest = {key: stream.highest for key, stream in streams.items()}
+        return Accepted(highest, sorted_batch.fresh, foreign, refused=sorted_batch.refused)
 
     @override
     async def set_aside(self, received: Received, reason: str) -> Accepted | None:

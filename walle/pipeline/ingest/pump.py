@@ -8,6 +8,7 @@ from typing import Protocol
 
 from walle.clock import Clock, SystemClock
 from walle.pipeline.ingest.receipt import Accepted, StreamKey
+from walle.pipeline.ingest.topic_check import DeviceTopic, TopicCheck
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
 from walle.pipeline.tunnel.server import Received
 
@@ -27,6 +28,7 @@ class PumpStatus:
     total_failures: int = 0
     stored: int = 0  # new uploads
     commits: int = 0  # batches, each in one transaction
+    refused: int = 0  # uploads of tasks that are not their devices', which are acknowledged and not stored
 
     @property
     def is_storing(self) -> bool:
@@ -59,6 +61,7 @@ async def pump(
     *,
     consumer: Callable[[list[Received]], Awaitable[None]] | None = None,
     batch_limit: int = 1000,
+    topics: TopicCheck | None = None,
     retry_s: float = 1.0,
     clock: Clock | None = None,
     status: PumpStatus | None = None,
@@ -71,13 +74,14 @@ async def pump(
     disconnected, and keeps its uploads. A consumer gets an
     upload once, and not again after a crash: `UploadStore.consume` has no gap. An exception of the consumer is
     logged; a slow consumer slows the devices down. On cancellation or failure, what was not stored is put back.
-    `status` is kept true.
+    `status` is kept true. Uploads that `topics` finds to be of other tasks than their device's are acknowledged, and
+    recorded as losses.
 
     Raises:
         IngestError: the file cannot be used, and a retry would fail too.
     """
     clock = clock or SystemClock()
-    pumping = _Pump(server, store, consumer, retry_s, clock, status or PumpStatus())
+    pumping = _Pump(server, store, consumer, topics, retry_s, clock, status or PumpStatus())
     while batch := await server.arrived(batch_limit):
         try:
             await pumping.take(batch)
@@ -97,6 +101,7 @@ class _Pump:
         server: UploadSource,
         store: UploadStore,
         consumer: Callable[[list[Received]], Awaitable[None]] | None,
+        topics: TopicCheck | None,
         retry_s: float,
         clock: Clock,
         status: PumpStatus,
@@ -104,12 +109,14 @@ class _Pump:
         self._server = server
         self._store = store
         self._consumer = consumer
+        self._topics = topics
         self._retry_s = retry_s
         self._clock = clock
         self._status = status
 
     async def take(self, batch: list[Received]) -> None:
         """Store a batch and acknowledge it; raise IngestError if the store cannot be used."""
+        foreign = frozenset[DeviceTopic]() if self._topics is None else await self._topics.foreign(batch)
         parts, blocked = [batch], set[StreamKey]()
         while parts:
             part = parts.pop()
@@ -117,8 +124,9 @@ class _Pump:
                 part = [received for received in part if received[:2] not in blocked]
             if not part:
                 continue
+            arguments = (part, foreign) if foreign else (part,)
             try:
-                accepted = await self._retried(functools.partial(self._store.accept, part))
+                accepted = await self._retried(functools.partial(self._store.accept, *arguments))
             except IngestError as error:
                 if not error.of_contents:
                     raise
@@ -151,6 +159,7 @@ class _Pump:
         """Acknowledge what is durable, and pass new uploads on."""
         server = self._server
         self._status.succeeded(len(accepted.fresh))
+        self._status.refused += accepted.refused
         server.acknowledge_all(accepted.highest)
         sent = {received[:2]: received.seq for received in part}
         for (device_id, epoch), highest in accepted.highest.items():

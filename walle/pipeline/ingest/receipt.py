@@ -8,12 +8,12 @@ import collections
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from walle.engine_ext._core import next_upload_link
 from walle.pipeline.checksums import CHAIN_MODULUS
-from walle.pipeline.losses import LOSS_TOPIC, Loss, LossError
+from walle.pipeline.losses import LOSS_TOPIC, Loss, LossCause, LossError
 from walle.pipeline.store import MAX_TOPIC_CHARS
 from walle.pipeline.tunnel.server import Received
 from walle.protocol import MAX_ID_CHARS, MAX_SEQ, Hello, Origin, ProtocolError, origins_from_text
@@ -39,6 +39,7 @@ class Accepted(NamedTuple):
 
     `foreign` streams are of devices that have connected to another process since: nothing of them is stored.
     `over_quota` are those of devices that may store nothing now, each with the reason: nothing of them is stored.
+    `refused` uploads were acknowledged and not stored, since their topics are not their devices'.
     `is_set_aside` is True if `UploadStore.set_aside` put the upload into the quarantine.
     """
 
@@ -47,6 +48,7 @@ class Accepted(NamedTuple):
     foreign: frozenset[StreamKey] = frozenset()
     is_set_aside: bool = False
     over_quota: tuple[tuple[StreamKey, str], ...] = ()
+    refused: int = 0
 
 
 class RecordedLoss(NamedTuple):
@@ -124,6 +126,26 @@ class SortedBatch:
     chains: list[int] = dataclasses.field(default_factory=list)
     losses: list[RecordedLoss] = dataclasses.field(default_factory=list)
     made_again: dict[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    refused: int = 0  # uploads that are recorded as losses, since their topics are not their devices'
+
+    def refuse(self, received: Received) -> None:
+        """Record an upload that is not stored as a loss, together with the one before it."""
+        self.refused += 1
+        device_id, epoch, seq = received.device_id, received.epoch, received.seq
+        first_seq = seq
+        if self.losses:
+            latest = self.losses[-1]
+            before = latest.loss
+            if (latest.device_id, before.epoch, before.last_seq, before.cause) == (
+                device_id,
+                epoch,
+                seq - 1,
+                LossCause.REFUSED,
+            ):
+                first_seq = before.first_seq
+                self.losses.pop()
+        loss = Loss(epoch, first_seq, seq, LossCause.REFUSED)
+        self.losses.append(RecordedLoss(device_id, loss, received.received_ms))
 
     def topic_sizes(self) -> dict[str, tuple[int, int]]:
         """Return (uploads, payload bytes) of each topic."""
@@ -214,6 +236,7 @@ def sort_batch(
     streams: Mapping[StreamKey, StoredStream],
     stored: Mapping[Place, Contents],
     storable: Callable[[str], str] | None = None,
+    foreign_topics: Collection[tuple[str, str]] = (),
 ) -> SortedBatch:
     """Sort the uploads of a batch, and move `highest` and `chain` of their streams on.
 
@@ -221,6 +244,8 @@ def sort_batch(
     a missing one, and those without a stream in `streams`. `stored` has the contents that are stored at `moved_places`.
     `storable` returns a topic as the store keeps it, where it cannot keep every text; chain values are of the original.
     Of a topic that is longer than any of Walle's devices has, the beginning is kept: indexes and metrics hold topics.
+
+    Uploads of `foreign_topics`, by device and topic, are recorded as a loss in place of being stored.
 
     An upload that could be a repeated one and has other contents is stored. The device then went back to before it made
     the stored one, and may have made the same output again, under a new time.
@@ -244,6 +269,9 @@ def sort_batch(
                 unread[device_id] = unreadable
             else:
                 result.losses.append(RecordedLoss(device_id, loss, received_ms))
+            continue
+        if foreign_topics and (device_id, topic) in foreign_topics:
+            result.refuse(received)
             continue
         if len(topic) > MAX_TOPIC_CHARS:
             topic = topic[:MAX_TOPIC_CHARS]

@@ -128,12 +128,14 @@ class SqliteUploadStore(UploadStore):
     # --- receipt ---
 
     @override
-    async def store_batch(self, batch: Sequence[Received]) -> Accepted:
+    async def store_batch(
+        self, batch: Sequence[Received], foreign_topics: frozenset[tuple[str, str]] = frozenset()
+    ) -> Accepted:
         accepted = None
-        if self._thread.is_idle and self._pace.is_quick and not self._is_turn_due:
+        if not foreign_topics and self._thread.is_idle and self._pace.is_quick and not self._is_turn_due:
             accepted = self._accept_here(batch)
         if accepted is None:
-            accepted = await self._run(lambda database: self._accept(database, batch))
+            accepted = await self._run(lambda database: self._accept(database, batch, foreign_topics))
         if accepted.fresh:
             self._unnoted.append(accepted.fresh)
         if not self._is_turn_due:
@@ -435,7 +437,14 @@ class SqliteUploadStore(UploadStore):
         if reader is not None:
             reader.close()
 
-    def _accept(self, database: sqlite3.Connection, batch: Sequence[Received], *, here: bool = False) -> Accepted:
+    def _accept(
+        self,
+        database: sqlite3.Connection,
+        batch: Sequence[Received],
+        foreign_topics: frozenset[tuple[str, str]] = frozenset(),
+        *,
+        here: bool = False,
+    ) -> Accepted:
         """Store a batch. `here`, on the event loop, raise _ReadsNeededError or SQLITE_BUSY rather than take long."""
         keys = dict.fromkeys(received[:2] for received in batch)
         with self._pace.timed(), transaction(database, wait=not here):
@@ -444,7 +453,7 @@ class SqliteUploadStore(UploadStore):
             foreign = frozenset(key for key in keys if not self._is_owned(database, key[0]))
             streams = self._take(database, [key for key in keys if key not in foreign])
             stored = sqlite_streams.stored_at(database, moved_places(batch, streams))
-            sorted_batch = sort_batch(batch, streams, stored)
+            sorted_batch = sort_batch(batch, streams, stored, foreign_topics=foreign_topics)
             _INSERT.execute(database, _rows(sorted_batch))
             for recorded in (*sorted_batch.losses, *sqlite_streams.made_again(database, sorted_batch.made_again)):
                 self._record(database, recorded)
@@ -456,7 +465,8 @@ class SqliteUploadStore(UploadStore):
         if max(len(self._streams), len(self._owned)) > _STREAMS_KEPT:
             self._forget()
         self._streams.update(streams)
-        return Accepted({key: stream.highest for key, stream in streams.items()}, sorted_batch.fresh, foreign)
+        highest = {key: stream.highest for key, stream in streams.items()}
+        return Accepted(highest, sorted_batch.fresh, foreign, refused=sorted_batch.refused)
 
     def _index(self) -> None:
         """Let the index follow the uploads, or log why it cannot."""

@@ -111,15 +111,17 @@ class UploadStore(abc.ABC):
         """Store no more of a device than its quota, in this object; see `walle.pipeline.ingest.quota`."""
         self._quota = QuotaKeeper(quota, self.stored_parts, self.clock)
 
-    async def accept(self, batch: Sequence[Received]) -> Accepted:
+    async def accept(
+        self, batch: Sequence[Received], foreign_topics: frozenset[tuple[str, str]] = frozenset()
+    ) -> Accepted:
         """Store the new uploads of `batch` as `store_batch`, but not those of devices over their quota."""
         if self._quota is None:
-            return await self.store_batch(batch)
+            return await self.store_batch(batch, foreign_topics)
         if not (refused := self._quota.refused(batch)):
-            accepted = await self.store_batch(batch)
+            accepted = await self.store_batch(batch, foreign_topics)
         else:
             within = [received for received in batch if received.device_id not in refused]
-            accepted = await self.store_batch(within) if within else Accepted({}, [])
+            accepted = await self.store_batch(within, foreign_topics) if within else Accepted({}, [])
             keys = dict.fromkeys(received[:2] for received in batch if received.device_id in refused)
             accepted = accepted._replace(over_quota=tuple((key, refused[key[0]]) for key in keys))
         self._quota.note(accepted.fresh)
@@ -145,12 +147,15 @@ class UploadStore(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def store_batch(self, batch: Sequence[Received]) -> Accepted:
+    async def store_batch(
+        self, batch: Sequence[Received], foreign_topics: frozenset[tuple[str, str]] = frozenset()
+    ) -> Accepted:
         """Store the new uploads of `batch` in one transaction and return the numbers to acknowledge.
 
         In each (device, epoch), numbers go up by one from the highest stored. Lower ones are duplicates and are
         dropped; those after a missing one are not stored. `highest` has every (device, epoch) of the batch but the
-        `foreign` ones. Reports of lost uploads are recorded, and are not among the new uploads.
+        `foreign` ones. Reports of lost uploads are recorded, and are not among the new uploads. So are uploads of
+        `foreign_topics`, by device and topic: the device's numbers go on after them.
         """
 
     @abc.abstractmethod

@@ -24,7 +24,7 @@ from walle.pipeline.tunnel.frames import (
     UnknownDictionaryError,
     UploadFields,
 )
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
 from walle.pipeline.tunnel.tail_probe import answer_probe_delay_s
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         self._pings = 0  # read so far
         self._last_answer = 0  # `written` after the latest answer that a Pong may have to follow
         self._is_probing = False
+        self._is_slowed = False  # not read for a while, since it sends requests that are refused
         self._certified: CertifiedDevice | None = None
 
     @property
@@ -396,6 +397,7 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
         if len(self._answers) >= server.limits.requests:
             what = f"busy: {len(self._answers)} requests of this device are being answered; send fewer at once"
             self._write(protocol.Response(request.request_id, b"", what, "busy"))
+            self._note_refusal()
         elif left_s is not None and left_s <= 0:
             server.counts.expired_requests += 1
             server.counts.failed_requests += 1
@@ -485,6 +487,8 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
             error_text, code = str(error), "busy"
         except WalleError as error:
             error_text, code = str(error) or type(error).__name__, "failed"
+            if isinstance(error, RequestRefusedError):
+                self._note_refusal()
         except Exception:  # noqa: BLE001 - the device gets an answer after any failure
             _LOG.exception("tunnel: request %r of device %r failed", topic, self.device_id)
             error_text, code = "the cloud failed at this request", "internal"
@@ -500,6 +504,20 @@ class Connection(_core.UploadReceiver, asyncio.BufferedProtocol):
             if not self._is_probing:
                 self._is_probing = True
                 self._spawn(self._probe_answer())  # not here: this task holds the payload
+
+    def _note_refusal(self) -> None:
+        """Count a refused request, and stop to read the device for a while where it has sent too many."""
+        pause_s = self._server.refusal_pace.note(self.device_id)
+        if pause_s and not self._is_slowed and not self._is_closed:
+            self._is_slowed = True
+            self._server.counts.slowed += 1
+            self.pause()
+            self._spawn(self._read_again(pause_s))
+
+    async def _read_again(self, pause_s: float) -> None:
+        await self._server.clock.sleep(pause_s)
+        self._is_slowed = False
+        self.resume()
 
     async def _probe_answer(self) -> None:
         """Send a Pong behind the latest answer unless another frame follows, so that TCP learns of its loss.

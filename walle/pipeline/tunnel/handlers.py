@@ -21,6 +21,10 @@ class RequestBusyError(PipelineError):
     """The cloud has no room for a request now. A handler raises it, or a class of its own that inherits it."""
 
 
+class RequestRefusedError(PipelineError):
+    """A request that this device may not send, or that cannot be read. One that sends many is read more slowly."""
+
+
 class Handlers:
     """A pool of at most `limit` running handlers, of which one device gets a quarter.
 
@@ -78,7 +82,10 @@ class Handlers:
     @staticmethod
     def abandon(work: asyncio.Task[bytes]) -> None:
         """Cancel a handler that has not ended. One that has not started will not start."""
-        if not work.done() and not work.cancelling():
+        if work.done():
+            if not work.cancelled():
+                work.exception()  # nobody waits for it any more, where the device has left at that moment
+        elif not work.cancelling():
             work.cancel()
             work.add_done_callback(_report)
 

@@ -16,15 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from walle import plain
 from walle.clock import Clock, SystemClock
 from walle.errors import PipelineError, WalleError
 from walle.identity import Revocations
 from walle.pipeline.ingest.quota import DeviceQuota
+from walle.pipeline.ingest.topic_check import ForeignTasks
 from walle.pipeline.tunnel.channel import Channel, ChannelError
 from walle.pipeline.tunnel.connection import Received
 from walle.pipeline.tunnel.deadline import request_deadline
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
 from walle.pipeline.tunnel.reserved_port import ReservedPort, reserve
 from walle.pipeline.tunnel.server import RequestHandler
 from walle.pipeline.tunnel.service import DeviceConnection, DrainTarget, TunnelState, TunnelStateError
@@ -89,6 +91,7 @@ class TunnelProcesses:
         on_stored: gets the delays in milliseconds from the events to their receipt.
         on_traced: gets uploads of sampled runs, without payloads, and the time in seconds since the epoch at which they
             were stored.
+        foreign_tasks: as for `TunnelService`.
 
     Raises, from entering:
         OSError: the port is in use.
@@ -104,6 +107,7 @@ class TunnelProcesses:
         dictionaries: DictionaryLookup | None = None,
         on_stored: Callable[[list[float]], None] | None = None,
         on_traced: Callable[[Sequence[Received], float], None] | None = None,
+        foreign_tasks: ForeignTasks | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.restarts = 0
@@ -113,6 +117,7 @@ class TunnelProcesses:
         self._dictionaries = dictionaries
         self._on_stored = on_stored
         self._on_traced = on_traced
+        self._foreign_tasks = foreign_tasks
         self._clock = clock or SystemClock()
         self._slots = [_Slot(number) for number in range(count)]
         self._ended: list[TunnelState] = []  # the counts of processes that have ended
@@ -387,6 +392,9 @@ class TunnelProcesses:
             case [str(device_id), str(topic), bytes(payload), left_s]:
                 with request_deadline(None if left_s is None else self._clock.monotonic() + float(left_s)):
                     return await self._on_request(device_id, topic, payload)
+            case ["foreign", bytes(pairs)] if self._foreign_tasks is not None:
+                asked = [(str(device_id), str(task)) for device_id, task in plain.decode(pairs)]
+                return plain.encode(list(await self._foreign_tasks(asked)))
             case [str(digest)] if self._dictionaries is not None:
                 return await self._dictionaries(digest)
             case _:
@@ -395,7 +403,7 @@ class TunnelProcesses:
 
 def failure_kind(error: WalleError) -> str:
     """Return how a tunnel process is told of the kind of an error, of which it raises one for the device."""
-    kinds = {"busy": RequestBusyError, "expired": RequestExpiredError}
+    kinds = {"busy": RequestBusyError, "expired": RequestExpiredError, "refused": RequestRefusedError}
     return next((kind for kind, known in kinds.items() if isinstance(error, known)), "failed")
 
 

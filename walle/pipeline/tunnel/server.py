@@ -36,6 +36,7 @@ from walle.pipeline.tunnel.dictionaries import DictionaryCache, DictionaryLookup
 from walle.pipeline.tunnel.frames import Encoder
 from walle.pipeline.tunnel.handlers import Handlers
 from walle.pipeline.tunnel.listener import RECORDS_BYTES, Listener, listen
+from walle.pipeline.tunnel.refusal_pace import RefusalPace
 from walle.pipeline.tunnel.ring import Ring, RingPlace
 
 __all__ = ["Received", "ResumePoint", "ServerCounts", "ServerLimits", "TunnelServer", "TunnelServerError"]
@@ -63,6 +64,7 @@ class ServerCounts:
     cancelled_requests: int = 0
     resumed: int = 0  # connections whose TLS session was resumed
     pauses: int = 0
+    slowed: int = 0  # times that a device was not read for a while, since it sent many requests that were refused
     refusals: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     @property
@@ -156,6 +158,7 @@ class TunnelServer:
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
         self.handlers = Handlers(self.limits.handlers, self.clock)
+        self.refusal_pace = RefusalPace(self.clock)
         self.dictionaries = DictionaryCache(dictionaries)
         # Above the credit: an upload counts until the consumer comes back, longer than until its Ack.
         self._pause_bytes = min(self.limits.device_bytes, 4 * self.limits.window_bytes)

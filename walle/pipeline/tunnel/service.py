@@ -10,6 +10,7 @@ from typing import Any, Self, get_origin
 
 from walle.clock import Clock, SystemClock
 from walle.errors import ConfigError, PipelineError
+from walle.pipeline.ingest.topic_check import ForeignTasks, TaskTopics
 from walle.pipeline.ingest.upload_store import UploadStore
 from walle.pipeline.tunnel.connection import Received, ResumePoint
 from walle.pipeline.tunnel.dictionaries import DictionaryLookup
@@ -32,6 +33,7 @@ _COUNTS = (
     "cancelled_requests",
     "resumed",
     "pauses",
+    "slowed",
     "bytes_in",
     "bytes_out",
 )
@@ -123,6 +125,7 @@ class DeviceConnection:
 class TunnelService:
     """A tunnel server whose uploads go to a store, within `async with`. The store is the caller's, and open.
 
+    Uploads of tasks that `foreign_tasks` says are not their devices' are not stored (`TaskTopics`).
     At the end devices are sent to `drain_to`. `name` is the server's in a ring. `sock`: as for `TunnelServer`.
     """
 
@@ -138,6 +141,7 @@ class TunnelService:
         reuse_port: bool = False,
         sock: socket.socket | None = None,
         on_stored: Callable[[list[Received]], Awaitable[None]] | None = None,
+        foreign_tasks: ForeignTasks | None = None,
         drain_to: DrainTarget | None = None,
         name: str = "",
         clock: Clock | None = None,
@@ -155,7 +159,8 @@ class TunnelService:
             sock=sock,
             name=name,
         )
-        self.pump = PumpSupervisor(self.server, store, consumer=on_stored, clock=self._clock)
+        topics = None if foreign_tasks is None else TaskTopics(foreign_tasks, self._clock)
+        self.pump = PumpSupervisor(self.server, store, consumer=on_stored, topics=topics, clock=self._clock)
         self._pumping: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -207,7 +212,10 @@ class TunnelService:
             stored=status.stored,
             commits=status.commits,
             pump_failures=status.total_failures,
-            counts={name: getattr(server.counts, name) for name in _COUNTS},
+            counts={
+                **{name: getattr(server.counts, name) for name in _COUNTS},
+                "foreign_uploads": status.refused,
+            },
             refusals=dict(server.counts.refusals),
         )
 

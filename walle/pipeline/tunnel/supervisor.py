@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from walle.clock import Clock, SystemClock
 from walle.pipeline.ingest.pump import PumpStatus, UploadSource, pump
+from walle.pipeline.ingest.topic_check import TopicCheck
 from walle.pipeline.ingest.upload_store import IngestError, UploadStore
 from walle.pipeline.tunnel.server import Received, ResumePoint
 from walle.protocol import Hello
@@ -33,6 +34,7 @@ class PumpSupervisor:
         store: UploadStore,
         *,
         consumer: Callable[[list[Received]], Awaitable[None]] | None = None,
+        topics: TopicCheck | None = None,
         retry_s: float = 1.0,
         backoff_s: float = 0.5,
         backoff_max_s: float = 30.0,
@@ -42,6 +44,7 @@ class PumpSupervisor:
         self._server = server
         self._store = store
         self._consumer = consumer
+        self._topics = topics
         self._retry_s = retry_s
         self._backoff_s = backoff_s
         self._backoff_max_s = backoff_max_s
@@ -95,6 +98,7 @@ class PumpSupervisor:
             self._server,
             self._store,
             consumer=self._consumer,
+            topics=self._topics,
             retry_s=self._retry_s,
             clock=self._clock,
             status=self.status,

@@ -12,14 +12,16 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from walle import plain
 from walle.errors import WalleError
 from walle.pipeline.ingest.quota import DeviceQuota
+from walle.pipeline.ingest.topic_check import DeviceTask
 from walle.pipeline.ingest.upload_store import open_uploads
 from walle.pipeline.tunnel.channel import Channel
 from walle.pipeline.tunnel.deadline import request_due_s
-from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError
+from walle.pipeline.tunnel.handlers import RequestBusyError, RequestExpiredError, RequestRefusedError
 from walle.pipeline.tunnel.service import DrainTarget, TunnelService
 from walle.pipeline.tunnel.stored_notes import StoredNotes
 from walle.pipeline.tunnel.tls import server_tls
@@ -34,6 +36,7 @@ class RequestFailedError(WalleError):
 _ERRORS: Mapping[str, type[Exception]] = {  # by the kind that `processes.failure_kind` sends; others: RuntimeError
     "busy": RequestBusyError,
     "expired": RequestExpiredError,
+    "refused": RequestRefusedError,
     "failed": RequestFailedError,
 }
 
@@ -70,6 +73,7 @@ class Worker:
                     port=port,
                     reuse_port=True,
                     on_stored=self._notes.add,
+                    foreign_tasks=self._foreign_tasks,
                     drain_to=DrainTarget(*drain_to),
                 )
                 await service.revoke(version, lowest)
@@ -140,6 +144,10 @@ class Worker:
 
     async def _dictionary(self, digest: str) -> bytes | None:
         return await self._ask(digest)
+
+    async def _foreign_tasks(self, pairs: Sequence[DeviceTask]) -> frozenset[DeviceTask]:
+        answer = await self._ask("foreign", plain.encode(list(pairs)))
+        return frozenset((str(device_id), str(task)) for device_id, task in plain.decode(answer or b""))
 
     async def _ask(self, *question: str | bytes | float | None) -> bytes | None:
         """Return the main process's answer."""
