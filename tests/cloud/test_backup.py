@@ -23,6 +23,7 @@ from walle.cloud.secret_files import SecretFilesError, is_secret, load_secrets, 
 from walle.deploy.cloud.attribute_schema import ColumnType
 from walle.deploy.cloud.attribute_table import TableFacts
 from walle.deploy.cloud.audit import read_records, verify
+from walle.deploy.cloud.dashboard.sessions import SESSION_S
 from walle.deploy.cloud.folder_store import FolderStore
 from walle.deploy.cloud.policy import Policy
 from walle.deploy.signing import Signer
@@ -97,11 +98,13 @@ def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> 
         "releases.db-shm",
     }
     locks = {"repos/shop.git/walle.lock", "access.lock"}
-    assert after.keys() - {"audit/lock", "audit/head.json", "epoch"} == before.keys() - left_out - locks
-    for name in after.keys() - changed - {"epoch"}:
+    made = {"audit/lock", "audit/head.json", "epoch", "ended-sessions.json", "ended-sessions.lock"}
+    assert after.keys() - made == before.keys() - left_out - locks
+    for name in after.keys() - changed - made:
         assert after[name] == before[name], name
     assert (restored / "keys" / "release.pem").stat().st_mode & 0o777 == 0o600
     assert restored.stat().st_mode & 0o777 == 0o700
+    assert json.loads(after["ended-sessions.json"])["before_s"] == ManualClock().time() + SESSION_S  # all have ended
     assert CloudHome(restored).trusted_keys == home.trusted_keys
     record = read_records(restored / "audit")[-1]
     assert (record.action, record.details["sha256"]) == ("cloud.restore", manifest.sha256)

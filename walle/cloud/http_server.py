@@ -86,6 +86,7 @@ class HttpFront:
         self._large = Turns(self.loop, most=1, rest=2.0)  # for what an app does with a large body: 30 ms and more
         self.buffer = memoryview(bytearray(DECRYPTED_BYTES))
         self.refused = Counter[str]()
+        self.is_tls = False
         self.sends_files = False  # by the kernel; not with TLS
         self.stop_accepting: Callable[[], None] = _nothing  # connections under way go on
         self.newcomers: Callable[[], int] = int  # how many were accepted and have not begun
@@ -484,7 +485,8 @@ async def serving_on(
     front: HttpFront, listener: socket.socket, *, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
     """Serve within the block on a socket that listens, which is closed at its end."""
-    front.sends_files = tls is None
+    front.is_tls = tls is not None
+    front.sends_files = not front.is_tls
     front.max_connections = _connections_that_fit(front.limits.connections, front.files_each)
     front.max_newcomers = min(_NEWCOMERS, front.max_connections)
     send_at_once(listener)
