@@ -32,7 +32,7 @@ class EndedSession:
 
 @dataclasses.dataclass(frozen=True)
 class _Ended:
-    """The sessions that have ended: all that expire before `before_s`; by token, those up to a time, and others by id."""
+    """Ended sessions: all that expire before `before_s`; by token, those up to a time, and others by id."""
 
     before_s: int = 0
     upto_s: dict[str, int] = dataclasses.field(default_factory=dict)
