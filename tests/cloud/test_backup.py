@@ -29,6 +29,7 @@ from walle.deploy.cloud.policy import Policy
 from walle.deploy.signing import Signer
 from walle.protocol import Profile
 
+UNACCEPTED = "repos/shop.git/objects/incoming-1/pack/pack-1.pack"  # of a push under way
 PASSPHRASE = "correct horse battery"
 SECRETS = {
     "admin.token",
@@ -61,6 +62,9 @@ def home(tmp_path: Path) -> CloudHome:
     (home.folder / "inference" / "laid-out").write_text("again")
     (home.folder / "cloud.lock").touch()
     (home.folder / ".x.unfinished").touch()
+    pack = home.folder / UNACCEPTED
+    pack.parent.mkdir(parents=True)
+    pack.touch()
     return home
 
 
@@ -96,6 +100,7 @@ def test_what_is_restored_is_what_was_there(home: CloudHome, tmp_path: Path) -> 
         "audit/lock",
         "releases.db-wal",
         "releases.db-shm",
+        UNACCEPTED,
     }
     locks = {"repos/shop.git/walle.lock", "access.lock"}
     made = {"audit/lock", "audit/head.json", "epoch", "ended-sessions.json", "ended-sessions.lock"}

@@ -1,6 +1,7 @@
 """Upkeep of the task repositories of a cloud: what no ref leads to is removed, and their space on the disk is known."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -109,7 +110,7 @@ async def _on_thread(work: Callable[[str], None], scenario: str) -> None:
             work(scenario)
         except Exception as found:  # noqa: BLE001 - raised where it is awaited
             error = found
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(tell, error)
 
     threading.Thread(target=run, name="walle-git-upkeep", daemon=True).start()
